@@ -18,23 +18,22 @@ from mirror_core.copy.outbox import Hidden, Ready
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.rewrite import PRODUCER_EPOCH, Rewriter
 from mirror_core.copy.states import State
-from mirror_core.copy.verdict import Judge
 from mirror_core.copy.words import Side
 from mirror_core.decide.gaps import MAX_ATTEMPT
 from mirror_core.decide.position import Ours, Seen
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.model.copying import Assigned
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import readdress
 from mirror_core.wire.encode import batch_of, record, varint
 from mirror_core.wire.fetch import Fetched
 from mirror_core.wire.produce import Produced
 from mirror_core.wire.records import Codec, Record
+from tests.judging import EAST, WEST, decide
 from tests.model_broker import Broker, Connection, LogEnd, Markers, Produce
 
 PARTITION = Partition("orders", 0)
 PRODUCER = 1 << 62
-EAST, WEST = ClusterName("east"), ClusterName("west")
 STALE_S = 0.1
 LONG_S = 0.9
 """A little less than others wait before they take up a gap."""
@@ -136,7 +135,7 @@ class ModelCopier:
         assigned = Assigned(partition=PARTITION, source_topic_id="", destination_topic_id="", source_epoch=1)
         self.replicator = PartitionReplicator(assigned, clock=clock)
         self.replicator.route(1, 1, 1)
-        self.judge = Judge(source=EAST, destination=WEST, logs=ModelLogs(broker, source.expected()))
+        self.logs = ModelLogs(broker, source.expected())
         self.rewriter = Rewriter(EAST, PRODUCER)
         self.data, self.marks = Connection(), Connection()
         self.spoilt = ""
@@ -192,7 +191,7 @@ class ModelCopier:
                 return
             end = self.source.end(readable)
             seen = Seen(log_start=0, log_end=after, ours=ours, source_start=0, source_end=end)
-            self.judge.decide(self.replicator, seen, None)
+            decide(self.logs, self.replicator, seen)
 
     def fetch(self, readable: int) -> None:
         """Ask the source; its answer may be taken in later."""
@@ -315,5 +314,5 @@ class ModelCopier:
     def leaves(self) -> int | None:
         """The right to fill gaps that it hands on at its end, if it has any."""
         one = self.replicator
-        at_rest = not one.place.in_flight and not one.in_round
+        at_rest = not one.place.in_flight and not one.beside
         return one.gaps.newest if one.gaps.owned and at_rest and (one.working or one.state is State.DONE) else None

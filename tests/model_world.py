@@ -258,7 +258,9 @@ class World:
             raise Broken(f"nothing wakes it any more: {[(one.state, one.lost_why) for one in stuck]}")
 
     def _rounds_to_their_ends(self) -> None:
-        for who, copier in enumerate(self.copiers):
+        # Who owns a gap does not wake up between a newcomer's look and its marker: that is accepted (`_act`).
+        for copier in sorted(self.copiers, key=lambda one: not one.newcomer_looks):
+            who = self.copiers.index(copier)
             while copier.round is not None:
                 fully(self.broker, (copier.marks,))
                 copier.fill()

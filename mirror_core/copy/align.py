@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from mirror_core.copy.beside import Beside
 from mirror_core.copy.endings import ending_as_sent
-from mirror_core.copy.looks import Case, Looks, unreadable
+from mirror_core.copy.looks import Case, Looks, Told, unreadable
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
+from mirror_core.copy.verdict import Resumes, take_in
 from mirror_core.copy.words import Side, denied
 from mirror_core.decide.position import ANYWHERE, Ours, Seen
 from mirror_core.kafka.client import ClusterClient, ClusterView, Leader
@@ -17,7 +19,7 @@ from mirror_core.kafka.epochs import epoch_ends
 from mirror_core.kafka.looking import LogLook, ends_of, look
 from mirror_core.kafka.offsets import Point, ProducerView
 from mirror_core.kafka.placing import known_ids
-from mirror_core.model.errors import MissingPermission
+from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
@@ -36,6 +38,7 @@ class Aligner:
         destination: ClusterClient,
         producer_id: int,
         connected: Callable[[list[PartitionReplicator]], list[PartitionReplicator]],
+        beside: Beside,
     ) -> None:
         """`connected`: those whose leaders answer, of both sides; the others know why they wait."""
         self.source = source
@@ -46,10 +49,11 @@ class Aligner:
         """Of topics that one broker has called gone, as all brokers know them; for one round."""
         self._proved: dict[Partition, int] = {}
         """Up to where both sides were compared, if the leader of that time leads the destination; for one round."""
-        self._looks = Looks(source, destination, producer_id)
+        self._looks = Looks(source, destination, producer_id, beside)
 
     def align(self, replicators: Iterable[PartitionReplicator]) -> None:
-        """Each ends READY, DONE or FAILED, or stays LOST when its leader is away at the moment."""
+        """Each ends READY, DONE or FAILED, or stays LOST when its leader is away at the moment, or while its logs are
+        looked into."""
         self._ids.clear()
         self._proved.clear()
         wanted = {replicator.partition: replicator for replicator in replicators}
@@ -63,7 +67,23 @@ class Aligner:
         settled = self._settled(wanted)
         # Where there is most to copy, first: those for whom the time is not enough are looked at in the next round.
         behind = sorted(settled, key=lambda p: settled[p].log_end - settled[p].source_end)
-        self._looks.decide([Case(wanted[p], settled[p], agreed.get(p)) for p in behind])
+        self._take(self._looks.begin([Case(wanted[p], settled[p], agreed.get(p)) for p in behind]))
+
+    @property
+    def at_work(self) -> bool:
+        return self._looks.at_work
+
+    def take_in(self) -> None:
+        """What looks into logs have told. Who has failed meanwhile stays so; who has lost its leaders is to wait."""
+        told = ((one, found) for one, found in self._looks.told() if not one.ended)
+        self._take((one, found) for one, found in told if not isinstance(found, Resumes) or self._connected([one]))
+
+    def _take(self, told: Iterable[Told]) -> None:
+        for replicator, found in told:
+            if isinstance(found, RemoteFault):
+                unreadable(replicator, found)
+            else:
+                take_in(replicator, found, self.source.name)
 
     def close(self) -> None:
         self._looks.close()

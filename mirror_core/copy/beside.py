@@ -17,8 +17,8 @@ _AT_ONCE: Final = 64
 class Beside:
     """Threads of one task. Who waits for a broker that hangs keeps its thread, and nobody else's."""
 
-    def __init__(self, name: str) -> None:
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix=name)
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="beside")
         self.woken, self._wakes = socket.socketpair()
         """To be read when something has ended, and until `heard`."""
         for one in (self.woken, self._wakes):

@@ -43,16 +43,17 @@ class GapFiller:
         epoch: int,
         connect: Callable[[int], Callable[[], Connection]],
         lost: Callable[[int, str], None],
+        beside: Beside,
     ) -> None:
         """`epoch`: the task's, of the data plane. `connect`: how to connect to a broker, in a thread. `lost`: told
         which broker gave no answer, and why."""
-        self.beside = Beside("gaps")
         self._destination = Side.of(destination)
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch
         self._epoch = epoch
         self._connect = connect
         self._lost = lost
+        self._beside = beside
         self._links: dict[int, MarkerLink] = {}
         """Those that no round is using."""
         self._rounds: dict[int, _UnderWay] = {}
@@ -96,7 +97,7 @@ class GapFiller:
         cases = {one: one.begin_round() for one in replicators}
         one = _UnderWay(cases, link, connect, partial(self._round, until=until))
         self._rounds[broker] = one
-        one.begin(self.beside)
+        one.begin(self._beside)
 
     def _round(self, link: MarkerLink, until: float) -> GapRound:
         return GapRound(
@@ -151,17 +152,13 @@ class GapFiller:
                 break
             self._take_in()
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         """What rounds under way have sent may be in the log, now or later."""
         for one in self._rounds.values():
             one.leave()
         for link in self._links.values():
             link.connection.close()
         self._rounds, self._links = {}, {}
-
-    def close(self) -> None:
-        self.hang_up()
-        self.beside.close()
 
 
 class _UnderWay:

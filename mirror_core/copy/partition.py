@@ -65,8 +65,8 @@ class PartitionReplicator:
         self.state = State.LOST
         self.working = False
         """Something may be sent: it is READY or ENDING."""
-        self.in_round = False
-        """Its gap is being filled beside us, and what has come of it is not known yet (`gap_case.py`)."""
+        self.beside = False
+        """Beside the loop its gap is being filled (`gap_case.py`), or its logs are looked into (`looks.py`)."""
         self.lost_why = ""
         """For people: what made it lose its place, or keeps it from finding it."""
         self.misled: ClusterName | None = None
@@ -154,7 +154,7 @@ class PartitionReplicator:
     @property
     def answered(self) -> bool:
         """Whether it has heard the answers to all that it has sent."""
-        return not self.place.in_flight and not self.in_round and self.state is not State.LOST
+        return not self.place.in_flight and not self.beside and self.state is not State.LOST
 
     @property
     def led_anew(self) -> bool:
@@ -164,7 +164,7 @@ class PartitionReplicator:
 
     def due(self) -> bool:
         """Whether its place is to be looked for now."""
-        at_rest = not self.place.in_flight and not self.in_round
+        at_rest = not self.place.in_flight and not self.beside
         return self.state is State.LOST and at_rest and self._clock() >= self.look_at
 
     # -- its state -----------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class PartitionReplicator:
         self.losses = min(self.losses + 1, 10)
 
     def wait(self, why: str) -> None:
-        """Its place is found, and not to be taken up yet."""
+        """Its place is not to be taken up yet."""
         self.lost_why, self.misled, self.look_at = why, None, self._clock() + _LOOK_AGAIN_S
 
     def not_sent(self) -> None:
@@ -324,12 +324,12 @@ class PartitionReplicator:
         """A round of filling begins, about the gap that is to be filled now."""
         gap = self.gap
         assert gap is not None
-        self.in_round = True
+        self.beside = True
         return GapCase(self.partition, self.place, self.gaps, gap.end, end_known=self.gap_known, clock=self._clock)
 
     def round_ended(self, case: GapCase) -> None:
         """Take in what has come of it. Meanwhile its place may have been lost by what the source said."""
-        self.in_round = False
+        self.beside = False
         self.gaps.take_in(case.gaps, sent=case.sent)
         self.place.ends_there(case.known_at)
         if case.filled:
@@ -345,6 +345,6 @@ class PartitionReplicator:
 
     def round_left(self, case: GapCase) -> None:
         """Its end is not waited for: what it has sent may be in the log, now or later."""
-        self.in_round = False
+        self.beside = False
         if case.sent:
             self.gaps.sending(case.gaps.newest)

@@ -20,6 +20,7 @@ from typing import Final
 from mirror_core.copy.ahead import Ahead
 from mirror_core.copy.align import Aligner
 from mirror_core.copy.beacon import Beacon
+from mirror_core.copy.beside import Beside
 from mirror_core.copy.datagrams import Line
 from mirror_core.copy.gap_hidden import first_hidden
 from mirror_core.copy.gap_markers import GapFiller
@@ -107,7 +108,8 @@ class CopyTask:
         self.sender = Sender(
             destination, self.replicators, self.stop_s, assignment.max_bytes_in_flight, self._to.connect
         )
-        self._aligner = Aligner(source, destination, assignment.producer_id, self._connected)
+        self._beside = Beside()
+        self._aligner = Aligner(source, destination, assignment.producer_id, self._connected, self._beside)
         self._filler = GapFiller(
             destination,
             assignment.producer_id,
@@ -115,6 +117,7 @@ class CopyTask:
             assignment.epoch,
             self._to.later,
             self.sender.lost,
+            self._beside,
         )
         self._align_due = 0.0
         self._trouble = ""
@@ -154,6 +157,8 @@ class CopyTask:
             self._filler.drain(end - time.monotonic())
             self._successor.leave(self.replicators)
         self._filler.give_up(0.0)
+        self._aligner.take_in()
+        self._aligner.close()
 
     def finished(self) -> bool:
         """Nothing more may be sent, or nothing is left to send."""
@@ -175,6 +180,7 @@ class CopyTask:
     def _turn(self) -> None:
         """Align whoever is lost, ask every source broker, and handle what has arrived."""
         now = time.time()
+        self._aligner.take_in()
         if now >= self._align_due and (due := [replicator for replicator in self.replicators if replicator.due()]):
             self._aligner.align(due)
             # What copies already has as much time for itself.
@@ -223,8 +229,8 @@ class CopyTask:
         """Sockets with something to read, waiting briefly when there is none and nothing has `moved`."""
         waiting = [link.connection.sock for link in self.receiver.pending]
         waiting += [link.connection.sock for link in self.sender.links.values() if link.outstanding]
-        if self._filler.at_work:
-            waiting.append(self._filler.beside.woken)
+        if self._filler.at_work or self._aligner.at_work:
+            waiting.append(self._beside.woken)
         if any(link.outstanding and link.buffered for link in self.sender.links.values()):
             return readable(waiting, 0.0)
         now = time.time()
@@ -235,8 +241,8 @@ class CopyTask:
             time.sleep(min(limit, 0.05))
             return set()
         heard = readable(waiting, limit)
-        if self._filler.beside.woken in heard:
-            self._filler.beside.heard()
+        if self._beside.woken in heard:
+            self._beside.heard()
         return heard
 
     # -- links ---------------------------------------------------------------------------------------------------
@@ -271,13 +277,12 @@ class CopyTask:
             replicator.disconnected(why)
 
     def _hang_up(self) -> None:
-        self._filler.hang_up()
-        for links in (self.receiver, self.sender, self._aligner):
+        for links in (self.receiver, self.sender, self._filler, self._aligner):
             links.close()
 
     def close(self) -> None:
         self._hang_up()
-        self._filler.close()
+        self._beside.close()
         self._from.close()
         self._to.close()
         self._line.close()

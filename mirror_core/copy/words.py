@@ -88,6 +88,14 @@ def too_far(cluster: str, partition: Partition, offset: int, round_trip_s: float
     )
 
 
+def comparing(cluster: str, source: str, partition: Partition, offset: int, took_s: float) -> str:
+    """A look into both logs that has not ended."""
+    return (
+        f"cluster {cluster}, {partition}, offset {offset}: what was copied before it is being compared with cluster "
+        f"{source}, for {took_s:.0f} s now"
+    )
+
+
 def unrecorded(cluster: str, partition: Partition, source_start: int) -> str:
     """What the source deleted before it was copied, while the state topic does not have that."""
     return (

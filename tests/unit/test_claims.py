@@ -159,6 +159,7 @@ def test_what_is_certain_is_left_while_a_broker_that_hangs_is_waited_for() -> No
         task = SimpleNamespace(sender=SimpleNamespace(drain=drain), replicators=[well, waiting], _trouble="")
         task._successor = Successor(ends)
         task._filler = SimpleNamespace(drain=lambda limit_s: None, give_up=lambda limit_s: None)
+        task._aligner = SimpleNamespace(take_in=lambda: None, close=lambda: None)
         CopyTask._end(cast("CopyTask", task))
         told.append(json.loads(taken.get(timeout=10))["left"])
     assert told == ["nothing yet", [["orders", 0, NUMBER]], [["orders", 1, NUMBER]]]

@@ -186,7 +186,7 @@ def _left_round(patch: pytest.MonkeyPatch) -> None:
     """Who does not wait for a round's end owns nothing: its markers may come at any time."""
 
     def left(one: PartitionReplicator, case: GapCase) -> None:
-        one.in_round = False
+        one.beside = False
 
     patch.setattr(PartitionReplicator, "round_left", left)
 

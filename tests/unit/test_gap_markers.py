@@ -12,6 +12,7 @@ from typing import cast
 
 import pytest
 
+from mirror_core.copy.beside import Beside
 from mirror_core.copy.gap_markers import GapFiller
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
@@ -108,7 +109,8 @@ def filler(brokers: dict[int, Broker], lost: dict[int, str], monkeypatch: pytest
         for one in brokers[broker].led:
             one.disconnected(why)
 
-    with closing(GapFiller(cast("ClusterClient", None), PRODUCER, 0, 1, connect, tell)) as made:
+    west = cast("ClusterClient", None)
+    with closing(Beside()) as threads, closing(GapFiller(west, PRODUCER, 0, 1, connect, tell, threads)) as made:
         yield made
 
 
@@ -150,10 +152,10 @@ def test_a_broker_that_hangs_in_a_round_holds_up_no_other_brokers_partitions(
     wait_until(
         lambda: filler.fill([hangs, well], FOREVER) and well.gap is None, timeout_s=5, why="it waits for another broker"
     )
-    assert (well.place.acknowledged, hangs.place.acknowledged, hangs.in_round) == (11, 10, True)
+    assert (well.place.acknowledged, hangs.place.acknowledged, hangs.beside) == (11, 10, True)
     brokers[HANGS].go_on.set()
     wait_until(lambda: filler.fill([hangs, well], FOREVER), timeout_s=20, why="its round never ends")
-    assert (hangs.place.acknowledged, hangs.in_round, hangs.gaps.owned) == (11, False, True)
+    assert (hangs.place.acknowledged, hangs.beside, hangs.gaps.owned) == (11, False, True)
 
 
 def test_markers_count_and_are_owned_though_the_place_was_lost_meanwhile(
@@ -183,7 +185,7 @@ def test_nothing_is_sent_by_a_round_that_nobody_waits_for(
     brokers[HANGS].go_on.set()
     assert one.ended.exception(20) is not None
     assert MARKERS not in brokers[HANGS].asked
-    assert (hangs.in_round, hangs.gaps.owned) == (False, True)
+    assert (hangs.beside, hangs.gaps.owned) == (False, True)
 
 
 def test_what_a_round_has_sent_that_nobody_waits_for_is_nobodys(
@@ -192,8 +194,8 @@ def test_what_a_round_has_sent_that_nobody_waits_for_is_nobodys(
     brokers[HANGS].holds = MARKERS
     filler.fill([hangs], FOREVER)
     asked(brokers[HANGS], MARKERS)
-    filler.hang_up()
-    assert (hangs.in_round, hangs.gaps.owned, hangs.gaps.newest >> 3) == (False, False, 2)
+    filler.close()
+    assert (hangs.beside, hangs.gaps.owned, hangs.gaps.newest >> 3) == (False, False, 2)
 
 
 def test_a_broker_that_ends_a_round_without_an_answer_is_lost_with_words(
@@ -207,7 +209,7 @@ def test_a_broker_that_ends_a_round_without_an_answer_is_lost_with_words(
     one._link.connection.cut()
     wait_until(lambda: filler.fill([hangs], FOREVER) or lost, timeout_s=20, why="its end is not seen")
     assert "the broker closed the connection" in lost[HANGS]
-    assert (hangs.in_round, hangs.gaps.owned) == (False, False)
+    assert (hangs.beside, hangs.gaps.owned) == (False, False)
 
 
 def test_the_end_waits_for_rounds_only_so_long(
@@ -218,4 +220,4 @@ def test_the_end_waits_for_rounds_only_so_long(
     asked(brokers[HANGS], MARKERS)
     asked(brokers[WELL], MARKERS)
     filler.drain(0.5)
-    assert (well.gap, hangs.in_round) == (None, True)
+    assert (well.gap, hangs.beside) == (None, True)

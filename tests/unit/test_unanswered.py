@@ -9,17 +9,18 @@ import pytest
 
 from mirror_core.copy.endings import _ends_as_sent
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.verdict import Judge, Logs
+from mirror_core.copy.verdict import Logs
 from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.results import Results
 from mirror_core.decide.position import Ours, Resume, Seen
 from mirror_core.model.copying import Aligned, Assigned, TaskReport
 from mirror_core.model.mirror import FailureKind
-from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.names import Partition
 from mirror_core.wire.batch import LOG_APPEND_TIME
 from mirror_core.wire.encode import batch_of, record
 from mirror_core.wire.fetch import Fetched
 from mirror_core.wire.records import Codec
+from tests.judging import decide
 
 A, B = Partition("a", 0), Partition("b", 0)
 
@@ -53,7 +54,7 @@ def replicator(*, answered: bool = False) -> PartitionReplicator:
 def judge(one: PartitionReplicator, now: Seen, first: int | None = None) -> list[int]:
     """Where it looked."""
     logs = Retimed(first)
-    Judge(source=ClusterName("east"), destination=ClusterName("west"), logs=cast("Logs", logs)).decide(one, now, None)
+    decide(cast("Logs", logs), one, now)
     return logs.looked
 
 

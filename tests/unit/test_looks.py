@@ -1,0 +1,180 @@
+"""Looks into logs beside a task's loop, of which one does not end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from mirror_core.copy import looks
+from mirror_core.copy.beside import Beside
+from mirror_core.copy.looks import AT_ONCE, Case, Looks
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.states import State
+from mirror_core.copy.verdict import Fails, Resumes, Waits, take_in
+from mirror_core.decide.position import ANYWHERE, Ours, Seen
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.copying import Assigned
+from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.mirror import FailureKind
+from mirror_core.model.names import Offset, Partition
+from tests.judging import EAST, WEST
+from tests.waiting import wait_until
+
+SEEN = Seen(log_start=0, log_end=10, ours=Ours(10, -1), source_start=0, source_end=20)
+LONG, DIVERGED, GONE = 0, 1, 2
+"""Partitions: one whose comparison is held; one that differs; one whose broker has gone."""
+
+
+class Held:
+    """Logs that agree; a comparison of the first partition's goes on until it is let go, or halted."""
+
+    made: list[Held]
+
+    def __init__(self) -> None:
+        Held.made.append(self)
+        self.halted = False
+        self.closed = 0
+        self.compared = list[int]()
+
+    def first_divergence(self, partition: Partition, position: int, since: int | None) -> Offset | None:
+        self.compared.append(partition.index)
+        if partition.index == GONE:
+            raise Unreachable("broker 3 has gone")
+        while partition.index == LONG and not go_on.wait(0.01):
+            if self.halted:
+                raise Unreachable("halted")
+        return Offset(5) if partition.index == DIVERGED else None
+
+    def timed_by_broker(self, partition: Partition, offset: int) -> bool:
+        return False
+
+    def halt(self) -> None:
+        self.halted = True
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+go_on = threading.Event()
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
+    go_on.clear()
+    Held.made = []
+    monkeypatch.setattr(looks, "BothLogs", lambda *_: Held())
+    east, west = (cast("ClusterClient", SimpleNamespace(name=name)) for name in (EAST, WEST))
+    with closing(Beside()) as beside, closing(Looks(east, west, 7, beside)) as made:
+        yield made
+        go_on.set()
+
+
+def replicator(index: int) -> PartitionReplicator:
+    assigned = Assigned(
+        partition=Partition("orders", index),
+        source_topic_id="",
+        destination_topic_id="",
+        source_epoch=1,
+        answered=True,
+    )
+    made = PartitionReplicator(assigned)
+    made.route(1, 2, 1)
+    return made
+
+
+def case(one: PartitionReplicator) -> Case:
+    return Case(one, SEEN, ANYWHERE)
+
+
+Told = dict[int, Resumes | Fails | Waits | RemoteFault | None]
+
+
+def told(found: Looks, count: int) -> Told:
+    """What is told of so many partitions, by their numbers."""
+    heard: Told = {}
+
+    def all_of_them() -> bool:
+        heard.update({one.partition.index: verdict for one, verdict in found.told()})
+        return len(heard) >= count
+
+    wait_until(all_of_them, timeout_s=20, why=f"{count} verdicts were not told")
+    return heard
+
+
+def begin(found: Looks, *ones: PartitionReplicator) -> None:
+    assert list(found.begin([case(one) for one in ones])) == [], "each needs a look"
+
+
+def test_a_comparison_without_an_end_holds_up_nobody(found: Looks) -> None:
+    long, diverged, gone, well = (replicator(index) for index in range(4))
+    begin(found, long, diverged, gone, well)
+    heard = told(found, 3)
+    assert isinstance(heard[3], Resumes)
+    assert isinstance(heard[GONE], Unreachable)
+    verdict = heard[DIVERGED]
+    assert isinstance(verdict, Fails)
+    assert (verdict.kind, verdict.offset) == (FailureKind.DIVERGED, 5)
+    assert [one.beside for one in (long, diverged, gone, well)] == [True, False, False, False]
+    assert not long.due(), "it is being looked at"
+    assert long.lost_why == (
+        "cluster west, orders-0, offset 10: what was copied before it is being compared with cluster east, for 0 s now"
+    )
+    begin(found, replicator(4))
+    assert list(told(found, 1)) == [4], "others are looked at meanwhile"
+    go_on.set()
+    (last,) = told(found, 1).values()
+    assert isinstance(last, Resumes)
+    take_in(long, last, EAST)
+    assert long.state is State.READY
+
+
+def test_who_goes_does_not_wait_for_a_comparison_and_says_so(found: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = replicator(LONG)
+    began = time.monotonic()
+    begin(found, long)
+    monkeypatch.setattr(looks, "time", SimpleNamespace(monotonic=lambda: began + 14.2))
+    found.close()
+    assert "is being compared with cluster east, for 14 s now" in long.lost_why
+    assert not long.beside
+    (logs,) = Held.made
+    wait_until(lambda: logs.closed, timeout_s=20, why="nobody halts what reads for nobody")
+
+
+def test_what_a_look_tells_after_its_task_has_looked_anew_is_nothing(found: Looks) -> None:
+    long = replicator(LONG)
+    begin(found, long)
+    found.close()
+    begin(found, long)
+    old, new = Held.made
+    wait_until(lambda: old.closed, timeout_s=20, why="the first look does not end")
+    assert list(found.told()) == []
+    assert (long.beside, new.halted) == (True, False)
+
+
+def test_those_for_which_the_time_is_not_enough_are_due_again(found: Looks, hold_all: Callable[[], None]) -> None:
+    hold_all()
+    many = [replicator(index) for index in range(3 * AT_ONCE)]
+    begin(found, *many)
+    wait_until(lambda: list(found.told()) == [] and not many[-1].beside, timeout_s=20, why="the last one waits on")
+    assert sum(one.beside for one in many) == AT_ONCE
+    more = replicator(99)
+    begin(found, more)
+    assert not more.beside, "all threads are at work: it is seen anew first"
+
+
+@pytest.fixture
+def hold_all(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    def hold() -> None:
+        def compare(held: Held, partition: Partition, position: int, since: int | None) -> None:
+            while not go_on.wait(0.01) and not held.halted:
+                pass
+
+        monkeypatch.setattr(Held, "first_divergence", compare)
+
+    return hold
