@@ -31,7 +31,7 @@ def _scene(text: str) -> tuple[Move, ...]:
 SCENES: Final[Mapping[str, tuple[Move, ...]]] = {
     "none": (),
     "straggler": _scene(
-        "grow-0*8 loop-0*4 patience-0 hold-0 fill-0*3 break-0 patience-1 straggle-0*3 fill-1*4 straggle-0 fill-1*4"
+        "grow-0*8 loop-0*4 patience-0 hold-0 fill-0*4 break-0 patience-1 straggle-0*3 fill-1*4 straggle-0 fill-1*4"
     ),
     "refused": _scene("grow-0*8 loop-0*4 patience-0 fill-0*4 refused-0 fetch-0 take-0 fill-0*2"),
     "forgotten": _scene(
@@ -56,7 +56,7 @@ SCENES: Final[Mapping[str, tuple[Move, ...]]] = {
         "take-0 patience-0 fill-0*4"
     ),
     "slept": _scene(
-        "grow-0*2 loop-0*4 patience-0 fill-0*3 sleep-0 patience-1 fill-1*5 grow-0 fill-0 loop-0*4 fill-0*4"
+        "grow-0*2 loop-0*4 patience-0 fill-0*4 sleep-0 patience-1 fill-1*6 grow-0 fill-0 loop-0*4 fill-0*4"
     ),
     "first refused": _scene("grow-0*10 align-0*3 refused-0 fetch-0 take-0 answers-0"),
     "rested": _scene("grow-0 loop-0*8 sleep-0 forget-0 grow-0*8 refused-0 fetch-0 take-0 answers-0"),

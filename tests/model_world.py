@@ -226,6 +226,11 @@ class World:
 
     def comes_to_rest(self) -> None:
         """Nothing goes wrong any more: then all is copied, or the partition has failed and says so."""
+        for who, copier in enumerate(self.copiers):
+            while copier.newcomer_looks:  # what comes between that and its marker is accepted (`_act`, `_on_straggle`)
+                fully(self.broker, (copier.marks,))
+                copier.fill()
+                self._at_once(who)
         for connection in self.left:
             fully(self.broker, (connection,))
         for who in (0, 1):
@@ -258,9 +263,7 @@ class World:
             raise Broken(f"nothing wakes it any more: {[(one.state, one.lost_why) for one in stuck]}")
 
     def _rounds_to_their_ends(self) -> None:
-        # Who owns a gap does not wake up between a newcomer's look and its marker: that is accepted (`_act`).
-        for copier in sorted(self.copiers, key=lambda one: not one.newcomer_looks):
-            who = self.copiers.index(copier)
+        for who, copier in enumerate(self.copiers):
             while copier.round is not None:
                 fully(self.broker, (copier.marks,))
                 copier.fill()

@@ -27,6 +27,7 @@ from mirror_core.wire.batch import SEQUENCE_MASK
 _NO_ID: Final = "0" * 32
 _SETTLE_TRIES: Final = 10
 _SETTLE_WAIT_S: Final = 0.02
+_BRIEF_S: Final = 0.5
 
 
 class Aligner:
@@ -77,6 +78,14 @@ class Aligner:
         """What looks into logs have told. Who has failed meanwhile stays so; who has lost its leaders is to wait."""
         told = ((one, found) for one, found in self._looks.told() if not one.ended)
         self._take((one, found) for one, found in told if not isinstance(found, Resumes) or self._connected([one]))
+
+    def finish(self, limit_s: float, cancelled: Callable[[], bool]) -> None:
+        """The last word on looks that are under way, so long at most: their verdicts count, though nothing is sent."""
+        end = time.monotonic() + limit_s
+        while self._looks.at_work and not cancelled() and (rest_s := end - time.monotonic()) > 0:
+            self._looks.wait(min(rest_s, _BRIEF_S))
+            self._take((one, found) for one, found in self._looks.told() if not one.ended)
+        self.close()
 
     def _take(self, told: Iterable[Told]) -> None:
         for replicator, found in told:

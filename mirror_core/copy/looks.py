@@ -1,7 +1,7 @@
 """Verdicts on many partitions: those that take a look into the logs beside the task's loop, several at a time.
 
-A look takes round trips, and some read much of a log: nobody else waits for it. How long one takes is limited by the
-task's end alone, where it is said.
+A look takes round trips, and some read much of a log: nobody else waits for it. How long one may take is limited by the
+task's end, and some time beyond it; then it is said.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, NoReturn, cast
@@ -87,8 +87,7 @@ class Looks:
         if workers <= 0:
             return
         for look in wanted:
-            look.replicator.beside = True
-            self._say(look)
+            self._say(look, beside=True)
             self._open[look.replicator] = look
         self._left, self._until = deque(wanted), time.monotonic() + _BUDGET_S
         for _ in range(workers):
@@ -110,6 +109,10 @@ class Looks:
                     yield look.replicator, found
         except Empty:
             return
+
+    def wait(self, limit_s: float) -> None:
+        """For any to end, so long at most."""
+        wait(self._at_work, limit_s, FIRST_COMPLETED)
 
     def _work(self, logs: BothLogs, left: deque[_Look], until: float) -> None:
         """In a thread: the next one, and the next, while there is time to begin."""
@@ -137,21 +140,20 @@ class Looks:
 
     def _leave(self, look: _Look) -> None:
         del self._open[look.replicator]
-        look.replicator.beside = False
+        look.replicator.wait(look.replicator.lost_why)
 
-    def _say(self, look: _Look) -> None:
+    def _say(self, look: _Look, *, beside: bool) -> None:
         """Why its place is not taken up yet."""
-        if not look.replicator.ended:
-            took_s, at = time.monotonic() - look.began, look.seen.log_end
-            partition = look.replicator.partition
-            look.replicator.wait(comparing(self._destination.name, self._source.name, partition, at, took_s))
+        one, took_s = look.replicator, time.monotonic() - look.began
+        words = comparing(self._destination.name, self._source.name, one.partition, look.seen.log_end, took_s)
+        one.wait(words, beside=beside)
 
     def close(self) -> None:
         """Looks that are under way are not waited for: those partitions are to be looked at anew."""
         self._left.clear()
-        for look in list(self._open.values()):
-            self._say(look)
-            self._leave(look)
+        for look in self._open.values():
+            self._say(look, beside=False)
+        self._open.clear()
         for one, logs in self._at_work.items():
             logs.halt()
             one.add_done_callback(partial(_close, logs))

@@ -164,8 +164,7 @@ class PartitionReplicator:
 
     def due(self) -> bool:
         """Whether its place is to be looked for now."""
-        at_rest = not self.place.in_flight and not self.beside
-        return self.state is State.LOST and at_rest and self._clock() >= self.look_at
+        return self.state is State.LOST and not (self.place.in_flight or self.beside) and self._clock() >= self.look_at
 
     # -- its state -----------------------------------------------------------------------------------------------
 
@@ -177,9 +176,10 @@ class PartitionReplicator:
         self.look_at = self._clock() + min(_LOOK_AGAIN_S * (2.0**self.losses - 1), _LOOK_AGAIN_AT_MOST_S)
         self.losses = min(self.losses + 1, 10)
 
-    def wait(self, why: str) -> None:
-        """Its place is not to be taken up yet."""
-        self.lost_why, self.misled, self.look_at = why, None, self._clock() + _LOOK_AGAIN_S
+    def wait(self, why: str, *, beside: bool = False) -> None:
+        """Its place is not to be taken up yet; or looked for, while its logs are looked into `beside` the loop."""
+        self.lost_why, self.misled, self.beside = why, None, beside
+        self.look_at = self._clock() + _LOOK_AGAIN_S
 
     def not_sent(self) -> None:
         """Something was taken out of line and not sent after all."""

@@ -52,6 +52,8 @@ _SOON_S: Final = 1.0
 """Within which brokers at work have answered."""
 _DRAIN_S: Final = 10.0
 """After its end a task holds a slot for so long at most."""
+_LOOKS_S: Final = 120.0
+"""And for a look into logs: cut off, it would begin anew in each epoch. Everything else has gone on by then."""
 _IN_A_ROW: Final = 64
 """Batches of a partition's line before answers are looked at: one that holds a wide gap must not keep the others
 waiting."""
@@ -157,8 +159,7 @@ class CopyTask:
             self._filler.drain(end - time.monotonic())
             self._successor.leave(self.replicators)
         self._filler.give_up(0.0)
-        self._aligner.take_in()
-        self._aligner.close()
+        self._aligner.finish(_LOOKS_S, self.cancelled)
 
     def finished(self) -> bool:
         """Nothing more may be sent, or nothing is left to send."""

@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 
 from mirror_core.copy import looks
+from mirror_core.copy.align import Aligner
 from mirror_core.copy.beside import Beside
 from mirror_core.copy.looks import AT_ONCE, Case, Looks
 from mirror_core.copy.partition import PartitionReplicator
@@ -144,6 +145,22 @@ def test_who_goes_does_not_wait_for_a_comparison_and_says_so(found: Looks, monke
     assert not long.beside
     (logs,) = Held.made
     wait_until(lambda: logs.closed, timeout_s=20, why="nobody halts what reads for nobody")
+
+
+def test_a_look_that_lasts_beyond_the_end_counts(found: Looks) -> None:
+    """Cut off, it would begin anew in each epoch, and the partition would stand still for ever."""
+    long, never = replicator(LONG), replicator(LONG)
+    east, west = found._source, found._destination
+    with closing(Beside()) as beside:
+        aligner = Aligner(east, west, 7, list, beside)
+        assert list(aligner._looks.begin([case(long)])) == []
+        threading.Timer(0.2, go_on.set).start()
+        aligner.finish(60.0, lambda: False)
+        go_on.clear()
+        assert list(aligner._looks.begin([case(never)])) == []
+        aligner.finish(60.0, lambda: True)
+    assert (long.state, never.state) == (State.READY, State.LOST)
+    assert "is being compared" in never.lost_why
 
 
 def test_what_a_look_tells_after_its_task_has_looked_anew_is_nothing(found: Looks) -> None:
