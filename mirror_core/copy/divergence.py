@@ -64,11 +64,11 @@ class Divergence:
     def __init__(
         self, source: ClusterClient, destination: ClusterClient, go_on: Callable[[], None] = lambda: None
     ) -> None:
-        """`go_on` is asked before each record is read, and may raise."""
+        """`go_on` is asked before each record and each Fetch, and may raise."""
         self._source, self._destination = source, destination
         self._go_on = go_on
-        self._one = LogReader(source.config, source.principal, max_bytes=_READ_BYTES)
-        self._two = LogReader(destination.config, destination.principal, max_bytes=_READ_BYTES)
+        self._one = LogReader(source.config, source.principal, max_bytes=_READ_BYTES, go_on=go_on)
+        self._two = LogReader(destination.config, destination.principal, max_bytes=_READ_BYTES, go_on=go_on)
 
     @property
     def readers(self) -> tuple[LogReader, LogReader]:

@@ -66,7 +66,7 @@ class PartitionReplicator:
         self.working = False
         """Something may be sent: it is READY or ENDING."""
         self.beside = False
-        """Beside the loop its gap is being filled (`gap_case.py`), or its logs are looked into (`looks.py`)."""
+        """Beside the loop its gap is being filled (`gap_case.py`) or its logs are looked into, or were (`align.py`)."""
         self.lost_why = ""
         """For people: what made it lose its place, or keeps it from finding it."""
         self.misled: ClusterName | None = None
@@ -158,8 +158,7 @@ class PartitionReplicator:
 
     @property
     def led_anew(self) -> bool:
-        """Whether the source's leader is another one than that under which the copy was known to agree when this task
-        was given it."""
+        """Whether the source has another leader than that under which the copy agreed before this task."""
         return self.assigned.source_epoch != self.source_epoch
 
     def due(self) -> bool:
@@ -247,17 +246,17 @@ class PartitionReplicator:
         self.doubted = None
         self.aligned = Aligned(partition=self.partition, source_epoch=self.source_epoch)
 
-    def resume_at(self, resume: Resume, *, unremembered: bool = False, end_unseen: bool = False) -> None:
-        """Take up copying where the destination's log ends. `unremembered`: its leader knows nothing of us."""
+    def resume_at(
+        self, resume: Resume, *, unremembered: bool = False, end_unseen: bool = False, asked: float | None = None
+    ) -> None:
+        """Take up copying where the destination's log ends. `unremembered`: its leader knows nothing of us. `asked`: it
+        was asked after this monotonic time; None: just now."""
         place, self.end_unseen = self.place, end_unseen
+        records = (resume.sequence - place.acknowledged_sequence) & SEQUENCE_MASK
         self.tally.resume_at(
-            resume.offset,
-            was=place.acknowledged,
-            records=(resume.sequence - place.acknowledged_sequence) & SEQUENCE_MASK,
-            seeding=place.seeding,
-            hiding=self.outbox.hiding,
+            resume.offset, was=place.acknowledged, records=records, seeding=place.seeding, hiding=self.outbox.hiding
         )
-        place.resume(resume, self._clock(), unremembered=unremembered)
+        place.resume(resume, self._clock() if asked is None else asked, unremembered=unremembered)
         self.outbox.resume(resume.newest_ms)
         self.source.resume()
         if resume.gap_end > resume.offset:

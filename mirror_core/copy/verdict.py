@@ -31,6 +31,8 @@ class Resumes(NamedTuple):
     resume: Resume
     unseen: bool
     """The end of its log is not looked at before there is something to copy."""
+    asked: float | None = None
+    """Monotonic time before the leader was asked what it remembers; None: just now."""
 
 
 class Fails(NamedTuple):
@@ -237,7 +239,7 @@ def _resume(replicator: PartitionReplicator, found: Resumes, source: ClusterName
         replicator.gaps.forget()
     else:
         replicator.gaps.seen(seen.ours.coordinator_epoch)
-    replicator.resume_at(resume, unremembered=seen.ours is None, end_unseen=found.unseen)
+    replicator.resume_at(resume, unremembered=seen.ours is None, end_unseen=found.unseen, asked=found.asked)
 
 
 def _may_wait(replicator: PartitionReplicator, seen: Seen, resume: Resume) -> bool:

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from mirror_core.copy import looks
 from mirror_core.copy.align import Aligner
 from mirror_core.copy.beside import Beside
-from mirror_core.copy.looks import AT_ONCE, Case, Looks
+from mirror_core.copy.looks import AT_MOST, AT_ONCE, Case, Looks
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
 from mirror_core.copy.verdict import Fails, Resumes, Waits, take_in
@@ -90,7 +90,7 @@ def replicator(index: int) -> PartitionReplicator:
 
 
 def case(one: PartitionReplicator) -> Case:
-    return Case(one, SEEN, ANYWHERE)
+    return Case(one, SEEN, ANYWHERE, time.monotonic())
 
 
 Told = dict[int, Resumes | Fails | Waits | RemoteFault | None]
@@ -123,9 +123,6 @@ def test_a_comparison_without_an_end_holds_up_nobody(found: Looks) -> None:
     assert (verdict.kind, verdict.offset) == (FailureKind.DIVERGED, 5)
     assert [one.beside for one in (long, diverged, gone, well)] == [True, False, False, False]
     assert not long.due(), "it is being looked at"
-    assert long.lost_why == (
-        "cluster west, orders-0, offset 10: what was copied before it is being compared with cluster east, for 0 s now"
-    )
     begin(found, replicator(4))
     assert list(told(found, 1)) == [4], "others are looked at meanwhile"
     go_on.set()
@@ -139,9 +136,12 @@ def test_who_goes_does_not_wait_for_a_comparison_and_says_so(found: Looks, monke
     long = replicator(LONG)
     began = time.monotonic()
     begin(found, long)
+    wait_until(lambda: found.under_way, timeout_s=20, why="the look does not begin")
     monkeypatch.setattr(looks, "time", SimpleNamespace(monotonic=lambda: began + 14.2))
     found.close()
-    assert "is being compared with cluster east, for 14 s now" in long.lost_why
+    assert long.lost_why == (
+        "cluster west, orders-0, offset 10: what was copied before it is being compared with cluster east, for 14 s now"
+    )
     assert not long.beside
     (logs,) = Held.made
     wait_until(lambda: logs.closed, timeout_s=20, why="nobody halts what reads for nobody")
@@ -155,10 +155,14 @@ def test_a_look_that_lasts_beyond_the_end_counts(found: Looks) -> None:
         aligner = Aligner(east, west, 7, list, beside)
         assert list(aligner._looks.begin([case(long)])) == []
         threading.Timer(0.2, go_on.set).start()
-        aligner.finish(60.0, lambda: False)
+        assert aligner.finish(60.0, lambda: False) == 0
         go_on.clear()
         assert list(aligner._looks.begin([case(never)])) == []
-        aligner.finish(60.0, lambda: True)
+        wait_until(lambda: aligner._looks.under_way, timeout_s=20, why="the look does not begin")
+        assert aligner.finish(0.0, lambda: False) == 1, "the driver hears how many were cut short"
+        assert list(aligner._looks.begin([case(never)])) == []
+        wait_until(lambda: aligner._looks.under_way, timeout_s=20, why="the look does not begin")
+        assert aligner.finish(60.0, lambda: True) == 0, "not by their end"
     assert (long.state, never.state) == (State.READY, State.LOST)
     assert "is being compared" in never.lost_why
 
@@ -177,12 +181,154 @@ def test_what_a_look_tells_after_its_task_has_looked_anew_is_nothing(found: Look
 def test_those_for_which_the_time_is_not_enough_are_due_again(found: Looks, hold_all: Callable[[], None]) -> None:
     hold_all()
     many = [replicator(index) for index in range(3 * AT_ONCE)]
+    for one in many:
+        one.lose("broker 2 has gone")
     begin(found, *many)
     wait_until(lambda: list(found.told()) == [] and not many[-1].beside, timeout_s=20, why="the last one waits on")
     assert sum(one.beside for one in many) == AT_ONCE
     more = replicator(99)
     begin(found, more)
     assert not more.beside, "all threads are at work: it is seen anew first"
+    for one in (many[-1], more):
+        assert one.lost_why == (
+            f"cluster west, {one.partition}: its log is to be looked into, and waits for its turn: 8 other look(s) are "
+            "under way"
+        ), "nobody compares it"
+
+
+def test_who_waits_for_a_turn_at_the_end_is_not_said_to_be_compared(found: Looks, hold_all: Callable[[], None]) -> None:
+    hold_all()
+    many = [replicator(index) for index in range(3 * AT_ONCE)]
+    begin(found, *many)
+    wait_until(lambda: found.under_way == AT_ONCE, timeout_s=20, why="looks do not begin")
+    found.close()
+    assert sum("is being compared" in one.lost_why for one in many) == AT_ONCE
+
+
+def test_looks_that_take_long_keep_nobody_elses_from_beginning(found: Looks, hurry: None) -> None:
+    """They leave their turn, up to a number of them."""
+    long = [replicator(LONG) for _ in range(AT_MOST)]
+    for one in long:
+        wait_until(lambda one=one: begun(found, one), timeout_s=20, why="a long look does not begin")  # type: ignore[misc]
+    last = replicator(99)
+    assert not begun(found, last), "too many"
+    go_on.set()
+    told(found, 1)
+    wait_until(lambda: begun(found, last), timeout_s=20, why="it does not begin")
+    wait_until(lambda: list(found.told()) == [] and not found.at_work, timeout_s=20, why="looks do not end")
+    assert len(found._idle) == AT_ONCE, "others' connections are not kept"
+
+
+def test_who_needs_no_look_takes_nobodys_turn_away(found: Looks, hold_all: Callable[[], None]) -> None:
+    """Such as one whose replicas are behind: it is looked for again and again, and comes to no look."""
+    hold_all()
+    many = [replicator(index) for index in range(3 * AT_ONCE)]
+    begin(found, *many)
+    begin(found)
+    begin(found, replicator(99))
+    assert sum(one.beside for one in many) == len(many)
+
+
+def test_a_leader_remembers_what_it_did_when_it_was_asked(found: Looks) -> None:
+    """During a long look it may forget us: then the first batch goes alone."""
+    one = replicator(3)
+    assert list(found.begin([case(one)._replace(asked=time.monotonic() - 100)])) == []
+    (verdict,) = told(found, 1).values()
+    assert isinstance(verdict, Resumes)
+    take_in(one, verdict, EAST)
+    one._begins()
+    assert not one.place.proven
+
+
+class Leaders:
+    """Connections to them take their time."""
+
+    def __init__(self) -> None:
+        self.answer = False
+        self.asked = list[int]()
+
+    def connected(self, routed: list[PartitionReplicator]) -> list[PartitionReplicator]:
+        self.asked.append(len(routed))
+        for one in routed if not self.answer else ():
+            one.lose("cluster west, broker 1: no answer on a new connection yet")
+        return routed if self.answer else []
+
+
+@pytest.fixture
+def leaders() -> Leaders:
+    return Leaders()
+
+
+@pytest.fixture
+def aligner(found: Looks, leaders: Leaders) -> Iterator[Aligner]:
+    with closing(Beside()) as beside:
+        made = Aligner(found._source, found._destination, 7, leaders.connected, beside)
+        yield made
+        made.close()
+
+
+def looked_into(aligner: Aligner, *ones: PartitionReplicator) -> None:
+    assert list(aligner._looks.begin([case(one) for one in ones])) == []
+    wait_until(lambda: aligner._looks._told.qsize() == len(ones), timeout_s=20, why="looks do not end")
+
+
+def test_verdicts_wait_for_connections_together_and_are_kept(aligner: Aligner, leaders: Leaders) -> None:
+    """A comparison of minutes is not begun anew for a connection that takes a moment."""
+    many = [replicator(index) for index in range(10, 40)]
+    looked_into(aligner, *many)
+    aligner.take_in()
+    assert leaders.asked == [len(many)], "while nobody copies, each question waits for a second"
+    assert not any(one.due() for one in many)
+    aligner.take_in()
+    assert len(leaders.asked) == 1, "asked at each turn"
+    leaders.answer, aligner._connect_at = True, 0.0
+    aligner.take_in()
+    assert {one.state for one in many} == {State.READY}
+    assert not any(one.beside for one in many)
+
+
+def test_a_verdict_that_waits_for_too_long_is_dropped(aligner: Aligner, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = replicator(9)
+    looked_into(aligner, one)
+    aligner.take_in()
+    assert one.beside
+    later = time.monotonic() + 10.1
+    monkeypatch.setattr("mirror_core.copy.align.time", SimpleNamespace(monotonic=lambda: later))
+    aligner.take_in()
+    assert (one.state, one.beside) == (State.LOST, False), "its logs are looked into anew"
+
+
+def test_a_verdict_waits_until_what_was_deleted_is_recorded(aligner: Aligner, leaders: Leaders) -> None:
+    one, recorded = replicator(9), list[bool]()
+    one.deletions = cast("Any", SimpleNamespace(may_pass=lambda *_: bool(recorded)))
+    leaders.answer = True
+    looked_into(aligner, one)
+    aligner.take_in()
+    assert (one.state, one.beside) == (State.LOST, True)
+    recorded.append(True)
+    aligner._connect_at = 0.0
+    aligner.take_in()
+    assert (one.state, one.beside) == (State.READY, False)
+
+
+def test_a_verdict_that_waits_at_the_end_counts(aligner: Aligner) -> None:
+    one, other = replicator(9), replicator(10)
+    looked_into(aligner, one)
+    aligner.take_in()
+    looked_into(aligner, other)
+    assert aligner.finish(0.0, lambda: False) == 0
+    assert [(each.state, each.beside) for each in (one, other)] == [(State.READY, False)] * 2
+
+
+def begun(found: Looks, one: PartitionReplicator) -> bool:
+    begin(found, one)
+    return one.beside
+
+
+@pytest.fixture
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look of two seconds is a long one."""
+    monkeypatch.setattr(looks, "_LONG_S", 0.01)
 
 
 @pytest.fixture
