@@ -30,14 +30,7 @@ from mirror_core.evidence.folders import is_url, local_folder
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import TaskReport
-from mirror_core.model.errors import (
-    BadRequest,
-    Indeterminate,
-    LostOwnership,
-    MirrorError,
-    RemoteFault,
-    Unwritten,
-)
+from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, MirrorError, RemoteFault, Unwritten
 from mirror_core.model.logs import about, logger
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.lease import HeldLease, acquire, kept, new_owner
@@ -289,7 +282,7 @@ class Replication:
             lease.put(*work.changes)
         self.results.count_states(lease)
         self._watch.planned(lease)
-        self.results.copied(work.partitions)
+        self.results.copied(work.partitions, newest=self._number)
         for partition, reason in work.failed.items():
             self.results.failed(partition, reason)
         return work
@@ -340,7 +333,7 @@ class Replication:
 
     def _epoch_failed(self, epoch: Epoch, error: MirrorError, *, final: bool) -> None:
         _log.info("failed%s: %s", " at the end" if final else "", error, epoch=epoch.number)
-        self.results.answered.clear()  # what its tasks had sent may be in the log
+        self.results.lost(epoch.number)
         if final:
             return  # cancelled on purpose; the destination's log tells what it had done
         self._failures_in_row += 1
