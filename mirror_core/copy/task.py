@@ -33,6 +33,7 @@ from mirror_core.copy.rewrite import PRODUCER_EPOCH
 from mirror_core.copy.seed import seeds
 from mirror_core.copy.sending import Item, Sender
 from mirror_core.copy.states import State
+from mirror_core.copy.words import began_too_late
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.connection import readable
@@ -51,9 +52,7 @@ _CONNECT_S: Final = 1.0
 _SOON_S: Final = 1.0
 """Within which brokers at work have answered."""
 _DRAIN_S: Final = 10.0
-"""After its end a task holds a slot for so long at most."""
-_LOOKS_S: Final = 120.0
-"""And for a look into logs: cut off, it would begin anew in each epoch. Everything else has gone on by then."""
+"""After its end a task waits for answers for so long at most. How long it goes on looking into logs it is told."""
 _IN_A_ROW: Final = 64
 """Batches of a partition's line before answers are looked at: one that holds a wide gap must not keep the others
 waiting."""
@@ -111,7 +110,9 @@ class CopyTask:
             destination, self.replicators, self.stop_s, assignment.max_bytes_in_flight, self._to.connect
         )
         self._beside = Beside()
-        self._aligner = Aligner(source, destination, assignment.producer_id, self._connected, self._beside)
+        self._aligner = Aligner(
+            source, destination, assignment.producer_id, self._connected, self._beside, assignment.epoch
+        )
         self._filler = GapFiller(
             destination,
             assignment.producer_id,
@@ -123,6 +124,8 @@ class CopyTask:
         )
         self._align_due = 0.0
         self._trouble = ""
+        self._cut_short = 0
+        """Looks into logs that its end has cut short."""
         self._line = Line(assignment.epoch, assignment.driver)
         self._beacon = Beacon(assignment.task, self._line)
         self._successor = Successor(self._line)
@@ -132,6 +135,9 @@ class CopyTask:
         cpu = time.process_time()
         tries = 0
         self._warm()
+        if started >= self.stop_s:
+            begin_s = self.assignment.start_ms / 1000
+            self._trouble = began_too_late(self.assignment.task, started - begin_s, self.stop_s - begin_s)
         while not self.finished():
             try:
                 self._turn()
@@ -145,7 +151,8 @@ class CopyTask:
             self._beacon.tell(self.replicators)
         self._end()
         self._beacon.tell(self.replicators, last=True)
-        return report(self.assignment, self.replicators, self._trouble, started, time.process_time() - cpu)
+        cpu_s = time.process_time() - cpu
+        return report(self.assignment, self.replicators, self._trouble, started, cpu_s, self._cut_short)
 
     def _end(self) -> None:
         """Wait for what is in flight, and leave what is certain to who comes next: he does not wait for a broker that
@@ -159,7 +166,8 @@ class CopyTask:
             self._filler.drain(end - time.monotonic())
             self._successor.leave(self.replicators)
         self._filler.give_up(0.0)
-        self._aligner.finish(_LOOKS_S, self.cancelled)
+        looks_until = self.stop_s + self.assignment.looks_s
+        self._cut_short = self._aligner.finish(looks_until - time.time(), self.cancelled)
 
     def finished(self) -> bool:
         """Nothing more may be sent, or nothing is left to send."""

@@ -18,7 +18,7 @@ from typing import Final
 from mirror_core.dataplane.allowed import check_data_principal, refuse_to_run
 from mirror_core.dataplane.channel import Channel, ears
 from mirror_core.dataplane.counters import Counters, Retry
-from mirror_core.dataplane.epochs import Epoch, assignments_of
+from mirror_core.dataplane.epochs import Epoch, Length, assignments_of
 from mirror_core.dataplane.patience import Patience
 from mirror_core.dataplane.planning import Planner, Work
 from mirror_core.dataplane.progress import Progress
@@ -89,6 +89,7 @@ class Replication:
         self.say = say
         self.counters = counters or Counters()
         self.results = Results(link, self.counters, say)
+        self._length = Length(options.epoch_s, say)
         self._running: list[_Running] = []
         self._number = 0
         self._failures_in_row = 0
@@ -183,7 +184,7 @@ class Replication:
                 self.results.summary.caught_up = True
                 break
             now = now_ms()
-            self._submit(lease, work, left, now, now + int(self.options.epoch_s * 1000))
+            self._submit(lease, work, left, now, now + int(self._length.s * 1000))
             while self._running and not self.stop.is_set():
                 lease.beat()
                 self._reap(lease)
@@ -196,7 +197,7 @@ class Replication:
     def _go_on(self, planner: Planner, lease: HeldLease, work: Work, planned_s: float) -> None:
         start_ms, began = now_ms(), time.monotonic() - planned_s
         while not self.stop.is_set():
-            stop_ms = start_ms + int(self.options.epoch_s * 1000)
+            stop_ms = start_ms + int(self._length.s * 1000)
             if self._begun(lease, work, start_ms, stop_ms):
                 # Far away it takes seconds to plan and to say so: nobody is to wait for it behind the boundary.
                 lead_s = min(LEAD_S + time.monotonic() - began, self.options.epoch_s / 2)
@@ -302,6 +303,7 @@ class Replication:
             stop_ms=stop_ms,
             throttle=lease.state.mirrors[self.link.mirror.name].throttle,
             driver=self._channel.at(self._number),
+            looks_s=self._length.looks_s,
         )
         given = {
             p: replace(partitions[p], until=(until or {}).get(p), answered=p in self.results.answered) for p in lags
@@ -327,6 +329,7 @@ class Replication:
                 self._epoch_failed(one.epoch, error, final=final)
             else:
                 self._failures_in_row = 0
+                self._length.heard(one.epoch, reports)
                 number, start_ms = one.epoch.number, one.epoch.start_ms
                 self.results.take(lease, number, start_ms, reports, newest=self._number, final=final)
         self.results.count(lease, final=final)

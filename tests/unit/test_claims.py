@@ -157,10 +157,11 @@ def test_what_is_certain_is_left_while_a_broker_that_hangs_is_waited_for() -> No
 
     with Channel(Listening(), {Sort.CLAIMS: take}) as channel, closing(line(channel, 1)) as ends:
         task = SimpleNamespace(sender=SimpleNamespace(drain=drain), replicators=[well, waiting], _trouble="")
+        task.stop_s, task.assignment = 0.0, SimpleNamespace(looks_s=0.0)
         task.cancelled = lambda: False
         task._successor = Successor(ends)
         task._filler = SimpleNamespace(drain=lambda limit_s: None, give_up=lambda limit_s: None)
-        task._aligner = SimpleNamespace(finish=lambda limit_s, cancelled: None)
+        task._aligner = SimpleNamespace(finish=lambda limit_s, cancelled: 0)
         CopyTask._end(cast("CopyTask", task))
         told.append(json.loads(taken.get(timeout=10))["left"])
     assert told == ["nothing yet", [["orders", 0, NUMBER]], [["orders", 1, NUMBER]]]
