@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-LONGEST_S: Final = 600.0
+LONGEST_S: Final = 120.0
 _SPARE_S: Final = 10.0
 """Before the next epoch ends, tasks of the one after it need the slots of those that look into logs."""
 _SHORTEST_LOOKS_S: Final = 1.0
