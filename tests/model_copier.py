@@ -1,7 +1,8 @@
 """A copier of one partition without I/O: the product's own decisions, one question or request at a time.
 
-What a task does in its loop is done here a move at a time, so that another copier, the broker and the clock come
-between: `Rewriter`, `PartitionReplicator`, `GapRound`, `Judge` and `errors.answered` are the real ones.
+What a task does in its loop, and in rounds of filling beside it, is done here a move at a time, so that another copier,
+the broker and the clock come between: `Rewriter`, `PartitionReplicator`, `GapRound`, `Judge` and `errors.answered` are
+the real ones.
 """
 
 from __future__ import annotations
@@ -11,28 +12,28 @@ from dataclasses import dataclass
 
 from mirror_core.copy.align import unsettled
 from mirror_core.copy.errors import answered
+from mirror_core.copy.gap_case import GapCase
 from mirror_core.copy.gap_round import GapRound, Look, Reply, Write
 from mirror_core.copy.outbox import Hidden, Ready
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.rewrite import PRODUCER_EPOCH, Rewriter
 from mirror_core.copy.states import State
-from mirror_core.copy.verdict import Judge
 from mirror_core.copy.words import Side
 from mirror_core.decide.gaps import MAX_ATTEMPT
 from mirror_core.decide.position import Ours, Seen
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.model.copying import Assigned
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import readdress
 from mirror_core.wire.encode import batch_of, record, varint
 from mirror_core.wire.fetch import Fetched
 from mirror_core.wire.produce import Produced
 from mirror_core.wire.records import Codec, Record
+from tests.judging import EAST, WEST, decide
 from tests.model_broker import Broker, Connection, LogEnd, Markers, Produce
 
 PARTITION = Partition("orders", 0)
 PRODUCER = 1 << 62
-EAST, WEST = ClusterName("east"), ClusterName("west")
 STALE_S = 0.1
 LONG_S = 0.9
 """A little less than others wait before they take up a gap."""
@@ -122,7 +123,7 @@ class ModelLogs:
         return None  # the broker does not do that
 
 
-Round = Generator[Look | Write, Reply, bool]
+Round = Generator[Look | Write, Reply, None]
 
 
 class ModelCopier:
@@ -134,12 +135,14 @@ class ModelCopier:
         assigned = Assigned(partition=PARTITION, source_topic_id="", destination_topic_id="", source_epoch=1)
         self.replicator = PartitionReplicator(assigned, clock=clock)
         self.replicator.route(1, 1, 1)
-        self.judge = Judge(source=EAST, destination=WEST, logs=ModelLogs(broker, source.expected()))
+        self.logs = ModelLogs(broker, source.expected())
         self.rewriter = Rewriter(EAST, PRODUCER)
         self.data, self.marks = Connection(), Connection()
         self.spoilt = ""
         """What becomes of its next batch or markers: refused, denied (for good), or unheard (appended all the same)."""
         self.round: Round | None = None
+        self.case: GapCase | None = None
+        """What the round works on."""
         self.newcomer_looks = False
         """Between a newcomer's question where the log ends and what it does about the answer."""
         self.filled_at = 0.0
@@ -160,8 +163,13 @@ class ModelCopier:
 
     @property
     def synchronous(self) -> bool:
-        """It waits for an answer, or asks one question after the other: nothing else is done meanwhile."""
-        return self.round is not None or bool(self._looks)
+        """It asks one question after the other: nothing else is done meanwhile."""
+        return bool(self._looks)
+
+    @property
+    def owned(self) -> bool:
+        """Whether the gap is its own, as far as it knows, and all that it has sent is answered."""
+        return (self.case or self.replicator).gaps.owned
 
     # -- moves ---------------------------------------------------------------------------------------------------
 
@@ -183,7 +191,7 @@ class ModelCopier:
                 return
             end = self.source.end(readable)
             seen = Seen(log_start=0, log_end=after, ours=ours, source_start=0, source_end=end)
-            self.judge.decide(self.replicator, seen, None)
+            decide(self.logs, self.replicator, seen)
 
     def fetch(self, readable: int) -> None:
         """Ask the source; its answer may be taken in later."""
@@ -239,6 +247,7 @@ class ModelCopier:
         if self.round is None:
             if self.replicator.gap is None:
                 return
+            self.case = self.replicator.begin_round()
             self.round = GapRound(
                 destination=Side(WEST, "mirror"),
                 producer_id=PRODUCER,
@@ -249,7 +258,7 @@ class ModelCopier:
                 round_trip_s=lambda: 0.0,
                 monotonic=self.clock,
                 wall=self.clock,
-            ).run([self.replicator])
+            ).run([self.case])
             self.wrote = False
             self._go_on(self.round, None)
         elif self.marks.answers:
@@ -262,14 +271,16 @@ class ModelCopier:
             self._go_on(self.round, reply)
 
     def _go_on(self, filling: Round, reply: Reply | None) -> None:
-        owned, newest = self.replicator.gaps.owned, self.replicator.gaps.newest
+        assert self.case is not None
+        owned, newest = self.owned, self.case.gaps.newest
         self.newcomer_looks = False
         self.slept |= self.asleep
         self.filled_at = self.clock()
         try:
             request = next(filling) if reply is None else filling.send(reply)
         except StopIteration:
-            self.round = None
+            self.replicator.round_ended(self.case)
+            self.round = self.case = None
             return
         if isinstance(request, Look):
             self.newcomer_looks = not owned
@@ -282,11 +293,18 @@ class ModelCopier:
             owned = epoch == newest or not epoch & MAX_ATTEMPT
             self.marks.requests.append(Markers(epoch, len(entries), owned, unheard=unheard))
 
+    def source_lost(self) -> None:
+        """The source's broker hangs up, whatever else is going on."""
+        if self.replicator.working:
+            self._fetched = None
+            self.replicator.source.disconnected()
+            self.replicator.lose("the source has hung up")
+
     def disconnected(self) -> list[Connection]:
         """Its connections break; what lies in them is out of its hands."""
-        if self.round is not None:
-            self.round.close()
-            self.round = None
+        if self.case is not None:
+            self.replicator.round_left(self.case)
+            self.round = self.case = None
         self.newcomer_looks = False
         self._looks = []
         left, self.data, self.marks = [self.data, self.marks], Connection(), Connection()
@@ -296,5 +314,5 @@ class ModelCopier:
     def leaves(self) -> int | None:
         """The right to fill gaps that it hands on at its end, if it has any."""
         one = self.replicator
-        well = one.gaps.owned and not one.place.in_flight and (one.working or one.state is State.DONE)
-        return one.gaps.newest if well and self.round is None else None
+        at_rest = not one.place.in_flight and not one.beside
+        return one.gaps.newest if one.gaps.owned and at_rest and (one.working or one.state is State.DONE) else None

@@ -12,7 +12,7 @@ Parts = tuple[tuple[bool, int], ...]
 
 WORK: Final = ("loop",) * 8 + ("fill",) * 6 + ("patience", "grow", "align")
 """What copiers do."""
-FAULTS: Final = ("hold", "refused", "denied", "unheard", "break", "restart", "drop", "forget")
+FAULTS: Final = ("hold", "refused", "denied", "unheard", "parted", "break", "restart", "drop", "forget")
 BETWEEN: Final = ("fetch", "take", "send", "answers", "tick", "nap", "sleep", "turn", "straggle", "carry", *FAULTS)
 """What comes between. Each walk knows some of it only: so it happens often enough to meet."""
 STEPS: Final = 120
@@ -31,7 +31,7 @@ def _scene(text: str) -> tuple[Move, ...]:
 SCENES: Final[Mapping[str, tuple[Move, ...]]] = {
     "none": (),
     "straggler": _scene(
-        "grow-0*8 loop-0*4 patience-0 hold-0 fill-0*3 break-0 patience-1 straggle-0*3 fill-1*4 straggle-0 fill-1*4"
+        "grow-0*8 loop-0*4 patience-0 hold-0 fill-0*4 break-0 patience-1 straggle-0*3 fill-1*4 straggle-0 fill-1*4"
     ),
     "refused": _scene("grow-0*8 loop-0*4 patience-0 fill-0*4 refused-0 fetch-0 take-0 fill-0*2"),
     "forgotten": _scene(
@@ -56,17 +56,18 @@ SCENES: Final[Mapping[str, tuple[Move, ...]]] = {
         "take-0 patience-0 fill-0*4"
     ),
     "slept": _scene(
-        "grow-0*2 loop-0*4 patience-0 fill-0*3 sleep-0 patience-1 fill-1*5 grow-0 fill-0 loop-0*4 fill-0*4"
+        "grow-0*2 loop-0*4 patience-0 fill-0*4 sleep-0 patience-1 fill-1*6 grow-0 fill-0 loop-0*4 fill-0*4"
     ),
     "first refused": _scene("grow-0*10 align-0*3 refused-0 fetch-0 take-0 answers-0"),
     "rested": _scene("grow-0 loop-0*8 sleep-0 forget-0 grow-0*8 refused-0 fetch-0 take-0 answers-0"),
     "comeback": _scene(
-        "grow-0*8 loop-0*4 patience-0 hold-0 fill-0*3 break-0 align-0*3 fetch-0 take-0 fill-0*2 straggle-0*3 fill-0*3"
+        "grow-0*8 loop-0*4 patience-0 hold-0 fill-0*4 break-0 align-0*3 fetch-0 take-0 fill-0*2 straggle-0*3 fill-0*3"
     ),
     "slow marker": _scene(
         "grow-0*8 loop-0*4 loop-1*4 patience-0 fill-0 patience-1 fill-1 carry-1 fill-1 carry-1 fill-1 carry-1 "
         "fill-1 carry-1 fill-1 carry-1 fill-1 carry-0*2 fill-0*2"
     ),
+    "parted": _scene("grow-0*8 loop-0*4 patience-0 fill-0*4 parted-0 nap-0 align-0*3 fill-0*3"),
     "short sight": _scene(
         "grow-0*10 loop-0*4 patience-0 fill-0*6 loop-0*3 align-1*3 fetch-1 take-1 hold-0 fill-0*3 break-0 "
         "fill-1*2 sleep-0 turn-1 fill-1*8 straggle-0*6 fill-1*4"

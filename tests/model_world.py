@@ -93,23 +93,24 @@ class World:
     def _on_restart(self, who: int) -> None:
         self._break(who, anew=True)
 
+    def _on_parted(self, who: int) -> None:
+        self.copiers[who].source_lost()
+
     def _on_drop(self, who: int) -> None:
         self.left = self.left[1:]
 
     def _on_carry(self, who: int) -> None:
         copier = self.copiers[who]
-        connection = copier.data if copier.round is None else copier.marks
+        connection = copier.marks if copier.marks.requests else copier.data
         if self.late and connection.requests:
             self.broker.handle(connection)
 
     def _act(self, name: str, who: int) -> None:
         copier, other = self.copiers[who], self.copiers[1 - who]
-        if copier.round is not None:
-            name = "fill"
-        elif copier.synchronous:
+        if copier.synchronous:
             name = "align"
         if name == "fill":
-            wakes = (copier.asleep or copier.slept) and (copier.wrote or copier.replicator.gaps.owned)
+            wakes = (copier.asleep or copier.slept) and (copier.wrote or copier.owned)
             if not self.late and wakes and other.newcomer_looks:
                 return  # accepted: who owns the gap wakes up between a newcomer's look and its marker
             copier.fill()
@@ -150,9 +151,8 @@ class World:
                 self._act("loop", who)
                 self._act("fill", who)
             fully(self.broker, (copier.data, copier.marks))
-            one = copier.replicator
-            now = turn(copier.epoch, int(self.now * 1000)) is not None
-            if copier.newcomer_looks and now and one.gap is not None and one.may_fill(self.now, 0.0):
+            case, now = copier.case, turn(copier.epoch, int(self.now * 1000)) is not None
+            if copier.newcomer_looks and now and case is not None and case.may_fill(self.now, 0.0):
                 return
             self.now += 0.02
 
@@ -226,6 +226,11 @@ class World:
 
     def comes_to_rest(self) -> None:
         """Nothing goes wrong any more: then all is copied, or the partition has failed and says so."""
+        for who, copier in enumerate(self.copiers):
+            while copier.newcomer_looks:  # what comes between that and its marker is accepted (`_act`, `_on_straggle`)
+                fully(self.broker, (copier.marks,))
+                copier.fill()
+                self._at_once(who)
         for connection in self.left:
             fully(self.broker, (connection,))
         for who in (0, 1):

@@ -3,9 +3,10 @@ brokers never answer."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
+from functools import partial
 from typing import Final
 
 from mirror_core.kafka.client import ClusterClient
@@ -64,6 +65,11 @@ class Ahead:
     def failed(self, broker: int) -> bool:
         """Whether an attempt has failed, or nobody says where it is: not only that the first one takes its time."""
         return broker in self._failed or broker not in self._opening
+
+    def later(self, broker: int) -> Callable[[], Connection]:
+        """How to open one more, in a thread: it takes as long as the broker lets it. Unreachable when nobody says where
+        that one is."""
+        return partial(self._open, self._client.address(broker))
 
     def connect(self, client: ClusterClient, broker: int) -> Connection:
         """The one that was begun, once; or a new one."""

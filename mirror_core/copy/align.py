@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
+from mirror_core.copy.beside import Beside
 from mirror_core.copy.endings import ending_as_sent
-from mirror_core.copy.looks import Case, Looks, unreadable
+from mirror_core.copy.looks import AT_ONCE, Case, Looks, Told, unreadable
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
+from mirror_core.copy.verdict import Resumes, take_in
 from mirror_core.copy.words import Side, denied
+from mirror_core.decide.assign import in_turn
 from mirror_core.decide.position import ANYWHERE, Ours, Seen
 from mirror_core.kafka.client import ClusterClient, ClusterView, Leader
 from mirror_core.kafka.epochs import epoch_ends
 from mirror_core.kafka.looking import LogLook, ends_of, look
 from mirror_core.kafka.offsets import Point, ProducerView
 from mirror_core.kafka.placing import known_ids
-from mirror_core.model.errors import MissingPermission
+from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
@@ -25,6 +28,17 @@ from mirror_core.wire.batch import SEQUENCE_MASK
 _NO_ID: Final = "0" * 32
 _SETTLE_TRIES: Final = 10
 _SETTLE_WAIT_S: Final = 0.02
+_BRIEF_S: Final = 0.5
+_KEPT_S: Final = 10.0
+"""For so long a verdict, which may have taken minutes, waits for connections to the leaders, and for the driver."""
+_TURN: Final = AT_ONCE // 2
+"""Of the looks that begin first, so many are others in the next epoch."""
+
+
+class _Kept(NamedTuple):
+    found: Resumes
+    until: float
+    """Monotonic time."""
 
 
 class Aligner:
@@ -36,8 +50,11 @@ class Aligner:
         destination: ClusterClient,
         producer_id: int,
         connected: Callable[[list[PartitionReplicator]], list[PartitionReplicator]],
+        beside: Beside,
+        epoch: int = 0,
     ) -> None:
-        """`connected`: those whose leaders answer, of both sides; the others know why they wait."""
+        """`connected`: those whose leaders answer, of both sides; the others know why they wait. `epoch`: whose turn it
+        is to be looked at first."""
         self.source = source
         self.destination = destination
         self.producer_id = producer_id
@@ -46,10 +63,16 @@ class Aligner:
         """Of topics that one broker has called gone, as all brokers know them; for one round."""
         self._proved: dict[Partition, int] = {}
         """Up to where both sides were compared, if the leader of that time leads the destination; for one round."""
-        self._looks = Looks(source, destination, producer_id)
+        self._looks = Looks(source, destination, producer_id, beside)
+        self._kept: dict[PartitionReplicator, _Kept] = {}
+        """What looks have told of those that cannot go on at this moment."""
+        self._connect_at = 0.0
+        """Monotonic time before which those are not asked for again."""
+        self._shift = epoch * _TURN
 
     def align(self, replicators: Iterable[PartitionReplicator]) -> None:
-        """Each ends READY, DONE or FAILED, or stays LOST when its leader is away at the moment."""
+        """Each ends READY, DONE or FAILED, or stays LOST when its leader is away at the moment, or while its logs are
+        looked into."""
         self._ids.clear()
         self._proved.clear()
         wanted = {replicator.partition: replicator for replicator in replicators}
@@ -60,13 +83,71 @@ class Aligner:
         if not wanted:
             return
         agreed = self._agreed(wanted)
+        asked = time.monotonic()
         settled = self._settled(wanted)
         # Where there is most to copy, first: those for whom the time is not enough are looked at in the next round.
         behind = sorted(settled, key=lambda p: settled[p].log_end - settled[p].source_end)
-        self._looks.decide([Case(wanted[p], settled[p], agreed.get(p)) for p in behind])
+        chosen = in_turn(behind, self._shift)
+        self._take(self._looks.begin([Case(wanted[p], settled[p], agreed.get(p), asked) for p in chosen]))
+
+    @property
+    def at_work(self) -> bool:
+        return self._looks.at_work
+
+    def take_in(self) -> None:
+        """What looks into logs have told. Who has failed meanwhile stays so; who has lost its leaders is to wait."""
+        now = time.monotonic()
+        for one, found in self._told():
+            if isinstance(found, Resumes):
+                self._kept[one], self._connect_at = _Kept(found, now + _KEPT_S), now
+            else:
+                self._take([(one, found)])
+        if self._kept and now >= self._connect_at:
+            self._connect_at = now + _BRIEF_S
+            self._resume_connected(now)
+
+    def _resume_connected(self, now: float) -> None:
+        """All at once: while nothing is copied, connections are waited for. Who is not connected, or waits for what was
+        deleted to be recorded, is asked again."""
+        kept = self._released()
+        for one in self._connected([one for one in kept if not one.ended]):
+            self._take([(one, kept[one].found)])
+        self._kept = {one: verdict for one, verdict in kept.items() if one.state is State.LOST and now < verdict.until}
+        for one in self._kept:
+            one.wait(one.lost_why, beside=True)
+
+    def finish(self, limit_s: float, cancelled: Callable[[], bool]) -> int:
+        """The last word on looks that are under way, so long at most: their verdicts count, though nothing is sent. How
+        many were cut short by that limit."""
+        end = time.monotonic() + limit_s
+        self._take((one, verdict.found) for one, verdict in self._released().items() if not one.ended)
+        self._take(self._told())
+        while self._looks.at_work and not cancelled() and (rest_s := end - time.monotonic()) > 0:
+            self._looks.wait(min(rest_s, _BRIEF_S))
+            self._take(self._told())
+        cut_short = 0 if cancelled() else self._looks.under_way
+        self.close()
+        return cut_short
+
+    def _released(self) -> dict[PartitionReplicator, _Kept]:
+        kept, self._kept = self._kept, {}
+        for one in kept:
+            one.wait(one.lost_why)
+        return kept
+
+    def _told(self) -> Iterator[Told]:
+        return ((one, found) for one, found in self._looks.told() if not one.ended)
+
+    def _take(self, told: Iterable[Told]) -> None:
+        for replicator, found in told:
+            if isinstance(found, RemoteFault):
+                unreadable(replicator, found)
+            else:
+                take_in(replicator, found, self.source.name)
 
     def close(self) -> None:
         self._looks.close()
+        self._released()
 
     def _route(self, replicator: PartitionReplicator, source: ClusterView, destination: ClusterView) -> bool:
         """Find both leaders; False when it cannot be aligned now."""

@@ -7,7 +7,7 @@ records tell whether anything differs: producers that repeat what was lost may w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
@@ -61,10 +61,14 @@ class _Seen:
 class Divergence:
     """Both sides' logs, to be compared for some partitions one after the other. Connects when it is first asked."""
 
-    def __init__(self, source: ClusterClient, destination: ClusterClient) -> None:
+    def __init__(
+        self, source: ClusterClient, destination: ClusterClient, go_on: Callable[[], None] = lambda: None
+    ) -> None:
+        """`go_on` is asked before each record and each Fetch, and may raise."""
         self._source, self._destination = source, destination
-        self._one = LogReader(source.config, source.principal, max_bytes=_READ_BYTES)
-        self._two = LogReader(destination.config, destination.principal, max_bytes=_READ_BYTES)
+        self._go_on = go_on
+        self._one = LogReader(source.config, source.principal, max_bytes=_READ_BYTES, go_on=go_on)
+        self._two = LogReader(destination.config, destination.principal, max_bytes=_READ_BYTES, go_on=go_on)
 
     @property
     def readers(self) -> tuple[LogReader, LogReader]:
@@ -103,7 +107,7 @@ class Divergence:
         step = _FIRST_STEP
         while (start := end - step) > low:
             try:
-                mine, theirs = (next(_records(r, partition, start, end), None) for r in (self._one, self._two))
+                mine, theirs = (next(self._records(r, partition, start, end), None) for r in (self._one, self._two))
             except Trimmed as error:
                 raise Undecided(str(error)) from None
             except Unreadable:
@@ -133,7 +137,7 @@ class Divergence:
         agreed = start
         since: list[int] = []
         """Offsets behind the last equal record that only the source holds."""
-        one, two = (_records(reader, partition, start, end) for reader in (self._one, self._two))
+        one, two = (self._records(reader, partition, start, end) for reader in (self._one, self._two))
         try:
             theirs = next(two, None)
             for mine in one:
@@ -182,7 +186,7 @@ class Divergence:
         if not wanted:
             return newer
         try:
-            for record in _records(reader, partition, end, reader.stable_end(partition)):
+            for record in self._records(reader, partition, end, reader.stable_end(partition)):
                 if record.key in wanted:
                     newer.add(record.key)
                     if newer == wanted:
@@ -190,6 +194,11 @@ class Divergence:
         except (Trimmed, Unreadable) as error:
             raise Undecided(str(error)) from None
         return newer
+
+    def _records(self, reader: LogReader, partition: Partition, start: int, end: int) -> Iterator[Record]:
+        for _, record in reader.records(partition, Offset(start), Offset(end)):
+            self._go_on()
+            yield record
 
     def close(self) -> None:
         self._one.close()
@@ -202,7 +211,3 @@ class Divergence:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _records(reader: LogReader, partition: Partition, start: int, end: int) -> Iterator[Record]:
-    return (record for _, record in reader.records(partition, Offset(start), Offset(end)))

@@ -1,6 +1,8 @@
 """One round of filling gaps at one broker: what is asked, what is sent, and what the answers say. No I/O.
 
-A generator: it gives a question or a request, and is sent the reply. Between any two of them others may write.
+A generator: it gives a question or a request, and is sent the reply. Between any two of them others may write. It sends
+markers once, and ends when it knows what has become of them: what is to be filled beyond is for the next round, with
+whatever is to be filled by then.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.gap_case import GapCase
 from mirror_core.copy.words import Side, denied, may_not_mark, not_now, too_far, worn_out
 from mirror_core.decide.gaps import LONG_OPEN_MS, turn
 from mirror_core.kafka.faults import ErrorCode
@@ -72,49 +74,44 @@ class GapRound:
     monotonic: Callable[[], float] = field(repr=False)
     wall: Callable[[], float] = field(repr=False)
 
-    def run(self, replicators: list[PartitionReplicator]) -> Generator[Look | Write, Reply, bool]:
-        """Fill what may be filled now. Returns whether any came further."""
-        moved = False
-        wrote: dict[PartitionReplicator, _Wrote] = {}
+    def run(self, cases: list[GapCase]) -> Generator[Look | Write, Reply, None]:
+        """Fill what may be filled now. What has come of it is in the cases."""
+        wrote: dict[GapCase, _Wrote] = {}
         if self._turn_is_near():
-            replicators = [r for r in replicators if r.gaps.owned]
-        while replicators:
+            cases = [case for case in cases if case.gaps.owned]
+        while cases:
             asked, in_turn = self.monotonic(), self._turn()
-            unsure = [r for r in replicators if r in wrote or not self._sure(r, asked)]
-            ends = (yield Look(tuple(r.partition for r in unsure))).ends if unsure else {}
+            unsure = [case for case in cases if case in wrote or not self._sure(case, asked)]
+            ends = (yield Look(tuple(case.partition for case in unsure))).ends if unsure else {}
             for one in unsure:
                 mine = wrote.get(one)
-                if self._stands(one, ends.get(one.partition), one.place.acknowledged + (mine.number if mine else 0)):
+                if self._stands(one, ends.get(one.partition), one.acknowledged + (mine.number if mine else 0)):
                     one.ends_there(asked)
                     if mine:
                         one.fill(mine.number, mine.epoch)
-                        moved = True
-            due = [r for r in replicators if r.gap is not None and r.may_fill(asked, self.round_trip_s())]
+            if wrote:
+                return
+            due = [case for case in cases if case.open and case.may_fill(asked, self.round_trip_s())]
             if in_turn is None or in_turn != self._turn():  # the look, and what is done about it
-                self._too_far(r for r in due if not r.gaps.owned)
-                due = [r for r in due if r.gaps.owned]
+                self._too_far(case for case in due if not case.gaps.owned)
+                due = [case for case in due if case.gaps.owned]
             now = self.monotonic()
             if self.wall() >= self.until:
-                break
-            if any(self.stale(now - r.place.known_at) for r in due):
-                wrote, replicators = {}, due  # we slept: somebody may have taken over meanwhile
+                return
+            if any(self.stale(now - case.known_at) for case in due):
+                cases = due  # we slept: somebody may have taken over meanwhile
                 continue
             wrote = self._next(due)
-            answered: list[PartitionReplicator] = []
-            if wrote:
-                codes = (yield Write(self._entries(wrote))).codes
-                answered = [r for r, mine in wrote.items() if self._says_all(r, mine, codes)]
-            for one in answered:
+            codes = (yield Write(self._entries(wrote))).codes if wrote else {}
+            for one in [case for case, mine in wrote.items() if self._says_all(case, mine, codes)]:
                 one.ends_there(now)
                 landed = wrote.pop(one)
                 one.fill(landed.number, landed.epoch)
-                moved = True
-            replicators = [r for r in due if r.working and (r in wrote or r.gap is not None)]
-        return moved
+            cases = [case for case in wrote if case.open]
 
-    def _sure(self, replicator: PartitionReplicator, now: float) -> bool:
+    def _sure(self, case: GapCase, now: float) -> bool:
         """Whether nobody needs to be asked where the log ends: an answer to the owner has just said so."""
-        return replicator.gaps.sure(now) and not self.stale(now - replicator.place.known_at)
+        return case.gaps.sure(now) and not self.stale(now - case.known_at)
 
     def _turn(self, ahead_s: float = 0.0) -> int | None:
         return turn(self.epoch, int((self.wall() + ahead_s) * 1000))
@@ -130,48 +127,47 @@ class GapRound:
         """No turn is long enough."""
         return self.round_trip_s() * 1000 >= LONG_OPEN_MS
 
-    def _too_far(self, waiting: Iterable[PartitionReplicator]) -> None:
+    def _too_far(self, waiting: Iterable[GapCase]) -> None:
         """That is said, and not waited for without a word."""
         if not self._beyond():
             return
         for one in waiting:
-            one.lose(too_far(self.destination.name, one.partition, one.place.acknowledged, self.round_trip_s()))
+            one.lose(too_far(self.destination.name, one.partition, one.acknowledged, self.round_trip_s()))
 
-    def _stands(self, replicator: PartitionReplicator, end: tuple[ErrorCode, int] | None, expected: int) -> bool:
+    def _stands(self, case: GapCase, end: tuple[ErrorCode, int] | None, expected: int) -> bool:
         """Whether the log ends where it should; if not, the partition has to find its place again."""
         code, offset = end or (ErrorCode.unknown_topic_or_partition, -1)
         if code is ErrorCode.none and offset == expected:
             return True
-        partition = replicator.partition
+        partition = case.partition
         if code is ErrorCode.topic_authorization_failed:
-            words = denied(self.destination, partition, "DESCRIBE")
-            replicator.fail(words, replicator.place.acknowledged, FailureKind.DENIED)
+            case.refuse(denied(self.destination, partition, "DESCRIBE"), FailureKind.DENIED)
         else:  # a leader that has moved, or another copier that was quicker
             found = f"the log ends at {offset}" if code is ErrorCode.none else code.name.upper()
-            replicator.lose(not_now(self.destination.name, partition, expected, found))
+            case.lose(not_now(self.destination.name, partition, expected, found))
         return False
 
-    def _next(self, due: Iterable[PartitionReplicator]) -> dict[PartitionReplicator, _Wrote]:
+    def _next(self, due: Iterable[GapCase]) -> dict[GapCase, _Wrote]:
         """What is sent to each, in one request."""
         due = list(due)
         share = max(1, MARKERS_AT_ONCE // max(1, len(due)))
-        wrote: dict[PartitionReplicator, _Wrote] = {}
+        wrote: dict[GapCase, _Wrote] = {}
         for one in due:
             markers, owned = one.next_markers(share), one.gaps.owned
             if markers is None:
-                at = one.place.acknowledged
-                one.fail(worn_out(self.destination.name, one.partition, at), at, FailureKind.GAP_LIMIT)
+                words = worn_out(self.destination.name, one.partition, one.acknowledged)
+                one.refuse(words, FailureKind.GAP_LIMIT)
                 continue
             number, epoch = markers
             wrote[one] = _Wrote(number, epoch, owned)
-            one.gaps.sending(epoch)
+            one.sending(epoch)
         return wrote
 
-    def _entries(self, wrote: Mapping[PartitionReplicator, _Wrote]) -> Iterator[Entry]:
+    def _entries(self, wrote: Mapping[GapCase, _Wrote]) -> Iterator[Entry]:
         """Entries in which no partition is named twice: a broker never answers to those."""
         by_epoch: dict[int, list[tuple[int, Partition]]] = {}
-        for replicator, (number, epoch, _) in wrote.items():
-            by_epoch.setdefault(epoch, []).append((number, replicator.partition))
+        for case, (number, epoch, _) in wrote.items():
+            by_epoch.setdefault(epoch, []).append((number, case.partition))
         for epoch, wanted in by_epoch.items():
             done = 0
             for number in sorted({number for number, _ in wanted}):
@@ -181,27 +177,23 @@ class GapRound:
                     yield entry
                 done = number
 
-    def _says_all(self, replicator: PartitionReplicator, mine: _Wrote, codes: Mapping[tuple[str, int], int]) -> bool:
+    def _says_all(self, case: GapCase, mine: _Wrote, codes: Mapping[tuple[str, int], int]) -> bool:
         """Whether the answer alone tells that the markers are in the log.
 
         A single marker that the broker took is there, once, and behind it only what an owner's data will meet at a
         wrong offset. Of several the answer may hide that some were refused; and a newcomer does not know what else was
         on its way: there the log end has to tell.
         """
-        partition, at = replicator.partition, replicator.place.acknowledged
+        partition, at = case.partition, case.acknowledged
         code = codes.get((partition.topic, partition.index), ErrorCode.unknown_server_error.value)
         if code == ErrorCode.none.value and mine.number == 1 and mine.owned:
             return True
         kind, remedy, name = meaning(code)
         if kind is Meaning.LOOK_AGAIN:
-            replicator.lose(not_now(self.destination.name, partition, at, name, remedy))
+            case.lose(not_now(self.destination.name, partition, at, name, remedy))
         elif kind is Meaning.DENIED:
-            replicator.fail(may_not_mark(self.destination, partition), at, FailureKind.DENIED)
+            case.refuse(may_not_mark(self.destination, partition), FailureKind.DENIED)
         elif kind is Meaning.FAILED:
-            replicator.fail(
-                f"cluster {self.destination.name}, {partition}, offset {at}: the gap there cannot be filled: {name}; "
-                f"{remedy}",
-                at,
-                FailureKind.REFUSED,
-            )
+            where = f"cluster {self.destination.name}, {partition}, offset {at}"
+            case.refuse(f"{where}: the gap there cannot be filled: {name}; {remedy}", FailureKind.REFUSED)
         return False

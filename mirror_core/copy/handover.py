@@ -139,6 +139,7 @@ class Successor:
             if one.partition not in self._left
             and one.gaps.owned
             and not one.place.in_flight
+            and not one.beside
             and (one.working or one.state is State.DONE)
         ]
         self._left.update(one.partition for one in mine)

@@ -1,20 +1,24 @@
-"""Verdicts on many partitions, within a time budget: those that take a look into the logs several at a time.
+"""Verdicts on many partitions: those that take a look into the logs beside the task's loop, several at a time.
 
-A look takes round trips, and what copies already waits meanwhile.
+A look takes round trips, and some read much of a log: one that takes long leaves its turn to others. How long one may
+take is limited by the task's end, and some time beyond it; then it is said.
 """
 
 from __future__ import annotations
 
-import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, NoReturn, cast
 
+from mirror_core.copy.beside import Beside
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.tail import BothLogs
-from mirror_core.copy.verdict import Judge, Logs
+from mirror_core.copy.verdict import Judge, Logs, Resumes, Verdict, unsure_since
+from mirror_core.copy.words import comparing, waits_for_turn
 from mirror_core.decide.position import Seen
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.reader import Unreadable
@@ -23,8 +27,13 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName
 
 AT_ONCE: Final = 8
-"""Looks; each has its own connections, which it keeps."""
+"""Looks that are not long yet. Each has its own connections; so many are kept."""
+AT_MOST: Final = 2 * AT_ONCE
+"""Looks, with the long ones: all threads of a task share one core with what it copies."""
+_LONG_S: Final = 2.0
+"""After so long a look is a long one: another one begins beside it."""
 _BUDGET_S: Final = 0.5
+"""After so long no further look is begun by what was seen before it."""
 
 
 class Case(NamedTuple):
@@ -33,62 +42,171 @@ class Case(NamedTuple):
     replicator: PartitionReplicator
     seen: Seen
     agreed: int | None
+    asked: float
+    """Monotonic time before its leaders were asked for what is seen."""
+
+
+class _Look(NamedTuple):
+    replicator: PartitionReplicator
+    seen: Seen
+    since: int | None
+    asked: float
+    """As in `Case`."""
+    why: str
+    """What `PartitionReplicator.lost_why` was before."""
+
+
+class _Worker(NamedTuple):
+    """A thread that looks."""
+
+    logs: BothLogs
+    began: float
+    """Monotonic time."""
+
+
+Told = tuple[PartitionReplicator, Verdict | RemoteFault]
 
 
 class Looks:
     """Of one task. Connections are opened when they are needed, and stay."""
 
-    def __init__(self, source: ClusterClient, destination: ClusterClient, producer_id: int) -> None:
+    def __init__(self, source: ClusterClient, destination: ClusterClient, producer_id: int, beside: Beside) -> None:
         self._source, self._destination = source, destination
         self._producer_id = producer_id
-        self._logs: list[BothLogs] = []
-        self._next = threading.Lock()
+        self._beside = beside
+        self._idle: list[BothLogs] = []
+        self._at_work: dict[Future[None], _Worker] = {}
+        self._left = deque[_Look]()
+        """Not begun."""
+        self._until = 0.0
+        """Monotonic time up to which they are begun."""
+        self._open: dict[PartitionReplicator, _Look] = {}
+        """All that have no verdict yet."""
+        self._told = SimpleQueue[tuple[_Look, Verdict | RemoteFault]]()
 
-    def decide(self, cases: Sequence[Case]) -> None:
-        """Those for which the time is not enough stay as they are; the first ones have their turn in any case."""
-        until = time.monotonic() + _BUDGET_S
-        left = [case for case in cases if not self._decided(case)]
-        if not left:
-            return
-        while len(self._logs) < min(AT_ONCE, len(left)):
-            self._logs.append(BothLogs(self._source, self._destination, self._producer_id))
-        queue = iter(left)
-        with ThreadPoolExecutor(min(AT_ONCE, len(left))) as pool:
-            at_work = [
-                pool.submit(copy_context().run, self._look, logs, queue, until) for logs in self._logs[: len(left)]
-            ]
-        for one in at_work:
-            one.result()
+    @property
+    def at_work(self) -> bool:
+        return bool(self._at_work)
 
-    def _decided(self, case: Case) -> bool:
-        """By what is known already."""
-        try:
-            self._judge(cast("Logs", _Closed())).decide(*case)
-        except _LookNeeded:
-            return False
-        return True
+    @property
+    def under_way(self) -> int:
+        """Looks that have begun, and have not been told."""
+        return len(self._open) - len(self._left)
 
-    def _look(self, logs: BothLogs, queue: Iterator[Case], until: float) -> None:
-        while True:
-            with self._next:
-                case = next(queue, None)
-            if case is None:
-                return
+    def begin(self, cases: Sequence[Case]) -> Iterator[Told]:
+        """Verdicts that need no look, at once; for the others the looks begin. Those for which there is no time stay as
+        they are."""
+        wanted = list[_Look]()
+        for case in cases:
+            one, seen = case.replicator, case.seen
+            look = _Look(one, seen, unsure_since(one, seen, case.agreed), case.asked, one.lost_why)
             try:
-                self._judge(logs).decide(*case)
+                yield look.replicator, self._verdict(cast("Logs", _Closed()), look)
+            except _LookNeeded:
+                wanted.append(look)
+        workers = min(len(wanted), self._free())
+        if workers <= 0:  # who waits already keeps its turn
+            for look in wanted:
+                self._wait(look, beside=False)
+            return
+        self._leave_rest()
+        for look in wanted:
+            self._wait(look, beside=True)
+            self._open[look.replicator] = look
+        self._left, self._until = deque(wanted), time.monotonic() + _BUDGET_S
+        for _ in range(workers):
+            logs = self._idle.pop() if self._idle else self._logs()
+            begun = self._beside.begin(partial(self._work, logs, self._left, self._until))
+            self._at_work[begun] = _Worker(logs, time.monotonic())
+
+    def _free(self) -> int:
+        """How many more may begin."""
+        now = time.monotonic()
+        not_long = sum(now - worker.began < _LONG_S for worker in self._at_work.values())
+        return min(AT_ONCE - not_long, AT_MOST - len(self._at_work))
+
+    def told(self) -> Iterator[Told]:
+        """Verdicts of looks that have ended since."""
+        if time.monotonic() > self._until:
+            self._leave_rest()
+        for one in [one for one in self._at_work if one.done()]:
+            self._keep(self._at_work.pop(one).logs)
+            one.result()
+        try:
+            while True:
+                look, found = self._told.get_nowait()
+                if self._open.get(look.replicator) is look:
+                    del self._open[look.replicator]
+                    look.replicator.wait(look.why)
+                    yield look.replicator, found
+        except Empty:
+            return
+
+    def _keep(self, logs: BothLogs) -> None:
+        if len(self._idle) < AT_ONCE:
+            self._idle.append(logs)
+        else:
+            logs.close()
+
+    def wait(self, limit_s: float) -> None:
+        """For any to end, so long at most."""
+        wait(self._at_work, limit_s, FIRST_COMPLETED)
+
+    def _work(self, logs: BothLogs, left: deque[_Look], until: float) -> None:
+        """In a thread: the next one, and the next, while there is time to begin."""
+        while (look := _next(left)) is not None:
+            try:
+                found: Verdict | RemoteFault = self._verdict(logs, look)
             except RemoteFault as error:
-                unreadable(case.replicator, error)
+                found = error
                 logs.close()
+            self._told.put((look, found))
             if time.monotonic() > until:
                 return
 
-    def _judge(self, logs: Logs) -> Judge:
-        return Judge(source=self._source.name, destination=self._destination.name, logs=logs)
+    def _logs(self) -> BothLogs:
+        return BothLogs(self._source, self._destination, self._producer_id)
+
+    def _verdict(self, logs: Logs, look: _Look) -> Verdict:
+        judge = Judge(source=self._source.name, destination=self._destination.name, logs=logs)
+        found = judge.verdict(look.replicator, look.seen, look.since)
+        return found._replace(asked=look.asked) if isinstance(found, Resumes) else found
+
+    def _leave_rest(self) -> None:
+        """Those that were not begun in time are due again."""
+        while (look := _next(self._left)) is not None:
+            del self._open[look.replicator]
+            self._wait(look, beside=False)
+
+    def _wait(self, look: _Look, *, beside: bool) -> None:
+        """It has not begun."""
+        words = waits_for_turn(self._destination.name, look.replicator.partition, len(self._at_work))
+        look.replicator.wait(words, beside=beside)
 
     def close(self) -> None:
-        for logs in self._logs:
+        """Looks that are under way are not waited for: those partitions are to be looked at anew."""
+        self._leave_rest()
+        now, here, there = time.monotonic(), self._destination.name, self._source.name
+        for one, look in self._open.items():
+            one.wait(comparing(here, there, one.partition, look.seen.log_end, now - look.asked))
+        self._open.clear()
+        for begun, worker in self._at_work.items():
+            worker.logs.halt()
+            begun.add_done_callback(partial(_close, worker.logs))
+        for logs in self._idle:
             logs.close()
-        self._logs = []
+        self._at_work, self._idle = {}, []
+
+
+def _close(logs: BothLogs, ended: Future[None]) -> None:
+    logs.close()
+
+
+def _next(left: deque[_Look]) -> _Look | None:
+    try:
+        return left.popleft()
+    except IndexError:
+        return None
 
 
 class _LookNeeded(MirrorError):

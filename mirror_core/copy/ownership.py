@@ -65,6 +65,14 @@ class GapOwnership:
         """They are in the log, all of them and nothing else."""
         self._mine = coordinator_epoch
 
+    def take_in(self, found: GapOwnership, *, sent: bool) -> None:
+        """What a round of filling has made of its copy. A claim that has come meanwhile is worth nothing to who has
+        sent something since."""
+        handed = found._handed if sent else self._handed
+        for name in self.__slots__:
+            setattr(self, name, getattr(found, name))
+        self._handed = handed
+
     def confirmed(self, at: float) -> None:
         """Nobody else has written, as far as was asked at this time."""
         self._confirmed_at = at

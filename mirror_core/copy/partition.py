@@ -19,13 +19,13 @@ from collections.abc import Callable
 from typing import Final
 
 from mirror_core.copy.deletions import Deletions
+from mirror_core.copy.gap_case import GapCase
 from mirror_core.copy.outbox import Gap, Hidden, Outbox, Ready, Sent, Waiting
 from mirror_core.copy.ownership import GapOwnership
 from mirror_core.copy.place import Place
 from mirror_core.copy.source import SourceProbe
 from mirror_core.copy.states import ENDED, WORKING, Event, State, after
 from mirror_core.copy.tally import Tally
-from mirror_core.decide.gaps import at_once, filled, marker_epoch
 from mirror_core.decide.position import Resume
 from mirror_core.model.copying import Aligned, Assigned, Failure
 from mirror_core.model.logs import logger
@@ -65,6 +65,8 @@ class PartitionReplicator:
         self.state = State.LOST
         self.working = False
         """Something may be sent: it is READY or ENDING."""
+        self.beside = False
+        """Beside the loop its gap is being filled (`gap_case.py`) or its logs are looked into, or were (`align.py`)."""
         self.lost_why = ""
         """For people: what made it lose its place, or keeps it from finding it."""
         self.misled: ClusterName | None = None
@@ -152,17 +154,16 @@ class PartitionReplicator:
     @property
     def answered(self) -> bool:
         """Whether it has heard the answers to all that it has sent."""
-        return not self.place.in_flight and self.state is not State.LOST
+        return not self.place.in_flight and not self.beside and self.state is not State.LOST
 
     @property
     def led_anew(self) -> bool:
-        """Whether the source's leader is another one than that under which the copy was known to agree when this task
-        was given it."""
+        """Whether the source has another leader than that under which the copy agreed before this task."""
         return self.assigned.source_epoch != self.source_epoch
 
     def due(self) -> bool:
         """Whether its place is to be looked for now."""
-        return self.state is State.LOST and not self.place.in_flight and self._clock() >= self.look_at
+        return self.state is State.LOST and not (self.place.in_flight or self.beside) and self._clock() >= self.look_at
 
     # -- its state -----------------------------------------------------------------------------------------------
 
@@ -174,9 +175,10 @@ class PartitionReplicator:
         self.look_at = self._clock() + min(_LOOK_AGAIN_S * (2.0**self.losses - 1), _LOOK_AGAIN_AT_MOST_S)
         self.losses = min(self.losses + 1, 10)
 
-    def wait(self, why: str) -> None:
-        """Its place is found, and not to be taken up yet."""
-        self.lost_why, self.misled, self.look_at = why, None, self._clock() + _LOOK_AGAIN_S
+    def wait(self, why: str, *, beside: bool = False) -> None:
+        """Its place is not to be taken up yet; or looked for, while its logs are looked into `beside` the loop."""
+        self.lost_why, self.misled, self.beside = why, None, beside
+        self.look_at = self._clock() + _LOOK_AGAIN_S
 
     def not_sent(self) -> None:
         """Something was taken out of line and not sent after all."""
@@ -244,17 +246,17 @@ class PartitionReplicator:
         self.doubted = None
         self.aligned = Aligned(partition=self.partition, source_epoch=self.source_epoch)
 
-    def resume_at(self, resume: Resume, *, unremembered: bool = False, end_unseen: bool = False) -> None:
-        """Take up copying where the destination's log ends. `unremembered`: its leader knows nothing of us."""
+    def resume_at(
+        self, resume: Resume, *, unremembered: bool = False, end_unseen: bool = False, asked: float | None = None
+    ) -> None:
+        """Take up copying where the destination's log ends. `unremembered`: its leader knows nothing of us. `asked`: it
+        was asked after this monotonic time; None: just now."""
         place, self.end_unseen = self.place, end_unseen
+        records = (resume.sequence - place.acknowledged_sequence) & SEQUENCE_MASK
         self.tally.resume_at(
-            resume.offset,
-            was=place.acknowledged,
-            records=(resume.sequence - place.acknowledged_sequence) & SEQUENCE_MASK,
-            seeding=place.seeding,
-            hiding=self.outbox.hiding,
+            resume.offset, was=place.acknowledged, records=records, seeding=place.seeding, hiding=self.outbox.hiding
         )
-        place.resume(resume, self._clock(), unremembered=unremembered)
+        place.resume(resume, self._clock() if asked is None else asked, unremembered=unremembered)
         self.outbox.resume(resume.newest_ms)
         self.source.resume()
         if resume.gap_end > resume.offset:
@@ -317,34 +319,31 @@ class PartitionReplicator:
 
     # -- gaps ----------------------------------------------------------------------------------------------------
 
-    def may_fill(self, asked: float, round_trip_s: float) -> bool:
-        """Whether the gap is ours to fill, by what the log was at `asked` or later."""
-        if self.gaps.owned:
-            return True
-        return self.gaps.quiet(self.place.acknowledged, asked, self._clock(), round_trip_s) and self.gap_known
-
-    def next_markers(self, most: int) -> tuple[int, int] | None:
-        """Number and coordinator epoch of the markers to be sent to the gap now; None: it is worn out."""
-        gap, owned = self.gap, self.gaps.owned
+    def begin_round(self) -> GapCase:
+        """A round of filling begins, about the gap that is to be filled now."""
+        gap = self.gap
         assert gap is not None
-        count = filled(gap.end, self.place.acknowledged_sequence)
-        epoch = marker_epoch(count, self.gaps.newest, owned=owned)
-        if epoch is None:
-            return None
-        # A newcomer sends one, and looks: it shuts out whoever was here before.
-        number = min(most, at_once(gap.end - self.place.acknowledged)) if owned else 1
-        return number, epoch
+        self.beside = True
+        return GapCase(self.partition, self.place, self.gaps, gap.end, end_known=self.gap_known, clock=self._clock)
 
-    def ends_there(self, asked: float) -> None:
-        """The log was seen to end where what is acknowledged does, at this monotonic time or later."""
-        self.place.ends_there(asked)
-        self.gaps.confirmed(asked)
+    def round_ended(self, case: GapCase) -> None:
+        """Take in what has come of it. Meanwhile its place may have been lost by what the source said."""
+        self.beside = False
+        self.gaps.take_in(case.gaps, sent=case.sent)
+        self.place.ends_there(case.known_at)
+        if case.filled:
+            self.losses = 0
+            self.place.filled(case.filled, case.filled_at)
+            self.tally.filled(case.filled)
+            self.outbox.filled_to(self.place.acknowledged)
+            self.settle()
+        if case.refusal is not None and not self.ended:
+            self.fail(*case.refusal)
+        elif case.lost_why and self.working:
+            self.lose(case.lost_why)
 
-    def fill(self, offsets: int, coordinator_epoch: int) -> None:
-        """So many markers of ours are in the log, and nothing else is behind them."""
-        self.gaps.landed(coordinator_epoch)
-        self.losses = 0
-        self.place.filled(offsets, self._clock())
-        self.tally.filled(offsets)
-        self.outbox.filled_to(self.place.acknowledged)
-        self.settle()
+    def round_left(self, case: GapCase) -> None:
+        """Its end is not waited for: what it has sent may be in the log, now or later."""
+        self.beside = False
+        if case.sent:
+            self.gaps.sending(case.gaps.newest)

@@ -15,7 +15,12 @@ from mirror_core.model.names import Offset
 
 
 def report(
-    assignment: Assignment, replicators: Sequence[PartitionReplicator], trouble: str, started: float, cpu_s: float
+    assignment: Assignment,
+    replicators: Sequence[PartitionReplicator],
+    trouble: str,
+    started: float,
+    cpu_s: float,
+    looks_cut_short: int = 0,
 ) -> TaskReport:
     """The task's report. `started`: wall clock, seconds; `trouble`: why partitions may have lost their place."""
     receipts = [
@@ -47,6 +52,7 @@ def report(
         aligned=tuple(_aligned(one, one.aligned) for one in replicators if one.aligned is not None),
         deletions=tuple(deletion for one in replicators for deletion in one.deletions.of(one.partition)),
         retry=_why(assignment.source, replicators, trouble),
+        looks_cut_short=looks_cut_short,
     )
 
 

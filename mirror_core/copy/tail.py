@@ -12,6 +12,7 @@ from mirror_core.copy.words import Side, denied
 from mirror_core.decide.gaps import FILLED_MASK
 from mirror_core.decide.position import Seen
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.empty_answers import Proof, proof
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.fetching import FetchLink, fetch_once
@@ -146,6 +147,10 @@ def first_retimed(
         start, step = max(log_start, start - step), step * 4
 
 
+class Halted(Unreachable):
+    """Nobody waits for this look any more."""
+
+
 class BothLogs:
     """The logs of both clusters, as `copy.verdict` looks into them, one partition after the other. Connects when it is
     asked, and keeps its connections until something is wrong with one."""
@@ -157,10 +162,23 @@ class BothLogs:
             for client in (source, destination)
         )
         self._producer_id = producer_id
+        self._halted = False
+        self._connection: Connection | None = None
+        """That headers are being read by."""
         self._begin()
 
+    def halt(self) -> None:
+        """From any thread: a look that is under way reads nothing more."""
+        self._halted = True
+        if (connection := self._connection) is not None:
+            connection.cut()
+
+    def _go_on(self) -> None:
+        if self._halted:
+            raise Halted("nobody waits for this look any more")
+
     def _begin(self) -> None:
-        self._divergence = Divergence(self._source, self._destination)
+        self._divergence = Divergence(self._source, self._destination, self._go_on)
         self._there, self._here = self._divergence.readers
 
     def first_foreign(self, partition: Partition, filled: int, seen: Seen) -> int | None:
@@ -193,6 +211,7 @@ class BothLogs:
 
     def close(self) -> None:
         """What is asked later connects anew, and to clusters that were silent, too."""
+        self._connection = None
         self._divergence.close()
         self._source.close()
         self._destination.close()
@@ -200,7 +219,9 @@ class BothLogs:
 
     def _link(self, partition: Partition) -> FetchLink:
         """To the destination's leader; for headers."""
-        return FetchLink(self._here.connection(partition), max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
+        self._connection = connection = self._here.connection(partition)
+        self._go_on()  # not before it is there to be seen: who halts says so first, and then looks for it
+        return FetchLink(connection, max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
 
 
 def _further_back(

@@ -20,6 +20,7 @@ from typing import Final
 from mirror_core.copy.ahead import Ahead
 from mirror_core.copy.align import Aligner
 from mirror_core.copy.beacon import Beacon
+from mirror_core.copy.beside import Beside
 from mirror_core.copy.datagrams import Line
 from mirror_core.copy.gap_hidden import first_hidden
 from mirror_core.copy.gap_markers import GapFiller
@@ -32,6 +33,7 @@ from mirror_core.copy.rewrite import PRODUCER_EPOCH
 from mirror_core.copy.seed import seeds
 from mirror_core.copy.sending import Item, Sender
 from mirror_core.copy.states import State
+from mirror_core.copy.words import began_too_late
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.connection import readable
@@ -50,7 +52,7 @@ _CONNECT_S: Final = 1.0
 _SOON_S: Final = 1.0
 """Within which brokers at work have answered."""
 _DRAIN_S: Final = 10.0
-"""After its end a task holds a slot for so long at most."""
+"""After its end a task waits for answers for so long at most. How long it goes on looking into logs it is told."""
 _IN_A_ROW: Final = 64
 """Batches of a partition's line before answers are looked at: one that holds a wide gap must not keep the others
 waiting."""
@@ -107,17 +109,23 @@ class CopyTask:
         self.sender = Sender(
             destination, self.replicators, self.stop_s, assignment.max_bytes_in_flight, self._to.connect
         )
-        self._aligner = Aligner(source, destination, assignment.producer_id, self._connected)
+        self._beside = Beside()
+        self._aligner = Aligner(
+            source, destination, assignment.producer_id, self._connected, self._beside, assignment.epoch
+        )
         self._filler = GapFiller(
             destination,
             assignment.producer_id,
             PRODUCER_EPOCH,
             assignment.epoch,
-            lambda broker: self._to.connect(destination, broker),
+            self._to.later,
             self.sender.lost,
+            self._beside,
         )
         self._align_due = 0.0
         self._trouble = ""
+        self._cut_short = 0
+        """Looks into logs that its end has cut short."""
         self._line = Line(assignment.epoch, assignment.driver)
         self._beacon = Beacon(assignment.task, self._line)
         self._successor = Successor(self._line)
@@ -127,6 +135,9 @@ class CopyTask:
         cpu = time.process_time()
         tries = 0
         self._warm()
+        if started >= self.stop_s:
+            begin_s = self.assignment.start_ms / 1000
+            self._trouble = began_too_late(self.assignment.task, started - begin_s, self.stop_s - begin_s)
         while not self.finished():
             try:
                 self._turn()
@@ -140,17 +151,23 @@ class CopyTask:
             self._beacon.tell(self.replicators)
         self._end()
         self._beacon.tell(self.replicators, last=True)
-        return report(self.assignment, self.replicators, self._trouble, started, time.process_time() - cpu)
+        cpu_s = time.process_time() - cpu
+        return report(self.assignment, self.replicators, self._trouble, started, cpu_s, self._cut_short)
 
     def _end(self) -> None:
         """Wait for what is in flight, and leave what is certain to who comes next: he does not wait for a broker that
         hangs."""
         for limit_s in (_SOON_S, _DRAIN_S - _SOON_S):
+            end = time.monotonic() + limit_s
             try:
                 self.sender.drain(limit_s)
             except RemoteFault as error:
                 self._trouble = str(error)
+            self._filler.drain(end - time.monotonic())
             self._successor.leave(self.replicators)
+        self._filler.give_up(0.0)
+        looks_until = self.stop_s + self.assignment.looks_s
+        self._cut_short = self._aligner.finish(looks_until - time.time(), self.cancelled)
 
     def finished(self) -> bool:
         """Nothing more may be sent, or nothing is left to send."""
@@ -172,6 +189,7 @@ class CopyTask:
     def _turn(self) -> None:
         """Align whoever is lost, ask every source broker, and handle what has arrived."""
         now = time.time()
+        self._aligner.take_in()
         if now >= self._align_due and (due := [replicator for replicator in self.replicators if replicator.due()]):
             self._aligner.align(due)
             # What copies already has as much time for itself.
@@ -197,7 +215,7 @@ class CopyTask:
         """Fill gaps, and send what waited behind them; seed what begins late. True when something came further."""
         waiting = [replicator for replicator in self.replicators if replicator.outbox.items]
         self._successor.ask(self.replicator_of)
-        moved = bool(waiting) and self._filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)
+        moved = self._filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)
         for _ in range(_IN_A_ROW):
             ready = [self._next(replicator) for replicator in waiting if replicator.sendable]
             if not ready:
@@ -220,6 +238,8 @@ class CopyTask:
         """Sockets with something to read, waiting briefly when there is none and nothing has `moved`."""
         waiting = [link.connection.sock for link in self.receiver.pending]
         waiting += [link.connection.sock for link in self.sender.links.values() if link.outstanding]
+        if self._filler.at_work or self._aligner.at_work:
+            waiting.append(self._beside.woken)
         if any(link.outstanding and link.buffered for link in self.sender.links.values()):
             return readable(waiting, 0.0)
         now = time.time()
@@ -229,7 +249,10 @@ class CopyTask:
         if not waiting:
             time.sleep(min(limit, 0.05))
             return set()
-        return readable(waiting, limit)
+        heard = readable(waiting, limit)
+        if self._beside.woken in heard:
+            self._beside.heard()
+        return heard
 
     # -- links ---------------------------------------------------------------------------------------------------
 
@@ -268,6 +291,7 @@ class CopyTask:
 
     def close(self) -> None:
         self._hang_up()
+        self._beside.close()
         self._from.close()
         self._to.close()
         self._line.close()

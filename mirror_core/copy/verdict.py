@@ -1,12 +1,14 @@
 """What both logs say of a partition's place: go on from there, wait, or it cannot go on. No I/O: `Logs` looks.
 
 `decide.position` decides from what a leader remembers; where that is not enough, the logs themselves are looked at.
+That may take long, and is done beside the task's loop: a verdict only reads the replicator, whose place is lost, and to
+which nothing happens meanwhile. The loop takes it in.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.words import foreign, overfilled, retimed, unrecorded
@@ -21,6 +23,35 @@ from mirror_core.wire.records import Record
 
 class Undecided(MirrorError):
     """The source does not show all of it yet: a transaction is open, or its high watermark lags. Ask again."""
+
+
+class Resumes(NamedTuple):
+    """It goes on."""
+
+    seen: Seen
+    resume: Resume
+    unseen: bool
+    """The end of its log is not looked at before there is something to copy."""
+    asked: float | None = None
+    """Monotonic time before the leader was asked what it remembers; None: just now."""
+
+
+class Fails(NamedTuple):
+    """It cannot."""
+
+    reason: str
+    offset: int
+    kind: FailureKind
+
+
+class Waits(NamedTuple):
+    """That cannot be told yet."""
+
+    why: str
+
+
+Verdict = Resumes | Fails | Waits | None
+"""None: it stays as it is."""
 
 
 class Logs(Protocol):
@@ -61,64 +92,43 @@ class Judge:
     destination: ClusterName
     logs: Logs
 
-    def decide(self, replicator: PartitionReplicator, seen: Seen, agreed: int | None) -> None:
-        """It goes on, or fails; or it stays as it is, when that cannot be told yet. `agreed`: where the leader epoch
-        under which both agreed last has ended on the source, or ANYWHERE; None: it has not ended.
-        """
-        if self._retimed(replicator, seen):
-            return
-        since = _unsure_since(replicator, seen, agreed)
+    def verdict(self, replicator: PartitionReplicator, seen: Seen, since: int | None) -> Verdict:
+        """Whether it goes on. Changes nothing. `since`: as `unsure_since` says."""
+        if (altered := self._retimed(replicator, seen)) is not None:
+            return altered
         found = where_to_resume(seen)
         if isinstance(found, Foreign):
             seen = self._remembered(replicator.partition, seen)
             found = where_to_resume(seen)
+        wrong: Fails | Waits | None = None
         match found:
             case Stop(position, reason, check_tail):
-                if check_tail and (
-                    self._strangers(replicator, seen, None) or self._markers_too_many(replicator, seen, None)
-                ):
-                    return
-                self._agrees(replicator, position, since, reason)
+                if check_tail:
+                    wrong = self._strangers(replicator, seen, None) or self._markers_too_many(replicator, seen, None)
+                return wrong or self._differs(replicator, position, since, reason)
             case Foreign(expected, filled):
                 first = self.logs.first_foreign(replicator.partition, filled, seen)
                 if first is None:
-                    self._overfilled(replicator, expected, seen.log_end)
-                else:
-                    self._foreign(replicator, first)
+                    return self._overfilled(replicator, expected, seen.log_end)
+                return self._foreign(replicator, first)
             case Resume() as resume:
                 unseen = resume.check_tail and _may_wait(replicator, seen, resume)
-                if resume.check_tail and not unseen and not self._tail_agrees(replicator, seen):
-                    return
+                if resume.check_tail and not unseen:
+                    wrong = self._tail_differs(replicator, seen)
                 known = max(ANYWHERE if since is None else since, seen.log_start, seen.source_start)
-                doubtful = since is not None and resume.offset > known
-                if doubtful and not self._agrees(replicator, resume.offset, since):
-                    return
-                self._resume(replicator, seen, resume, unseen=unseen)
+                if not wrong and since is not None and resume.offset > known:
+                    wrong = self._differs(replicator, resume.offset, since)
+                return wrong or Resumes(seen, resume, unseen)
 
-    def _resume(self, replicator: PartitionReplicator, seen: Seen, resume: Resume, *, unseen: bool) -> None:
-        acknowledged, start = replicator.place.acknowledged, seen.source_start
-        if not replicator.deletions.may_pass(resume.deleted_from, start, acknowledged):
-            replicator.wait(unrecorded(self.source, replicator.partition, start))
-            return
-        replicator.agreed()
-        if seen.ours is None:
-            replicator.gaps.forget()
-        else:
-            replicator.gaps.seen(seen.ours.coordinator_epoch)
-        replicator.resume_at(resume, unremembered=seen.ours is None, end_unseen=unseen)
-
-    def _retimed(self, replicator: PartitionReplicator, seen: Seen) -> bool:
-        """Whether the broker has given its own time to what was sent and not answered; fails the partition if so.
+    def _retimed(self, replicator: PartitionReplicator, seen: Seen) -> Fails | None:
+        """Whether the broker has given its own time to what was sent and not answered.
 
         The answer would have told. Without it nothing else does: offsets, sequences and leader epochs are as they
         should be, and if nothing comes behind, there will be no other answer.
         """
         start = _unanswered_since(replicator, seen)
         first = None if start is None else self.logs.first_retimed(replicator.partition, start, seen)
-        if first is not None:
-            words = retimed(self.destination, replicator.partition, first)
-            replicator.fail(words, first, FailureKind.ALTERED)
-        return first is not None
+        return None if first is None else self._altered(replicator, first)
 
     def _remembered(self, partition: Partition, seen: Seen) -> Seen:
         """The same with the markers that a leader has forgotten.
@@ -136,77 +146,101 @@ class Judge:
             return seen
         return replace(seen, ours=ours_behind_data(seen.log_end, sequence & SEQUENCE_MASK))
 
-    def _agrees(self, replicator: PartitionReplicator, position: int, since: int | None, reason: str = "") -> bool:
-        """Whether the source still holds what was copied; fails the partition where it does not, when it can be
-        told."""
+    def _differs(
+        self, replicator: PartitionReplicator, position: int, since: int | None, reason: str = ""
+    ) -> Fails | Waits | None:
+        """Whether the source holds no longer what was copied, when it can be told."""
         partition = replicator.partition
         try:
             found = self.logs.first_divergence(partition, position, None if since == ANYWHERE else since)
         except Undecided as error:
-            replicator.lose(str(error))
-            return False
-        if found is not None and self.logs.timed_by_broker(partition, found):
-            replicator.fail(retimed(self.destination, partition, found), found, FailureKind.ALTERED)
-        elif found is not None:
-            words = reason or "the source lost records that were copied (unclean leader election)"
-            replicator.fail(
-                f"cluster {self.source}, {partition}: {words}; from offset {found} on cluster {self.destination} holds "
-                f"{position - found} offsets that the source does not have",
-                found,
-                FailureKind.DIVERGED,
-            )
-        return found is None
+            return Waits(str(error))
+        if found is None:
+            return None
+        if self.logs.timed_by_broker(partition, found):
+            return self._altered(replicator, found)
+        words = reason or "the source lost records that were copied (unclean leader election)"
+        return Fails(
+            f"cluster {self.source}, {partition}: {words}; from offset {found} on cluster {self.destination} holds "
+            f"{position - found} offsets that the source does not have",
+            found,
+            FailureKind.DIVERGED,
+        )
 
-    def _tail_agrees(self, replicator: PartitionReplicator, seen: Seen) -> bool:
-        """Whether the last record that the source has below the position is on the destination, too, and nobody else's
-        behind it, where the source has a gap; fails the partition where not.
+    def _tail_differs(self, replicator: PartitionReplicator, seen: Seen) -> Fails | None:
+        """Whether the last record that the source has below the position is not on the destination, or somebody else's
+        is behind it, where the source has a gap.
 
         Equal tails also say that there is no marker too many: behind that record the source has nothing either.
         """
         partition = replicator.partition
         theirs, here_too = self._tail(partition, seen)
         if theirs is None or here_too:
-            return not self._strangers(replicator, seen, None if theirs is None else theirs.offset)
-        if not (self._strangers(replicator, seen, None) or self._markers_too_many(replicator, seen, theirs.offset)):
-            replicator.fail(
-                f"cluster {self.destination}, {partition}: offset {theirs.offset} does not hold what cluster "
-                f"{self.source} has there; somebody else wrote to the mirror topic, or the clusters diverged: "
-                "compare both (mirrorbook parity)",
-                theirs.offset,
-                FailureKind.DIVERGED,
-            )
-        return False
+            return self._strangers(replicator, seen, None if theirs is None else theirs.offset)
+        wrong = self._strangers(replicator, seen, None) or self._markers_too_many(replicator, seen, theirs.offset)
+        return wrong or Fails(
+            f"cluster {self.destination}, {partition}: offset {theirs.offset} does not hold what cluster "
+            f"{self.source} has there; somebody else wrote to the mirror topic, or the clusters diverged: "
+            "compare both (mirrorbook parity)",
+            theirs.offset,
+            FailureKind.DIVERGED,
+        )
 
     def _tail(self, partition: Partition, seen: Seen) -> tuple[Record | None, bool]:
         """The source's last record below the position, and whether it is on the destination, too; so is none."""
         theirs = self.logs.last_record(partition, seen.source_start, seen.log_end)
         return theirs, theirs is None or self.logs.record_at(partition, theirs.offset) == theirs
 
-    def _strangers(self, replicator: PartitionReplicator, seen: Seen, since: int | None) -> bool:
-        """Whether somebody else wrote behind what we wrote, from offset `since` on; fails the partition if so."""
+    def _strangers(self, replicator: PartitionReplicator, seen: Seen, since: int | None) -> Fails | None:
+        """Whether somebody else wrote behind what we wrote, from offset `since` on."""
         first = self.logs.stranger_behind(replicator.partition, seen, since)
-        if first is not None:
-            self._foreign(replicator, first)
-        return first is not None
+        return None if first is None else self._foreign(replicator, first)
 
-    def _markers_too_many(self, replicator: PartitionReplicator, seen: Seen, missing: int | None) -> bool:
-        """Whether our own markers have made the log too long, where the count cannot tell; fails the partition if so.
+    def _markers_too_many(self, replicator: PartitionReplicator, seen: Seen, missing: int | None) -> Fails | None:
+        """Whether our own markers have made the log too long, where the count cannot tell.
 
         A leader that knows only markers of ours may have forgotten the data before them. But a source that has not
         changed its leader since both sides agreed has lost nothing (KIP-101), and nobody else has written here.
         `missing`: an offset whose record the source has and the destination does not; None: it ends before.
         """
         if seen.ours is None or seen.ours.next_sequence or replicator.vouched_epoch != replicator.source_epoch:
-            return False
-        self._overfilled(replicator, seen.source_end if missing is None else missing, seen.log_end)
-        return True
+            return None
+        return self._overfilled(replicator, seen.source_end if missing is None else missing, seen.log_end)
 
-    def _foreign(self, replicator: PartitionReplicator, first: int) -> None:
-        replicator.fail(foreign(self.destination, replicator.partition, first), first, FailureKind.FOREIGN)
+    def _foreign(self, replicator: PartitionReplicator, first: int) -> Fails:
+        return Fails(foreign(self.destination, replicator.partition, first), first, FailureKind.FOREIGN)
 
-    def _overfilled(self, replicator: PartitionReplicator, expected: int, log_end: int) -> None:
+    def _altered(self, replicator: PartitionReplicator, first: int) -> Fails:
+        return Fails(retimed(self.destination, replicator.partition, first), first, FailureKind.ALTERED)
+
+    def _overfilled(self, replicator: PartitionReplicator, expected: int, log_end: int) -> Fails:
         words = overfilled(self.destination, replicator.partition, expected, log_end)
-        replicator.fail(words, expected, FailureKind.GAP_LIMIT)
+        return Fails(words, expected, FailureKind.GAP_LIMIT)
+
+
+def take_in(replicator: PartitionReplicator, verdict: Verdict, source: ClusterName) -> None:
+    """In the task's loop."""
+    match verdict:
+        case Resumes():
+            _resume(replicator, verdict, source)
+        case Fails():
+            replicator.fail(*verdict)
+        case Waits(why):
+            replicator.lose(why)
+
+
+def _resume(replicator: PartitionReplicator, found: Resumes, source: ClusterName) -> None:
+    seen, resume = found.seen, found.resume
+    acknowledged, start = replicator.place.acknowledged, seen.source_start
+    if not replicator.deletions.may_pass(resume.deleted_from, start, acknowledged):
+        replicator.wait(unrecorded(source, replicator.partition, start))
+        return
+    replicator.agreed()
+    if seen.ours is None:
+        replicator.gaps.forget()
+    else:
+        replicator.gaps.seen(seen.ours.coordinator_epoch)
+    replicator.resume_at(resume, unremembered=seen.ours is None, end_unseen=found.unseen, asked=found.asked)
 
 
 def _may_wait(replicator: PartitionReplicator, seen: Seen, resume: Resume) -> bool:
@@ -232,8 +266,9 @@ def _unanswered_since(replicator: PartitionReplicator, seen: Seen) -> int | None
     return None if replicator.assigned.answered or seen.ends_as_sent else seen.log_end - 1
 
 
-def _unsure_since(replicator: PartitionReplicator, seen: Seen, agreed: int | None) -> int | None:
-    """The offset from which on the copy has to be compared with the source; None: there is nothing to doubt.
+def unsure_since(replicator: PartitionReplicator, seen: Seen, agreed: int | None) -> int | None:
+    """The offset from which on the copy has to be compared with the source; None: there is nothing to doubt. `agreed`:
+    where the leader epoch under which both agreed last has ended on the source, or ANYWHERE; None: it has not ended.
 
     A source that ends before what this task has seen of it has lost something, under whatever leader epoch. And if it
     has had another leader since this task was given the partition, what came to the destination by other hands than

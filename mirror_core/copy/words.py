@@ -88,6 +88,30 @@ def too_far(cluster: str, partition: Partition, offset: int, round_trip_s: float
     )
 
 
+def comparing(cluster: str, source: str, partition: Partition, offset: int, took_s: float) -> str:
+    """A look into both logs that has not ended."""
+    return (
+        f"cluster {cluster}, {partition}, offset {offset}: what was copied before it is being compared with cluster "
+        f"{source}, for {took_s:.0f} s now"
+    )
+
+
+def waits_for_turn(cluster: str, partition: Partition, others: int) -> str:
+    """A look into a log that has not begun."""
+    return (
+        f"cluster {cluster}, {partition}: its log is to be looked into, and waits for its turn: {others} other look(s) "
+        "are under way"
+    )
+
+
+def began_too_late(task: int, late_s: float, epoch_s: float) -> str:
+    """A task that got its thread, or task slot, after the end of its epoch."""
+    return (
+        f"task {task} began {late_s:.0f} s late in an epoch of {epoch_s:.0f} s, and copied nothing: until then all "
+        "threads or task slots were taken, or an attempt before this one was killed"
+    )
+
+
 def unrecorded(cluster: str, partition: Partition, source_start: int) -> str:
     """What the source deleted before it was copied, while the state topic does not have that."""
     return (

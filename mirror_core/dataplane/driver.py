@@ -18,7 +18,7 @@ from typing import Final
 from mirror_core.dataplane.allowed import check_data_principal, refuse_to_run
 from mirror_core.dataplane.channel import Channel, ears
 from mirror_core.dataplane.counters import Counters, Retry
-from mirror_core.dataplane.epochs import Epoch, assignments_of
+from mirror_core.dataplane.epochs import Epoch, Length, assignments_of
 from mirror_core.dataplane.patience import Patience
 from mirror_core.dataplane.planning import Planner, Work
 from mirror_core.dataplane.progress import Progress
@@ -30,14 +30,7 @@ from mirror_core.evidence.folders import is_url, local_folder
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import TaskReport
-from mirror_core.model.errors import (
-    BadRequest,
-    Indeterminate,
-    LostOwnership,
-    MirrorError,
-    RemoteFault,
-    Unwritten,
-)
+from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, MirrorError, RemoteFault, Unwritten
 from mirror_core.model.logs import about, logger
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.lease import HeldLease, acquire, kept, new_owner
@@ -96,6 +89,7 @@ class Replication:
         self.say = say
         self.counters = counters or Counters()
         self.results = Results(link, self.counters, say)
+        self._length = Length(options.epoch_s, say)
         self._running: list[_Running] = []
         self._number = 0
         self._failures_in_row = 0
@@ -190,7 +184,7 @@ class Replication:
                 self.results.summary.caught_up = True
                 break
             now = now_ms()
-            self._submit(lease, work, left, now, now + int(self.options.epoch_s * 1000))
+            self._submit(lease, work, left, now, now + int(self._length.s * 1000))
             while self._running and not self.stop.is_set():
                 lease.beat()
                 self._reap(lease)
@@ -203,7 +197,7 @@ class Replication:
     def _go_on(self, planner: Planner, lease: HeldLease, work: Work, planned_s: float) -> None:
         start_ms, began = now_ms(), time.monotonic() - planned_s
         while not self.stop.is_set():
-            stop_ms = start_ms + int(self.options.epoch_s * 1000)
+            stop_ms = start_ms + int(self._length.s * 1000)
             if self._begun(lease, work, start_ms, stop_ms):
                 # Far away it takes seconds to plan and to say so: nobody is to wait for it behind the boundary.
                 lead_s = min(LEAD_S + time.monotonic() - began, self.options.epoch_s / 2)
@@ -289,7 +283,7 @@ class Replication:
             lease.put(*work.changes)
         self.results.count_states(lease)
         self._watch.planned(lease)
-        self.results.copied(work.partitions)
+        self.results.copied(work.partitions, newest=self._number)
         for partition, reason in work.failed.items():
             self.results.failed(partition, reason)
         return work
@@ -309,6 +303,7 @@ class Replication:
             stop_ms=stop_ms,
             throttle=lease.state.mirrors[self.link.mirror.name].throttle,
             driver=self._channel.at(self._number),
+            looks_s=self._length.looks_s,
         )
         given = {
             p: replace(partitions[p], until=(until or {}).get(p), answered=p in self.results.answered) for p in lags
@@ -334,13 +329,14 @@ class Replication:
                 self._epoch_failed(one.epoch, error, final=final)
             else:
                 self._failures_in_row = 0
+                self._length.heard(one.epoch, reports)
                 number, start_ms = one.epoch.number, one.epoch.start_ms
                 self.results.take(lease, number, start_ms, reports, newest=self._number, final=final)
         self.results.count(lease, final=final)
 
     def _epoch_failed(self, epoch: Epoch, error: MirrorError, *, final: bool) -> None:
         _log.info("failed%s: %s", " at the end" if final else "", error, epoch=epoch.number)
-        self.results.answered.clear()  # what its tasks had sent may be in the log
+        self.results.lost(epoch.number)
         if final:
             return  # cancelled on purpose; the destination's log tells what it had done
         self._failures_in_row += 1

@@ -1,13 +1,14 @@
-"""An epoch of the data plane, and what its tasks are told."""
+"""An epoch of the data plane, what its tasks are told, and how long the next one lasts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from mirror_core.decide.assign import assign
+from mirror_core.decide.epochs import LONGEST_S, looks_s, next_s
 from mirror_core.decide.rate import shares
-from mirror_core.model.copying import Assigned, Assignment, DriverAt
+from mirror_core.model.copying import Assigned, Assignment, DriverAt, TaskReport
 from mirror_core.model.logs import logger
 from mirror_core.model.names import Partition
 from mirror_core.state.link import Link
@@ -26,6 +27,32 @@ class Epoch:
     """Bytes per second, of all tasks together."""
     driver: DriverAt | None
     """Who is told the progress."""
+    looks_s: float = 0.0
+    """How long its tasks may go on comparing logs after its end."""
+
+
+class Length:
+    """Of the next epoch, in seconds. A comparison of logs that does not end with its task begins anew: one that takes
+    longer than an epoch gets a longer one."""
+
+    def __init__(self, usual_s: float, say: Callable[[str], None]) -> None:
+        self._usual_s, self._say = usual_s, say
+        self.s = usual_s
+        self.looks_s = looks_s(usual_s)
+
+    def heard(self, epoch: Epoch, reports: Iterable[TaskReport]) -> None:
+        """Take in what has become of an epoch."""
+        cut_short = sum(report.looks_cut_short for report in reports)
+        was, lasted_s = self.s, (epoch.stop_ms - epoch.start_ms) / 1000
+        self.s = next_s(self._usual_s, was, lasted_s, cut_short=cut_short > 0)
+        if was == self._usual_s < self.s:
+            self._say(
+                f"comparing the logs of {cut_short} partition(s) takes longer than an epoch of {lasted_s:g} s: until "
+                f"it is done epochs last longer, {LONGEST_S:g} s at most. What is heeded when an epoch begins (new "
+                "topics, pause, throttle, recover) waits for that"
+            )
+        elif was > self._usual_s == self.s:
+            self._say(f"logs are compared: epochs last {self.s:g} s again")
 
 
 def assignments_of(
@@ -50,6 +77,7 @@ def assignments_of(
             stop_ms=epoch.stop_ms,
             throttle=rate,
             driver=epoch.driver,
+            looks_s=epoch.looks_s,
         )
         for number, (chosen, rate) in enumerate(zip(groups, rates, strict=True))
     ]

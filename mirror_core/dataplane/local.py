@@ -22,6 +22,8 @@ from mirror_core.state.topic import read_state
 from mirror_core.sync.compaction import Easing
 
 _ROUND_MS: Final = 10_000
+_LOOKS_S: Final = 120.0
+"""For a comparison of logs to end after its round: cut short, it would begin anew in each."""
 STALL_S: Final = 60.0
 """Applications stand still while a run copies: when nothing comes for so long, it says so, and people decide."""
 
@@ -106,6 +108,7 @@ class LocalCopy:
 
     def _assignment(self, ends: dict[Partition, Offset], deadline_s: float) -> Assignment:
         mirror, start_ms = self.link.mirror, now_ms()
+        stop_ms = min(start_ms + _ROUND_MS, int(deadline_s * 1000) + 1)
         # As recorded, not as found: a source that was cut or created anew since must not pass for the one copied.
         state = read_state(self.link.destination)
         statuses = state.partitions.get(mirror.name, {})
@@ -123,5 +126,6 @@ class LocalCopy:
             epoch=0,
             task=0,
             start_ms=start_ms,
-            stop_ms=min(start_ms + _ROUND_MS, int(deadline_s * 1000) + 1),
+            stop_ms=stop_ms,
+            looks_s=max(0.0, min(_LOOKS_S, deadline_s - stop_ms / 1000)),
         )

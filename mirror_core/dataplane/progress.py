@@ -189,6 +189,8 @@ class Progress:
             _sample(seen, end, at)
 
     def _count(self, key: tuple[int, int, Partition], records: int, size: int) -> None:
+        if key[0] < self._newest_epoch - 1 and key not in self._counts:
+            return  # a task that has outlasted its epoch for a look: what it had copied was counted, and is forgotten
         before_records, before_size = self._counts.get(key, (0, 0))
         if records < before_records or size < before_size:
             before_records = before_size = 0  # another attempt of the same task: it counts from 0 again

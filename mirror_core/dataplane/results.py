@@ -66,6 +66,10 @@ class Results:
         """Of reports; perhaps not in the state topic yet."""
         self.answered: set[Partition] = set()
         """Those of which all that was sent was answered, by what tasks have told since this process began."""
+        self._heard_of = 0
+        """The newest epoch that has ended. Tasks of older ones may go on looking into logs, and know less."""
+        self._recovered: dict[Partition, int] = {}
+        """Of those that were FAILED, and are copied again: the newest epoch that knew nothing of that."""
         self._easing = Easing(link.destination, say)
         self._unmoved: dict[Partition, str] = {}
         self._said: dict[Partition, str] = {}
@@ -99,9 +103,11 @@ class Results:
         self.summary.cpu_s += sum(report.cpu_s for report in reports)
         self.counters.reported(reports, max(0, now_ms() - start_ms) / 1000)
         aligned = [found for report in reports for found in report.aligned]
-        self._aligned.update((found.partition, found) for found in aligned)
+        self._aligned.update((found.partition, found) for found in aligned if self._is_of(epoch, found.partition))
         self._deletions.update((deletion, None) for report in reports for deletion in report.deletions)
-        self.answered.update(found.partition for found in aligned if found.answered)
+        if epoch >= self._heard_of:
+            self.answered.update(found.partition for found in aligned if found.answered)
+            self._heard_of = epoch
         self.answered.difference_update(found.partition for found in aligned if not found.answered)
         if any(report.retry and not report.aligned for report in reports):
             self.answered.clear()  # a task that broke does not tell what it had begun
@@ -112,10 +118,20 @@ class Results:
                 _log.info("ended early, and goes on in the next epoch: %s", report.retry, epoch=epoch, task=number)
             if report.retry and not final:
                 self.say(f"epoch {epoch}: {report.retry}")
-        found = () if final else [failure for report in reports for failure in report.failures]
+        failed = [] if final else [failure for report in reports for failure in report.failures]
+        found = [failure for failure in failed if self._is_of(epoch, failure.partition)]
         if failures := [f for f in found if not self._easing.eased(f, epoch, newest)]:
             self.count(lease, final=final)  # before they are FAILED: then it would have to wait
             self.found(lease, failures)
+
+    def _is_of(self, epoch: int, partition: Partition) -> bool:
+        """Whether what an epoch's task has told is of the copy that there is now: people may have recovered it."""
+        return epoch > self._recovered.get(partition, 0)
+
+    def lost(self, epoch: int) -> None:
+        """An epoch has failed as a whole: what its tasks had sent may be in the log."""
+        self.answered.clear()
+        self._heard_of = max(epoch, self._heard_of)
 
     def count(self, lease: HeldLease, *, final: bool) -> None:
         """Record what the source deleted before it was copied, as tasks have told; those that wait for it go on."""
@@ -192,10 +208,12 @@ class Results:
         known = known_since(name, groups, proof, iter(state.runs.values()), statuses)
         self.counters.recorded(statuses.values(), state.mirrors[name].throttle, dict(known))
 
-    def copied(self, partitions: Iterable[Partition]) -> None:
-        """What is to be copied as of a plan: also what was FAILED, and is recovered or tried again."""
+    def copied(self, partitions: Iterable[Partition], *, newest: int) -> None:
+        """What is to be copied as of a plan: also what was FAILED, and is recovered or tried again. `newest`: the
+        youngest epoch that was submitted before it."""
         for partition in self.summary.failed.keys() & set(partitions):
             del self.summary.failed[partition]
+            self._recovered[partition] = newest
 
     def failed(self, partition: Partition, reason: str) -> None:
         if self._said.get(partition) != reason:

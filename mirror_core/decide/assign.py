@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Final
 
@@ -25,3 +26,10 @@ def assign(lags: Mapping[Partition, int], tasks: int) -> tuple[tuple[Partition, 
         chosen[number].append(partition)
         heapq.heappush(heap, (load + max(lag, 0) + 100, number))
     return tuple(tuple(sorted(partitions, key=_by_name)) for partitions in chosen)
+
+
+def in_turn(ordered: Sequence[Partition], shift: int) -> tuple[Partition, ...]:
+    """The first ones first, and at every other place those whose turn it is: where not all are served, and the order is
+    always the same, a shift that grows comes to everybody."""
+    at = shift % len(ordered) if ordered else 0
+    return tuple(dict.fromkeys(chain.from_iterable(zip(ordered, [*ordered[at:], *ordered[:at]], strict=True))))

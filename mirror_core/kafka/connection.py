@@ -11,6 +11,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -266,6 +267,11 @@ class Connection:
     def another(self) -> Connection:
         """One more to the same broker. Uses nothing of this one, so any thread may ask for it."""
         return Connection(*self._to, timeout_s=self.timeout_s)
+
+    def cut(self) -> None:
+        """From any thread: nothing is sent any more, and who waits for an answer finds the end."""
+        with suppress(OSError):  # it has ended already
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # also below TLS, whose own shutdown begins a dialogue
 
     def close(self) -> None:
         self.sock.close()

@@ -1,14 +1,13 @@
 """Reading a partition's committed batches as they lie in the log, one response in memory at a time.
 
-Every batch's CRC is verified. Control batches, aborted data, hidden records and empty batches are not data and are left
-out.
+Every batch's CRC is verified. What is no data is left out: control, aborted and empty batches, hidden records.
 """
 
 from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Final, Protocol
 
@@ -78,10 +77,11 @@ class LogReader:
         timeout_s: float = 10.0,
         max_bytes: int = MAX_BYTES,
         pace: Pace | None = None,
+        go_on: Callable[[], None] = lambda: None,
     ) -> None:
-        self.name = cluster.name
-        self._pace = pace
-        self._cluster = cluster
+        """`go_on` is asked before each Fetch, and may raise."""
+        self.name, self._cluster = cluster.name, cluster
+        self._pace, self._go_on = pace, go_on
         self._max_bytes = pace.answer_bytes(max_bytes) if pace else max_bytes
         self._client = ClusterClient(cluster, principal, timeout_s=timeout_s)
         self._connections: dict[tuple[str, int], Connection] = {}
@@ -89,8 +89,7 @@ class LogReader:
         """Address, and leader epoch."""
         self._ahead: dict[Partition, tuple[int, fetch.Fetched]] = {}
         """Answers that lie ready, each with the next offset to be read that was asked for."""
-        self._one_by_one = False
-        self._silent = 0
+        self._one_by_one, self._silent = False, 0
 
     def ahead(self, wanted: Mapping[Partition, Offset]) -> None:
         """Ask for what these logs hold from there on, all in one request to each leader: it lies ready when it is read.
@@ -186,6 +185,7 @@ class LogReader:
         deadline = time.monotonic() + self._client.timeout_s
         empty = 0
         while True:
+            self._go_on()
             try:
                 throttle_ms, answer = self._ask(partition, position)
                 unheard = 0

@@ -75,6 +75,8 @@ class Assignment:
     driver: DriverAt | None = None
     """Who is told the progress, once a second, and hands the right to fill gaps on to the next epoch's task; None:
     nobody, and it is not."""
+    looks_s: float = 0.0
+    """For so long after `stop_ms` it may go on comparing logs: cut short, that would begin anew with the next task."""
 
 
 PIECE_OFFSETS: Final = 50_000
@@ -169,3 +171,5 @@ class TaskReport:
     """What the task has passed over; the driver knows of it already, unless datagrams were lost."""
     retry: str = ""
     """Why the task ended early though its partitions are well (a broker went away...); empty when it did not."""
+    looks_cut_short: int = 0
+    """Partitions whose logs were still being compared when the task had to end: that begins anew."""

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from mirror_core.dataplane.driver import EPOCH_S
+from mirror_core.decide.epochs import LONGEST_S
 from mirror_core.decide.scope import Scope, led_again
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
@@ -21,8 +22,9 @@ from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.checkpoints import LeftBehind
 from mirror_core.state.link import Link
 
-TASK_S: Final = 1.5 * EPOCH_S + 1
-"""No task writes longer after it was begun: an epoch, half a one that it may be begun early, and a margin."""
+TASK_S: Final = LONGEST_S + EPOCH_S / 2 + 1
+"""No task writes longer after it was begun: the longest epoch, half a usual one that it may be begun early, and a
+margin."""
 
 
 def take_back(acts: Acts, scope: Scope) -> bool:

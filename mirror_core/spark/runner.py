@@ -147,12 +147,16 @@ class SparkRunner:
 
     def _run(self, group: str, work: task.Work, payloads: Sequence[bytes], barrier: bool = False) -> list[bytes]:
         try:
-            with slots_wanted(self._context, f"Spark, job {group}", group):
+            with slots_wanted(self._context, f"Spark, job {group}", group, partial(self._others, group)):
                 if self._closed:  # to cancel a group means the jobs that it has now, not those that are still to come
                     raise SparkGone(f"Spark, job {group}: not started, this runner is being closed")
                 return results(self._context, work, payloads, barrier=barrier)
         except (PySparkException, Py4JError, OSError) as error:
             raise self._failed(group, error) from None
+
+    def _others(self, group: str) -> list[str]:
+        with self._lock:
+            return [other for other in self._jobs if other != group]
 
     def _cancel(self, group: str) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import ClassVar, Final
 
@@ -25,20 +25,24 @@ class NoSlot(RemoteFault):
 
 
 @contextmanager
-def slots_wanted(context: SparkContext, what: str, group: str = "") -> Iterator[None]:
+def slots_wanted(
+    context: SparkContext, what: str, group: str = "", others: Callable[[], Collection[str]] = tuple
+) -> Iterator[None]:
     """Around a job of this thread's: raises NoSlot when none of its tasks has begun after `PATIENCE_S`.
 
-    `group`: of the job, if it is to be cancelled by others, too.
+    `group`: of the job, if it is to be cancelled by others, too. `others`: groups of jobs of the same process that have
+    not ended, and take slots of their own.
     """
     group = group or f"mirrorbook-{secrets.token_hex(4)}"
     context.setJobGroup(group, what, interruptOnCancel=True)
-    ended, gave_up = threading.Event(), threading.Event()
+    ended, gave_up, own = threading.Event(), threading.Event(), list[str]()
 
     def watch() -> None:
         with suppress(PySparkException, Py4JError, OSError):  # Spark is dead: the job itself notices, and says so
             while not ended.wait(PATIENCE_S):
                 if _begun(context, group):
                     return
+                own.extend(other for other in others() if _begun(context, other))
                 gave_up.set()
                 context.cancelJobGroup(group)
 
@@ -49,6 +53,11 @@ def slots_wanted(context: SparkContext, what: str, group: str = "") -> Iterator[
     except (PySparkException, Py4JError):
         if not gave_up.is_set():
             raise
+        if own:
+            raise NoSlot(
+                f"{what}: no task slot within {PATIENCE_S:.0f} s: {len(own)} job(s) that this process began before "
+                "have not ended, and hold theirs. It is tried again when they have"
+            ) from None
         raise NoSlot(
             f"{what}: master {context.master} gave it no task slot within {PATIENCE_S:.0f} s. Other "
             "applications may hold all cores (a data plane does, as long as it runs: `--conf spark.cores.max=N` limits "

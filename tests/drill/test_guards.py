@@ -89,7 +89,7 @@ def _epochs(patch: pytest.MonkeyPatch) -> None:
 
 
 def _contents(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Judge, "_agrees", lambda *_: True)
+    patch.setattr(Judge, "_differs", lambda *_: None)
 
 
 def _times(patch: pytest.MonkeyPatch) -> None:

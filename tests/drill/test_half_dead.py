@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mirror_core.copy.ahead import ANSWER_TIMEOUT_S
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.writer import data_id
@@ -16,6 +17,7 @@ from tests.brokers import TIMEOUT_S
 from tests.distant import Distant, distant_clusters
 from tests.drill.test_unreachable import PARTITIONS, coordinator, ends, leaders, write
 from tests.driving import driving
+from tests.logs import transaction, transactional
 from tests.mirroring import Mirrored, new_mirror
 from tests.relay import Weather
 from tests.same import assert_same
@@ -23,7 +25,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, PRODUCERS = 0, 1, 2, 3, 61
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, MARKERS, PRODUCERS = 0, 1, 2, 3, 27, 61
 ONCE_S = 14.0
 """What all others may wait when it is noticed."""
 
@@ -52,6 +54,37 @@ def copied_without(distant: Distant, folder: Path, cluster: SandboxCluster) -> t
 
 
 LONG = pytest.mark.slow
+
+
+def test_all_else_waits_for_no_gap(distant: Distant, tmp_path: Path) -> None:
+    """A broker that appends no markers for a moment: shorter than it is waited for, since late ones would be appended,
+    too, and those that are sent in their stead."""
+    pair = distant.pair
+    mirrored, topic, away = copied_without(distant, tmp_path, pair.west)
+    partitions = [Partition(topic, index) for index in range(PARTITIONS)]
+    led = leaders(pair.west)
+    others = [partition for partition in partitions if led[partition] != away]
+    link = [distant.ports[pair.west.name][away - 1]]
+    producer = transactional(pair.east)
+
+    def copied(which: list[Partition]) -> bool:
+        return ends(pair.west, which) == ends(pair.east, which)
+
+    with driving(mirrored, epoch_s=120):
+        transaction(producer, topic, 3, commit=True, partitions=range(PARTITIONS))
+        wait_until(lambda: copied(partitions), timeout_s=TIMEOUT_S, why="copying goes on")
+        distant.relay.becomes(link, Weather(held=(MARKERS,)))
+        begun = time.monotonic()
+        transaction(producer, topic, 3, commit=True, partitions=range(PARTITIONS))
+        write(distant, others, 1)
+        wait_until(lambda: copied(others), timeout_s=60, why="what others lead is copied")
+        took_s, held = time.monotonic() - begun, not copied(partitions)
+        distant.relay.becomes(link, Weather())
+        wait_until(lambda: copied(partitions), timeout_s=TIMEOUT_S, why="all is copied")
+    print(f"others waited for {took_s:.1f} s")
+    assert held
+    assert took_s < ANSWER_TIMEOUT_S
+    assert_same(pair, [topic])
 
 
 @pytest.mark.parametrize(

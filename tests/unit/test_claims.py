@@ -113,13 +113,15 @@ def test_a_task_inherits_what_its_predecessor_has_left(channel: Channel) -> None
 
 
 def test_what_is_not_certain_is_not_left() -> None:
-    unanswered, sending, lost, well = (replicator() for _ in range(4))
-    for one in (unanswered, sending, lost, well):
+    unanswered, sending, lost, filling, well = (replicator() for _ in range(5))
+    for one in (unanswered, sending, lost, filling, well):
         one.gaps.seen(NUMBER)
         one.gaps.landed(NUMBER)
     unanswered.gaps.sending(NUMBER)
     sending.place.sent(0.0)
     lost.lose("the connection broke")
+    filling.skip_to(filling.place.position + 1)
+    filling.begin_round()
     taken: list[bytes] = []
 
     def take(letter: Letter) -> bytes:
@@ -127,7 +129,7 @@ def test_what_is_not_certain_is_not_left() -> None:
         return b""
 
     with Channel(Listening(), {Sort.CLAIMS: take}) as channel, closing(line(channel, 1)) as ends:
-        Successor(ends).leave([unanswered, sending, lost])
+        Successor(ends).leave([unanswered, sending, lost, filling])
         Successor(ends).leave([well])
     assert [json.loads(body)["left"] for body in taken] == [[["orders", 0, NUMBER]]]
 
@@ -155,7 +157,11 @@ def test_what_is_certain_is_left_while_a_broker_that_hangs_is_waited_for() -> No
 
     with Channel(Listening(), {Sort.CLAIMS: take}) as channel, closing(line(channel, 1)) as ends:
         task = SimpleNamespace(sender=SimpleNamespace(drain=drain), replicators=[well, waiting], _trouble="")
+        task.stop_s, task.assignment = 0.0, SimpleNamespace(looks_s=0.0)
+        task.cancelled = lambda: False
         task._successor = Successor(ends)
+        task._filler = SimpleNamespace(drain=lambda limit_s: None, give_up=lambda limit_s: None)
+        task._aligner = SimpleNamespace(finish=lambda limit_s, cancelled: 0)
         CopyTask._end(cast("CopyTask", task))
         told.append(json.loads(taken.get(timeout=10))["left"])
     assert told == ["nothing yet", [["orders", 0, NUMBER]], [["orders", 1, NUMBER]]]

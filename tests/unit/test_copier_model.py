@@ -17,12 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirror_core.copy import errors, gap_round, ownership, partition, verdict
+from mirror_core.copy import errors, gap_case, gap_round, ownership, verdict
+from mirror_core.copy.gap_case import GapCase
 from mirror_core.copy.gap_round import GapRound
 from mirror_core.copy.outbox import Gap
 from mirror_core.copy.ownership import GapOwnership
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.place import Place
+from mirror_core.copy.states import State
 from mirror_core.decide.gaps import at_once, marker_epoch, marker_number, turn
 from mirror_core.decide.position import Foreign, Resume, Seen, Stop, where_to_resume
 from mirror_core.model.mirror import FailureKind
@@ -106,17 +108,17 @@ def _turn(patch: pytest.MonkeyPatch) -> None:
 
 def _at_once(patch: pytest.MonkeyPatch) -> None:
     """All but one of a gap's markers are unanswered at a time: there is always room for one that shuts them out."""
-    patch.setattr(partition, "at_once", lambda missing: missing)
+    patch.setattr(gap_case, "at_once", lambda missing: missing)
 
 
 def _attempts(patch: pytest.MonkeyPatch) -> None:
     """Whoever takes up somebody else's gap sends a higher number: what the other one has on its way is refused."""
-    patch.setattr(partition, "marker_epoch", lambda count, newest, *, owned: marker_epoch(count, newest, owned=True))
+    patch.setattr(gap_case, "marker_epoch", lambda count, newest, *, owned: marker_epoch(count, newest, owned=True))
 
 
 def _numbers(patch: pytest.MonkeyPatch) -> None:
     """Each gap's markers have higher numbers than those of the gaps before it."""
-    patch.setattr(partition, "marker_epoch", lambda count, newest, *, owned: max(newest, marker_number(1)))
+    patch.setattr(gap_case, "marker_epoch", lambda count, newest, *, owned: max(newest, marker_number(1)))
 
 
 def _fence(patch: pytest.MonkeyPatch) -> None:
@@ -185,6 +187,25 @@ def _unanswered(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GapOwnership, "sending", GapOwnership.seen)
 
 
+def _round_first(patch: pytest.MonkeyPatch) -> None:
+    """No place is looked for while a round of filling goes on: what that has sent would be counted twice."""
+    patch.setattr(PartitionReplicator, "due", lambda one: one.state is State.LOST and not one.place.in_flight)
+
+
+def _left_round(patch: pytest.MonkeyPatch) -> None:
+    """Who does not wait for a round's end owns nothing: its markers may come at any time."""
+
+    def left(one: PartitionReplicator, case: GapCase) -> None:
+        one.beside = False
+
+    patch.setattr(PartitionReplicator, "round_left", left)
+
+
+def _all_sent(patch: pytest.MonkeyPatch) -> None:
+    """What a round has sent is no longer its partition's to hand on, until it is known to be in the log."""
+    patch.setattr(GapCase, "sending", lambda case, epoch: case.gaps.seen(epoch))
+
+
 def _true_end(patch: pytest.MonkeyPatch) -> None:
     """A newcomer knows the gap's whole extent."""
     patch.setattr(PartitionReplicator, "gap_known", property(lambda one: True))
@@ -219,14 +240,13 @@ def _loudest(patch: pytest.MonkeyPatch) -> None:
 
 def _one_first(patch: pytest.MonkeyPatch) -> None:
     """A newcomer sends one marker, and looks."""
-    real = PartitionReplicator.next_markers
+    real = GapCase.next_markers
 
-    def many(one: PartitionReplicator, most: int) -> tuple[int, int] | None:
-        found, gap = real(one, most), one.gap
-        assert gap is not None
-        return found and (at_once(gap.end - one.place.acknowledged), found[1])
+    def many(one: GapCase, most: int) -> tuple[int, int] | None:
+        found = real(one, most)
+        return found and (at_once(one.end - one.acknowledged), found[1])
 
-    patch.setattr(PartitionReplicator, "next_markers", many)
+    patch.setattr(GapCase, "next_markers", many)
 
 
 def _look_behind(patch: pytest.MonkeyPatch) -> None:
@@ -262,6 +282,9 @@ GUARDS: tuple[tuple[Seed, Weather, str | None], ...] = (
     (_quiet, CALM, "crowd"),
     (_one_turn, CALM, "two wait"),
     (_unanswered, CALM, "comeback"),
+    (_round_first, CALM, "parted"),
+    (_left_round, CALM, "comeback"),
+    (_all_sent, CALM, "comeback"),
     (_true_end, CALM, "short sight"),
     (_late_fetch, CALM, "late answer"),
     (_settled, CALM, None),

@@ -47,7 +47,9 @@ def test_a_bad_batch_fails_the_partition_when_all_before_it_is_acknowledged() ->
     one.end("corrupt", 12)
     one.settle()
     assert (one.state, one.finished, one.gap) == (State.ENDING, True, one.outbox.first_gap)
-    one.fill(2, 16)
+    case = one.begin_round()
+    case.fill(2, 16)
+    one.round_ended(case)
     one.settle()
     assert one.state is State.FAILED
     assert one.failure is not None

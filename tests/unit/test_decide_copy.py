@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.assign import assign
+from mirror_core.decide.assign import assign, in_turn
 from mirror_core.decide.gaps import FILLED_MASK, NO_MARKER, at_once, filled, filled_by, marker_epoch, turn
 from mirror_core.decide.passthrough import Treatment, treatment
 from mirror_core.decide.position import (
@@ -282,3 +282,16 @@ def test_no_two_turns_have_the_same_number() -> None:
     open_now = [number for number in numbers if number is not None]
     assert open_now == sorted(open_now)
     assert len(set(open_now)) == 8 * 5
+
+
+def test_the_first_ones_come_first_and_everybody_at_some_time() -> None:
+    ordered = [Partition("t", index) for index in range(37)]
+    served = set[Partition]()
+    for epoch in range(len(ordered)):
+        found = in_turn(ordered, 4 * epoch)
+        assert sorted(found) == ordered, "all are there, once"
+        assert set(ordered[:4]) <= set(found[:8]), "who is furthest behind does not wait for its turn"
+        served.update(found[:8])
+    assert served == set(ordered)
+    assert in_turn(ordered, 0) == tuple(ordered)
+    assert in_turn([], 3) == ()

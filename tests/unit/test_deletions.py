@@ -18,7 +18,7 @@ from mirror_core.copy.handover import Board, Successor
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.report import report
 from mirror_core.copy.states import State
-from mirror_core.copy.verdict import Judge, Logs
+from mirror_core.copy.verdict import Logs
 from mirror_core.dataplane.channel import Channel
 from mirror_core.dataplane.counters import Counters, Missed
 from mirror_core.dataplane.planning import aligned, assigned
@@ -31,6 +31,7 @@ from mirror_core.model.mirror import Desired, Mirror, NeverCopied, PartitionStat
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, heartbeat_topic
 from mirror_core.state.records import PartitionRecord, Record
 from mirror_core.state.records import State as Topic
+from tests.judging import decide
 from tests.waiting import wait_until
 
 A, B = Partition("orders", 0), Partition("orders", 1)
@@ -179,7 +180,7 @@ def judged(one: PartitionReplicator, position: int, start: int, end: int = 1_000
         log_start=0, log_end=position, ours=Ours(position, -1), source_start=start, source_end=end, ends_as_sent=True
     )
     one.look_at = 0.0
-    Judge(source=EAST, destination=WEST, logs=cast("Logs", None)).decide(one, seen, None)
+    decide(cast("Logs", None), one, seen)
     return one.state
 
 
@@ -254,7 +255,9 @@ def test_a_new_mirror_begins_where_the_sources_log_begins_and_misses_nothing() -
     found = reported(new)
     assert found.deletions == ()
     assert found.aligned[0].source_start is None, "it has not come so far yet"
-    new.fill(80, 8 << 3)
+    case = new.begin_round()
+    case.fill(80, 8 << 3)
+    new.round_ended(case)
     assert reported(new).aligned[0].source_start == 80
     one = replicator(aligned(status(start=None), reported(new).aligned[0]), told=True)
     assert judged(one, 100, 130) is State.LOST

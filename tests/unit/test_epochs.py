@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mirror_core.dataplane import driver
 from mirror_core.dataplane.driver import LEAD_S, Options, Replication
+from mirror_core.dataplane.epochs import Epoch, Length
+from mirror_core.decide.epochs import LONGEST_S, looks_s, next_s
+from mirror_core.model.copying import Assigned, Assignment, TaskReport
 from mirror_core.model.errors import Unwritten
+from mirror_core.model.mirror import Gaps
+from mirror_core.model.names import Partition
 
 EPOCH_S = 30.0
 
@@ -25,10 +34,16 @@ class Clock:
 
 
 def driven(
-    monkeypatch: pytest.MonkeyPatch, *, look_s: float, epochs: int, unwritten: int | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    look_s: float,
+    epochs: int,
+    unwritten: int | None = None,
+    told: Mapping[int, float] = MappingProxyType({}),
 ) -> list[tuple[int, int, int]]:
     """The time when each epoch was handed out, and its start and stop. Each look at the clusters takes so long;
-    `unwritten`: before this epoch the state topic takes nothing for a while."""
+    `unwritten`: before this epoch the state topic takes nothing for a while. `told`: how long epochs last by what is
+    told in this one."""
     clock, found, stop, refused = Clock(), list[tuple[int, int, int]](), threading.Event(), list[int]()
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"), destination=None)
     one = Replication(link, SimpleNamespace, Options(epoch_s=EPOCH_S), stop=stop, say=lambda line: None)
@@ -38,6 +53,7 @@ def driven(
             refused.append(clock.now)
             raise Unwritten("not now")
         found.append((clock.now, start_ms, stop_ms))
+        one._length.s = told.get(len(found), one._length.s)
         if len(found) == epochs:
             stop.set()
 
@@ -88,3 +104,72 @@ def test_what_could_not_begin_begins_when_the_state_topic_is_written_again(monke
     for at, start_ms, stop_ms in found:
         assert start_ms >= at
         assert stop_ms - start_ms == EPOCH_S * 1000
+
+
+def heard(length: Length, lasted_s: float, *cut_short: int) -> float:
+    """How long the next epoch is, after one whose tasks have told that."""
+    epoch = Epoch(number=1, start_ms=0, stop_ms=int(lasted_s * 1000), throttle=None, driver=None)
+    reports = [TaskReport(receipts=(), failures=(), cpu_s=0.0, looks_cut_short=count) for count in cut_short]
+    length.heard(epoch, reports)
+    return length.s
+
+
+def test_epochs_grow_while_comparisons_do_not_end_and_people_hear_of_it_once() -> None:
+    said = list[str]()
+    length = Length(EPOCH_S, said.append)
+    assert heard(length, 30, 0, 0) == 30
+    assert [heard(length, lasted, 0, 2) for lasted in (30, 30, 60, 60, 120)] == [60, 60, 120, 120, 120]
+    assert said == [
+        "comparing the logs of 2 partition(s) takes longer than an epoch of 30 s: until it is done epochs last longer, "
+        "120 s at most. What is heeded when an epoch begins (new topics, pause, throttle, recover) waits for that"
+    ]
+    assert heard(length, 120, 0, 0) == 30
+    assert said[1:] == ["logs are compared: epochs last 30 s again"]
+
+
+def test_an_older_epoch_that_is_heard_of_late_makes_the_next_one_no_shorter() -> None:
+    length = Length(EPOCH_S, lambda line: None)
+    heard(length, 60, 1)
+    assert heard(length, 30, 1) == 120
+
+
+@given(st.lists(st.booleans(), max_size=20), st.sampled_from([10.0, EPOCH_S, 120.0]))
+def test_tasks_that_look_on_have_gone_when_the_epoch_after_the_next_one_needs_their_slots(
+    told: list[bool], usual_s: float
+) -> None:
+    """A runner has slots for two. Only the next epoch's length is known when a task begins: any may be the shortest."""
+    lengths = [usual_s]
+    for cut_short in told:
+        lengths.append(next_s(usual_s, lengths[-1], lengths[-1], cut_short=cut_short))
+    assert all(usual_s <= length <= LONGEST_S for length in lengths)
+    assert looks_s(usual_s) <= max(min(lengths) - LEAD_S, 1)
+
+
+def test_an_epoch_is_as_long_as_the_last_reports_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = driven(monkeypatch, look_s=0.1, epochs=4, told={1: 60.0, 2: 30.0})
+    assert [stop - start for _, start, stop in found] == [30_000, 60_000, 30_000, 30_000]
+
+
+def test_a_comparison_that_is_cut_short_makes_the_driver_lengthen_its_epochs() -> None:
+    """Of which tasks are told how long they may look on."""
+    given, said, ended = list[Assignment](), list[str](), Future[tuple[TaskReport, ...]]()
+    mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=Gaps.MARKERS)
+    link: Any = SimpleNamespace(mirror=mirror, destination=None, config=SimpleNamespace(path=""))
+    one: Any = Replication(link, SimpleNamespace, Options(epoch_s=EPOCH_S), stop=threading.Event(), say=said.append)
+
+    def submit(assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
+        given.extend(assignments)
+        return ended
+
+    one.runner = SimpleNamespace(slots=1, submit=submit)
+    one._channel = SimpleNamespace(at=lambda number: None)
+    state = SimpleNamespace(mirrors={"m": SimpleNamespace(throttle=None)})
+    lease: Any = SimpleNamespace(generation=1, state=state, beat=lambda **_: None)
+    partition = Partition("t", 0)
+    assigned = Assigned(partition=partition, source_topic_id="", destination_topic_id="")
+    one._submit(lease, SimpleNamespace(partitions={partition: assigned}, lags={}), None, 0, 30_000)
+    assert [task.looks_s for task in given] == [20.0]
+    ended.set_result((TaskReport(receipts=(), failures=(), cpu_s=0.0, looks_cut_short=1),))
+    one._reap(lease)
+    assert one._length.s == 60
+    assert len(said) == 1

@@ -44,10 +44,17 @@ def newcomer(clock: Clock) -> PartitionReplicator:
     one.source.readable_end = 8
     one.skip_to(8)
     assert one.gap is not None
-    assert not one.may_fill(clock.now, 0.0)
+    assert not may_fill(one, clock)
     clock.now += CYCLE_S
-    assert one.may_fill(clock.now, 0.0)
+    assert may_fill(one, clock)
     return one
+
+
+def may_fill(one: PartitionReplicator, clock: Clock) -> bool:
+    case = one.begin_round()
+    found = case.may_fill(clock.now, 0.0)
+    one.round_ended(case)
+    return found
 
 
 def gap_round(clock: Clock, round_trip_s: float) -> GapRound:
@@ -66,12 +73,14 @@ def gap_round(clock: Clock, round_trip_s: float) -> GapRound:
 
 def first(clock: Clock, newcomer: PartitionReplicator, *, answer_takes_s: float) -> Look | Write | None:
     """What comes after the look."""
-    filling = gap_round(clock, answer_takes_s).run([newcomer])
+    case = newcomer.begin_round()
+    filling = gap_round(clock, answer_takes_s).run([case])
     assert isinstance(next(filling), Look)
     clock.now += answer_takes_s
     try:
         return filling.send(Reply(ends={ONE: (ErrorCode.none, 7)}))
     except StopIteration:
+        newcomer.round_ended(case)
         return None
 
 
@@ -102,7 +111,7 @@ def test_a_look_does_not_miss_the_turn_that_begins_meanwhile(
     clock: Clock, newcomer: PartitionReplicator, at: float, looks: bool
 ) -> None:
     clock.now += at
-    assert (next(gap_round(clock, 0.4).run([newcomer]), None) is not None) is looks
+    assert (next(gap_round(clock, 0.4).run([newcomer.begin_round()]), None) is not None) is looks
 
 
 def test_a_destination_that_is_too_far_away_for_any_turn_is_named(clock: Clock, newcomer: PartitionReplicator) -> None:

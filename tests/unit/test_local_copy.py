@@ -114,3 +114,13 @@ def test_what_was_compared_is_told_to_the_task_with_the_leader_that_held_it(monk
         (a, 5, 5, 3),
         (b, 7, None, -1),
     ]
+
+
+def test_a_comparison_is_waited_for_within_the_time_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=Gaps.MARKERS)
+    monkeypatch.setattr(local, "read_state", lambda destination: SimpleNamespace(partitions={}, proofs={}))
+    monkeypatch.setattr(local, "now_ms", lambda: 1_000_000)
+    link: Any = SimpleNamespace(destination=None, mirror=mirror, config=SimpleNamespace(path=""))
+    for left_s, looks_s in ((300.0, 120.0), (50.0, 40.0), (5.0, 0.0)):
+        made = local.LocalCopy(link)._assignment({}, 1000 + left_s)
+        assert made.looks_s == pytest.approx(looks_s, abs=0.01)

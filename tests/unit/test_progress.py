@@ -157,6 +157,16 @@ def test_counts_of_old_epochs_are_forgotten_their_sum_is_not() -> None:
     assert len(progress._counts) == 2
 
 
+def test_a_task_that_outlasts_its_epoch_for_a_look_is_counted_once() -> None:
+    progress = Progress(Clock())
+    for epoch in (1, 2, 3):
+        progress.take(
+            *told(1000 + epoch, (A, 100, 100, 100 if epoch == 1 else 0, 1000 if epoch == 1 else 0), epoch=epoch)
+        )
+    progress.take(*told(1004, (A, 100, 100, 100, 1000), epoch=1))
+    assert (progress.totals().records, progress.totals().bytes) == (100, 1000)
+
+
 def test_dropped_partitions_no_longer_count() -> None:
     progress = Progress(Clock())
     progress.take(*told(1000, (A, 10, 25, 10, 1000), (B, 5, 9, 0, 0)))

@@ -9,12 +9,13 @@ import pytest
 
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
-from mirror_core.copy.verdict import Judge, Logs
+from mirror_core.copy.verdict import Logs
 from mirror_core.decide.position import Seen
 from mirror_core.model.copying import Assigned
 from mirror_core.model.mirror import FailureKind
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.records import Record
+from tests.judging import decide
 
 P = Partition("orders", 0)
 FORGOTTEN = Seen(log_start=0, log_end=10, ours=None, source_start=0, source_end=10, ends_as_sent=True, proved_end=10)
@@ -45,8 +46,7 @@ def ended(seen: Seen, *, until: int = 10) -> tuple[PartitionReplicator, int]:
     )
     one, tails = PartitionReplicator(assigned), Tails()
     one.route(1, 1, 1)
-    judge = Judge(source=ClusterName("east"), destination=ClusterName("west"), logs=cast("Logs", tails))
-    judge.decide(one, seen, None)
+    decide(cast("Logs", tails), one, seen)
     return one, tails.looks
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from mirror_core.copy import align
 from mirror_core.copy.align import Aligner
+from mirror_core.copy.beside import Beside
 from mirror_core.copy.errors import answered, fetch_refused
 from mirror_core.copy.outbox import Sent
 from mirror_core.copy.partition import PartitionReplicator
@@ -83,7 +84,7 @@ def test_a_topic_is_gone_when_no_broker_knows_it_any_more(
     said: uuid.UUID | None, others: tuple[uuid.UUID | Unreachable | None, ...], state: State
 ) -> None:
     west = Brokers("west", said, *others)
-    aligner = Aligner(cast("ClusterClient", Brokers("east", OLD)), cast("ClusterClient", west), 1 << 62, list)
+    aligner = aligner_of(Brokers("east", OLD), west)
     assigned = Assigned(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
     replicator = PartitionReplicator(assigned)
     assert not aligner._route(replicator, view(OLD), view(said))
@@ -94,7 +95,7 @@ def test_a_topic_is_gone_when_no_broker_knows_it_any_more(
 def test_a_partition_that_one_broker_has_not_heard_of_yet_is_waited_for() -> None:
     """A topic that was widened a moment ago. Nothing takes partitions away from a topic of the same id."""
     west = Brokers("west", OLD)
-    aligner = Aligner(cast("ClusterClient", Brokers("east", OLD)), cast("ClusterClient", west), 1 << 62, list)
+    aligner = aligner_of(Brokers("east", OLD), west)
     assigned = Assigned(partition=Partition("orders", 1), source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
     replicator = PartitionReplicator(assigned)
     wide = TopicView("orders", OLD.hex, False, {0: Leader(1, 1), 1: Leader(1, 1)}, 1, 1)
@@ -104,9 +105,7 @@ def test_a_partition_that_one_broker_has_not_heard_of_yet_is_waited_for() -> Non
 
 def test_where_topics_have_no_ids_a_partition_that_is_missing_is_gone() -> None:
     none = uuid.UUID(int=0)
-    aligner = Aligner(
-        cast("ClusterClient", Brokers("east", none)), cast("ClusterClient", Brokers("west", none)), 1 << 62, list
-    )
+    aligner = aligner_of(Brokers("east", none), Brokers("west", none))
     assigned = Assigned(partition=Partition("orders", 1), source_topic_id=none.hex, destination_topic_id=none.hex)
     replicator = PartitionReplicator(assigned)
     assert not aligner._route(replicator, view(none), view(none))
@@ -130,7 +129,7 @@ def test_whose_word_has_led_to_nothing_before_is_not_believed_again_and_again(
     misled: ClusterName | None, times: int, source: Leader, destination: Leader, doubts: tuple[int, int]
 ) -> None:
     east, west = Brokers("east", OLD), Brokers("west", OLD)
-    aligner = Aligner(cast("ClusterClient", east), cast("ClusterClient", west), 1 << 62, list)
+    aligner = aligner_of(east, west)
     replicator = PartitionReplicator(
         Assigned(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
     )
@@ -141,6 +140,11 @@ def test_whose_word_has_led_to_nothing_before_is_not_believed_again_and_again(
     assert (east.doubts, west.doubts) == doubts
 
 
+def aligner_of(east: Brokers, west: Brokers) -> Aligner:
+    beside = cast("Beside", None)  # no log is looked into
+    return Aligner(cast("ClusterClient", east), cast("ClusterClient", west), 1 << 62, list, beside)
+
+
 def routed() -> PartitionReplicator:
     made = PartitionReplicator(Assigned(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex))
     made.route(1, 1, 1)
@@ -149,7 +153,7 @@ def routed() -> PartitionReplicator:
 
 def test_of_a_partition_without_a_leader_the_truth_was_told() -> None:
     east, west = Brokers("east", OLD), Brokers("west", OLD)
-    aligner = Aligner(cast("ClusterClient", east), cast("ClusterClient", west), 1 << 62, list)
+    aligner = aligner_of(east, west)
     one = routed()
     for _ in range(20):
         assert not aligner._route(one, view(OLD, Leader(-1, 1)), view(OLD, Leader(1, 1)))
@@ -237,7 +241,7 @@ def test_a_leader_that_cannot_be_looked_at_misled(
     monkeypatch.setattr(align, "ends_of", lambda *asked: {})
     east, west = Brokers("east", OLD), Brokers("west", OLD)
     one = routed()
-    aligner = Aligner(cast("ClusterClient", east), cast("ClusterClient", west), 1 << 62, list)
+    aligner = aligner_of(east, west)
     assert aligner._settled({PARTITION: one}) == {}
     assert one.misled == misled
 
@@ -245,9 +249,7 @@ def test_a_leader_that_cannot_be_looked_at_misled(
 @pytest.mark.parametrize(("epoch", "known"), [(7, {PARTITION: 10}), (8, {})])
 def test_what_was_compared_counts_while_the_same_leader_leads(epoch: int, known: dict[Partition, int]) -> None:
     """Another one may have cut its log, and what stands there then was never compared (KIP-101)."""
-    aligner = Aligner(
-        cast("ClusterClient", Brokers("east", OLD)), cast("ClusterClient", Brokers("west", OLD)), 1 << 62, list
-    )
+    aligner = aligner_of(Brokers("east", OLD), Brokers("west", OLD))
     assigned = Assigned(
         partition=PARTITION,
         source_topic_id=OLD.hex,

@@ -10,10 +10,14 @@ import pytest
 
 from mirror_core.copy import tail
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.kafka.empty_answers import Proof
 from mirror_core.kafka.fetching import FetchLink
+from mirror_core.kafka.reader import LogReader
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.wire.fetch import Fetched
+from tests.judging import EAST, WEST
 from tests.unit.test_rewrite import batch, fetched
 
 PARTITION = Partition("orders", 0)
@@ -40,3 +44,23 @@ def test_a_throttled_answer_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> No
 def test_but_not_for_longer_than_a_cluster_has_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unreachable, match="the broker throttles"):
         looked_at(monkeypatch, iter([(60_000, fetched())]))
+
+
+def test_a_look_that_nobody_waits_for_reads_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a long stretch of the log holds no record: aborted transactions, or what compaction has left."""
+    asked = list[int]()
+
+    def ask(reader: LogReader, partition: Partition, position: int) -> tuple[int, Fetched]:
+        asked.append(position)
+        if len(asked) == 3:
+            logs.halt()
+        assert len(asked) < 100, "it reads on"
+        return 0, Fetched(partition, 0, position + 1, position + 1, 0, (), memoryview(b""))
+
+    monkeypatch.setattr(LogReader, "_ask", ask)
+    monkeypatch.setattr(LogReader, "_proof", lambda *_, **__: Proof.GAP)
+    one, two = (ClusterClient(ClusterConfig(name, {}, {}), Principal.DATA) for name in (EAST, WEST))
+    logs = tail.BothLogs(one, two, 7)
+    with pytest.raises(tail.Halted):
+        logs.last_record(PARTITION, 0, 1_000)
+    assert len(asked) == 3

@@ -9,17 +9,18 @@ import pytest
 
 from mirror_core.copy.endings import _ends_as_sent
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.verdict import Judge, Logs
+from mirror_core.copy.verdict import Logs
 from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.results import Results
 from mirror_core.decide.position import Ours, Resume, Seen
-from mirror_core.model.copying import Aligned, Assigned, TaskReport
+from mirror_core.model.copying import Aligned, Assigned, Failure, TaskReport
 from mirror_core.model.mirror import FailureKind
-from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.names import Partition
 from mirror_core.wire.batch import LOG_APPEND_TIME
 from mirror_core.wire.encode import batch_of, record
 from mirror_core.wire.fetch import Fetched
 from mirror_core.wire.records import Codec
+from tests.judging import decide
 
 A, B = Partition("a", 0), Partition("b", 0)
 
@@ -53,7 +54,7 @@ def replicator(*, answered: bool = False) -> PartitionReplicator:
 def judge(one: PartitionReplicator, now: Seen, first: int | None = None) -> list[int]:
     """Where it looked."""
     logs = Retimed(first)
-    Judge(source=ClusterName("east"), destination=ClusterName("west"), logs=cast("Logs", logs)).decide(one, now, None)
+    decide(cast("Logs", logs), one, now)
     return logs.looked
 
 
@@ -113,6 +114,51 @@ def test_the_driver_vouches_for_what_tasks_have_said_last() -> None:
     assert told(Aligned(partition=A, source_epoch=1), retry="its leader is away") == {B}
     assert told(both[0]) == {A, B}
     assert told(retry="it broke") == set()
+
+
+def test_what_an_older_epochs_task_tells_late_vouches_for_nothing(results: Results) -> None:
+    """It looked into a log until now, and does not know what the next one has sent."""
+
+    def told(epoch: int, *, answered: bool) -> bool:
+        aligned = (Aligned(partition=A, source_epoch=1, answered=answered),)
+        take(results, epoch, TaskReport(receipts=(), failures=(), cpu_s=0.0, aligned=aligned))
+        return A in results.answered
+
+    assert not told(2, answered=False)
+    assert not told(1, answered=True)
+    assert told(3, answered=True)
+    assert not told(2, answered=False), "what it has sent may still be on its way"
+    results.lost(5)
+    assert not told(4, answered=True)
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_a_partition_that_people_have_recovered_is_not_failed_by_what_an_older_epoch_found(
+    results: Results, monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    failed = list[Partition]()
+    monkeypatch.setattr(results, "count", lambda lease, final: None)
+    monkeypatch.setattr(results, "found", lambda lease, failures: failed.extend(one.partition for one in failures))
+    differs = Failure(partition=A, reason="it differs", offset=None, kind=FailureKind.DIVERGED)
+    late = TaskReport(
+        receipts=(), failures=(differs,), cpu_s=0.0, aligned=(Aligned(partition=A, source_epoch=1, answered=True),)
+    )
+    results.failed(A, "it differs")
+    results.copied([A], newest=2)
+    take(results, epoch, late)
+    new = epoch > 2
+    assert failed == [A] * new
+    assert list(results._aligned) == [A] * new, "what had agreed is another copy"
+
+
+@pytest.fixture
+def results() -> Results:
+    link = cast("Any", SimpleNamespace(destination=None, mirror=SimpleNamespace(name="m")))
+    return Results(link, Counters(), lambda line: None)
+
+
+def take(results: Results, epoch: int, report: TaskReport) -> None:
+    results.take(cast("Any", SimpleNamespace(generation=1)), epoch, 0, (report,), newest=5, final=False)
 
 
 @pytest.mark.parametrize(

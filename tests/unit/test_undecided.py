@@ -6,10 +6,11 @@ from typing import cast
 
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
-from mirror_core.copy.verdict import Judge, Logs, Undecided
+from mirror_core.copy.verdict import Logs, Undecided
 from mirror_core.decide.position import ANYWHERE, Ours, Seen
 from mirror_core.model.copying import Assigned
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import Offset, Partition
+from tests.judging import decide
 
 P = Partition("orders", 0)
 SEEN = Seen(log_start=0, log_end=10, ours=Ours(10, -1), source_start=0, source_end=20)
@@ -30,10 +31,9 @@ def test_a_comparison_that_cannot_end_yet_says_why_and_is_repeated_less_and_less
     assigned = Assigned(partition=P, source_topic_id="", destination_topic_id="", source_epoch=1, answered=True)
     one = PartitionReplicator(assigned, clock=lambda: now)
     one.route(1, 2, 1)
-    judge = Judge(source=ClusterName("east"), destination=ClusterName("west"), logs=cast("Logs", logs))
     while now < 10.0:
         if one.due():
-            judge.decide(one, SEEN, ANYWHERE)
+            decide(cast("Logs", logs), one, SEEN, ANYWHERE)
         now += 0.01
     assert one.state is State.LOST
     assert one.lost_why == f"cluster east, {P}: readable up to 5 only, and copied to 10"

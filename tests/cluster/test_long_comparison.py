@@ -1,0 +1,66 @@
+"""A comparison of both logs that takes longer than an epoch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from mirror_core.copy.align import Aligner
+from mirror_core.copy.divergence import Divergence
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.decide.position import ANYWHERE
+from mirror_core.model.names import Partition
+from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.driving import driving
+from tests.mirroring import new_mirror
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+COMPARED_S = 5.0
+
+
+def test_it_ends_in_a_longer_epoch_and_holds_up_nothing_else(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an unclean election; cut short, it begins anew."""
+    topic, begun, ended = new_topic(pair.east, 2), list[float](), list[float]()
+    long, other = Partition(topic, 0), Partition(topic, 1)
+    mirrored = new_mirror(pair, tmp_path, topic)
+
+    def agreed(aligner: Aligner, wanted: Mapping[Partition, PartitionReplicator]) -> dict[Partition, int]:
+        return {long: ANYWHERE} if long in wanted and not ended else {}
+
+    def compare(divergence: Divergence, partition: Partition, position: int, since: int | None) -> None:
+        begun.append(time.monotonic())
+        while time.monotonic() < begun[-1] + COMPARED_S:
+            divergence._go_on()
+            time.sleep(0.01)
+        ended.append(time.monotonic())
+
+    for partition in (long, other):
+        produce(pair.east, topic, 10, partition=partition.index)
+    mirrored.copy()
+    monkeypatch.setattr(Aligner, "_agreed", agreed)
+    monkeypatch.setattr(Divergence, "first_divergence", compare)
+    with driving(mirrored, epoch_s=1.5) as said:
+        wait_until(lambda: begun, timeout_s=TIMEOUT_S, why="it is not compared")
+        for partition in (long, other):
+            produce(pair.east, topic, 10, partition=partition.index)
+        wait_until(lambda: len(read_all(pair.west, topic)) == 30, timeout_s=TIMEOUT_S, why="others are not copied")
+        assert not ended
+        wait_until(
+            lambda: len(read_all(pair.west, topic)) == 40, timeout_s=TIMEOUT_S, why="the comparison does not end"
+        )
+        wait_until(
+            lambda: any("epochs last 1.5 s again" in line for line in said), timeout_s=TIMEOUT_S, why="epochs stay long"
+        )
+    assert len(begun) > 1, "nothing was cut short"
+    longer = [line for line in said if "epochs last longer" in line]
+    assert [line.split(":")[0] for line in longer] == [
+        "comparing the logs of 1 partition(s) takes longer than an epoch of 1.5 s"
+    ]
+    assert read_all(pair.east, topic) == read_all(pair.west, topic)

@@ -1,0 +1,75 @@
+"""A task after the end of its epoch: one that gets its thread, or task slot, only then; and one that looks on."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.copy.task import CopyTask, never
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.model.clock import now_ms
+from mirror_core.model.copying import Assigned, Assignment
+from mirror_core.model.names import MirrorName, Partition
+from tests.judging import EAST, WEST
+
+
+def test_a_task_that_begins_after_its_epoch_says_so() -> None:
+    """Nothing was copied, and nobody would know why."""
+    partitions = tuple(
+        Assigned(partition=Partition("t", index), source_topic_id="", destination_topic_id="") for index in range(2)
+    )
+    now = now_ms()
+    given = Assignment(
+        mirror=MirrorName("m"),
+        source=EAST,
+        destination=WEST,
+        config_path="",
+        producer_id=1,
+        partitions=partitions,
+        epoch=4,
+        task=3,
+        start_ms=now - 40_000,
+        stop_ms=now - 10_000,
+    )
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound, and nobody listens: refused at once
+        properties = {"bootstrap.servers": f"127.0.0.1:{closed.getsockname()[1]}"}
+        east, west = (
+            ClusterClient(ClusterConfig(name, properties, properties), Principal.DATA, timeout_s=0.1)
+            for name in (EAST, WEST)
+        )
+        with east, west, closing(CopyTask(given, east, west, never)) as task:
+            report = task.run()
+    assert report.retry == (
+        "task 3 began 40 s late in an epoch of 30 s, and copied nothing: until then all threads or task slots were "
+        "taken, or an attempt before this one was killed (2 partitions wait)"
+    )
+
+
+def test_a_task_looks_on_for_as_long_as_it_is_told_and_no_longer_because_brokers_hang() -> None:
+    """The next ones need its slot."""
+    given = list[float]()
+
+    def finish(limit_s: float, cancelled: object) -> int:
+        given.append(limit_s)
+        return 3
+
+    task: Any = SimpleNamespace(
+        sender=SimpleNamespace(drain=lambda limit_s: None),
+        replicators=[],
+        cancelled=never,
+        stop_s=time.time() - 5,
+        assignment=SimpleNamespace(looks_s=20.0),
+        _successor=SimpleNamespace(leave=lambda replicators: None),
+        _filler=SimpleNamespace(drain=lambda limit_s: None, give_up=lambda limit_s: None),
+        _aligner=SimpleNamespace(finish=finish),
+    )
+    CopyTask._end(task)
+    assert given == [pytest.approx(15.0, abs=2.0)]
+    assert task._cut_short == 3

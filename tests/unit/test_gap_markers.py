@@ -1,0 +1,223 @@
+"""Gaps at several brokers, of which one hangs in the middle of a round."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from functools import partial
+from typing import cast
+
+import pytest
+
+from mirror_core.copy.beside import Beside
+from mirror_core.copy.gap_markers import GapFiller
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.states import State
+from mirror_core.copy.words import Side
+from mirror_core.decide.position import Resume
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.kafka.connection import Connection
+from mirror_core.model.copying import Assigned
+from mirror_core.model.names import ClusterName, Partition
+from mirror_core.wire.markers import API_KEY as MARKERS
+from tests.threads import beside
+from tests.unit.test_client import frame
+from tests.waiting import wait_until
+
+HANGS, WELL = 1, 2
+NUMBER = 1 << 3
+"""Of the markers before."""
+PRODUCER = 7
+FOREVER = float("inf")
+
+
+class Broker:
+    """Leads one partition, whose log ends at 10; it may be held before it answers a question of one kind."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.listener = listener
+        self.end = 10
+        self.asked = list[int]()
+        """Kinds of all requests."""
+        self.holds: int | None = None
+        self.go_on = threading.Event()
+        self.led = list[PartitionReplicator]()
+
+    def serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            with connection:
+                while request := frame(connection):
+                    self._answer(connection, request)
+
+    def _answer(self, connection: socket.socket, request: bytes) -> None:
+        kind, correlation = struct.unpack_from(">h", request)[0], request[4:8]
+        self.asked.append(kind)
+        if kind == self.holds:
+            assert self.go_on.wait(60)
+        if kind == MARKERS:
+            self.end += 1
+            said = struct.pack(">bbqb7sbihbbbb", 0, 2, PRODUCER, 2, b"\x07orders", 2, self.index, 0, 0, 0, 0, 0)
+        else:
+            said = struct.pack(">iih6siihqqi", 0, 1, 6, b"orders", 1, self.index, 0, -1, self.end, 0)
+        answer = correlation + said
+        with suppress(OSError):  # nobody waits for it any more
+            connection.sendall(len(answer).to_bytes(4, "big") + answer)
+
+    @property
+    def index(self) -> int:
+        return int(self.listener.getsockname()[1]) % 1000
+
+    @property
+    def partition(self) -> Partition:
+        return Partition("orders", self.index)
+
+
+@pytest.fixture
+def brokers() -> Iterator[dict[int, Broker]]:
+    with ExitStack() as opened:
+        made = {}
+        for broker in (HANGS, WELL):
+            made[broker] = one = Broker(opened.enter_context(socket.create_server(("127.0.0.1", 0))))
+            opened.enter_context(beside(one.serve, partial(one.listener.shutdown, socket.SHUT_RDWR)))
+            opened.callback(one.go_on.set)
+        yield made
+
+
+@pytest.fixture
+def lost() -> dict[int, str]:
+    return {}
+
+
+@pytest.fixture
+def filler(brokers: dict[int, Broker], lost: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[GapFiller]:
+    monkeypatch.setattr(Side, "of", lambda client: Side(ClusterName("west"), "data"))
+    config = ClusterConfig(ClusterName("west"), {}, {})
+
+    def connect(broker: int) -> Callable[[], Connection]:
+        return lambda: Connection(config, Principal.DATA, *brokers[broker].listener.getsockname())
+
+    def tell(broker: int, why: str) -> None:
+        lost[broker] = why
+        for one in brokers[broker].led:
+            one.disconnected(why)
+
+    west = cast("ClusterClient", None)
+    with closing(Beside()) as threads, closing(GapFiller(west, PRODUCER, 0, 1, connect, tell, threads)) as made:
+        yield made
+
+
+def waiting(brokers: dict[int, Broker], broker: int) -> PartitionReplicator:
+    """Its gap of one offset is its own to fill."""
+    assigned = Assigned(partition=brokers[broker].partition, source_topic_id="", destination_topic_id="")
+    made = PartitionReplicator(assigned)
+    made.route(1, 1, broker)
+    made.resume_at(Resume(offset=10, sequence=9, gap_end=11, seed_end=10, check_tail=False))
+    made.gaps.seen(NUMBER)
+    made.gaps.landed(NUMBER)
+    brokers[broker].led.append(made)
+    return made
+
+
+@pytest.fixture
+def hangs(brokers: dict[int, Broker]) -> PartitionReplicator:
+    return waiting(brokers, HANGS)
+
+
+@pytest.fixture
+def well(brokers: dict[int, Broker]) -> PartitionReplicator:
+    return waiting(brokers, WELL)
+
+
+def asked(broker: Broker, kind: int) -> None:
+    wait_until(lambda: kind in broker.asked, timeout_s=20, why=f"broker was not asked {kind}")
+
+
+LOG_ENDS = 2
+KINDS = pytest.mark.parametrize("kind", [LOG_ENDS, MARKERS])
+
+
+@KINDS
+def test_a_broker_that_hangs_in_a_round_holds_up_no_other_brokers_partitions(
+    kind: int, filler: GapFiller, brokers: dict[int, Broker], hangs: PartitionReplicator, well: PartitionReplicator
+) -> None:
+    brokers[HANGS].holds = kind
+    wait_until(
+        lambda: filler.fill([hangs, well], FOREVER) and well.gap is None, timeout_s=5, why="it waits for another broker"
+    )
+    assert (well.place.acknowledged, hangs.place.acknowledged, hangs.beside) == (11, 10, True)
+    brokers[HANGS].go_on.set()
+    wait_until(lambda: filler.fill([hangs, well], FOREVER), timeout_s=20, why="its round never ends")
+    assert (hangs.place.acknowledged, hangs.beside, hangs.gaps.owned) == (11, False, True)
+
+
+def test_markers_count_and_are_owned_though_the_place_was_lost_meanwhile(
+    filler: GapFiller, brokers: dict[int, Broker], hangs: PartitionReplicator
+) -> None:
+    brokers[HANGS].holds = MARKERS
+    filler.fill([hangs], FOREVER)
+    asked(brokers[HANGS], MARKERS)
+    hangs.lose("the source has hung up")
+    wait_until(lambda: hangs._clock() >= hangs.look_at, timeout_s=20, why="time stands still")
+    assert not hangs.due(), "its log's end moves"
+    brokers[HANGS].go_on.set()
+    wait_until(lambda: filler.fill([hangs], FOREVER), timeout_s=20, why="its round never ends")
+    assert (hangs.state, hangs.due(), hangs.gaps.owned, hangs.tally.gaps) == (State.LOST, True, True, 1)
+
+
+def test_nothing_is_sent_by_a_round_that_nobody_waits_for(
+    filler: GapFiller, lost: dict[int, str], brokers: dict[int, Broker], hangs: PartitionReplicator
+) -> None:
+    """Another round may have begun: there would be two who fill the same gap."""
+    brokers[HANGS].holds = LOG_ENDS
+    filler.fill([hangs], FOREVER)
+    asked(brokers[HANGS], LOG_ENDS)
+    (one,) = filler._rounds.values()
+    filler.give_up(0.0)
+    assert "cluster west, broker 1: no answer to markers, or to where logs end, for" in lost[HANGS]
+    brokers[HANGS].go_on.set()
+    assert one.ended.exception(20) is not None
+    assert MARKERS not in brokers[HANGS].asked
+    assert (hangs.beside, hangs.gaps.owned) == (False, True)
+
+
+def test_what_a_round_has_sent_that_nobody_waits_for_is_nobodys(
+    filler: GapFiller, brokers: dict[int, Broker], hangs: PartitionReplicator
+) -> None:
+    brokers[HANGS].holds = MARKERS
+    filler.fill([hangs], FOREVER)
+    asked(brokers[HANGS], MARKERS)
+    filler.close()
+    assert (hangs.beside, hangs.gaps.owned, hangs.gaps.newest >> 3) == (False, False, 2)
+
+
+def test_a_broker_that_ends_a_round_without_an_answer_is_lost_with_words(
+    filler: GapFiller, lost: dict[int, str], brokers: dict[int, Broker], hangs: PartitionReplicator
+) -> None:
+    brokers[HANGS].holds = MARKERS
+    filler.fill([hangs], FOREVER)
+    asked(brokers[HANGS], MARKERS)
+    (one,) = filler._rounds.values()
+    assert one._link is not None
+    one._link.connection.cut()
+    wait_until(lambda: filler.fill([hangs], FOREVER) or lost, timeout_s=20, why="its end is not seen")
+    assert "the broker closed the connection" in lost[HANGS]
+    assert (hangs.beside, hangs.gaps.owned) == (False, False)
+
+
+def test_the_end_waits_for_rounds_only_so_long(
+    filler: GapFiller, brokers: dict[int, Broker], hangs: PartitionReplicator, well: PartitionReplicator
+) -> None:
+    brokers[HANGS].holds = MARKERS
+    filler.fill([hangs, well], FOREVER)
+    asked(brokers[HANGS], MARKERS)
+    asked(brokers[WELL], MARKERS)
+    filler.drain(0.5)
+    assert (well.gap, hangs.beside) == (None, True)

@@ -1,0 +1,343 @@
+"""Looks into logs beside a task's loop, of which one does not end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirror_core.copy import looks
+from mirror_core.copy.align import Aligner
+from mirror_core.copy.beside import Beside
+from mirror_core.copy.looks import AT_MOST, AT_ONCE, Case, Looks
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.states import State
+from mirror_core.copy.verdict import Fails, Resumes, Waits, take_in
+from mirror_core.decide.position import ANYWHERE, Ours, Seen
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.copying import Assigned
+from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.mirror import FailureKind
+from mirror_core.model.names import Offset, Partition
+from tests.judging import EAST, WEST
+from tests.waiting import wait_until
+
+SEEN = Seen(log_start=0, log_end=10, ours=Ours(10, -1), source_start=0, source_end=20)
+LONG, DIVERGED, GONE = 0, 1, 2
+"""Partitions: one whose comparison is held; one that differs; one whose broker has gone."""
+
+
+class Held:
+    """Logs that agree; a comparison of the first partition's goes on until it is let go, or halted."""
+
+    made: list[Held]
+
+    def __init__(self) -> None:
+        Held.made.append(self)
+        self.halted = False
+        self.closed = 0
+        self.compared = list[int]()
+
+    def first_divergence(self, partition: Partition, position: int, since: int | None) -> Offset | None:
+        self.compared.append(partition.index)
+        if partition.index == GONE:
+            raise Unreachable("broker 3 has gone")
+        while partition.index == LONG and not go_on.wait(0.01):
+            if self.halted:
+                raise Unreachable("halted")
+        return Offset(5) if partition.index == DIVERGED else None
+
+    def timed_by_broker(self, partition: Partition, offset: int) -> bool:
+        return False
+
+    def halt(self) -> None:
+        self.halted = True
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+go_on = threading.Event()
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
+    go_on.clear()
+    Held.made = []
+    monkeypatch.setattr(looks, "BothLogs", lambda *_: Held())
+    east, west = (cast("ClusterClient", SimpleNamespace(name=name)) for name in (EAST, WEST))
+    with closing(Beside()) as beside, closing(Looks(east, west, 7, beside)) as made:
+        yield made
+        go_on.set()
+
+
+def replicator(index: int) -> PartitionReplicator:
+    assigned = Assigned(
+        partition=Partition("orders", index),
+        source_topic_id="",
+        destination_topic_id="",
+        source_epoch=1,
+        answered=True,
+    )
+    made = PartitionReplicator(assigned)
+    made.route(1, 2, 1)
+    return made
+
+
+def case(one: PartitionReplicator) -> Case:
+    return Case(one, SEEN, ANYWHERE, time.monotonic())
+
+
+Told = dict[int, Resumes | Fails | Waits | RemoteFault | None]
+
+
+def told(found: Looks, count: int) -> Told:
+    """What is told of so many partitions, by their numbers."""
+    heard: Told = {}
+
+    def all_of_them() -> bool:
+        heard.update({one.partition.index: verdict for one, verdict in found.told()})
+        return len(heard) >= count
+
+    wait_until(all_of_them, timeout_s=20, why=f"{count} verdicts were not told")
+    return heard
+
+
+def begin(found: Looks, *ones: PartitionReplicator) -> None:
+    assert list(found.begin([case(one) for one in ones])) == [], "each needs a look"
+
+
+def test_a_comparison_without_an_end_holds_up_nobody(found: Looks) -> None:
+    long, diverged, gone, well = (replicator(index) for index in range(4))
+    begin(found, long, diverged, gone, well)
+    heard = told(found, 3)
+    assert isinstance(heard[3], Resumes)
+    assert isinstance(heard[GONE], Unreachable)
+    verdict = heard[DIVERGED]
+    assert isinstance(verdict, Fails)
+    assert (verdict.kind, verdict.offset) == (FailureKind.DIVERGED, 5)
+    assert [one.beside for one in (long, diverged, gone, well)] == [True, False, False, False]
+    assert not long.due(), "it is being looked at"
+    begin(found, replicator(4))
+    assert list(told(found, 1)) == [4], "others are looked at meanwhile"
+    go_on.set()
+    (last,) = told(found, 1).values()
+    assert isinstance(last, Resumes)
+    take_in(long, last, EAST)
+    assert long.state is State.READY
+
+
+def test_who_goes_does_not_wait_for_a_comparison_and_says_so(found: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = replicator(LONG)
+    began = time.monotonic()
+    begin(found, long)
+    wait_until(lambda: found.under_way, timeout_s=20, why="the look does not begin")
+    monkeypatch.setattr(looks, "time", SimpleNamespace(monotonic=lambda: began + 14.2))
+    found.close()
+    assert long.lost_why == (
+        "cluster west, orders-0, offset 10: what was copied before it is being compared with cluster east, for 14 s now"
+    )
+    assert not long.beside
+    (logs,) = Held.made
+    wait_until(lambda: logs.closed, timeout_s=20, why="nobody halts what reads for nobody")
+
+
+def test_a_look_that_lasts_beyond_the_end_counts(found: Looks) -> None:
+    """Cut off, it would begin anew in each epoch, and the partition would stand still for ever."""
+    long, never = replicator(LONG), replicator(LONG)
+    east, west = found._source, found._destination
+    with closing(Beside()) as beside:
+        aligner = Aligner(east, west, 7, list, beside)
+        assert list(aligner._looks.begin([case(long)])) == []
+        threading.Timer(0.2, go_on.set).start()
+        assert aligner.finish(60.0, lambda: False) == 0
+        go_on.clear()
+        assert list(aligner._looks.begin([case(never)])) == []
+        wait_until(lambda: aligner._looks.under_way, timeout_s=20, why="the look does not begin")
+        assert aligner.finish(0.0, lambda: False) == 1, "the driver hears how many were cut short"
+        assert list(aligner._looks.begin([case(never)])) == []
+        wait_until(lambda: aligner._looks.under_way, timeout_s=20, why="the look does not begin")
+        assert aligner.finish(60.0, lambda: True) == 0, "not by their end"
+    assert (long.state, never.state) == (State.READY, State.LOST)
+    assert "is being compared" in never.lost_why
+
+
+def test_what_a_look_tells_after_its_task_has_looked_anew_is_nothing(found: Looks) -> None:
+    long = replicator(LONG)
+    begin(found, long)
+    found.close()
+    begin(found, long)
+    old, new = Held.made
+    wait_until(lambda: old.closed, timeout_s=20, why="the first look does not end")
+    assert list(found.told()) == []
+    assert (long.beside, new.halted) == (True, False)
+
+
+def test_those_for_which_the_time_is_not_enough_are_due_again(found: Looks, hold_all: Callable[[], None]) -> None:
+    hold_all()
+    many = [replicator(index) for index in range(3 * AT_ONCE)]
+    for one in many:
+        one.lose("broker 2 has gone")
+    begin(found, *many)
+    wait_until(lambda: list(found.told()) == [] and not many[-1].beside, timeout_s=20, why="the last one waits on")
+    assert sum(one.beside for one in many) == AT_ONCE
+    more = replicator(99)
+    begin(found, more)
+    assert not more.beside, "all threads are at work: it is seen anew first"
+    for one in (many[-1], more):
+        assert one.lost_why == (
+            f"cluster west, {one.partition}: its log is to be looked into, and waits for its turn: 8 other look(s) are "
+            "under way"
+        ), "nobody compares it"
+
+
+def test_who_waits_for_a_turn_at_the_end_is_not_said_to_be_compared(found: Looks, hold_all: Callable[[], None]) -> None:
+    hold_all()
+    many = [replicator(index) for index in range(3 * AT_ONCE)]
+    begin(found, *many)
+    wait_until(lambda: found.under_way == AT_ONCE, timeout_s=20, why="looks do not begin")
+    found.close()
+    assert sum("is being compared" in one.lost_why for one in many) == AT_ONCE
+
+
+def test_looks_that_take_long_keep_nobody_elses_from_beginning(found: Looks, hurry: None) -> None:
+    """They leave their turn, up to a number of them."""
+    long = [replicator(LONG) for _ in range(AT_MOST)]
+    for one in long:
+        wait_until(lambda one=one: begun(found, one), timeout_s=20, why="a long look does not begin")  # type: ignore[misc]
+    last = replicator(99)
+    assert not begun(found, last), "too many"
+    go_on.set()
+    told(found, 1)
+    wait_until(lambda: begun(found, last), timeout_s=20, why="it does not begin")
+    wait_until(lambda: list(found.told()) == [] and not found.at_work, timeout_s=20, why="looks do not end")
+    assert len(found._idle) == AT_ONCE, "others' connections are not kept"
+
+
+def test_who_needs_no_look_takes_nobodys_turn_away(found: Looks, hold_all: Callable[[], None]) -> None:
+    """Such as one whose replicas are behind: it is looked for again and again, and comes to no look."""
+    hold_all()
+    many = [replicator(index) for index in range(3 * AT_ONCE)]
+    begin(found, *many)
+    begin(found)
+    begin(found, replicator(99))
+    assert sum(one.beside for one in many) == len(many)
+
+
+def test_a_leader_remembers_what_it_did_when_it_was_asked(found: Looks) -> None:
+    """During a long look it may forget us: then the first batch goes alone."""
+    one = replicator(3)
+    assert list(found.begin([case(one)._replace(asked=time.monotonic() - 100)])) == []
+    (verdict,) = told(found, 1).values()
+    assert isinstance(verdict, Resumes)
+    take_in(one, verdict, EAST)
+    one._begins()
+    assert not one.place.proven
+
+
+class Leaders:
+    """Connections to them take their time."""
+
+    def __init__(self) -> None:
+        self.answer = False
+        self.asked = list[int]()
+
+    def connected(self, routed: list[PartitionReplicator]) -> list[PartitionReplicator]:
+        self.asked.append(len(routed))
+        for one in routed if not self.answer else ():
+            one.lose("cluster west, broker 1: no answer on a new connection yet")
+        return routed if self.answer else []
+
+
+@pytest.fixture
+def leaders() -> Leaders:
+    return Leaders()
+
+
+@pytest.fixture
+def aligner(found: Looks, leaders: Leaders) -> Iterator[Aligner]:
+    with closing(Beside()) as beside:
+        made = Aligner(found._source, found._destination, 7, leaders.connected, beside)
+        yield made
+        made.close()
+
+
+def looked_into(aligner: Aligner, *ones: PartitionReplicator) -> None:
+    assert list(aligner._looks.begin([case(one) for one in ones])) == []
+    wait_until(lambda: aligner._looks._told.qsize() == len(ones), timeout_s=20, why="looks do not end")
+
+
+def test_verdicts_wait_for_connections_together_and_are_kept(aligner: Aligner, leaders: Leaders) -> None:
+    """A comparison of minutes is not begun anew for a connection that takes a moment."""
+    many = [replicator(index) for index in range(10, 40)]
+    looked_into(aligner, *many)
+    aligner.take_in()
+    assert leaders.asked == [len(many)], "while nobody copies, each question waits for a second"
+    assert not any(one.due() for one in many)
+    aligner.take_in()
+    assert len(leaders.asked) == 1, "asked at each turn"
+    leaders.answer, aligner._connect_at = True, 0.0
+    aligner.take_in()
+    assert {one.state for one in many} == {State.READY}
+    assert not any(one.beside for one in many)
+
+
+def test_a_verdict_that_waits_for_too_long_is_dropped(aligner: Aligner, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = replicator(9)
+    looked_into(aligner, one)
+    aligner.take_in()
+    assert one.beside
+    later = time.monotonic() + 10.1
+    monkeypatch.setattr("mirror_core.copy.align.time", SimpleNamespace(monotonic=lambda: later))
+    aligner.take_in()
+    assert (one.state, one.beside) == (State.LOST, False), "its logs are looked into anew"
+
+
+def test_a_verdict_waits_until_what_was_deleted_is_recorded(aligner: Aligner, leaders: Leaders) -> None:
+    one, recorded = replicator(9), list[bool]()
+    one.deletions = cast("Any", SimpleNamespace(may_pass=lambda *_: bool(recorded)))
+    leaders.answer = True
+    looked_into(aligner, one)
+    aligner.take_in()
+    assert (one.state, one.beside) == (State.LOST, True)
+    recorded.append(True)
+    aligner._connect_at = 0.0
+    aligner.take_in()
+    assert (one.state, one.beside) == (State.READY, False)
+
+
+def test_a_verdict_that_waits_at_the_end_counts(aligner: Aligner) -> None:
+    one, other = replicator(9), replicator(10)
+    looked_into(aligner, one)
+    aligner.take_in()
+    looked_into(aligner, other)
+    assert aligner.finish(0.0, lambda: False) == 0
+    assert [(each.state, each.beside) for each in (one, other)] == [(State.READY, False)] * 2
+
+
+def begun(found: Looks, one: PartitionReplicator) -> bool:
+    begin(found, one)
+    return one.beside
+
+
+@pytest.fixture
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look of two seconds is a long one."""
+    monkeypatch.setattr(looks, "_LONG_S", 0.01)
+
+
+@pytest.fixture
+def hold_all(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    def hold() -> None:
+        def compare(held: Held, partition: Partition, position: int, since: int | None) -> None:
+            while not go_on.wait(0.01) and not held.halted:
+                pass
+
+        monkeypatch.setattr(Held, "first_divergence", compare)
+
+    return hold

@@ -1,0 +1,55 @@
+"""A job that gets no task slot says who has them."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from mirror_core.spark import slots
+from mirror_core.spark.slots import NoSlot, slots_wanted
+
+
+class Context:
+    """Of a Spark whose slots are taken by the jobs of these groups."""
+
+    master = "spark://m:7077"
+
+    def __init__(self, *at_work: str) -> None:
+        self.at_work = at_work
+        self.cancelled = threading.Event()
+
+    def setJobGroup(self, group: str, what: str, *, interruptOnCancel: bool) -> None: ...
+
+    def cancelJobGroup(self, group: str) -> None:
+        self.cancelled.set()
+
+    def statusTracker(self) -> Any:
+        stage = SimpleNamespace(numActiveTasks=1, numCompletedTasks=0, numFailedTasks=0)
+        return SimpleNamespace(
+            getJobIdsForGroup=lambda group: [1] if group in self.at_work else [],
+            getJobInfo=lambda number: SimpleNamespace(stageIds=[1]),
+            getStageInfo=lambda number: stage,
+        )
+
+
+@pytest.mark.parametrize(
+    ("at_work", "words"),
+    [
+        ((), "Other applications may hold all cores"),
+        (("ours-1",), r"no task slot within 0 s: 1 job\(s\) that this process began before have not ended"),
+    ],
+)
+def test_who_holds_the_slots_is_said(monkeypatch: pytest.MonkeyPatch, at_work: tuple[str, ...], words: str) -> None:
+    monkeypatch.setattr(slots, "PATIENCE_S", 0.01)
+    with pytest.raises(NoSlot, match=words):
+        ends_when_cancelled(Context(*at_work))
+
+
+def ends_when_cancelled(context: Any) -> None:
+    with slots_wanted(context, "Spark, job 3", "ours-3", lambda: ["ours-1", "ours-2"]):
+        assert context.cancelled.wait(20)
+        raise PySparkException("cancelled")
