@@ -13,6 +13,7 @@ from typing import cast
 
 import pytest
 
+from mirror_core.copy import gap_round, ownership
 from mirror_core.copy.beside import Beside
 from mirror_core.copy.gap_markers import GapFiller
 from mirror_core.copy.partition import PartitionReplicator
@@ -21,7 +22,7 @@ from mirror_core.copy.words import Side
 from mirror_core.decide.position import Resume
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
-from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.connection import Connection, readable
 from mirror_core.model.copying import Assigned
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire.markers import API_KEY as MARKERS
@@ -240,6 +241,25 @@ def test_who_comes_to_answers_late_looks_again_at_once_and_goes_on(
         if filler.fill([well], FOREVER):
             break
     assert (brokers[WELL].asked, well.gap) == ([LOG_ENDS, LOG_ENDS, MARKERS], None)
+
+
+def test_a_newcomer_does_not_act_on_an_answer_that_it_takes_late(
+    filler: GapFiller, brokers: dict[int, Broker], well: PartitionReplicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner may have gone on since."""
+    monkeypatch.setattr(gap_round, "turn", lambda epoch, wall_ms: 0)
+    monkeypatch.setattr(ownership, "QUIET_S", 0.0)
+    broker = brokers[WELL]
+    well.gaps.forget()
+    well.gaps.quiet(10, time.monotonic(), time.monotonic(), 0.0)  # it has looked before
+    well.source.readable_end = 11
+    broker.holds = LOG_ENDS
+    ask(filler, broker, LOG_ENDS)
+    time.sleep(0.15)  # it copies meanwhile
+    broker.go_on.set()
+    wait_until(lambda: readable(filler.sockets, 0.0), timeout_s=20, why="no answer comes")
+    wait_until(lambda: filler.fill([well], FOREVER), timeout_s=20, why="its round never ends")
+    assert broker.asked.index(MARKERS) > 1, "it looks again first"
 
 
 def test_a_machine_without_another_thread_is_told_of(
