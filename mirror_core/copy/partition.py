@@ -66,7 +66,7 @@ class PartitionReplicator:
         self.working = False
         """Something may be sent: it is READY or ENDING."""
         self.beside = False
-        """Its gap is being filled (`gap_case.py`), or its logs are looked into beside the loop (`looks.py`)."""
+        """Beside the loop its gap is being filled (`gap_case.py`), or its logs are looked into (`looks.py`)."""
         self.lost_why = ""
         """For people: what made it lose its place, or keeps it from finding it."""
         self.misled: ClusterName | None = None

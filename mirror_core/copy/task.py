@@ -191,9 +191,7 @@ class CopyTask:
             replicator.settle()
         self.receiver.ask(now)
         heard = self._wait(self._advance())
-        if heard and heard.issubset(
-            self._filler.sockets
-        ):  # what waits behind markers goes on its way, and nothing else
+        if heard and heard.issubset(self._filler.sockets):  # send at once what waits behind markers
             heard = self._wait(self._advance())
         for broker, produce_link in list(self.sender.links.items()):
             if produce_link.outstanding and (produce_link.connection.sock in heard or produce_link.buffered):
