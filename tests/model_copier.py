@@ -1,6 +1,6 @@
 """A copier of one partition without I/O: the product's own decisions, one question or request at a time.
 
-What a task does in its loop, and in rounds of filling beside it, is done here a move at a time, so that another copier,
+What a task does in its loop, and in rounds of filling meanwhile, is done here a move at a time, so that another copier,
 the broker and the clock come between: `Rewriter`, `PartitionReplicator`, `GapRound`, `Judge` and `errors.answered` are
 the real ones.
 """

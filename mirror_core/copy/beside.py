@@ -1,4 +1,5 @@
-"""What a task does beside its loop: work in threads, whose ends wake it."""
+"""What a task does beside its loop: looks into logs, and connecting where gaps are to be filled. The ends of such
+work, in threads, wake the loop."""
 
 from __future__ import annotations
 

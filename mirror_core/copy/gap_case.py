@@ -1,7 +1,7 @@
 """One partition's gap, as a round of filling works on it: what it knows of it, and what it has found out.
 
-A round goes on beside the task's loop. It works on copies, so nothing that the loop does meanwhile changes what it
-goes by; and the loop takes in what has come of it when it has ended (`PartitionReplicator.round_ended`).
+A round takes several turns of the task's loop. It works on copies, so nothing that the loop does meanwhile changes what
+it goes by; and the loop takes in what has come of it when it has ended (`PartitionReplicator.round_ended`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from copy import copy
 from typing import NamedTuple
 
 from mirror_core.copy.ownership import GapOwnership
@@ -62,7 +61,7 @@ class GapCase:
         """Of the batch that follows what is acknowledged."""
         self.known_at = place.known_at
         """As in `Place`."""
-        self.gaps = copy(gaps)
+        self.gaps = gaps.copied()
         self.end = end
         self.end_known = end_known
         """Whether that is the gap's true end: nobody can have begun to fill it further."""

@@ -5,31 +5,38 @@ goes on filling. Any other one (a new epoch's task, a second process, ourselves 
 the log end has stood still for a while, though a gap is due: then the owner is gone. Its first marker then carries a
 higher number, which makes the broker refuse whatever the old owner has still on its way (`decide.gaps`).
 
-A round at a broker goes on in a thread, on copies (`gap_case`): what other brokers lead does not wait for it.
+A round at a broker goes on in the turns of the task's loop, which waits for no answer, on copies (`gap_case`): what
+other brokers lead does not wait for it. Only connecting takes a thread.
 """
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from functools import partial
-from typing import Final
+from concurrent.futures import Future
+from typing import Final, NamedTuple
 
 from mirror_core.copy.beside import Beside
 from mirror_core.copy.gap_case import GapCase
-from mirror_core.copy.gap_round import LOOK_AGAIN_S, GapRound, Look, Reply
+from mirror_core.copy.gap_round import LOOK_AGAIN_S, GapRound, Look, Reply, Write
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.words import Side
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.connection import Connection, readable
 from mirror_core.kafka.marking import MarkerLink
-from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.errors import RemoteFault
 
 _MOST_S: Final = 30.0
 """Of one round: three answers, each of which has its own limit; a broker may give one drop by drop."""
 
 Cases = Mapping[PartitionReplicator, GapCase]
+
+
+class _Opening(NamedTuple):
+    began: float
+    """Monotonic time."""
+    ended: Future[Connection]
 
 
 class GapFiller:
@@ -54,6 +61,7 @@ class GapFiller:
         self._connect = connect
         self._lost = lost
         self._beside = beside
+        self._opening: dict[int, _Opening] = {}
         self._links: dict[int, MarkerLink] = {}
         """Those that no round is using."""
         self._rounds: dict[int, _UnderWay] = {}
@@ -61,12 +69,17 @@ class GapFiller:
         """Monotonic time before which nobody else's gaps are looked at, at this broker."""
 
     @property
-    def at_work(self) -> bool:
-        return bool(self._rounds)
+    def connecting(self) -> bool:
+        return bool(self._opening)
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """On which answers are due."""
+        return [one.link.connection.sock for one in self._rounds.values()]
 
     def fill(self, replicators: Iterable[PartitionReplicator], until: float) -> bool:
-        """Take in what has ended, and begin to fill what may be filled now; nothing is sent after `until` (wall clock).
-        True when any came further.
+        """Take in what has been answered, and begin to fill what may be filled now; nothing is sent after `until` (wall
+        clock). True when any came further.
 
         A broker that gives no answer may append what it was sent at any time from then on.
         """
@@ -78,29 +91,30 @@ class GapFiller:
         by_broker: dict[int, list[PartitionReplicator]] = {}
         for one in replicators:
             broker = one.destination_broker
-            if one.gap is None or broker in self._rounds:
+            if one.gap is None or broker in self._rounds or broker in self._opening:
                 continue
             if one.gaps.owned or now >= self._look_at.get(broker, 0.0):
                 by_broker.setdefault(broker, []).append(one)
         for broker, mine in by_broker.items():
+            if broker not in self._links:
+                self._open(broker)
+                continue
             if not all(one.gaps.owned for one in mine):
                 self._look_at[broker] = now + LOOK_AGAIN_S
-            try:
-                self._begin(broker, mine, until)
-            except RemoteFault as error:
-                self._lost(broker, str(error))
+            moved |= self._begin(broker, mine, until)
         return moved
 
-    def _begin(self, broker: int, replicators: list[PartitionReplicator], until: float) -> None:
-        link = self._links.pop(broker, None)
-        connect = None if link else self._connect(broker)
-        cases = {one: one.begin_round() for one in replicators}
-        one = _UnderWay(cases, link, connect, partial(self._round, until=until))
-        self._rounds[broker] = one
-        one.begin(self._beside)
+    def _open(self, broker: int) -> None:
+        try:
+            connect = self._connect(broker)
+        except RemoteFault as error:
+            self._lost(broker, str(error))
+            return
+        self._opening[broker] = _Opening(time.monotonic(), self._beside.begin(connect))
 
-    def _round(self, link: MarkerLink, until: float) -> GapRound:
-        return GapRound(
+    def _begin(self, broker: int, replicators: list[PartitionReplicator], until: float) -> bool:
+        link = self._links.pop(broker)
+        filling = GapRound(
             destination=self._destination,
             producer_id=self._producer_id,
             producer_epoch=self._producer_epoch,
@@ -111,110 +125,117 @@ class GapFiller:
             monotonic=time.monotonic,
             wall=time.time,
         )
+        self._rounds[broker] = one = _UnderWay({one: one.begin_round() for one in replicators}, link, filling)
+        return self._go_on(broker, one)
 
     def _take_in(self) -> bool:
-        moved = False
-        for broker, one in list(self._rounds.items()):
-            if not one.ended.done():
+        for broker, opening in list(self._opening.items()):
+            if not opening.ended.done():
                 continue
-            del self._rounds[broker]
-            for replicator, case in one.cases.items():
-                replicator.round_ended(case)
-                moved |= case.filled > 0
-            error = one.ended.exception()
-            if error is None:
-                self._links[broker] = one.ended.result()
-                continue
-            one.hang_up()
-            if not isinstance(error, RemoteFault):
-                raise error
-            self._lost(broker, str(error))
-        return moved
+            del self._opening[broker]
+            try:
+                self._links[broker] = MarkerLink(opening.ended.result())
+            except RemoteFault as error:
+                self._lost(broker, str(error))
+        return any([self._go_on(broker, one) for broker, one in list(self._rounds.items())])
+
+    def _go_on(self, broker: int, one: _UnderWay) -> bool:
+        """Let a round go on as far as it has answers. True when it has ended, and any came further by it."""
+        why = ""
+        try:
+            if not one.go_on():
+                return False
+        except RemoteFault as error:
+            why = str(error)
+        del self._rounds[broker]
+        for replicator, case in one.cases.items():
+            replicator.round_ended(case)
+        if why:
+            one.link.connection.close()
+            self._lost(broker, why)
+        else:
+            self._links[broker] = one.link
+        return any(case.filled for case in one.cases.values())
 
     def give_up(self, limit_s: float) -> None:
-        """Wait no more for rounds that have taken so long."""
+        """Wait no more for rounds, and for connections, that have taken so long."""
+        now = time.monotonic()
+        where = f"cluster {self._destination.name}, broker"
         for broker, one in list(self._rounds.items()):
-            took_s = time.monotonic() - one.began
-            if took_s < limit_s or one.ended.done():
-                continue
-            del self._rounds[broker]
-            one.leave()
-            where = f"cluster {self._destination.name}, broker {broker}"
-            self._lost(broker, f"{where}: no answer to markers, or to where logs end, for {took_s:.0f} s")
+            if now - one.began >= limit_s:
+                self._rounds.pop(broker).leave()
+                took = f"{now - one.began:.0f} s"
+                self._lost(broker, f"{where} {broker}: no answer to markers, or to where logs end, for {took}")
+        for broker, opening in list(self._opening.items()):
+            if now - opening.began >= limit_s:
+                _leave(self._opening.pop(broker))
+                took = f"{now - opening.began:.0f} s"
+                self._lost(broker, f"{where} {broker}: no answer on a new connection for {took}")
 
     def drain(self, limit_s: float) -> None:
         """Wait for rounds under way, so long at most, and take in what has come of them."""
         end = time.monotonic() + limit_s
-        while self._rounds:
-            under_way, rest_s = [one.ended for one in self._rounds.values()], end - time.monotonic()
-            ended, _ = wait(under_way, max(0.0, rest_s), FIRST_COMPLETED)
-            if not ended:
-                break
+        while self._rounds and readable(self.sockets, max(0.0, end - time.monotonic())):
             self._take_in()
 
     def close(self) -> None:
         """What rounds under way have sent may be in the log, now or later."""
         for one in self._rounds.values():
             one.leave()
+        for opening in self._opening.values():
+            _leave(opening)
         for link in self._links.values():
             link.connection.close()
-        self._rounds, self._links = {}, {}
+        self._rounds, self._opening, self._links = {}, {}, {}
+
+
+def _leave(opening: _Opening) -> None:
+    opening.ended.add_done_callback(_close)
+
+
+def _close(unused: Future[Connection]) -> None:
+    if not unused.cancelled() and unused.exception() is None:
+        unused.result().close()
 
 
 class _UnderWay:
-    """One round, and the thread that it goes on in."""
+    """One round, of which a request is at the broker."""
 
-    def __init__(
-        self,
-        cases: Cases,
-        link: MarkerLink | None,
-        connect: Callable[[], Connection] | None,
-        filling: Callable[[MarkerLink], GapRound],
-    ) -> None:
+    def __init__(self, cases: Cases, link: MarkerLink, filling: GapRound) -> None:
         self.cases = cases
+        self.link = link
         self.began = time.monotonic()
-        self.ended: Future[MarkerLink]
-        self._link = link
-        self._connect = connect
-        self._filling = filling
-        self._left = False
+        self._round = filling.run(list(cases.values()))
+        self._request: Look | Write | None = None
 
-    def begin(self, beside: Beside) -> None:
-        self.ended = beside.begin(self._go)
-
-    def _go(self) -> MarkerLink:
-        """In its thread."""
-        if self._link is None:
-            assert self._connect is not None
-            self._wanted()
-            self._link = MarkerLink(self._connect())
-        self._wanted()  # not before the link is there to be seen: who leaves says so first, and then looks for it
-        link = self._link
-        going = self._filling(link).run(list(self.cases.values()))
+    def go_on(self) -> bool:
+        """Take in the answer, if it has come, and send what is next. True when the round has ended."""
         try:
-            request = next(going)
-            while True:
-                if isinstance(request, Look):
-                    reply = Reply(ends=link.log_ends(request.partitions))
-                else:
-                    reply = Reply(codes=link.write(request.entries))
-                request = going.send(reply)
+            if self._request is None:
+                self._send(next(self._round))
+            while (reply := self._reply()) is not None:
+                self._send(self._round.send(reply))
         except StopIteration:
-            return link
+            return True
+        return False
 
-    def _wanted(self) -> None:
-        if self._left:
-            raise Unreachable("nobody waits for this round any more")
+    def _send(self, request: Look | Write) -> None:
+        self._request = request
+        if isinstance(request, Look):
+            self.link.ask_ends(request.partitions)
+        else:
+            self.link.ask_markers(request.entries)
+
+    def _reply(self) -> Reply | None:
+        if isinstance(self._request, Look):
+            ends = self.link.ends()
+            return None if ends is None else Reply(ends=ends)
+        codes = self.link.codes()
+        return None if codes is None else Reply(codes=codes)
 
     def leave(self) -> None:
-        """Its end is not waited for. From now on it sends nothing more."""
-        self._left = True
-        if self._link is not None:
-            self._link.connection.cut()
+        """Its end is not waited for. It sends nothing more."""
+        self._round.close()
+        self.link.connection.close()
         for replicator, case in self.cases.items():
             replicator.round_left(case)
-        self.ended.add_done_callback(lambda _: self.hang_up())
-
-    def hang_up(self) -> None:
-        if self._link is not None:
-            self._link.connection.close()

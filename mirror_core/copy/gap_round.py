@@ -21,8 +21,7 @@ from mirror_core.model.names import Partition
 from mirror_core.wire.markers import Entry
 
 LOOK_AGAIN_S: Final = 0.05
-"""So often log ends of other copiers' gaps are looked at, and so long data has the task for itself, if an answer takes
-longer than that."""
+"""So often log ends of other copiers' gaps are looked at."""
 MARKERS_AT_ONCE: Final = 5_000
 """Of one request, which holds one of the broker's threads until all of them are written."""
 

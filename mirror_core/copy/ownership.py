@@ -69,9 +69,17 @@ class GapOwnership:
         """What a round of filling has made of its copy. A claim that has come meanwhile is worth nothing to who has
         sent something since."""
         handed = found._handed if sent else self._handed
-        for name in self.__slots__:
-            setattr(self, name, getattr(found, name))
+        self._become(found)
         self._handed = handed
+
+    def copied(self) -> GapOwnership:
+        made = GapOwnership()
+        made._become(self)
+        return made
+
+    def _become(self, other: GapOwnership) -> None:
+        self.newest, self._mine, self._handed = other.newest, other._mine, other._handed
+        self._confirmed_at, self._quiet_at, self._quiet_until = other._confirmed_at, other._quiet_at, other._quiet_until
 
     def confirmed(self, at: float) -> None:
         """Nobody else has written, as far as was asked at this time."""

@@ -198,8 +198,9 @@ class CopyTask:
         for replicator in self.replicators:
             replicator.settle()
         self.receiver.ask(now)
-        moved = self._advance()
-        heard = self._wait(moved)
+        heard = self._wait(self._advance())
+        if heard and heard.issubset(self._filler.sockets):  # send at once what waits behind markers
+            heard = self._wait(self._advance())
         for broker, produce_link in list(self.sender.links.items()):
             if produce_link.outstanding and (produce_link.connection.sock in heard or produce_link.buffered):
                 self.sender.answers(broker)
@@ -238,7 +239,8 @@ class CopyTask:
         """Sockets with something to read, waiting briefly when there is none and nothing has `moved`."""
         waiting = [link.connection.sock for link in self.receiver.pending]
         waiting += [link.connection.sock for link in self.sender.links.values() if link.outstanding]
-        if self._filler.at_work or self._aligner.at_work:
+        waiting += self._filler.sockets
+        if self._filler.connecting or self._aligner.at_work:
             waiting.append(self._beside.woken)
         if any(link.outstanding and link.buffered for link in self.sender.links.values()):
             return readable(waiting, 0.0)

@@ -30,7 +30,7 @@ from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, RunState
 from mirror_core.wire.markers import Entry
 from tests.administering import as_admin, restore_rights, rights_of
-from tests.brokers import Pair, new_topic, produce
+from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.logs import assert_equal, bounds, transaction, transactional, write
 from tests.managed import managed
 from tests.mirroring import Mirrored, new_mirror, replicate
@@ -103,8 +103,7 @@ def test_a_marker_too_many_fails_the_partition_at_its_offset(pair: Pair, tmp_pat
     mirrored.copy()
     partition = Partition(topic, 0)
     with as_admin(pair.west) as client, client_connection(client, partition) as connection:
-        extra = Entry(mirrored.link.mirror.producer_id, 0, 1 << 3 | 1, (partition,))
-        assert set(MarkerLink(connection).write([extra]).values()) == {0}
+        append(MarkerLink(connection), Entry(mirrored.link.mirror.producer_id, 0, 1 << 3 | 1, (partition,)))
     produce(pair.east, topic, 5)
     assert "the log ends at 5, and should end at 4: a gap was filled by more markers" in failed(mirrored, topic)
 
@@ -120,8 +119,7 @@ def test_a_marker_too_many_among_nothing_but_markers_is_not_put_down_to_the_sour
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     with as_admin(pair.west) as client, client_connection(client, partition) as connection:
-        extra = Entry(mirrored.link.mirror.producer_id, 0, 4 << 3 | 2, (partition,))
-        assert set(MarkerLink(connection).write([extra]).values()) == {0}
+        append(MarkerLink(connection), Entry(mirrored.link.mirror.producer_id, 0, 4 << 3 | 2, (partition,)))
     if more:
         produce(pair.east, topic, more)
     assert "the log ends at 5, and should end at 4: a gap was filled by more markers" in failed(mirrored, topic)
@@ -145,23 +143,28 @@ def test_what_slips_in_behind_an_owners_marker_is_found_by_the_data_behind_it(
     for _ in range(3):
         transaction(producer, topic, 2, commit=True)
     mirrored = new_mirror(pair, tmp_path, topic)
-    real, answered = MarkerLink.write, []
+    ask, take, sent = MarkerLink.ask_markers, MarkerLink.codes, list[Entry]()
 
-    def write_and_intrude(link: MarkerLink, entries: Iterable[Entry]) -> Mapping[tuple[str, int], int]:
-        sent = list(entries)
-        answered.append(real(link, sent))
-        if len(answered) == 2:
+    def ask_and_note(link: MarkerLink, entries: Iterable[Entry]) -> None:
+        sent.extend(entries)
+        ask(link, sent[-1:])
+
+    def take_and_intrude(link: MarkerLink) -> Mapping[tuple[str, int], int] | None:
+        found = take(link)
+        if found is not None and len(sent) == 2:
             if intruder == "record":
                 produce(pair.west, topic, 1)
             else:
-                assert set(
-                    real(link, [sent[0]._replace(coordinator_epoch=sent[0].coordinator_epoch + 1)]).values()
-                ) == {0}
-        return answered[-1]
+                with monkeypatch.context() as plainly:
+                    plainly.setattr(MarkerLink, "ask_markers", ask)
+                    plainly.setattr(MarkerLink, "codes", take)
+                    append(link, sent[-1]._replace(coordinator_epoch=sent[-1].coordinator_epoch + 1))
+        return found
 
-    monkeypatch.setattr(MarkerLink, "write", write_and_intrude)
+    monkeypatch.setattr(MarkerLink, "ask_markers", ask_and_note)
+    monkeypatch.setattr(MarkerLink, "codes", take_and_intrude)
     assert reason in failed(mirrored, topic)
-    assert len(answered) == 2, "nothing was written behind what is wrong"
+    assert len(sent) == 2, "nothing was written behind what is wrong"
 
 
 def test_without_the_right_to_write_markers_the_grant_is_named(pair: Pair, tmp_path: Path) -> None:
@@ -177,6 +180,13 @@ def test_without_the_right_to_write_markers_the_grant_is_named(pair: Pair, tmp_p
         reason = failed(mirrored, topic)
     assert "may not write the markers that fill them" in reason
     assert f"kafka-acls --add --allow-principal User:{user} --operation ClusterAction --cluster" in reason
+
+
+def append(link: MarkerLink, marker: Entry) -> None:
+    link.ask_markers([marker])
+    codes = wait_until(link.codes, timeout_s=TIMEOUT_S, why="markers are answered")
+    assert codes is not None
+    assert set(codes.values()) == {0}
 
 
 def failed(mirrored: Mirrored, topic: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -34,10 +34,11 @@ class Cutter:
         self.limit = limit
         self.calls = self.cuts = 0
 
-    def __call__(self, link: MarkerLink, entries: Iterable[markers.Entry]) -> Mapping[tuple[str, int], int]:
+    def __call__(self, link: MarkerLink, entries: Iterable[markers.Entry]) -> None:
         self.calls += 1
         if self.cuts >= self.limit or self.calls % 3:
-            return WRITE(link, entries)
+            ASK(link, entries)
+            return
         self.cuts += 1
         link.connection.send([markers.encode(entries, link.connection.next_id(), CLIENT_ID)])
         if self.chance.random() < 0.5:
@@ -46,7 +47,7 @@ class Cutter:
         raise Unreachable("cut by the test")
 
 
-WRITE = MarkerLink.write
+ASK = MarkerLink.ask_markers
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -61,7 +62,7 @@ def test_no_marker_too_many_and_none_too_few_whatever_is_cut(
         # A committed one leaves a gap of one offset, an aborted one a wide gap.
         transaction(producer, topic, chance.choice([1, 3, 20]), commit=chance.random() < 0.6, partitions=chosen)
     cutter = Cutter(seed, CUTS)
-    monkeypatch.setattr(MarkerLink, "write", lambda link, entries: cutter(link, entries))
+    monkeypatch.setattr(MarkerLink, "ask_markers", lambda link, entries: cutter(link, entries))
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     assert cutter.cuts == CUTS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import partial
@@ -12,6 +13,7 @@ from typing import cast
 
 import pytest
 
+from mirror_core.copy import gap_round, ownership
 from mirror_core.copy.beside import Beside
 from mirror_core.copy.gap_markers import GapFiller
 from mirror_core.copy.partition import PartitionReplicator
@@ -20,7 +22,7 @@ from mirror_core.copy.words import Side
 from mirror_core.decide.position import Resume
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
-from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.connection import Connection, readable
 from mirror_core.model.copying import Assigned
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire.markers import API_KEY as MARKERS
@@ -45,6 +47,8 @@ class Broker:
         """Kinds of all requests."""
         self.holds: int | None = None
         self.go_on = threading.Event()
+        self.hung_up = threading.Event()
+        """Somebody has, of those that connected."""
         self.led = list[PartitionReplicator]()
 
     def serve(self) -> None:
@@ -56,6 +60,7 @@ class Broker:
             with connection:
                 while request := frame(connection):
                     self._answer(connection, request)
+            self.hung_up.set()
 
     def _answer(self, connection: socket.socket, request: bytes) -> None:
         kind, correlation = struct.unpack_from(">h", request)[0], request[4:8]
@@ -136,8 +141,14 @@ def well(brokers: dict[int, Broker]) -> PartitionReplicator:
     return waiting(brokers, WELL)
 
 
-def asked(broker: Broker, kind: int) -> None:
-    wait_until(lambda: kind in broker.asked, timeout_s=20, why=f"broker was not asked {kind}")
+def ask(filler: GapFiller, broker: Broker, kind: int) -> None:
+    """Fill what it leads, until it has been asked this."""
+
+    def asked() -> bool:
+        filler.fill(broker.led, FOREVER)
+        return kind in broker.asked
+
+    wait_until(asked, timeout_s=20, why=f"broker was not asked {kind}")
 
 
 LOG_ENDS = 2
@@ -162,8 +173,7 @@ def test_markers_count_and_are_owned_though_the_place_was_lost_meanwhile(
     filler: GapFiller, brokers: dict[int, Broker], hangs: PartitionReplicator
 ) -> None:
     brokers[HANGS].holds = MARKERS
-    filler.fill([hangs], FOREVER)
-    asked(brokers[HANGS], MARKERS)
+    ask(filler, brokers[HANGS], MARKERS)
     hangs.lose("the source has hung up")
     wait_until(lambda: hangs._clock() >= hangs.look_at, timeout_s=20, why="time stands still")
     assert not hangs.due(), "its log's end moves"
@@ -177,13 +187,11 @@ def test_nothing_is_sent_by_a_round_that_nobody_waits_for(
 ) -> None:
     """Another round may have begun: there would be two who fill the same gap."""
     brokers[HANGS].holds = LOG_ENDS
-    filler.fill([hangs], FOREVER)
-    asked(brokers[HANGS], LOG_ENDS)
-    (one,) = filler._rounds.values()
+    ask(filler, brokers[HANGS], LOG_ENDS)
     filler.give_up(0.0)
     assert "cluster west, broker 1: no answer to markers, or to where logs end, for" in lost[HANGS]
     brokers[HANGS].go_on.set()
-    assert one.ended.exception(20) is not None
+    assert brokers[HANGS].hung_up.wait(20)
     assert MARKERS not in brokers[HANGS].asked
     assert (hangs.beside, hangs.gaps.owned) == (False, True)
 
@@ -192,8 +200,7 @@ def test_what_a_round_has_sent_that_nobody_waits_for_is_nobodys(
     filler: GapFiller, brokers: dict[int, Broker], hangs: PartitionReplicator
 ) -> None:
     brokers[HANGS].holds = MARKERS
-    filler.fill([hangs], FOREVER)
-    asked(brokers[HANGS], MARKERS)
+    ask(filler, brokers[HANGS], MARKERS)
     filler.close()
     assert (hangs.beside, hangs.gaps.owned, hangs.gaps.newest >> 3) == (False, False, 2)
 
@@ -202,11 +209,9 @@ def test_a_broker_that_ends_a_round_without_an_answer_is_lost_with_words(
     filler: GapFiller, lost: dict[int, str], brokers: dict[int, Broker], hangs: PartitionReplicator
 ) -> None:
     brokers[HANGS].holds = MARKERS
-    filler.fill([hangs], FOREVER)
-    asked(brokers[HANGS], MARKERS)
+    ask(filler, brokers[HANGS], MARKERS)
     (one,) = filler._rounds.values()
-    assert one._link is not None
-    one._link.connection.cut()
+    one.link.connection.cut()
     wait_until(lambda: filler.fill([hangs], FOREVER) or lost, timeout_s=20, why="its end is not seen")
     assert "the broker closed the connection" in lost[HANGS]
     assert (hangs.beside, hangs.gaps.owned) == (False, False)
@@ -216,8 +221,73 @@ def test_the_end_waits_for_rounds_only_so_long(
     filler: GapFiller, brokers: dict[int, Broker], hangs: PartitionReplicator, well: PartitionReplicator
 ) -> None:
     brokers[HANGS].holds = MARKERS
-    filler.fill([hangs, well], FOREVER)
-    asked(brokers[HANGS], MARKERS)
-    asked(brokers[WELL], MARKERS)
+    ask(filler, brokers[HANGS], MARKERS)
+    brokers[WELL].holds = LOG_ENDS
+    ask(filler, brokers[WELL], LOG_ENDS)
+    brokers[WELL].go_on.set()
     filler.drain(0.5)
     assert (well.gap, hangs.beside) == (None, True)
+
+
+def test_who_comes_to_answers_late_looks_again_at_once_and_goes_on(
+    filler: GapFiller, brokers: dict[int, Broker], well: PartitionReplicator
+) -> None:
+    """What it has seen may be so no longer; and a task that is always busy would else never send anything."""
+    brokers[WELL].holds = LOG_ENDS
+    ask(filler, brokers[WELL], LOG_ENDS)
+    brokers[WELL].go_on.set()
+    for _ in range(20):
+        time.sleep(0.15)  # it copies meanwhile
+        if filler.fill([well], FOREVER):
+            break
+    assert (brokers[WELL].asked, well.gap) == ([LOG_ENDS, LOG_ENDS, MARKERS], None)
+
+
+def test_a_newcomer_does_not_act_on_an_answer_that_it_takes_late(
+    filler: GapFiller, brokers: dict[int, Broker], well: PartitionReplicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner may have gone on since."""
+    monkeypatch.setattr(gap_round, "turn", lambda epoch, wall_ms: 0)
+    monkeypatch.setattr(ownership, "QUIET_S", 0.0)
+    broker = brokers[WELL]
+    well.gaps.forget()
+    well.gaps.quiet(10, time.monotonic(), time.monotonic(), 0.0)  # it has looked before
+    well.source.readable_end = 11
+    broker.holds = LOG_ENDS
+    ask(filler, broker, LOG_ENDS)
+    time.sleep(0.15)  # it copies meanwhile
+    broker.go_on.set()
+    wait_until(lambda: readable(filler.sockets, 0.0), timeout_s=20, why="no answer comes")
+    wait_until(lambda: filler.fill([well], FOREVER), timeout_s=20, why="its round never ends")
+    assert broker.asked.index(MARKERS) > 1, "it looks again first"
+
+
+def test_a_machine_without_another_thread_is_told_of(
+    filler: GapFiller, hangs: PartitionReplicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(threads: Beside, work: Callable[[], object]) -> object:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Beside, "begin", begin)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            filler.fill([hangs], FOREVER)
+    filler.give_up(0.0)
+    filler.drain(0.0)
+    assert not hangs.beside
+
+
+def test_a_connection_that_is_long_in_coming_is_not_waited_for(
+    filler: GapFiller, lost: dict[int, str], brokers: dict[int, Broker], hangs: PartitionReplicator
+) -> None:
+    """It may come all the same, and is closed."""
+    may_come = threading.Event()
+    connect = filler._connect(HANGS)
+    filler._connect = lambda broker: lambda: connect() if may_come.wait(60) else pytest.fail("not waited for")
+    filler.fill([hangs], FOREVER)
+    assert (filler.connecting, hangs.beside) == (True, False)
+    filler.give_up(0.0)
+    assert "cluster west, broker 1: no answer on a new connection for" in lost[HANGS]
+    may_come.set()
+    assert brokers[HANGS].hung_up.wait(20)
+    assert brokers[HANGS].asked == []
