@@ -173,7 +173,11 @@ class GapFiller:
                 self._lost(broker, f"{where} {broker}: no answer on a new connection for {took}")
 
     def drain(self, limit_s: float) -> None:
-        """Wait for rounds under way, so long at most, and take in what has come of them."""
+        """Wait for rounds under way, so long at most, and take in what has come of them. None begins any more, so new
+        connections are dropped."""
+        for opening in self._opening.values():
+            _leave(opening)
+        self._opening = {}
         end = time.monotonic() + limit_s
         while self._rounds and readable(self.sockets, max(0.0, end - time.monotonic())):
             self._take_in()

@@ -125,7 +125,9 @@ class MarkerLink:
         return frame
 
     def _measure(self) -> None:
-        way = _Way(self._nothing_at - self._asked_at, time.monotonic() - self._asked_at)
-        self._late = way.most_s - way.least_s > _FRESH_S
+        # Whoever stood still while he sent the question has seen nothing of how long the answer took.
+        way = _Way(self._nothing_at - self._sent_at, time.monotonic() - self._asked_at)
+        # Of a broker that is further away than we wait for, more is known than what a turn leaves open.
+        self._late = way.most_s - way.least_s > max(_FRESH_S, way.least_s)
         if not self._late:
             self._ways.append(way)

@@ -145,11 +145,16 @@ def ends_of(pair: Pair, topic: str) -> dict[Partition, Offset]:
 
 
 def at_rest(mirrored: Mirrored, topic: str) -> tuple[Plan, Plan, dict[Partition, Offset]] | None:
-    """Two plans, and where the destination ended before, between and behind them; None: something arrived."""
-    before = ends_of(mirrored.pair, topic)
+    """Two plans, and where the destination ended before, between and behind them; None: something arrived, records or
+    what the data plane had seen last."""
+    before, seen = ends_of(mirrored.pair, topic), last_seen_ms(mirrored)
     first, between = unplanned(mirrored), ends_of(mirrored.pair, topic)
     later, behind = unplanned(mirrored), ends_of(mirrored.pair, topic)
-    return (first, later, before) if before == between == behind else None
+    return (first, later, before) if before == between == behind and seen == last_seen_ms(mirrored) else None
+
+
+def last_seen_ms(mirrored: Mirrored) -> int:
+    return mirrored.state.sightings[mirrored.name].at_ms
 
 
 def unplanned(mirrored: Mirrored) -> Plan:

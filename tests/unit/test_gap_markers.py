@@ -291,3 +291,17 @@ def test_a_connection_that_is_long_in_coming_is_not_waited_for(
     may_come.set()
     assert brokers[HANGS].hung_up.wait(20)
     assert brokers[HANGS].asked == []
+
+
+def test_a_connection_that_was_just_opened_when_the_task_ends_loses_nobodys_place(
+    filler: GapFiller, lost: dict[int, str], hangs: PartitionReplicator
+) -> None:
+    """The first gap of an epoch at this broker, in its last moments."""
+    filler.fill([hangs], FOREVER)
+    opened = filler._opening[HANGS].ended
+    assert opened.result(20)
+    filler.drain(1.0)
+    filler.give_up(0.0)
+    assert lost == {}, "it has answered, and nothing was sent"
+    assert (hangs.state, hangs.answered) == (State.READY, True)
+    wait_until(lambda: opened.result().sock.fileno() < 0, timeout_s=20, why="it is closed")

@@ -215,3 +215,43 @@ def test_a_part_of_a_tls_record_is_waited_for_by_nobody(tmp_path: Path) -> None:
                 theirs.sendall(bytes([byte]))
             assert bytes(arriving.take() or b"") == b"hello"
             assert tls.gettimeout() == LIMIT_S
+
+
+def test_an_owner_learns_the_way_to_a_slow_broker_though_its_task_is_busy(
+    wire: Wire, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers after 0.7 s; the loop glances every 0.15 s."""
+    answer_at = 0.0
+
+    def pass_by(seconds: float) -> None:
+        nonlocal answer_at
+        clock.now += seconds
+        if answer_at and clock.now >= answer_at:
+            answer_at = 0.0
+            wire.broker.sendall(wire.answer)
+
+    monkeypatch.setattr(marking, "readable", lambda _, limit_s: pass_by(limit_s))
+    for _ in range(3):
+        asked = clock.now
+        wire.link.ask_ends([ONE])
+        answer_at = asked + 0.7
+        while wire.link.ends() is None:
+            pass_by(0.15)
+        if not wire.link.stale(clock.now - asked):
+            return
+    pytest.fail("after three looks nothing may be acted upon")
+
+
+def test_a_pause_while_a_question_is_sent_is_no_way(wire: Wire, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes have left, the machine stands still for 3 s, and the answer has lain here."""
+    send = wire.link.connection.send
+
+    def slept(parts: list[bytes]) -> None:
+        send(parts)
+        wire.broker.sendall(wire.answer)
+        clock.now += 3.0
+
+    monkeypatch.setattr(wire.link.connection, "send", slept)
+    wire.link.ask_ends([ONE])
+    assert wire.link.ends() == ENDS_AT_7
+    assert wire.link.stale(3.0), "it has lain here for 3 s"
