@@ -1,4 +1,5 @@
-"""Change a mirror: pause, resume, stop or throttle it, recover its FAILED partitions, or abort its run.
+"""Change a mirror: pause, resume, stop or throttle it, recover its FAILED partitions, abort its run, or say that an
+unplanned run may leave behind what it has stopped for, and go on with it (`leave_behind`).
 
 Mirrorbook refuses an action that is not safe now: the task is red and lists every reason. A recovery that deletes or
 forgets something shows that first, and does exactly what was approved.
@@ -15,7 +16,7 @@ from mirrorbook_airflow.params import mirror
 
 with DAG(
     "mirror_control",
-    description="Pause, resume, stop or throttle a mirror; recover FAILED partitions; abort a run",
+    description="Pause, resume, stop or throttle a mirror; recover FAILED partitions; abort or unblock a run",
     doc_md=__doc__,
     schedule=None,
     start_date=datetime(2026, 1, 1),
@@ -34,7 +35,8 @@ with DAG(
         "take_over": Param(
             False,
             type="boolean",
-            description_md="`abort`: also while somebody conducts the run. Their process stops at its next write",
+            description_md="`abort`, `leave_behind`: also while somebody conducts the run. "
+            "Their process stops at its next write",
         ),
         "topics": Param(
             [],

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from mirror_core.mirrors.recovery_plan import RecoveryPlan
+    from mirror_core.model.run import Run
     from mirror_core.state.link import Link
+    from mirror_core.state.records import State
 
 
 SHOW: Final = "show"
@@ -105,20 +107,39 @@ def _throttle(link: Link, context: Context) -> str:
 
 
 def _abort(link: Link, context: Context) -> str:
-    """Refused while somebody conducts the run, unless it is taken from them: they learn so at their next write."""
+    run, _, engine = _taken_over(link, context, "abort")
+    ended = engine.abort(run.id)
+    return f"run {run.id} is {ended.state}. {ended.note}".strip()
+
+
+def _leave_behind(link: Link, context: Context) -> str:
+    """And go on with the run: what it waits for is a person's word."""
+    from mirror_core.state.turning import turned
+
+    run, state, engine = _taken_over(link, context, "leave_behind")
+    if run.plan.kind is not RunKind.FAILOVER:
+        raise BadRequest(f"run {run.id} is a {run.plan.kind}: only a failover leaves anything behind")
+    if not turned(state, run):  # an attempt before this one, whose process was killed, has gone on by the word
+        engine.leave_behind(run.id)
+    ended = engine.drive(run.id)
+    return f"run {run.id} is {ended.state}. {ended.note}".strip()
+
+
+def _taken_over(link: Link, context: Context, action: str) -> tuple[Run, State, Any]:
+    """The run that holds the mirror, and its engine. Refused while somebody conducts it, unless it is taken from them:
+    they learn so at their next write."""
     from mirror_core.runbook.failback import Failback
     from mirror_core.runbook.failover import Failover
 
     _, state = find_mirror(link.mirror.name)
     run = state.active_run(link.mirror.name)
     if run is None:
-        raise BadRequest(f"mirror {link.mirror.name}: no run holds it: there is nothing to give up")
+        raise BadRequest(f"mirror {link.mirror.name}: no run holds it: there is nothing to {action}")
     make: Any = Failover if run.plan.kind is RunKind.FAILOVER else Failback
     engine = make(link, services(link.config.path, (), ""), started_by=conductor(context))
     if not context["params"]["take_over"]:
-        engine.refuse_conducted(run.id, f"run {run.id}: abort", take_over=True)
-    ended = engine.abort(run.id)
-    return f"run {run.id} is {ended.state}. {ended.note}".strip()
+        engine.refuse_conducted(run.id, f"run {run.id}: {action}", take_over=True)
+    return run, state, engine
 
 
 def _deletes(context: Context) -> bool:
@@ -171,6 +192,7 @@ ACTIONS: Final[Mapping[str, Callable[[Link, Context], str]]] = MappingProxyType(
         "throttle": _throttle,
         "recover": _recover,
         "abort": _abort,
+        "leave_behind": _leave_behind,
     }
 )
 """By the name that the form shows."""

@@ -13,7 +13,7 @@ from mirror_core.decide.failover import Decision
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.set_runs import Joint, Standing
 from mirror_core.runbook.sets import Together
@@ -95,6 +95,35 @@ def test_a_run_is_taken_from_whoever_conducts_it_only_by_a_word_of_its_own(
     monkeypatch.setattr(Failover, "abort", lambda self, run_id: replace(RUN, state=RunState.ABORTED, note="by a form"))
     context["params"]["take_over"] = True
     assert "by a form" in str(abort.execute(context))
+
+
+@pytest.mark.parametrize(("begun", "words"), [(False, ["word", "driven"]), (True, ["driven"])])
+def test_a_form_gives_the_word_that_a_run_waits_for_and_goes_on_with_it(
+    monkeypatch: pytest.MonkeyPatch, begun: bool, words: list[str]
+) -> None:
+    """Also in the task's next attempt, when the first one has gone on by the word and was killed."""
+    from mirrorbook_airflow import controlling
+
+    state, run = State(), replace(RUN, plan=replace(RUN.plan, mode=Mode.UNPLANNED), state=RunState.RUNNING)
+    state.put(run)
+    if begun:
+        state.put(StepRecord(run=run.id, step="promote", state=StepState.DONE, attempt=1, started_ms=0))
+    done = list[str]()
+    monkeypatch.setattr(controlling, "find_mirror", lambda name: (LINK, state))
+    monkeypatch.setattr(controlling, "services", lambda path, steps, master: None)
+    monkeypatch.setattr(Failover, "refuse_conducted", lambda self, run_id, title, **known: done.append("asked"))
+    monkeypatch.setattr(Failover, "leave_behind", lambda self, run_id: done.append("word"))
+
+    def drive(self: Failover, run_id: str) -> Run:
+        done.append("driven")
+        return replace(run, state=RunState.DONE)
+
+    monkeypatch.setattr(Failover, "drive", drive)
+    control = controlling.ControlMirror(task_id="control", mirror=LINK.mirror.name)
+    dag_run = SimpleNamespace(dag_id="mirror_control", run_id="r1")
+    context: Any = {"params": {"action": "leave_behind", "take_over": False}, "dag_run": dag_run}
+    assert "is DONE" in str(control.execute(context))
+    assert done == ["asked", *words]
 
 
 class Begun(Exception):
