@@ -39,8 +39,8 @@ def kept(mirror: MirrorName, source: ClusterName) -> str:
     """Why a run that waits for the word is not given up while its source is silent again: a new run would not ask."""
     return (
         f"kept: {source} answered when the run was about to promote, and it is silent now. `mirrorbook failover resume "
-        f"{mirror} --leave-behind`, or action leave_behind of DAG mirror_control, goes on: what was not copied stays "
-        f"on {source} only. If {source} comes back, `mirrorbook failover abort {mirror}`, or action abort of DAG "
+        f"{mirror} --leave-behind` goes on, and so does action leave_behind of DAG mirror_control: what was not copied "
+        f"stays on {source} only. If {source} comes back, `mirrorbook failover abort {mirror}`, or action abort of DAG "
         "mirror_control, loses nothing"
     )
 

@@ -137,7 +137,7 @@ def test_who_sleeps_between_the_last_look_and_the_first_right_looks_again(
     assert mirrored.failover.abort(run).state is RunState.ABORTED
 
 
-@pytest.mark.parametrize("by_a_word", [False, True])
+@pytest.mark.parametrize("by_a_word", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_fenced_or_by_a_word(
     pair: Pair, tmp_path: Path, by_a_word: bool
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_copy_or_a_certificate_that_was_changed_is_found_and_the_command_does_
     assert f"error: run {run.id}: certificate {name} is not as it was written" in said.stderr
 
 
+@pytest.mark.slow
 def test_certificates_that_are_not_reached_from_here_are_said_and_make_no_run_red(pair: Pair, tmp_path: Path) -> None:
     made = copied(pair, tmp_path, content(100))
     shutil.rmtree(made.receipts.path)
