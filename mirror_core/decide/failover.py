@@ -247,6 +247,8 @@ def _source_reasons(view: View, seen: SourceView) -> Iterator[str]:
             f"source {name} is cluster {seen.cluster_id}, the mirror was made from {view.mirror.source_id}: "
             "correct mirrorbook.yaml"
         )
+    if seen.shuts_out:
+        yield f"the fence would shut out more than writers on {name}: {seen.shuts_out}"
     if seen.hidden.topics:
         yield seen.hidden.why
     for topic, known in sorted(seen.topics.items()):

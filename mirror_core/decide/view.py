@@ -77,6 +77,8 @@ class SourceView:
     hidden: Hidden = NOTHING_HIDDEN
     reappeared: str = ""
     """What people are told of denials that were lifted and stand there again."""
+    shuts_out: str = ""
+    """Why a fence would shut out readers, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

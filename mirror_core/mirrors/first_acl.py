@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from mirror_core.decide.view import some
 from mirror_core.kafka.acls import Acls, AuthorizerOff
 from mirror_core.kafka.admission import Admission, Named, admissions
 from mirror_core.kafka.client import ClusterClient
@@ -13,6 +14,7 @@ from mirror_core.model.errors import MirrorError, RemoteFault
 from mirror_core.rights.first_acl import (
     AUTHORIZER,
     KAFKAS_OWN,
+    REFUSED,
     SETTING,
     SUPER_USERS,
     FirstAcl,
@@ -21,6 +23,7 @@ from mirror_core.rights.first_acl import (
     ShutsOut,
     Trial,
     Unheard,
+    bare_topics,
     first_acl,
     trials,
     without_acl,
@@ -53,6 +56,16 @@ def look(control: ClusterClient, data: ClusterClient, acls: Acls | AuthorizerOff
             known[Trial(user, Resource.CLUSTER, CLUSTER_NAME, others=on_cluster)] = False
         said.append(_heard(broker, answer.settings, known))
     return first_acl(acls.entries, said)
+
+
+def fence_shuts_out(control: ClusterClient, acls: Acls | AuthorizerOff, topics: Iterable[str]) -> str:
+    """What a plan says where a fence would be the first ACL on some of these topics, and shut out their readers, too;
+    empty: it would not, or nobody can tell."""
+    if isinstance(acls, AuthorizerOff) or not (bare := bare_topics(topics, acls.entries)):
+        return ""
+    with ClusterClient(control.config, Principal.DATA, timeout_s=control.timeout_s) as data:
+        found = look(control, data, acls)
+    return f"{some(bare)} have no ACL, and {found.words}" if found.answer in REFUSED else ""
 
 
 def _by_data(data: ClusterClient, entries: frozenset[Acl]) -> Mapping[int, Mapping[Trial, bool]]:

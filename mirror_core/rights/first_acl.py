@@ -7,7 +7,7 @@ value (DescribeConfigs shows no value of what is the authorizer's own), so what 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -119,6 +119,14 @@ class FirstAcl:
 def without_acl(entries: Collection[Acl]) -> tuple[Resource, ...]:
     """Kinds of which a resource may have no ACL, since there is none on `*`."""
     return tuple(kind for kind in _KINDS if not any(a.resource is kind and _speaks_of_all(a) for a in entries))
+
+
+def bare_topics(topics: Iterable[str], entries: Collection[Acl]) -> tuple[str, ...]:
+    """Those that no ACL speaks of."""
+    there = [acl for acl in entries if acl.resource is Resource.TOPIC]
+    named = {acl.name for acl in there if acl.pattern is not Pattern.PREFIXED}
+    prefixes = tuple(acl.name for acl in there if acl.pattern is Pattern.PREFIXED)
+    return tuple(t for t in sorted(topics) if not ({t, "*"} & named or t.startswith(prefixes)))
 
 
 def trials(entries: Collection[Acl], user: str) -> frozenset[Trial]:

@@ -27,6 +27,7 @@ from mirror_core.kafka.leaderless import offsets_by_two
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.kafka.users import scram_users
+from mirror_core.mirrors.first_acl import fence_shuts_out
 from mirror_core.mirrors.reappeared import reappeared_on
 from mirror_core.model.acl import Acl
 from mirror_core.model.clock import now_ms
@@ -74,7 +75,10 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True, condu
     partitions = tuple(healthy(statuses))
     positions_read = threading.Event()
     destination = Ask(lambda: _look_at_destination(link, state, positions_read, offsets=offsets))
-    source = Ask(lambda: _look_at_source(link, state, partitions, positions_read, destination, offsets=offsets))
+    fences = offsets and mode is Mode.PLANNED
+    source = Ask(
+        lambda: _look_at_source(link, state, partitions, positions_read, destination, offsets=offsets, fences=fences)
+    )
     users = [Ask(partial(_users, side)) for side in (link.source, link.destination)] if offsets else []
     beside = list[tuple[Mirror, frozenset[str]]]()
     thirds = [Ask(partial(look_beside, link, {p.topic for p in statuses}, beside))] if offsets else []
@@ -224,6 +228,7 @@ def _look_at_source(
     destination: Ask[DestinationView],
     *,
     offsets: bool,
+    fences: bool,
 ) -> SourceView:
     mirror = link.mirror
     with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as client:
@@ -257,6 +262,7 @@ def _look_at_source(
             state_writers=_state_writers(link, acls),
             hidden=hidden,
             reappeared=warned(reappeared_on(link, state, mirror.source, held), mirror, mirror.source),
+            shuts_out=fence_shuts_out(client, acls, topics) if fences else "",
         )
 
 

@@ -173,6 +173,30 @@ def test_an_acl_for_everybody_on_everything_shuts_nobody_out(bare: Pair) -> None
     assert said_by(west, *named).named == dict.fromkeys(named, True)
 
 
+def test_a_mirror_that_was_created_before_is_not_failed_over_where_its_fence_would_shut_readers_out(
+    open_pair: Pair, tmp_path: Path
+) -> None:
+    """Somebody has removed the ACLs on `*` since."""
+    topic = new_topic(open_pair.east)
+    produce(open_pair.east, topic, 5)
+    mirrored = new_mirror(open_pair, tmp_path, topic)
+    mirrored.copy()
+    assert mirrored.failover.decide().reasons == ()
+    before = rights_of(open_pair.east)
+    try:
+        restore_rights(open_pair.east, frozenset(a for a in before if a.resource is not Resource.TOPIC))
+        found = mirrored.failover.decide().reasons
+        said = mirrorbook("failover", "run", mirrored.name, "--yes", "--config", str(open_pair.config_path))
+        left = rights_of(open_pair.east)
+    finally:
+        restore_rights(open_pair.east, before)
+    assert len(found) == 1
+    assert found[0].startswith(f"the fence would shut out more than writers on east: {topic} have no ACL, and a first")
+    assert (said.returncode, "the fence would shut out more than writers" in said.stderr) == (3, True), said
+    assert not any(a.name == topic for a in left), "nothing is fenced"
+    assert mirrored.failover.decide(Mode.UNPLANNED).reasons == ()
+
+
 def test_where_everything_has_an_acl_mirrors_are_created_whatever_the_setting(open_pair: Pair) -> None:
     """With the rights of the documentation: they are on `*`, so that nobody lives on the default any more."""
     topic = new_topic(open_pair.east)

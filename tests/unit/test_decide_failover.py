@@ -146,6 +146,12 @@ def test_a_topic_that_may_not_be_seen_is_none_that_is_gone(view: View) -> None:
     assert (decision.reasons, decision.scope.names) == (("mirror may not DESCRIBE orders",), ("orders",))
 
 
+def test_a_fence_that_would_shut_readers_out_is_not_put_up(view: View) -> None:
+    open_to_all = replace(view, source=replace(source_of(view), shuts_out="orders have no ACL"))
+    assert "the fence would shut out more than writers on east: orders have no ACL" in reasons_of(open_to_all)
+    assert decide(replace(open_to_all, mode=Mode.UNPLANNED)).reasons == ()
+
+
 def test_a_topic_that_is_hidden_over_there_does_not_keep_the_others_from_an_unplanned_failover(view: View) -> None:
     hidden, paid = Hidden(frozenset({"paid"}), "mirror may not DESCRIBE paid"), Partition("paid", 0)
     assert isinstance(view.destination, DestinationView)

@@ -18,6 +18,7 @@ from mirror_core.rights.first_acl import (
     ShutsOut,
     Trial,
     Unheard,
+    bare_topics,
     first_acl,
     trials,
     without_acl,
@@ -207,3 +208,17 @@ def test_what_another_user_may_proves_nothing_about_this_one() -> None:
 def test_the_advice_names_all_that_lacks_an_acl() -> None:
     advice = first_acl((), [YES]).advice
     assert "an ACL on `*` of topics, `*` of groups, `*` of transactional ids and on the cluster. Or leave" in advice
+
+
+@pytest.mark.parametrize(
+    ("entries", "bare"),
+    [
+        ((), ("orders", "paid")),
+        ((acl(Resource.TOPIC, "orders"),), ("paid",)),
+        ((acl(Resource.TOPIC, "or", pattern=Pattern.PREFIXED), acl(Resource.GROUP, "paid")), ("paid",)),
+        ((acl(Resource.TOPIC, "", pattern=Pattern.PREFIXED),), ()),
+        ((acl(Resource.TOPIC, "*"),), ()),
+    ],
+)
+def test_topics_that_no_acl_speaks_of(entries: tuple[Acl, ...], bare: tuple[str, ...]) -> None:
+    assert bare_topics(["paid", "orders"], entries) == bare
