@@ -24,7 +24,7 @@ from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.metrics import Exposition
 from mirror_core.dataplane.results import Summary, raise_if_failed
 from mirror_core.dataplane.runner import Runner
-from mirror_core.evidence.folders import is_url, local_folder
+from mirror_core.evidence.folders import is_url, local_folder, refuse_password
 from mirror_core.mirrors.background import BackgroundProof
 from mirror_core.model.documents import Document, prints
 from mirror_core.model.errors import BadRequest
@@ -111,6 +111,7 @@ def replicate_command(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    refuse_password(receipts)
     folder = receipts if is_url(receipts) and runner == "spark" else local_folder(receipts).where
     if len(names) > 1:
         if until_caught_up or as_json:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.files import check_writable, writing
+from mirror_core.model.files import PASSWORD_APART, check_writable, holds_password, writing
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HIDDEN: Final = ("_", ".")
@@ -46,8 +46,15 @@ def is_url(place: str) -> bool:
     return found is not None and found[1].lower() != "file"
 
 
+def refuse_password(place: str) -> None:
+    """BadRequest for a URL that holds one."""
+    if holds_password(place):
+        raise BadRequest(f"the URL of a folder {PASSWORD_APART}")
+
+
 def local_folder(place: str, *, private: bool = False) -> LocalFolder:
     """BadRequest when it is not of this machine."""
+    refuse_password(place)
     if is_url(place):
         raise BadRequest(f"{place}: only Spark reaches this file system: use --runner spark, or give a folder here")
     return LocalFolder(Path(place.removeprefix("file://")).absolute(), private=private)

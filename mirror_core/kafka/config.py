@@ -18,6 +18,7 @@ import yaml
 from mirror_core.kafka.property_names import check_names
 from mirror_core.kafka.subject import NoSubject, subject_of
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.files import PASSWORD_APART, holds_password
 from mirror_core.model.hooks import Hook
 from mirror_core.model.mirror_sections import MirrorSections, mirror_sections, of_mirror
 from mirror_core.model.mirror_set import MirrorSet, sets_of
@@ -201,6 +202,8 @@ def _evidence(path: Path, section: object) -> dict[str, Any]:
         if not isinstance(named, str) or not named:
             what = "the path of a file" if key == "signing_key" else "a folder or a URL"
             raise BadRequest(f"{path}: evidence.{key}: must be {what}")
+        if holds_password(named):
+            raise BadRequest(f"{path}: evidence.{key}: its URL {PASSWORD_APART}")
     key, copy = section.get("signing_key"), section.get("copy_to")
     return {
         "signing_key": None if key is None else path.parent / key,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,19 @@ from typing import Final
 
 from mirror_core.model.errors import MirrorError
 
+_WITH_PASSWORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#:]*:(?!\d+/)[^?#]*@")
+"""Slashes are common in keys of object stores; a number before the first slash is a port."""
+PASSWORD_APART: Final = (
+    "holds a password, which logs and reports would tell: give that to the file system itself, such as by "
+    "spark.hadoop.fs.s3a.secret.key, or to Airflow's connection, and the URL without it"
+)
 ROOM: Final = 32 * 1024 * 1024
 """More than the report of a comparison of 50,000 partitions."""
+
+
+def holds_password(place: str) -> bool:
+    """Whether it is a URL whose user has one."""
+    return _WITH_PASSWORD.match(place) is not None
 
 
 class Unwritable(MirrorError):

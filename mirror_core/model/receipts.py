@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from mirror_core.model.files import holds_password
 from mirror_core.model.names import MirrorName
-
-_WITH_PASSWORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#:]*:(?!\d+/)[^?#]*@")
-"""A URL whose user has one. Slashes are common in keys of object stores; a number before the first slash is a port."""
 
 
 class Kept(NamedTuple):
@@ -40,7 +37,7 @@ class ReceiptsHead:
     holds a password never is, also where an older version has told it."""
 
     def __post_init__(self) -> None:
-        if _WITH_PASSWORD.match(self.where):
+        if holds_password(self.where):
             object.__setattr__(self, "where", "")
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 
-from mirror_core.evidence.folders import Folder, is_url, local_folder
+from mirror_core.evidence.folders import Folder, is_url, local_folder, refuse_password
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import Unwritable
 from mirror_core.spark.session import context, first_line
@@ -37,6 +37,7 @@ class HadoopFolder:
     """
 
     def __init__(self, context: SparkContext, url: str, *, private: bool = False) -> None:
+        refuse_password(url)
         self.where = url.rstrip("/")
         self._private = private
         gateway: Any = context._gateway

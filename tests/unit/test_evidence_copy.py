@@ -136,6 +136,9 @@ def test_where_copies_go_is_a_folder_beside_the_file_or_a_url(tmp_path: Path) ->
     assert configured(tmp_path, {"copy_to": "/there"}).evidence_copy == "/there"
     both = configured(tmp_path, {"copy_to": "s3a://bucket/evidence", "signing_key": "key.pem"})
     assert (both.evidence_copy, both.signing_key) == ("s3a://bucket/evidence", tmp_path / "key.pem")
+    with pytest.raises(BadRequest, match=r"evidence\.copy_to: its URL holds a password") as refused:
+        configured(tmp_path, {"copy_to": "s3a://key:hun/ter2@bucket/evidence"})
+    assert "ter2" not in str(refused.value)
     for wrong in ({"copy_to": ""}, {"copy_to": ["a"]}, {"copy": "a"}, "s3a://bucket"):
         with pytest.raises(BadRequest, match="evidence"):
             configured(tmp_path, wrong)

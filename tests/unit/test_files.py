@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from mirror_core.evidence import receipts
-from mirror_core.evidence.folders import LocalFolder
+from mirror_core.evidence.folders import LocalFolder, local_folder
 from mirror_core.evidence.parity_report import write_report
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.model.copying import Receipt
-from mirror_core.model.errors import MirrorError
+from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.files import Unwritable, check_writable, writing
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -32,6 +32,12 @@ def taken(tmp_path: Path) -> Path:
     path = tmp_path / "taken"
     path.write_text("a file", encoding="utf-8")
     return path
+
+
+def test_a_url_that_holds_a_password_is_refused_and_not_shown() -> None:
+    with pytest.raises(BadRequest, match="holds a password") as refused:
+        local_folder("s3a://key:hunter2@bucket/receipts")
+    assert "hunter2" not in str(refused.value)
 
 
 def test_what_where_why_and_what_to_do_are_said(taken: Path) -> None:
