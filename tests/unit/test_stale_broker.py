@@ -281,7 +281,7 @@ def test_nor_does_a_look_at_the_source(
     monkeypatch.setattr(observe, "observed_groups", lambda *a, **k: Groups())
     read: Any = SimpleNamespace(while_waiting=lambda *a: None)
     link = replace(LINK, mirror=replace(LINK.mirror, topics=(P.topic,)))
-    seen = observe._look_at_source(link, State(), (P,), threading.Event(), read, offsets=False)
+    seen = observe._look_at_source(link, State(), (P,), threading.Event(), read, offsets=False, fences=False)
     assert (seen.stable_ends, seen.leaderless) == ({P: OFFSET}, ())
 
 
