@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from mirror_core.decide.steps import names
+from mirror_core.model.acl import AclPurpose
 from mirror_core.model.run import Mode, RunKind, RunState
-from tests.explored.world import ACLS, File, Proc, Rec, Run, World, fence_of, source
+from tests.explored.world import ACLS, EAST, LEDGER, WEST, File, Proc, Rec, Run, World, fence_of, source
 
 FORGOTTEN = 99
 """A run that is over, and that nobody asks about any more."""
@@ -27,7 +28,7 @@ def canonical(world: World) -> World:
     def number(link: int, run: int) -> int:
         return numbers[link].get(run, FORGOTTEN) if run else 0
 
-    recs = [_renumbered(link, rec, number) for link, rec in enumerate(world.recs)]
+    recs = [_renumbered(link, rec._replace(lifted=_told(world, rec)), number) for link, rec in enumerate(world.recs)]
     files = tuple(f and f._replace(run=number(link, f.run)) for link, f in enumerate(world.files))
     dag = world.dag
     if dag is not None:
@@ -47,6 +48,20 @@ def _needed(world: World, link: int) -> File | None:
     if any((r.id, r.kind) == (file.run, file.kind) and r.state in _RUNNING for r in world.recs[link].runs):
         return file
     return file if fence_of(link) in ACLS.values(world.acls[source(link)]) else None
+
+
+def _told(world: World, rec: Rec) -> int:
+    """What was lifted, as far as it stands somewhere, or is about to. What is in the ledger again is remembered again
+    when that lifts it; but it may have been carried to the other side before."""
+    if not rec.lifted:
+        return 0
+    mask = world.acls[EAST] | world.acls[WEST]
+    for proc in world.procs:
+        mask |= proc.mask
+    there, ledger = ACLS.values(mask), LEDGER.values(rec.ledger)
+    carried = {e.acl for e in ledger if e.purpose in (AclPurpose.STAGED, AclPurpose.PROMOTED)}
+    lifted = LEDGER.values(rec.lifted)
+    return LEDGER.mask(e for e in lifted if e.acl in carried or (e.acl in there and e not in ledger))
 
 
 def _unslotted(proc: Proc) -> tuple[object, ...]:

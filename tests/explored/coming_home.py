@@ -161,18 +161,20 @@ def _remembered(world: World, link: int) -> World:
     cluster, other = destination(link), link ^ 1
     log, theirs = Log(state_on(world, cluster)), state_on(world, destination(other))
     ledger.remember_there_too(log, name_of(link), theirs, CLUSTERS[cluster], [topic_of(link)])
-    return put(world, link, ledger=_ledger(log, link))
+    return _read_off(world, log, link)
 
 
-def _ledger(log: Log, link: int) -> int:
-    return LEDGER.mask(log.state.ledger_of(name_of(link)))
+def _read_off(world: World, log: Log, link: int) -> World:
+    name = name_of(link)
+    lifted = (one.entry for one in log.state.lifted.values() if one.entry.mirror == name)
+    return put(world, link, ledger=LEDGER.mask(log.state.ledger_of(name)), lifted=LEDGER.mask(lifted))
 
 
 def _lifted(world: World, link: int) -> World:
     """Demotions on the mirror's source that the other direction's promotion has lifted."""
     log, theirs = Log(state_on(world, destination(link))), state_on(world, source(link))
     lifting.forget_lifted(link_of(link), log, theirs)
-    return put(world, link, ledger=_ledger(log, link))
+    return _read_off(world, log, link)
 
 
 @act("create_reverse.put")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 from mirror_core.decide import access, failover, promotion, standing, verbs
 from mirror_core.decide.filters import Filter
 from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View
+from mirror_core.kafka.config import Principal
+from mirror_core.mirrors import reappeared
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode
@@ -40,14 +42,16 @@ from tests.explored.world import (
     topic_of,
 )
 
+_USERS: Final = dict(zip(Principal, (name.removeprefix("User:") for name in sorted(OWN)), strict=True))
 
-def link_of(link: int) -> Any:
+
+def link_of(link: int, desired: Desired = Desired.STARTED) -> Any:
     """As much of a link as decisions read."""
     ends = {
-        end: SimpleNamespace(name=CLUSTERS[at])
+        end: SimpleNamespace(name=CLUSTERS[at], user=_USERS.get)
         for end, at in (("source", source(link)), ("destination", destination(link)))
     }
-    return SimpleNamespace(mirror=mirror_of(link, Desired.STARTED), **ends)
+    return SimpleNamespace(mirror=mirror_of(link, desired), **ends)
 
 
 def active(rec: Rec) -> Run | None:
@@ -204,6 +208,22 @@ def remembered(world: World, cluster: int) -> frozenset[Acl]:
 @cached
 def _remembered(cluster: int, ledgers: tuple[int, ...]) -> frozenset[Acl]:
     return frozenset(e.acl for mask in ledgers for e in LEDGER.values(mask) if e.cluster == CLUSTERS[cluster])
+
+
+def primary(world: World, topic: int) -> int:
+    """Where applications write, as people are told: not on a cluster that was failed away from."""
+    debt = world.recs[2 * topic].debt
+    return destination(2 * topic) if standing.failed_over(debt and debt_of(2 * topic, debt)) else source(2 * topic)
+
+
+def named(world: World, link: int, cluster: int) -> frozenset[Acl]:
+    """Denials that `mirror describe` says were lifted and stand again."""
+    rec = world.recs[link]
+    if not (rec.lifted and rec.desired and world.up[cluster] and world.up[destination(link)]):
+        return frozenset()
+    state, held = state_on(world, destination(link)), ACLS.values(world.acls[cluster])
+    found = reappeared.reappeared_on(link_of(link, rec.desired), state, CLUSTERS[cluster], held)
+    return frozenset(one.entry.acl for one in found)
 
 
 def synced(world: World, link: int) -> int:

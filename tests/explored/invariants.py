@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from mirror_core.decide import standing
 from mirror_core.decide.steps import names, point_of_no_return, turned
-from mirror_core.model.acl import Permission
+from mirror_core.model.acl import Acl, Permission
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode, RunKind
 from tests.explored import watching
-from tests.explored.deciding import active, remembered, writers
+from tests.explored.deciding import active, named, remembered, writers
 from tests.explored.limits import Move
 from tests.explored.process import ACTS, end
 from tests.explored.promoting import has_more
@@ -66,7 +66,9 @@ def _two_primaries(world: World) -> Iterator[str]:
             continue
         links = (2 * topic, 2 * topic + 1)
         if not any(open_to) and (
-            world.procs or any(_moving(world, link) or _lifted_by_file(world, link) for link in links)
+            world.procs
+            or any(_moving(world, link) or _lifted_by_file(world, link) for link in links)
+            or any(named(world, link, cluster) for link in links for cluster in (EAST, WEST))
         ):
             continue
         if _open(watched(world), topic) == open_to:
@@ -108,12 +110,13 @@ def _look(world: World, link: int) -> World:
 
 
 def _unrecorded(world: World) -> Iterator[str]:
-    """A denial that nobody remembers, once those who are at work have ended; and a fence that nobody could lift if the
-    destination stayed away."""
+    """A denial that nobody remembers or names, once those who are at work have ended; and a fence that nobody could
+    lift if the destination stayed away."""
     for cluster in (EAST, WEST):
         denials = {a for a in ACLS.values(world.acls[cluster]) if a.permission is Permission.DENY}
         if denials and not world.procs:
-            for acl in sorted(denials - remembered(world, cluster)):
+            told = frozenset[Acl]().union(*(named(world, link, cluster) for link in range(len(world.recs))))
+            for acl in sorted(denials - remembered(world, cluster) - told):
                 if not any(
                     _lifts_now_or_later(world, link, cluster) and acl == fence_of(link)
                     for link in range(len(world.recs))

@@ -10,10 +10,9 @@ from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.state.table import Event, after
 from tests.explored import airflow, coming_home, failing_back, failing_over, giving_up, promoting, watching
-from tests.explored import limits as limits_
-from tests.explored.deciding import active, held_home, refused, strayed, synced, writers
+from tests.explored.deciding import active, held_home, named, primary, refused, strayed, synced, writers
 from tests.explored.limits import Limits, Move
-from tests.explored.process import ACTS, answers, end, owns, put
+from tests.explored.process import ACTS, answers, delete, end, put
 from tests.explored.world import (
     ACLS,
     APP,
@@ -44,6 +43,7 @@ def moves(world: World, limits: Limits) -> Iterator[Move]:
     for link in range(len(world.recs)):
         yield from _data_plane(world, link)
     yield from _applications(world, limits)
+    yield from _administrator(world)
     yield from _clusters(world, limits)
     if limits.hours:
         yield from _hour(world, limits)
@@ -55,8 +55,7 @@ def _acts(world: World, limits: Limits) -> Iterator[Move]:
         after_it = ACTS[proc.at](world, proc)
         if after_it is not None:
             yield Move(label, after_it, True, proc.link)
-        woken = proc.mask and proc.at.endswith(("confirm", "settle")) and not owns(world, proc)
-        if limits.kills and not (woken and "woken and killed" in limits_.HOLES):
+        if limits.kills:
             yield Move(f"killed before: {label}", end(world, proc), False, proc.link)
 
 
@@ -177,6 +176,18 @@ def _applications(world: World, limits: Limits) -> Iterator[Move]:
     ):
         acls = (world.acls[0] & ~ACLS.mask([grant(0, LATE)]), world.acls[1])
         yield Move("a right is withdrawn on east", world._replace(acls=acls, late=True), False)
+
+
+def _administrator(world: World) -> Iterator[Move]:
+    """Removes what `mirror describe` names, as the on-call page says: where applications write, and while no run of any
+    mirror is under way."""
+    if any(active(rec) for rec in world.recs):
+        return
+    for link in range(len(world.recs)):
+        cluster = primary(world, link // 2)
+        if found := named(world, link, cluster):
+            words = f"what describe {name_of(link)} names is removed on {CLUSTERS[cluster]}"
+            yield Move(words, delete(world, cluster, ACLS.mask(found)))
 
 
 def _clusters(world: World, limits: Limits) -> Iterator[Move]:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from mirror_core.decide.steps import names
 from mirror_core.evidence import fence_file
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Resource
+from mirror_core.model.acl import LIFTABLE, Acl, AclPurpose, LedgerEntry, Resource
 from mirror_core.model.run import RunKind, RunState
 from mirror_core.sync.fence import denials_of
 from tests.explored.deciding import entered, replaced, wanted
@@ -119,8 +119,10 @@ def enter(world: World, link: int, cluster: int, acls: set[Acl], purpose: AclPur
 
 def forget(world: World, link: int, entries: tuple[LedgerEntry, ...]) -> World:
     """And once more off the cluster, since who slept may have put up again what was in the ledger until now."""
-    mask = alone(world, link, entries)
-    world = put(world, link, ledger=LEDGER.mask(LEDGER.values(world.recs[link].ledger) - set(entries)))
+    mask, rec = alone(world, link, entries), world.recs[link]
+    lifted = LEDGER.values(rec.lifted).union(e for e in entries if e.purpose in LIFTABLE)
+    ledger = LEDGER.values(rec.ledger) - set(entries)
+    world = put(world, link, ledger=LEDGER.mask(ledger), lifted=LEDGER.mask(lifted))
     return delete(world, CLUSTERS.index(entries[0].cluster), mask) if entries else world
 
 

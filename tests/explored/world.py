@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from mirror_core.decide.steps import names
-from mirror_core.model.acl import Acl, LedgerEntry, Operation, Resource
+from mirror_core.model.acl import Acl, LedgerEntry, Lifted, Operation, Resource
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, reverse_name
 from mirror_core.model.offsets import NO_OFFSETS, Offsets
@@ -117,6 +117,8 @@ class Rec(NamedTuple):
     homecoming: int = 0
     debt: Debt | None = None
     ledger: int = 0
+    lifted: int = 0
+    """What was in the ledger and was taken away, of denials: by it they are known when they stand again."""
     runs: tuple[Run, ...] = ()
     owner: int = 0
     """The process that has taken it over last."""
@@ -295,6 +297,8 @@ def _state(recs: tuple[tuple[int, Rec], ...]) -> State:
             state.debts[name] = debt_of(link, rec.debt)
         for entry in LEDGER.values(rec.ledger):
             state.put(entry)
+        for entry in LEDGER.values(rec.lifted):
+            state.put(Lifted(entry=entry))
         for run in rec.runs:
             real = run_of(link, run)
             state.runs[real.id] = real

@@ -16,11 +16,11 @@ import pytest
 from mirror_core.decide import access, approvals, failback, left_behind, standing, steps
 from mirror_core.decide.standing import Standing
 from mirror_core.evidence import fence_file
+from mirror_core.mirrors import reappeared
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName, is_way_home
 from mirror_core.model.run import Run, RunKind
 from mirror_core.sync import ledger
-from tests.explored import limits
 from tests.explored.invariants import protected, wrong_move, wrong_world
 from tests.explored.limits import Limits
 from tests.explored.search import Explored, Violated, explore, stuck
@@ -97,6 +97,10 @@ PARTS: Final = {
         most=15_000,
         deep=400_000,
         start=lambda: led(started(), "failover run --mode unplanned m", "failback run m"),
+    ),
+    "both fall silent": Part(Limits(hours=False), worlds=10_000, depth=12, most=10_000, deep=400_000),
+    "a right is withdrawn": Part(
+        QUIET._replace(outages=(0,), verbs=True, revoked=True), worlds=10_000, depth=12, most=10_000, deep=400_000
     ),
     "two at once": Part(QUIET._replace(processes=2), worlds=20_000, depth=12, most=20_000, deep=300_000),
     "by Airflow": Part(
@@ -221,6 +225,11 @@ GUARDS: Final = {
     "an approval of when it was silent begins nothing": Guard(
         ((approvals, "come_back", _always(())),), QUIET._replace(airflow=True, outages=(0,)), "by an approval of before"
     ),
+    "what was lifted and stands again is named": Guard(
+        ((reappeared, "reappeared", _always(())),),
+        QUIET._replace(processes=2, unplanned=False, failbacks=False),
+        "nobody remembers",
+    ),
     "no abort leads back from the promotion": Guard(((steps, "turned", _always(False)),), QUIET, BOTH),
 }
 
@@ -235,21 +244,3 @@ def test_without_a_guard_a_history_is_found(guard: Guard, monkeypatch: pytest.Mo
         explored(start, guard.limits, most=60_000)
     print(violated.value)
     assert guard.finds in str(violated.value)
-
-
-# -- known holes ----------------------------------------------------------------------------------------------------
-
-HOLES: Final = {
-    "woken and killed": (QUIET._replace(processes=2, unplanned=False, failbacks=False), ()),
-}
-
-
-@pytest.mark.parametrize("hole", HOLES)
-def test_a_known_hole_is_a_hole_still(hole: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert HOLES.keys() == limits.HOLES
-    bounds, before = HOLES[hole]
-    start = led(started(), *before)
-    monkeypatch.setattr(limits, "HOLES", limits.HOLES - {hole})
-    with pytest.raises(Violated) as violated:
-        _through(start, bounds, most=20_000)
-    print(violated.value)
