@@ -9,6 +9,7 @@ QUIETLY := $(if $(CI),--quiet)
 
 setup: $(STAMP)
 	@$(BIN)/python -m mirror_core.sandbox.jars
+	-@$(BIN)/python -m mirror_core.sandbox.archive
 
 # What is no longer asked for goes: left behind, it would hide that something else still needs it.
 $(STAMP): requirements.lock requirements-setup.txt pyproject.toml

@@ -6,6 +6,7 @@ file this cannot point to a stranger, and it finds brokers that a killed `up` le
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import signal
@@ -101,7 +102,16 @@ def java_command(jars: Path, heap: str, *arguments: str) -> list[str]:
     tuned = shlex.split(os.environ.get(JVM_OPTIONS, "-XX:+UseSerialGC"))
     options = [*tuned, f"-Xmx{heap}", "-Djava.net.preferIPv4Stack=true"]
     log_format = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"]
+    if (archive := archive_of(jars)).exists():
+        options.append(f"-XX:SharedArchiveFile={archive}")
     return [java, *options, *log_format, "-cp", f"{jars}/*", *arguments]
+
+
+def archive_of(jars: Path) -> Path:
+    """Where the classes of brokers with these jars are archived for this Java, if they are: see `archive`."""
+    home = java_home()
+    java = hashlib.sha256(f"{home}\n{(home / 'release').read_text(encoding='utf-8')}".encode()).hexdigest()[:16]
+    return jars.with_name(f"{jars.name}-{java}.jsa")
 
 
 def run_tool(jars: Path, *arguments: str, timeout_s: float = TOOL_TIMEOUT_S) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import CONTROL, DATA
@@ -45,6 +47,12 @@ def add_connection(name: str, fields: Mapping[str, Any]) -> None:
 
 
 def run_dag(dag: DAG, params: Mapping[str, Any]) -> DagRun:
-    """Run a DAG to its end in this process."""
-    run: DagRun = dag.test(run_conf=dict(params))
+    """Run a DAG to its end in this process. Airflow writes down all DAGs before each run: here before the first one."""
+    from airflow.models.dag_version import DagVersion
+
+    with ExitStack() as once:
+        if DagVersion.get_version(dag.dag_id):
+            for step in ("BundleDagBag", "sync_bag_to_db"):
+                once.enter_context(patch(f"airflow.dag_processing.dagbag.{step}"))
+        run: DagRun = dag.test(run_conf=dict(params))
     return run

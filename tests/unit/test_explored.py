@@ -102,12 +102,12 @@ PARTS: Final = {
     "a right is withdrawn": Part(
         QUIET._replace(outages=(0,), verbs=True, revoked=True), worlds=10_000, depth=12, most=10_000, deep=400_000
     ),
-    "two at once": Part(QUIET._replace(processes=2), worlds=20_000, depth=12, most=20_000, deep=300_000),
+    "two at once": Part(QUIET._replace(processes=2), worlds=12_000, depth=12, most=12_000, deep=300_000),
     "by Airflow": Part(
         Limits(airflow=True, outages=(0,), verbs=False, failbacks=False),
-        worlds=15_000,
-        depth=10,
-        most=20_000,
+        worlds=12_000,
+        depth=9,
+        most=12_000,
         deep=300_000,
         leads_home=False,
     ),
