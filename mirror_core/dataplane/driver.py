@@ -326,7 +326,7 @@ class Replication:
                 if not final:
                     raise
             except MirrorError as error:
-                self._epoch_failed(one.epoch, error, final=final)
+                self._epoch_failed(lease, one.epoch, error, final=final)
             else:
                 self._failures_in_row = 0
                 self._length.heard(one.epoch, reports)
@@ -334,9 +334,9 @@ class Replication:
                 self.results.take(lease, number, start_ms, reports, newest=self._number, final=final)
         self.results.count(lease, final=final)
 
-    def _epoch_failed(self, epoch: Epoch, error: MirrorError, *, final: bool) -> None:
+    def _epoch_failed(self, lease: HeldLease, epoch: Epoch, error: MirrorError, *, final: bool) -> None:
         _log.info("failed%s: %s", " at the end" if final else "", error, epoch=epoch.number)
-        self.results.lost(epoch.number)
+        self.results.lost(lease, epoch.number, str(error))
         if final:
             return  # cancelled on purpose; the destination's log tells what it had done
         self._failures_in_row += 1

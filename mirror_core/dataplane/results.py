@@ -26,6 +26,9 @@ from mirror_core.state.records import PartitionRecord
 from mirror_core.sync.compaction import Easing
 
 _log = logger(__name__)
+MOST_WAITS: Final = 5
+LONG: Final = 500
+"""Characters of one that others are told: it is written with each beat of the lease."""
 _NOTHING: Final[Mapping[Partition, str]] = MappingProxyType({})
 
 
@@ -108,6 +111,7 @@ class Results:
         if epoch >= self._heard_of:
             self.answered.update(found.partition for found in aligned if found.answered)
             self._heard_of = epoch
+            lease.waits = waits_of(report.retry for report in reports)
         self.answered.difference_update(found.partition for found in aligned if not found.answered)
         if any(report.retry and not report.aligned for report in reports):
             self.answered.clear()  # a task that broke does not tell what it had begun
@@ -128,9 +132,11 @@ class Results:
         """Whether what an epoch's task has told is of the copy that there is now: people may have recovered it."""
         return epoch > self._recovered.get(partition, 0)
 
-    def lost(self, epoch: int) -> None:
+    def lost(self, lease: HeldLease, epoch: int, why: str) -> None:
         """An epoch has failed as a whole: what its tasks had sent may be in the log."""
         self.answered.clear()
+        if epoch >= self._heard_of:
+            lease.waits = waits_of([f"epoch {epoch} failed: {why}"])
         self._heard_of = max(epoch, self._heard_of)
 
     def count(self, lease: HeldLease, *, final: bool) -> None:
@@ -221,6 +227,13 @@ class Results:
             _log.info("FAILED: %s", reason, partition=partition)
             self.say(f"FAILED {partition}: {reason}")
         self.summary.failed[partition] = reason
+
+
+def waits_of(said: Iterable[str]) -> tuple[str, ...]:
+    """Of what tasks said at their end, as much as a person reads; empty when nothing kept them from copying."""
+    told = sorted({words if len(words) <= LONG else f"{words[:LONG]}..." for words in said if words})
+    more = [f"and {len(told) - MOST_WAITS} more"] if len(told) > MOST_WAITS else []
+    return (*told[:MOST_WAITS], *more)
 
 
 def raise_if_failed(summary: Summary) -> None:

@@ -26,7 +26,7 @@ from mirror_core.decide.view import (
     lags_of,
     some,
 )
-from mirror_core.model.mirror import PartitionState, PartitionStatus, is_fresh
+from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.mirror_sections import OWNER
 from mirror_core.model.names import Partition
 from mirror_core.model.ruling import Authorizer
@@ -59,8 +59,8 @@ def warnings_of(view: View) -> Iterator[str]:
     if isinstance(view.source, SourceView):
         yield from _source_warnings(view, view.source)
     yield from ruled.warnings(view)
-    if view.mode is Mode.PLANNED and not is_fresh(view.lease, view.now_ms):
-        yield "no data plane is running for this mirror: the whole lag is copied while writers stand still"
+    if view.mode is Mode.PLANNED:
+        yield from _standstill_warnings(view.lease, view.now_ms)
     if isinstance(view.destination, DestinationView):
         yield from _destination_warnings(view.mirror.destination, view.destination, view.there.authorizer)
     if view.unbacked:
@@ -84,6 +84,14 @@ def warnings_of(view: View) -> Iterator[str]:
     yield from _forgers(view)
     yield from (f"{problem}: it would fail, and the run go on without it" for problem in view.hook_problems)
     yield from (f"{problem}: the run would stop there" for problem in view.command_problems)
+
+
+def _standstill_warnings(lease: Lease | None, now_ms: int) -> Iterator[str]:
+    """What would keep writers waiting."""
+    if lease is None or not is_fresh(lease, now_ms):
+        yield "no data plane is running for this mirror: the whole lag is copied while writers stand still"
+    elif lease.waits:
+        yield f"copying waits, and while it does the run would, too, and writers stand still: {'; '.join(lease.waits)}"
 
 
 def _forgers(view: View) -> Iterator[str]:

@@ -31,7 +31,7 @@ from mirror_core.mirrors.reappeared import reappeared_in_words
 from mirror_core.model.documents import Document
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.limits import LIMITS
-from mirror_core.model.mirror import Gaps, Mirror, NeverCopied, PartitionState, PartitionStatus, is_fresh
+from mirror_core.model.mirror import Gaps, Lease, Mirror, NeverCopied, PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
 from mirror_core.model.run import Run
 from mirror_core.model.sighting import OVER, Heartbeat, Sighting
@@ -154,6 +154,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "watcher": "; ".join(unwatched.alarms()) or str(unwatched),
             "accepted while unfenced": slip_in_words(debt, statuses, state.sightings.get(mirror.name)),
             "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
+            "copying waits for": _waits(lease, held=held),
             "lag": lag,
             "hidden by open transactions": _hidden(state.sightings.get(mirror.name), ends),
             "source last looked at": looked(lost),
@@ -175,6 +176,11 @@ def _under_way(mirror: Mirror, run: Run, state: State) -> tuple[str, ...]:
     """Which run holds the mirror, or what somebody has to be called for."""
     alarms = abandoned(mirror, run, standing_of(run, state.steps_of(run)), conducted(state, run))
     return alarms or (f"{run.plan.kind} {run.id}",)
+
+
+def _waits(lease: Lease | None, *, held: bool) -> str | None:
+    """As the newest epoch that has ended said. None: nobody copies, so nobody says it."""
+    return ("; ".join(lease.waits) or "nothing") if lease and held else None
 
 
 def _hidden(sighting: Sighting | None, ends: Mapping[Partition, Offset]) -> str:

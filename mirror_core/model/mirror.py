@@ -172,6 +172,9 @@ class Lease:
     writers_until_ms: int
     """No task of this owner sends anything after this wall-clock time, not even one that lost its driver."""
     released: bool = False
+    waits: tuple[str, ...] = ()
+    """What kept tasks of the newest epoch that has ended from copying, each in words; partitions that have FAILED are
+    not among it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

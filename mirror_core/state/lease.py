@@ -91,6 +91,8 @@ class HeldLease:
         self._others_until_ms = lease.writers_until_ms
         """Until then tasks of the owners before may write."""
         self._due = time.monotonic() + BEAT_S
+        self.waits: tuple[str, ...] = ()
+        """What copying waits for: others learn it by the next beat."""
 
     @property
     def generation(self) -> int:
@@ -153,7 +155,7 @@ class HeldLease:
         if not longer and time.monotonic() < self._due:
             return
         until = max(self.lease.writers_until_ms, writers_until_ms or 0)
-        told = replace(self.lease, beat_ms=now_ms(), writers_until_ms=until)
+        told = replace(self.lease, beat_ms=now_ms(), writers_until_ms=until, waits=self.waits)
         self.put(told)
         self.lease = told
         self._due = time.monotonic() + BEAT_S
@@ -171,7 +173,7 @@ class HeldLease:
         """Give it back: all tasks of ours have ended."""
         now = now_ms()
         until = max(now, self._others_until_ms)
-        told = replace(self.lease, beat_ms=now, writers_until_ms=until, released=True)
+        told = replace(self.lease, beat_ms=now, writers_until_ms=until, released=True, waits=())
         try:
             if self._regaining is not None:
                 with suppress(MirrorError, TimeoutError):  # raised again by `put`

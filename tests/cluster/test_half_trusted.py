@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from mirror_core.mirrors.describe import describe
+from mirror_core.model.clock import now_ms
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, new_topic, produce, read_all
 from tests.cluster.half_trusted import by_certificate, by_login, half_trusted, spread_topic
 from tests.driving import driving
 from tests.exact import about_data
-from tests.mirroring import new_mirror
+from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -29,6 +31,10 @@ def arrive(pair: Pair, topic: str, records: list[Record], said: list[str]) -> No
 
 def topic_exists(cluster: SandboxCluster, topic: str) -> bool:
     return topic in admin_client(cluster).list_topics(timeout=TIMEOUT_S).topics
+
+
+def waits(mirrored: Mirrored) -> str:
+    return str(describe(mirrored.link, mirrored.state, now_ms()).facts["copying waits for"])
 
 
 @pytest.mark.parametrize(
@@ -52,5 +58,6 @@ def test_what_other_brokers_lead_is_copied_beside_one_that_lets_nobody_in(
             for _ in range(2):
                 arrive(half, topic, produce(half.east, topic, 50), said)
             wait_until(lambda: any(words in line for line in said), timeout_s=TIMEOUT_S, why=f"it says {words!r}")
+            wait_until(lambda: words in waits(mirrored), timeout_s=TIMEOUT_S, why="`describe` says so, too")
         with about_data():
             assert read_all(half.west, topic) == [r for r in read_all(half.east, topic) if not r.partition]

@@ -261,6 +261,16 @@ def test_without_a_living_data_plane_the_whole_lag_waits_for_the_fence(
     assert ("no data plane is running" not in warned(replace(view, lease=lease, now_ms=now_ms))) is runs
 
 
+@pytest.mark.parametrize(
+    ("mode", "waits", "said"), [(Mode.PLANNED, True, True), (Mode.UNPLANNED, True, False), (Mode.PLANNED, False, False)]
+)
+def test_what_copying_waits_for_is_warned_of_where_writers_would_wait_for_it(
+    view: View, mode: Mode, waits: bool, said: bool
+) -> None:
+    lease = replace(LEASE, waits=("broker 2 does not answer",) if waits else ())
+    assert ("writers stand still: broker 2 does not answer" in warned(replace(view, mode=mode, lease=lease))) is said
+
+
 def test_the_lease_is_shown_as_it_is(view: View) -> None:
     assert "data plane" not in shown(replace(view, lease=None))
     released = replace(view, lease=replace(LEASE, released=True), now_ms=99_000)

@@ -67,10 +67,11 @@ def test_what_an_epoch_fails_of_ends_the_driver_only_when_the_next_one_would_fai
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"), destination=None)
     said = list[str]()
     driver = Replication(link, SimpleNamespace, Options(), stop=Any, say=said.append)  # type: ignore[arg-type]
+    lease: Any = SimpleNamespace()
     epoch: Any = SimpleNamespace(number=1)
     if ends:
         with pytest.raises(BadRequest):
-            driver._epoch_failed(epoch, error, final=False)
+            driver._epoch_failed(lease, epoch, error, final=False)
     else:
-        driver._epoch_failed(epoch, error, final=False)
+        driver._epoch_failed(lease, epoch, error, final=False)
     assert said == [f"epoch 1 failed, the next one looks at the destination: {error}"]

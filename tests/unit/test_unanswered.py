@@ -128,7 +128,7 @@ def test_what_an_older_epochs_task_tells_late_vouches_for_nothing(results: Resul
     assert not told(1, answered=True)
     assert told(3, answered=True)
     assert not told(2, answered=False), "what it has sent may still be on its way"
-    results.lost(5)
+    results.lost(cast("Any", SimpleNamespace()), 5, "no slots")
     assert not told(4, answered=True)
 
 
