@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from mirror_core.decide.last_look import Said
 from mirror_core.decide.view import some
 from mirror_core.kafka.acls_of_each import acls_of_each
 from mirror_core.kafka.client import ClusterClient
@@ -22,41 +23,10 @@ EVIDENCE: Final = "source before promotion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What was said. A broker that hangs, or may not be asked, hides no other."""
+class Look(Said):
+    """What was said, and when it was asked for."""
 
-    silent: str = ""
-    """Why no broker said anything; empty: some did."""
-    elsewhere: str = ""
-    """Id of another cluster, which answers at the source's address."""
-    bare: tuple[str, ...] = ()
-    """Brokers that do not show all denials, in words."""
-    unsaid: tuple[str, ...] = ()
-    """What is not known, in words."""
-    shown: int = 0
-    """So many brokers showed every denial."""
-    fenced: bool = False
-    """All brokers did."""
-    ends: Mapping[Partition, Offset] = field(default_factory=dict)
     began: Moment = field(default_factory=Moment, compare=False)
-
-    @property
-    def answers(self) -> bool:
-        return not self.silent and not self.elsewhere
-
-    @property
-    def whole(self) -> bool:
-        """Whether everything is known that was asked."""
-        return self.answers and not self.unsaid
-
-    @property
-    def words(self) -> str:
-        """For the step's evidence."""
-        if self.elsewhere:
-            return f"silent: its address leads to cluster {self.elsewhere}"
-        if self.silent:
-            return f"silent: {self.silent}"
-        return f"seen in part: {'; '.join(self.unsaid)}" if self.unsaid else "seen"
 
 
 def look_again(link: Link, denials: Iterable[Acl], partitions: Collection[Partition]) -> Look:
@@ -96,13 +66,3 @@ def _look(source: ClusterClient, wanted: frozenset[Acl], partitions: Collection[
         if blind := sorted(set(partitions) - ends.keys()):
             unsaid.append(f"no log end of {some(blind)}")
     return Look(bare=tuple(without), unsaid=tuple(unsaid), shown=shown, fenced=fenced, ends=ends)
-
-
-def contradicted(look: Look, name: str, drained: Mapping[Partition, Offset]) -> Iterator[str]:
-    """Why a source did not stand still since it was drained up to these offsets, by what it says."""
-    if look.elsewhere:
-        yield f"the address of {name} leads to cluster {look.elsewhere} now"
-    yield from look.bare
-    for partition, end in sorted(look.ends.items()):
-        if end != drained[partition]:
-            yield f"{partition} on {name}: log end {end}, drained up to {drained[partition]}"

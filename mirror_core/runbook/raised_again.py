@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
+from mirror_core.decide.last_look import contradicted, in_doubt
 from mirror_core.decide.left_behind import ways_on
 from mirror_core.decide.reckoning import not_copied
 from mirror_core.decide.slipped import Ranges, count, shown_slip
@@ -25,7 +26,7 @@ from mirror_core.model.offsets import NO_OFFSETS, Offsets
 from mirror_core.model.run import Evidence, Mode
 from mirror_core.model.standing import Debt
 from mirror_core.runbook.acts import Acts
-from mirror_core.runbook.last_look import Look, contradicted, look_again
+from mirror_core.runbook.last_look import Look, look_again
 from mirror_core.runbook.shutting import ByCommand
 from mirror_core.runbook.unfencing import FILE, LiftFile, its_file
 from mirror_core.state.turning import Returned, turned
@@ -72,21 +73,9 @@ def shut_again(acts: Acts, step: str, names: Collection[str]) -> bool:
 
 
 def refuse_in_doubt(acts: Acts, look: Look, *, held: bool, file: bool) -> None:
-    """Of a source that does not say everything: what was not seen took nothing since the drain only if its fence stood
-    all the time, by the file (`file`: it is here)."""
-    name, run = acts.link.source.name, acts.journal.run_id
-    if look.whole or (held and file):
-        return
-    why = "the file that tells whether its fence stood is not here" if held else "could not be fenced"
-    unseen = "does not answer" if look.silent else f"answers only in part ({'; '.join(look.unsaid)})"
-    raise Refused(
-        f"run {run}: promotion",
-        [
-            f"{name} {unseen} and {why}, so nobody knows what it took after it was "
-            f"drained. If it is lost: `mirrorbook failover run {acts.link.mirror.name} --mode unplanned` goes on from "
-            "here, and says what may be missing"
-        ],
-    )
+    """Refused when nobody knows what a source took that does not say everything: see `in_doubt`."""
+    if why := in_doubt(look, acts.link.source.name, acts.link.mirror.name, held=held, file=file):
+        raise Refused(f"run {acts.journal.run_id}: promotion", [why])
 
 
 def paid(acts: Acts, debt: Debt, names: Collection[str], partitions: Collection[Partition]) -> Evidence:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirror_core.decide import left_behind, reckoning, steps
+from mirror_core.decide import last_look, left_behind, reckoning, steps
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.run import Mode, RunState
 from tests.explored.deciding import (
@@ -31,12 +31,16 @@ from tests.explored.process import (
 )
 from tests.explored.world import (
     ACLS,
+    CLUSTERS,
     Proc,
     Run,
     World,
     debt_of,
     destination,
     fence_of,
+    name_of,
+    offset,
+    partition_of,
     source,
     state_on,
     status_of,
@@ -51,12 +55,12 @@ def promote(world: World, proc: Proc) -> World:
         return end(world, proc)
     stands, there = (debt := world.recs[link].debt) is not None and debt.paid, world.up[source(link)]
     if run.begun or not left_behind.word_needed(answers=there, stands=stands, silent=run.silent, held_up=False):
-        return last_look(world, proc)
+        return look_last(world, proc)
     return fence_again(put_run(world, link, run, word=bool(run.word)), proc, "last_look")
 
 
 @act("last_look")
-def last_look(world: World, proc: Proc) -> World:
+def look_last(world: World, proc: Proc) -> World:
     """What a source that is back has is left behind by a word only."""
     link, run = proc.link, run_at(world, proc)
     if not owns(world, proc):
@@ -103,9 +107,19 @@ def _may_promote(world: World, proc: Proc, run: Run) -> bool:
     known = file is not None and (file.run, file.kind) == (run.id, KIND)
     if known and file is not None and file.lifted:
         return False
-    if not up:
-        return known
-    return fence_of(link) in ACLS.values(world.acls[src]) and not world.extra[link // 2][src]
+    said = _said(world, link)
+    if any(last_look.contradicted(said, CLUSTERS[src], {partition_of(link): offset(0)})):
+        return False
+    return not last_look.in_doubt(said, CLUSTERS[src], name_of(link), held=True, file=known)
+
+
+def _said(world: World, link: int) -> last_look.Said:
+    """The source, at the last look."""
+    src = source(link)
+    if not world.up[src]:
+        return last_look.Said(silent="no answer")
+    bare = () if fence_of(link) in ACLS.values(world.acls[src]) else ("a broker",)
+    return last_look.Said(bare=bare, ends={partition_of(link): offset(world.extra[link // 2][src])})
 
 
 def fence_again(world: World, proc: Proc, then: str) -> World:
