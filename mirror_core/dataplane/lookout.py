@@ -32,6 +32,9 @@ BYTES_PER_S: Final = 32 << 10
 """Of sightings, into the state topic: a mirror of 50,000 partitions is looked at every quarter of a minute."""
 MOST_TRANSACTIONS: Final = 200
 """That are named in a sighting; of more, the newest are."""
+_ALONE: Final = 10
+"""For so many times as long as it took to ask for transactions they are left alone then, if it took longer than a look
+may: each broker tells all producers of each partition, and sources with thousands of them have more to do than that."""
 _MOST_REMEMBERED: Final = 2_000
 """Of those that are over and not copied yet."""
 
@@ -140,6 +143,7 @@ class Lookout:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
         self._wanted: frozenset[Partition] = frozenset()
+        self._alone_until = 0.0
         self._new: Sighting | None = None
         self.newest = before
         """The newest sighting, taken up by `news` or not."""
@@ -169,7 +173,7 @@ class Lookout:
         memory = self._memory
         memory.keep(wanted)
         asked_ms = now_ms()
-        opened = _open(source, {p.topic for p in wanted})
+        opened = self._opened(source, {p.topic for p in wanted})
         if opened is not None:
             memory.open(asked_ms, opened)
         asked_ms = now_ms()
@@ -188,6 +192,16 @@ class Lookout:
         found, self.unreached = memory.sighting(), memory.wholeness.unreached()
         with self._lock:
             self._new = self.newest = found
+        return found
+
+    def _opened(self, source: ClusterClient, topics: Collection[str]) -> dict[Key, TransactionSeen] | None:
+        """Open transactions; None when they cannot be asked for, or are left alone now: those seen last stay."""
+        began = time.monotonic()
+        if began < self._alone_until:
+            return None
+        found, now = _open(source, topics), time.monotonic()
+        if now - began > EVERY_S:
+            self._alone_until = now + _ALONE * (now - began)
         return found
 
     def _run(self) -> None:
