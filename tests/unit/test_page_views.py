@@ -343,11 +343,17 @@ def test_a_stopped_mirror_is_not_behind() -> None:
     assert "behind: stopped" in next(c.lines for c in cards if c.title == "Loss if the source died now")
 
 
-def test_a_copier_that_is_silent_is_not_running() -> None:
-    lease = Lease(mirror=NAME, owner="o", generation=1, beat_ms=NOW - 11_000, writers_until_ms=0)
+@pytest.mark.parametrize(
+    ("beat_ms", "waits", "copier"),
+    [(NOW - 11_000, ("a broker",), "not running"), (NOW, ("a broker",), "running, some wait"), (NOW, (), "running")],
+)
+def test_a_copier_that_is_silent_is_not_running_and_one_that_waits_says_so(
+    beat_ms: int, waits: tuple[str, ...], copier: str
+) -> None:
+    lease = Lease(mirror=NAME, owner="o", generation=1, beat_ms=beat_ms, writers_until_ms=0, waits=waits)
     clusters = Clusters(NOW, {ClusterName("west"): told(lease)}, {})
 
-    assert [line.copier for line in overview(clusters, {}, NOW)] == ["not running"]
+    assert [line.copier for line in overview(clusters, {}, NOW)] == [copier]
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mirror_core.decide.loss import Loss
-from mirror_core.model.mirror import Desired, Mirror, PartitionState, is_fresh
+from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, is_fresh
 from mirror_core.model.names import MirrorName
 from mirrorbook_airflow.page.figures import UNKNOWN, Age, age_of, counted
 from mirrorbook_airflow.page.known import Clusters, Seen, Told
@@ -52,7 +52,7 @@ def _line(mirror: Mirror, told: Told, seen: Seen | None, now_ms: int) -> Overvie
         desired=mirror.desired,
         states=counted(s.state for s in statuses),
         failed=sum(s.state is PartitionState.FAILED for s in statuses),
-        copier="running" if is_fresh(lease, now_ms) else "not running",
+        copier=_copier(lease, now_ms),
         run=f"{run.plan.kind} under way" if run else "none",
         lag=None if lag is None else int(lag),
         behind=_behind(mirror, loss),
@@ -60,6 +60,13 @@ def _line(mirror: Mirror, told: Told, seen: Seen | None, now_ms: int) -> Overvie
         missing=loss.bound if loss else UNKNOWN,
         age=age,
     )
+
+
+def _copier(lease: Lease | None, now_ms: int) -> str:
+    """In a word; the mirror's own page says what it waits for."""
+    if lease is None or not is_fresh(lease, now_ms):
+        return "not running"
+    return "running, some wait" if lease.waits else "running"
 
 
 def _behind(mirror: Mirror, loss: Loss | None) -> str:
