@@ -19,7 +19,8 @@ from mirror_core.decide.conducting import STEP, Conducted, Sign, judged, newest,
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.checkpoint import Beat, Checkpoint
 from mirror_core.model.clock import CONDUCTED_S, now_ms
-from mirror_core.model.errors import LostOwnership, MirrorError
+from mirror_core.model.defects import named
+from mirror_core.model.errors import LostOwnership
 from mirror_core.model.logs import logger
 from mirror_core.model.run import Run
 from mirror_core.state.aside import Aside
@@ -93,11 +94,6 @@ class Pulse:
 
     def _later(self) -> Checkpoint:
         return checkpoint(self._run, place(self._beat.token), replace(self._beat, at_ms=now_ms()))
-
-
-def named(error: Exception) -> str:
-    """Without a text that nobody has checked."""
-    return str(error) if isinstance(error, MirrorError) else type(error).__name__
 
 
 @contextmanager

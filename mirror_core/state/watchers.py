@@ -9,12 +9,12 @@ from mirror_core.decide.watchers import LOOKS, STEP, Watched, Watching, judged, 
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.checkpoint import Watcher
 from mirror_core.model.clock import now_ms
+from mirror_core.model.defects import named
 from mirror_core.model.logs import logger
 from mirror_core.model.names import DRILL, MirrorName
 from mirror_core.state.aside import Aside
 from mirror_core.state.journal import checkpoint
 from mirror_core.state.link import Link
-from mirror_core.state.pulse import named
 from mirror_core.state.records import State
 from mirror_core.supervisor.identity import this_process
 
