@@ -120,12 +120,13 @@ def test_a_supervisor_lifts_what_an_abort_had_to_leave_and_copies_again(pair: Pa
     run = begin(failover, Mode.PLANNED)
     for name in ("prove", "fence"):
         failover.step(run.id, name)
-    with killed(pair.east):
-        failover.abort(run.id)
-        supervise.ensure(pair.config_path, mirrored.name, home, ("--runner", "local", "--receipts", str(tmp_path)))
-        log = home / mirrored.name / "replicate.log"
-        wait_until(lambda: log.exists() and "is to be lifted" in log.read_text(), timeout_s=TIMEOUT_S, why="it waits")
     try:
+        with killed(pair.east):
+            failover.abort(run.id)
+            supervise.ensure(pair.config_path, mirrored.name, home, ("--runner", "local", "--receipts", str(tmp_path)))
+            log = home / mirrored.name / "replicate.log"
+            waits = "its fence waits to be removed"
+            wait_until(lambda: log.exists() and waits in log.read_text(), timeout_s=TIMEOUT_S, why="it waits")
         wait_until(lambda: mirrored.name not in mirrored.state.debts, timeout_s=TIMEOUT_S, why="it is lifted")
         sent = produce(pair.east, topic, 5)
         wait_until(

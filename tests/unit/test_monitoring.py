@@ -29,7 +29,7 @@ from tests.unit.test_docs import DOCS, ROOT, anchors, printed
 from tests.unit.test_metrics import MIRROR, counters, report, status
 
 ALERTS = ROOT / "monitoring" / "alerts.yaml"
-ALERT_TESTS = ROOT / "monitoring" / "alerts_test.yaml"
+ALERT_TESTS = sorted((ROOT / "monitoring").glob("alerts_*test.yaml"))
 DASHBOARD = json.loads((ROOT / "monitoring" / "dashboard.json").read_text(encoding="utf-8"))
 PAGE = DOCS / "operate" / "metrics.md"
 _ALL_RULES: list[dict[str, Any]] = [
@@ -126,7 +126,8 @@ def test_readiness_and_alerts_call_the_same_ages_old(what: Known) -> None:
 def test_every_alert_has_a_test_that_it_fires_and_one_that_it_does_not() -> None:
     cases = [
         case
-        for test in yaml.safe_load(ALERT_TESTS.read_text(encoding="utf-8"))["tests"]
+        for file in ALERT_TESTS
+        for test in yaml.safe_load(file.read_text(encoding="utf-8"))["tests"]
         for case in test["alert_rule_test"]
     ]
     names = {rule["alert"] for rule in RULES}
