@@ -16,6 +16,7 @@ from mirror_core.decide.standing import failed_over, pending, words
 from mirror_core.decide.steps import planned
 from mirror_core.decide.strategies import CUTTING, Allowed, Log, choose, costs, objections, point, tails
 from mirror_core.decide.view import SHOWN, Topic, Unseen, some
+from mirror_core.model.acl import Acl
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.mirror_sections import OWNER
 from mirror_core.model.names import Offset, Partition, reverse_name
@@ -46,6 +47,8 @@ class OldSource:
     """Topics that are cleaned by key; looked for where somebody wants logs to be cut."""
     undemotable: tuple[str, ...] = ()
     """Why applications could not be kept from its topics, such as grants to everybody, and what to do about each."""
+    not_held: tuple[Acl, ...] = ()
+    """Rights that the failover gave on the new primary, and that nobody has here now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +240,12 @@ def _warnings(view: FailbackView) -> Iterator[str]:
             yield f"{partition} on {view.mirror.source}: offsets {start} to {end - 1} are salvaged, then discarded"
         if len(found) > SHOWN:
             yield f"{len(found) - SHOWN} more partitions on {view.mirror.source} have such a tail"
+        if view.old.not_held:
+            yield (
+                f"nobody has these right(s) on {view.mirror.source} now, which the failover gave on "
+                f"{view.mirror.destination}: {some(view.old.not_held)}. The way home gives them there, too. Were they "
+                f"withdrawn on {view.mirror.source}, withdraw them on {view.mirror.destination} first"
+            )
         gone = sorted({p.topic for p in view.statuses} - set(view.old.topics))
         if gone:
             yield f"no longer on {view.mirror.source}, to be created and copied as a whole: {some(gone)}"

@@ -80,6 +80,12 @@ def unbacked(ledger: Iterable[LedgerEntry], topics: Collection[str], held: Colle
     return tuple(sorted(staged - set(held)))
 
 
+def not_held(ledger: Iterable[LedgerEntry], held: Collection[Acl]) -> tuple[Acl, ...]:
+    """Rights that a promotion gave, and that nobody holds on the cluster where applications came from."""
+    given = {e.acl for e in ledger if e.purpose is AclPurpose.PROMOTED and e.acl.permission is Permission.ALLOW}
+    return tuple(sorted(given - set(held)))
+
+
 def _whole(acl: Acl, beside: tuple[str, ...]) -> bool:
     if acl.pattern is Pattern.PREFIXED:
         return not beside and not "__".startswith(acl.name) and not meets(acl, HEARTBEATS)

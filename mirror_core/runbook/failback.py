@@ -14,6 +14,7 @@ from functools import partial
 from mirror_core.decide import failback as decision
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
 from mirror_core.decide.failover import Decision
+from mirror_core.decide.promotion import not_held
 from mirror_core.decide.steps import Need, needing, point_of_no_return
 from mirror_core.decide.strategies import CUTTING, Allowed, came
 from mirror_core.decide.topics import cleans
@@ -122,7 +123,7 @@ class Failback(Conductor[Allowed]):
         third = Ask(partial(look_beside, link, {p.topic for p in statuses}, beside))
         reverse = Ask(lambda: _look_at_reverse(link))
         allowed = choice or Allowed()
-        old = Ask(lambda: _look_at_old(link, statuses, allowed))
+        old = Ask(lambda: _look_at_old(link, statuses, allowed, state))
         new = Ask(lambda: _look_at_new(link, statuses, never_came))
         sizes = [Ask(partial(_sizes, cluster, statuses)) for cluster in (link.source, link.destination)]
         deadline = time.monotonic() + LIMITS.planned_side_s
@@ -167,7 +168,7 @@ def _look_at_reverse(link: Link) -> State:
     return state
 
 
-def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed: Allowed) -> OldSource:
+def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed: Allowed, state: State) -> OldSource:
     with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as client:
         logs = _look_at_logs(client, statuses)
         held = describe_acls(client)
@@ -182,6 +183,7 @@ def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed
             by_command=link.source.ruling.fence is not None,
             fenced=isinstance(held, Acls) and {denial(topic) for topic in logs.topics} <= held.entries,
             undemotable=undemotable_rights(link, client.config, held, logs.topics),
+            not_held=not_held(state.ledger_of(link.mirror.name), held.entries) if isinstance(held, Acls) else (),
         )
 
 

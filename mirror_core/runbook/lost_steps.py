@@ -34,6 +34,7 @@ from mirror_core.runbook.last_look import Look, look_again
 from mirror_core.runbook.promotion import Promotion, counted, owner
 from mirror_core.runbook.raised_again import paid, paid_again, refuse_if_lifted, refuse_what_it_took
 from mirror_core.runbook.settling import SETTLE_S, come_to_rest
+from mirror_core.runbook.unfencing import LiftFile
 from mirror_core.state.journal import checkpoint
 from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Forget, Record
@@ -102,9 +103,11 @@ class LostSteps(Promotion):
             run=self.journal.run_id,
             since_ms=now_ms(),
         )
-        ruled = self.link.source.ruling.authorizer is Authorizer.KAFKA
+        ruled, lift = self.link.source.ruling.authorizer is Authorizer.KAFKA, LiftFile(self, needed=False)
+        if ruled:
+            lift(tuple(denials_of(names)))  # a watcher may be who puts them up, and the destination may die behind them
         self.writer.put(debt, *(intended(self.link.mirror, cluster, denials_of(names)) if ruled else ()))
-        done = paid(self, debt, names, self.scope.promoted)
+        done = paid(self, debt, names, self.scope.promoted, lift)
         if self._debt.paid_ms is not None and self._needs_word(held_up=self._waited_to_settle()):
             self.journal.keep("promote", Returned())
         return done

@@ -78,17 +78,16 @@ def refuse_in_doubt(acts: Acts, look: Look, *, held: bool, file: bool) -> None:
         raise Refused(f"run {acts.journal.run_id}: promotion", [why])
 
 
-def paid(acts: Acts, debt: Debt, names: Collection[str], partitions: Collection[Partition]) -> Evidence:
-    """Fence the source, if it answers now."""
-    return _paid(acts, debt, names, partitions, NO_OFFSETS)
-
-
-def _paid(
-    acts: Acts, debt: Debt, names: Collection[str], partitions: Collection[Partition], before: Offsets
+def paid(
+    acts: Acts,
+    debt: Debt,
+    names: Collection[str],
+    partitions: Collection[Partition],
+    lift: LiftFile,
+    before: Offsets = NO_OFFSETS,
 ) -> Evidence:
-    """`before`: log ends of an earlier fence, for what does not tell its own now."""
+    """Fence the source, if it answers now. `before`: log ends of an earlier fence, for what does not tell its own."""
     cluster = debt.cluster
-    lift = LiftFile(acts, needed=False)
     try:
         with ClusterClient(acts.link.source, timeout_s=LIMITS.lost_source_s) as source:
             check_source(acts.link, source)
@@ -99,7 +98,8 @@ def _paid(
         raise
     except MirrorError as error:
         acts.writer.put(replace(debt, trouble=str(error)))
-        return {"fence": "pending: put up the moment it answers", "source": str(error)}
+        told = {FILE: lift.words} if lift.words else {}
+        return {"fence": "pending: put up the moment it answers", "source": str(error), **told}
     lines = {FILE: lift.words} if lift.words else {}
     if isinstance(denials, AuthorizerOff) and not shut:
         trouble = f"cluster {cluster} {denials.words}: it cannot be kept from taking writes"
@@ -129,7 +129,7 @@ def paid_again(acts: Acts, names: Collection[str], partitions: Collection[Partit
             return {"fence": f"{cluster} was not asked again for its fence: {error}"}
         debt, lifted = replace(debt, paid_ms=None, ends=NO_OFFSETS), True
         acts.writer.put(debt)
-    again = _paid(acts, debt, names, partitions, ends)
+    again = paid(acts, debt, names, partitions, LiftFile(acts, needed=False), ends)
     if not lifted:  # by an unplanned run: what is not copied there was written before
         return again
     written = [f"{p} [{start}, {end})" for p, (start, end) in slipped(acts).items()]

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
 from mirror_core.decide.standing import Action, Standing
+from mirror_core.evidence.fence_file import read
 from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
@@ -72,6 +73,8 @@ def test_a_source_that_answers_while_the_run_stands_is_fenced_and_people_are_cal
         found = look_after(mirrored.link)
         assert (found.standing, found.silent, found.alarms) == (Standing.OWED, True, ())
     assert not denied(pair.east, topic)
+    file = read(mirrored.services.evidence_dir / f"run-{run.id}" / f"unfence-{run.id}.json")
+    assert file.topics == (topic,), "whoever puts the fence up: should west die behind it, this lifts it"
 
     said = mirrorbook("mirror", "watch", mirrored.name, "--once", "--config", str(mirrored.config.path))
 

@@ -29,6 +29,7 @@ from mirror_core.sync.fence import denials_of
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import acls, app_topic, begin, denied
 from tests.cluster.test_failover_scope import copied, through
+from tests.cluster.test_unplanned import begin as begin_unplanned
 from tests.commands import mirrorbook
 from tests.harm import killed, suspended
 from tests.mirroring import Mirrored
@@ -166,6 +167,32 @@ def test_the_destination_dies_behind_the_fence_and_its_file_lets_applications_go
     assert denied(pair.west, topic), "promoted without a fence"
     assert failover.abort(run).state is RunState.ABORTED
     assert not denied(pair.east, topic)
+    mirrored.copy()
+    assert_same_offsets(pair, [topic])
+
+
+@pytest.mark.slow
+def test_the_destination_dies_behind_a_fence_that_somebody_else_has_put_up_for_an_unplanned_run(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """A watcher puts up what the run owes, and knows of no file."""
+    mirrored, topic = copied(pair, tmp_path)
+    with killed(pair.east):
+        run = begin_unplanned(mirrored.failover).id
+        for name in ("settle", "stand"):
+            mirrored.failover.step(run, name)
+    stood = mirrored.state.steps[run, "stand"].evidence
+    assert str(stood["fence"]).startswith("pending")
+    with ClusterClient(mirrored.config.cluster("east")) as east:
+        create_acls(east, denials_of([topic]))
+        present_on_every_broker(east, set(denials_of([topic])))
+    with killed(pair.west):
+        command = str(stood["if_the_destination_dies"]).split()
+        done = mirrorbook(*command[1:], "--config", str(mirrored.config.path), "--yes")
+        assert done.returncode == 0, done.stderr
+        assert not denied(pair.east, topic)
+        produce(pair.east, topic, 1, user="app")
+    assert mirrored.failover.abort(run).state is RunState.ABORTED
     mirrored.copy()
     assert_same_offsets(pair, [topic])
 

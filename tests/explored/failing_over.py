@@ -23,6 +23,7 @@ from tests.explored.process import (
     done,
     end,
     enter,
+    filed,
     owns,
     put,
     put_run,
@@ -161,7 +162,7 @@ def stand(world: World, proc: Proc) -> World:
     link = proc.link
     if not owns(world, proc):
         return end(world, proc)
-    world = put_run(world, link, run_at(world, proc), begun=True)
+    world = filed(put_run(world, link, run_at(world, proc), begun=True), proc)
     world = put(world, link, debt=Debt(Owed.FENCE, proc.run))
     world = enter(world, link, source(link), {fence_of(link)}, AclPurpose.FENCE)
     return deny(world, proc, "stood", soft=True)

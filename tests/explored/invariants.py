@@ -9,6 +9,7 @@ from mirror_core.decide.steps import names, point_of_no_return, turned
 from mirror_core.model.acl import Acl, Permission
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode, RunKind
+from mirror_core.model.standing import Owed
 from tests.explored import watching
 from tests.explored.deciding import active, named, remembered, writers
 from tests.explored.limits import Move
@@ -26,6 +27,7 @@ from tests.explored.world import (
     World,
     destination,
     fence_of,
+    grant,
     name_of,
     run_of,
     source,
@@ -123,12 +125,19 @@ def _unrecorded(world: World) -> Iterator[str]:
                 ):
                     yield f"nobody remembers {acl} on {CLUSTERS[cluster]}"
     for link in range(len(world.recs)):
-        run, src = active(world.recs[link]), source(link)
-        if run is None or run.kind is not RunKind.FAILOVER or _turned(world, link, run):
+        src = source(link)
+        if not (world.up[src] and not world.up[destination(link)] and _keeps_out_for_nothing(world, link)):
             continue
-        stands = fence_of(link) in ACLS.values(world.acls[src]) and run.mode is Mode.PLANNED
-        if stands and world.up[src] and not world.up[destination(link)] and not _lifts(world, link, src):
+        if fence_of(link) in ACLS.values(world.acls[src]) and not _lifts(world, link, src):
             yield f"{CLUSTERS[destination(link)]} is silent, and no command lifts the fence on {CLUSTERS[src]}"
+
+
+def _keeps_out_for_nothing(world: World, link: int) -> bool:
+    """Whether applications wait behind the fence for a failover that has not come so far, or was given up."""
+    run, debt = active(world.recs[link]), world.recs[link].debt
+    if run is None:
+        return debt is not None and debt.owed is Owed.UNFENCE
+    return run.kind is RunKind.FAILOVER and not _turned(world, link, run)
 
 
 def _turned(world: World, link: int, run: Run) -> bool:
@@ -203,14 +212,16 @@ def _others(before: World, move: Move) -> Iterator[str]:
 
 
 def _withdrawn(before: World, move: Move) -> Iterator[str]:
-    """What was withdrawn at home before a planned failover is not given by it."""
-    if not move.world.late or move.by != 0 or before.acls == move.world.acls:
+    """What was withdrawn where applications are is not given where a planned failover moves them. One without the
+    source goes by the last sync; who has a right by that on the new primary has it at home, too."""
+    if move.world.late is None or move.by not in (0, 1) or before.acls == move.world.acls:
         return
-    run = active(move.world.recs[0])
-    if run is None or run.mode is not Mode.PLANNED or run.kind is not RunKind.FAILOVER:
+    run, src, dst = active(move.world.recs[move.by]), source(move.by), destination(move.by)
+    if run is None or run.mode is not Mode.PLANNED or run.kind is not RunKind.FAILOVER or move.world.late != src:
         return
-    if writers(move.world, WEST, 0, (LATE,)) and not writers(before, WEST, 0, (LATE,)):
-        yield f"{LATE} may write on west, and nobody grants it"
+    given = writers(move.world, dst, 0, (LATE,)) and not writers(before, dst, 0, (LATE,))
+    if given and grant(0, LATE) not in ACLS.values(before.acls[src]):
+        yield f"{LATE} may write on {CLUSTERS[dst]}, and nobody grants it"
 
 
 # -- where every way leads --------------------------------------------------------------------------------------------

@@ -167,15 +167,11 @@ def _applications(world: World, limits: Limits) -> Iterator[Move]:
                 now[cluster] = 1
                 extra[topic] = (now[0], now[1])
                 yield Move(f"an application writes on {CLUSTERS[cluster]}", world._replace(extra=tuple(extra)))
-    if (
-        limits.revoked
-        and not world.late
-        and all(world.up)
-        and not active(world.recs[0])
-        and writers(world, 0, 0, (LATE,))
-    ):
-        acls = (world.acls[0] & ~ACLS.mask([grant(0, LATE)]), world.acls[1])
-        yield Move("a right is withdrawn on east", world._replace(acls=acls, late=True), False)
+    if limits.revoked and world.late is None and all(world.up) and not (active(world.recs[0]) or active(world.recs[1])):
+        cluster = primary(world, 0)
+        if writers(world, cluster, 0, (LATE,)):
+            after = delete(world, cluster, ACLS.mask([grant(0, LATE)]))
+            yield Move(f"a right is withdrawn on {CLUSTERS[cluster]}", after._replace(late=cluster), False)
 
 
 def _administrator(world: World) -> Iterator[Move]:

@@ -173,11 +173,15 @@ def deny(world: World, proc: Proc, then: str, *, soft: bool = False, filed: bool
 @act("file")
 def write_file(world: World, proc: Proc) -> World:
     """Before anything is denied: what lifts it without the destination."""
+    return enter_denials(filed(world, proc), proc)
+
+
+def filed(world: World, proc: Proc) -> World:
     kind = next(r.kind for r in world.recs[proc.link].runs if r.id == proc.run)
     named = topic_of(proc.link) in fence_file.names_of([fence_of(proc.link)], Resource.TOPIC)
     files = list(world.files)
     files[proc.link] = File(proc.run, kind, named)
-    return enter_denials(world._replace(files=tuple(files)), proc)
+    return world._replace(files=tuple(files))
 
 
 @act("enter")

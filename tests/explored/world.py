@@ -173,8 +173,8 @@ class World(NamedTuple):
     files: tuple[File | None, ...]
     procs: tuple[Proc, ...] = ()
     dag: Dag | None = None
-    late: bool = False
-    """The late application's right was withdrawn where applications were."""
+    late: int | None = None
+    """The cluster on which the late application's right was withdrawn, while applications were there."""
 
 
 # -- links: 0 is mirror m from east to west, 1 its way home, 2 and 3 the same of n ------------------------------------
