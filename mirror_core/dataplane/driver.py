@@ -225,6 +225,8 @@ class Replication:
         try:
             if work.partitions:
                 self._submit(lease, work, None, start_ms, stop_ms)
+            else:
+                lease.waits = ()  # no epoch will tell that it is over
         except Unwritten as error:
             self._unwritten(lease, error)
             return False

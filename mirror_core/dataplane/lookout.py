@@ -35,6 +35,8 @@ MOST_TRANSACTIONS: Final = 200
 _ALONE: Final = 10
 """For so many times as long as it took to ask for transactions they are left alone then, if it took longer than a look
 may: each broker tells all producers of each partition, and sources with thousands of them have more to do than that."""
+_MOST_ALONE_S: Final = 300.0
+"""It may have been this machine that slept."""
 _MOST_REMEMBERED: Final = 2_000
 """Of those that are over and not copied yet."""
 
@@ -200,8 +202,8 @@ class Lookout:
         if began < self._alone_until:
             return None
         found, now = _open(source, topics), time.monotonic()
-        if now - began > EVERY_S:
-            self._alone_until = now + _ALONE * (now - began)
+        if found is not None and now - began > EVERY_S:
+            self._alone_until = now + min(_ALONE * (now - began), _MOST_ALONE_S)
         return found
 
     def _run(self) -> None:

@@ -52,6 +52,8 @@ class ClusterConfig:
     users: Mapping[Principal, str] = field(default_factory=dict)
     """Names that mirrorbook.yaml gives: brokers may call a client otherwise than its login or certificate says."""
     ruling: Ruling = KAFKAS
+    knows_data: bool = True
+    """False: what the data principal logs in by was not read (`load_config` of CONTROL alone)."""
 
     def properties(self, principal: Principal = Principal.CONTROL) -> dict[str, str]:
         """librdkafka properties, references resolved already."""
@@ -240,6 +242,7 @@ def _cluster(path: Path, name: str, raw: object, only: Principal | None) -> Clus
         both,
         {p: user for p, user in users.items() if user is not None},
         ruling,
+        knows_data=not (is_control and overrides),
     )
 
 

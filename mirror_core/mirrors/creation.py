@@ -11,6 +11,7 @@ from mirror_core.decide.filters import group_filter
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics
+from mirror_core.mirrors.first_acl import refused_of
 from mirror_core.mirrors.gaps import chosen_gaps
 from mirror_core.mirrors.preflight import not_known_to_shut_out, shuts_out
 from mirror_core.model.clock import now_ms
@@ -18,7 +19,6 @@ from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Desired, Gaps, Mirror
 from mirror_core.model.names import DRILL, MirrorName, base_name, is_way_home
-from mirror_core.rights.first_acl import REFUSED, ShutsOut
 from mirror_core.state import active
 from mirror_core.state.link import Link, link_of, states
 from mirror_core.state.records import TOPIC, State
@@ -124,7 +124,7 @@ def _check_first_acls(mirror: str, *clusters: ClusterConfig) -> list[str]:
     Returns a line for each cluster of which that is not known.
     """
     found = {cluster.name: shuts_out(cluster) for cluster in clusters}
-    refused = (ShutsOut.YES,) if mirror.startswith(DRILL) else REFUSED  # its mirror stands there already
+    refused = refused_of(MirrorName(mirror))
     if reasons := [f"cluster {name}: {one.words}" for name, one in found.items() if one.answer in refused]:
         raise Refused(f"mirror {mirror}", reasons)
     return not_known_to_shut_out(found)

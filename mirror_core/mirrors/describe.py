@@ -180,7 +180,11 @@ def _under_way(mirror: Mirror, run: Run, state: State) -> tuple[str, ...]:
 
 def _waits(lease: Lease | None, *, held: bool) -> str | None:
     """As the newest epoch that has ended said. None: nobody copies, so nobody says it."""
-    return ("; ".join(lease.waits) or "nothing") if lease and held else None
+    if lease is None or not held:
+        return None
+    if lease.waits is None:
+        return "not known yet: no epoch of this data plane has ended, or its version does not tell"
+    return "; ".join(lease.waits) or "nothing"
 
 
 def _hidden(sighting: Sighting | None, ends: Mapping[Partition, Offset]) -> str:

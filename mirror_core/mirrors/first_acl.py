@@ -11,6 +11,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.model.acl import Acl, Resource
 from mirror_core.model.errors import MirrorError, RemoteFault
+from mirror_core.model.names import DRILL, MirrorName
 from mirror_core.rights.first_acl import (
     AUTHORIZER,
     KAFKAS_OWN,
@@ -58,19 +59,27 @@ def look(control: ClusterClient, data: ClusterClient, acls: Acls | AuthorizerOff
     return first_acl(acls.entries, said)
 
 
-def fence_shuts_out(control: ClusterClient, acls: Acls | AuthorizerOff, topics: Iterable[str]) -> str:
+def refused_of(mirror: MirrorName) -> tuple[ShutsOut, ...]:
+    """Answers that a mirror does not get along with. Of a drill nobody uses the topic, and its mirror is there."""
+    return (ShutsOut.YES,) if mirror.startswith(DRILL) else REFUSED
+
+
+def fence_shuts_out(
+    control: ClusterClient, acls: Acls | AuthorizerOff, topics: Iterable[str], mirror: MirrorName
+) -> str:
     """What a plan says where a fence would be the first ACL on some of these topics, and shut out their readers, too;
     empty: it would not, or nobody can tell."""
     if isinstance(acls, AuthorizerOff) or not (bare := bare_topics(topics, acls.entries)):
         return ""
     with ClusterClient(control.config, Principal.DATA, timeout_s=control.timeout_s) as data:
         found = look(control, data, acls)
-    return f"{some(bare)} have no ACL, and {found.words}" if found.answer in REFUSED else ""
+    return f"{some(bare)} have no ACL, and {found.words}" if found.answer in refused_of(mirror) else ""
 
 
 def _by_data(data: ClusterClient, entries: frozenset[Acl]) -> Mapping[int, Mapping[Trial, bool]]:
     """What the data principal may is one more hint. A broker that does not let it in is told of with its rights."""
-    if data.config.properties(Principal.DATA) == data.config.properties(Principal.CONTROL):
+    alike = data.config.properties(Principal.DATA) == data.config.properties(Principal.CONTROL)
+    if alike or not data.config.knows_data:  # never as the one with the other's password
         return {}
     wanted = trials(entries, principal_name(data.config, Principal.DATA))
     try:

@@ -12,8 +12,9 @@ from typing import Final
 
 from mirror_core.model.errors import MirrorError
 
-_WITH_PASSWORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#:]*:(?!\d+/)[^?#]*@")
-"""Slashes are common in keys of object stores; a number before the first slash is a port."""
+_WITH_PASSWORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?!\[)[^/?#:]*:(?!\d+[/,?#]).*@")
+"""Slashes are common in keys of object stores; a number before the first slash is a port, and
+what begins with a bracket a host."""
 PASSWORD_APART: Final = (
     "holds a password, which logs and reports would tell: give that to the file system itself, such as by "
     "spark.hadoop.fs.s3a.secret.key, or to Airflow's connection, and the URL without it"

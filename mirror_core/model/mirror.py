@@ -172,9 +172,9 @@ class Lease:
     writers_until_ms: int
     """No task of this owner sends anything after this wall-clock time, not even one that lost its driver."""
     released: bool = False
-    waits: tuple[str, ...] = ()
+    waits: tuple[str, ...] | None = None
     """What kept tasks of the newest epoch that has ended from copying, each in words; partitions that have FAILED are
-    not among it."""
+    not among it. None: none has ended yet, or its owner does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

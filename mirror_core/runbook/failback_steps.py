@@ -88,8 +88,10 @@ class FailbackSteps(TailSteps):
         link = link_of(self.link.config, back)
         with StateWriter(self.link.source, control_id(back.name)) as writer:
             # First of all: should the new primary die from here on, only this ledger tells which denials keep
-            # applications out at home.
+            # applications out at home; and as soon as M-back is there, somebody may move them home by it.
             remember_there_too(writer, back.name, self.writer.state, self.link.source.name, self._topics())
+            with ClusterClient(self.link.destination) as new:
+                note_withdrawn(link, self.writer.state, writer, new)
             known = writer.state.mirrors.get(back.name)
             if known is None or known.homecoming != self.journal.run_id:
                 writer.put(back, *self._beginnings(back, writer.state, there, here))

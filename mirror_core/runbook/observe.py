@@ -59,13 +59,17 @@ _log = logger(__name__)
 T = TypeVar("T")
 
 
-def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True, conductor: str | None = None) -> View:
+def observe(
+    link: Link, state: State, mode: Mode, *, offsets: bool = True, fences: bool = False, conductor: str | None = None
+) -> View:
     """The view that a failover plan is made from. A side that fails or is late becomes `Unseen`; nothing is raised.
 
     `conductor`: who would conduct it, by which its seconds are foretold.
 
     `offsets`: with what groups have committed, which only the plan's figures tell of. Without, no group is asked for
     it: whether an approved plan still holds does not depend on it.
+
+    `fences`: without offsets, too, it is asked whether a planned one's fence would shut readers out.
 
     The destination's groups are asked apart: they need an answer of every broker, and one that hangs must not keep
     everything else from being seen until the controllers have given it up.
@@ -75,7 +79,7 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True, condu
     partitions = tuple(healthy(statuses))
     positions_read = threading.Event()
     destination = Ask(lambda: _look_at_destination(link, state, positions_read, offsets=offsets))
-    fences = offsets and mode is Mode.PLANNED
+    fences = (offsets or fences) and mode is Mode.PLANNED
     source = Ask(
         lambda: _look_at_source(link, state, partitions, positions_read, destination, offsets=offsets, fences=fences)
     )
@@ -262,7 +266,7 @@ def _look_at_source(
             state_writers=_state_writers(link, acls),
             hidden=hidden,
             reappeared=warned(reappeared_on(link, state, mirror.source, held), mirror, mirror.source),
-            shuts_out=fence_shuts_out(client, acls, topics) if fences else "",
+            shuts_out=fence_shuts_out(client, acls, topics, mirror.name) if fences else "",
         )
 
 

@@ -141,7 +141,7 @@ class Promotion(Acts):
         `source_needed`: Unreachable when it is not seen, which may pass: nothing that was approved has changed by that.
         """
         approved = self.journal.run.plan
-        view = observe(self.link, self.writer.state, approved.mode, offsets=False)
+        view = observe(self.link, self.writer.state, approved.mode, offsets=False, fences=source_needed)
         view = replace(view, left=frozenset(self.scope.left))
         seen = approved.mode is Mode.PLANNED and isinstance(view.source, SourceView)
         reasons = changed_since(approved.bound, bound_of(view), source_seen=seen)

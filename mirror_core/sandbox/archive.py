@@ -65,6 +65,9 @@ def main() -> int:
     except MirrorError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(f"the archive of brokers' classes was not made: {error}", file=sys.stderr)
+        return SandboxFailed.exit_code
     return 0
 
 

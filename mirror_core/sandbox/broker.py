@@ -103,7 +103,8 @@ def java_command(jars: Path, heap: str, *arguments: str) -> list[str]:
     options = [*tuned, f"-Xmx{heap}", "-Djava.net.preferIPv4Stack=true"]
     log_format = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"]
     if (archive := archive_of(jars)).exists():
-        options.append(f"-XX:SharedArchiveFile={archive}")
+        # Its head alone would not tell that it is damaged, and the JVM would crash; a tool's output is parsed.
+        options += [f"-XX:SharedArchiveFile={archive}", "-XX:+VerifySharedSpaces", "-Xlog:cds=off"]
     return [java, *options, *log_format, "-cp", f"{jars}/*", *arguments]
 
 

@@ -91,7 +91,7 @@ class HeldLease:
         self._others_until_ms = lease.writers_until_ms
         """Until then tasks of the owners before may write."""
         self._due = time.monotonic() + BEAT_S
-        self.waits: tuple[str, ...] = ()
+        self.waits: tuple[str, ...] | None = None
         """What copying waits for: others learn it by the next beat."""
 
     @property
@@ -173,7 +173,7 @@ class HeldLease:
         """Give it back: all tasks of ours have ended."""
         now = now_ms()
         until = max(now, self._others_until_ms)
-        told = replace(self.lease, beat_ms=now, writers_until_ms=until, released=True, waits=())
+        told = replace(self.lease, beat_ms=now, writers_until_ms=until, released=True, waits=None)
         try:
             if self._regaining is not None:
                 with suppress(MirrorError, TimeoutError):  # raised again by `put`

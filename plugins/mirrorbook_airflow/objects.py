@@ -114,12 +114,14 @@ class ObjectFolder:
 def kept_elsewhere(folder: Path) -> Iterator[None]:
     """What is salvaged into this folder meanwhile is in the deployment's object store, too, when this ends well: then
     records may be deleted. A salvage that another worker finished is fetched first, and told again."""
+    from mirror_core.evidence.folders import refuse_password
     from mirror_core.parity.salvage import MANIFEST
 
     place = salvage_place()
     if not place:
         yield
         return
+    refuse_password(place)
     what, under = "salvaged records", f"{folder.parent.name}/{folder.name}"
     store = ObjectFolder(place)
     manifest = f"{under}/{MANIFEST}"

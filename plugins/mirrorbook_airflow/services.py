@@ -56,8 +56,9 @@ def parity_check(config: Path, master: str, demands: Demands) -> ParityCheck:
 
 def receipts_folder(master: str, place: str) -> Folder:
     """Where receipts are: URLs are Spark's, or without it Airflow's own."""
-    from mirror_core.evidence.folders import is_url, local_folder
+    from mirror_core.evidence.folders import is_url, local_folder, refuse_password
 
+    refuse_password(place)
     if not is_url(place):
         return local_folder(place)
     if master == NO_SPARK:

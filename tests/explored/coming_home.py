@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from mirror_core.decide import failback
-from mirror_core.model.acl import AclPurpose, LedgerEntry
+from mirror_core.decide import failback, promotion
+from mirror_core.model.acl import AclPurpose, LedgerEntry, Permission
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode, RunState
+from mirror_core.rights import withdrawal
 from mirror_core.state.records import State
 from mirror_core.state.table import Event, after
 from mirror_core.sync import ledger, lifting
@@ -134,7 +135,7 @@ def create_reverse(world: World, proc: Proc) -> World:
         began = after(PartitionState.UNKNOWN, Event.START, Event.ALIGNED)
         news = {"desired": Desired.STARTED, "state": began, "lmo": None, "failed": False, "homecoming": proc.run}
         world = put(world, back, **news)
-    world = _remembered(world, back)
+    world = _noted(_remembered(world, back), back)
     return _stage(world, proc, back, "create_reverse.put")
 
 
@@ -164,6 +165,18 @@ def _remembered(world: World, link: int) -> World:
     return _read_off(world, log, link)
 
 
+def _noted(world: World, link: int) -> World:
+    """Rights that went to the mirror's source by the other direction, and were withdrawn there since."""
+    src, dst = source(link), destination(link)
+    there = (e for e in LEDGER.values(world.recs[link ^ 1].ledger) if e.cluster == CLUSTERS[src])
+    given = {e.acl for e in there if e.purpose in promotion.STAGED}
+    granted = {acl for acl in ACLS.values(world.acls[src]) if acl.permission is Permission.ALLOW}
+    ledger = LEDGER.values(world.recs[link].ledger)
+    ours = (e for e in ledger if e.cluster == CLUSTERS[dst])
+    changes = tuple(withdrawal.judged_again(ours, granted, given - granted))
+    return put(world, link, ledger=LEDGER.mask(replaced(ledger, changes))) if changes else world
+
+
 def _read_off(world: World, log: Log, link: int) -> World:
     name = name_of(link)
     lifted = (one.entry for one in log.state.lifted.values() if one.entry.mirror == name)
@@ -183,7 +196,7 @@ def reverse_made(world: World, proc: Proc) -> World:
     if not (ready(world, proc) and owns(world, proc, back)):
         return end(world, proc)
     world = _lifted(_again(world, back), back)
-    world = put(world, back, ledger=synced(world, back))
+    world = _noted(put(world, back, ledger=synced(world, back)), back)
     return go_on(done(world, link, run_at(world, proc)), proc)
 
 
@@ -239,6 +252,6 @@ def protected(world: World, proc: Proc) -> World:
     world = _lifted(_again(world, link), link)
     world = put(world, link, desired=Desired.STARTED, state=state, lmo=None, failed=failed)
     if not failed:
-        world = put(world, link, ledger=synced(world, link))
+        world = _noted(put(world, link, ledger=synced(world, link)), link)
     world = done(world, link, run_at(world, proc))
     return end(close(world, link, run_at(world, proc), RunState.DONE), proc)

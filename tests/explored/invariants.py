@@ -11,9 +11,9 @@ from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.model.standing import Owed
 from tests.explored import watching
-from tests.explored.deciding import active, named, remembered, writers
+from tests.explored.deciding import active, named, primary, remembered, writers
 from tests.explored.limits import Move
-from tests.explored.process import ACTS, end
+from tests.explored.process import ACTS, delete, end
 from tests.explored.promoting import has_more
 from tests.explored.world import (
     ACLS,
@@ -70,11 +70,18 @@ def _two_primaries(world: World) -> Iterator[str]:
         if not any(open_to) and (
             world.procs
             or any(_moving(world, link) or _lifted_by_file(world, link) for link in links)
-            or any(named(world, link, cluster) for link in links for cluster in (EAST, WEST))
+            or any(_open(_once_removed(world, topic), topic))
         ):
             continue
         if _open(watched(world), topic) == open_to:
             yield f"applications may write {topic_of(2 * topic)} " + ("on both clusters" if open_to[0] else "nowhere")
+
+
+def _once_removed(world: World, topic: int) -> World:
+    """After an administrator has removed, where applications write, what `mirror describe` names there."""
+    cluster = primary(world, topic)
+    found = frozenset[Acl]().union(*(named(world, link, cluster) for link in (2 * topic, 2 * topic + 1)))
+    return delete(world, cluster, ACLS.mask(found))
 
 
 def _lifted_by_file(world: World, link: int) -> bool:

@@ -15,9 +15,10 @@ from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode
-from mirror_core.runbook import promotion
+from mirror_core.runbook import observe, promotion
 from mirror_core.runbook.failover_steps import Steps
 from mirror_core.state.journal import Journal, checkpoint
+from mirror_core.state.records import PartitionRecord
 from tests.memory import MemoryLog
 from tests.unit.test_decide_failover import DST, P0, P1, SRC, healthy_view, source_of, status
 from tests.unit.test_decide_verbs import RUN
@@ -176,10 +177,33 @@ def test_a_source_that_is_silent_before_the_fence_is_waited_for(monkeypatch: pyt
     log.put(replace(RUN, plan=decide(view).plan), checkpoint(RUN.id, "begin", decide(view).scope))
     steps = Steps(LINK, cast("Any", None), cast("Any", log), Journal(log, RUN.id, ("fence",)))
     seen = replace(view, source=Unseen("no broker answered"))
-    monkeypatch.setattr(promotion, "observe", lambda *asked, offsets: seen)
+    monkeypatch.setattr(promotion, "observe", lambda *asked, offsets, fences: seen)
     with pytest.raises(Unreachable, match=r"fence: no broker answered; resume the run when \w+ answers"):
         steps.check_approval("fence", source_needed=True)
     assert steps.check_approval("promotion", source_needed=False) is False
-    monkeypatch.setattr(promotion, "observe", lambda *asked, offsets: replace(seen, destination=Unseen("nor here")))
+    monkeypatch.setattr(
+        promotion, "observe", lambda *asked, offsets, fences: replace(seen, destination=Unseen("nor here"))
+    )
     with pytest.raises(Refused, match="abort this run and plan again"):
         steps.check_approval("fence", source_needed=True)
+
+
+def test_a_fence_that_has_become_a_first_acl_since_the_plan_is_not_put_up(
+    monkeypatch: pytest.MonkeyPatch, view: View
+) -> None:
+    """A proof takes hours, and rights change."""
+    log = MemoryLog()
+    log.put(replace(RUN, plan=decide(view).plan), checkpoint(RUN.id, "begin", decide(view).scope))
+    steps = Steps(LINK, cast("Any", None), cast("Any", log), Journal(log, RUN.id, ("fence",)))
+
+    def source(*_: object, fences: bool, **__: object) -> Any:
+        return replace(source_of(view), shuts_out="orders have no ACL" if fences else "")
+
+    monkeypatch.setattr(observe, "_look_at_source", source)
+    monkeypatch.setattr(observe, "_look_at_destination", lambda *_, **__: view.destination)
+    monkeypatch.setattr(observe, "command_problems", lambda *_: ())
+    monkeypatch.setattr(observe, "now_ms", lambda: view.now_ms)
+    log.put(*(PartitionRecord(LINK.mirror.name, status) for status in view.statuses.values()))
+    with pytest.raises(Refused) as refused:
+        steps.check_approval("fence", source_needed=True)
+    assert any("would shut out more than writers" in reason for reason in refused.value.reasons)

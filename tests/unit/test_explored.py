@@ -20,6 +20,7 @@ from mirror_core.mirrors import reappeared
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName, is_way_home
 from mirror_core.model.run import Run, RunKind
+from mirror_core.rights import withdrawal
 from mirror_core.sync import ledger
 from tests.explored.invariants import protected, wrong_move, wrong_world
 from tests.explored.limits import Limits
@@ -211,7 +212,7 @@ GUARDS: Final = {
         before=(THERE, *HOME, THERE.replace(" m", " n"), *(way.replace(" m", " n") for way in HOME)),
     ),
     "a right that was withdrawn does not come back": Guard(
-        ((access, "judged_again", _always(())),),
+        ((access, "judged_again", _always(())), (withdrawal, "judged_again", _always(()))),
         QUIET._replace(kills=False, revoked=True),
         "nobody grants it",
         before=(THERE, *HOME),

@@ -53,7 +53,7 @@ def ended(results: Results, lease: HeldLease, epoch: int, *retries: str) -> None
     results.take(lease, epoch, 0, reports, newest=9, final=False)
 
 
-def told(writer: Writer, lease: HeldLease) -> tuple[str, ...]:
+def told(writer: Writer, lease: HeldLease) -> tuple[str, ...] | None:
     """To others, by the next beat."""
     lease.beat()
     return writer.state.leases[HELD.mirror].waits
@@ -83,7 +83,7 @@ def test_who_gives_the_lease_back_waits_for_nothing(results: Results, lease: Hel
     ended(results, lease, 1, CUT)
     lease.release()
     found = writer.state.leases[HELD.mirror]
-    assert (found.released, found.waits) == (True, ())
+    assert (found.released, found.waits) == (True, None)
 
 
 def test_as_much_is_told_as_a_person_reads() -> None:

@@ -1,0 +1,90 @@
+"""Before a planned failover: as whom a source is asked whether a fence would shut readers out, and what refuses it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirror_core.kafka.acls import Acls
+from mirror_core.kafka.client import ClusterClient, ClusterView, Leader, TopicView
+from mirror_core.kafka.config import ClusterConfig, Principal, load_config
+from mirror_core.kafka.offsets import Led
+from mirror_core.mirrors import first_acl
+from mirror_core.model.names import DRILL, ClusterName, MirrorName
+from mirror_core.rights.first_acl import FirstAcl, ShutsOut
+from mirror_core.runbook import observe
+from mirror_core.runbook.observed_groups import Groups
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+from tests.unit.test_steps import MIRROR
+
+OPEN = Acls(frozenset(), ())
+FILE = """
+clusters:
+  east:
+    bootstrap.servers: localhost:1
+    security.protocol: SASL_PLAINTEXT
+    sasl.mechanism: SCRAM-SHA-256
+    sasl.username: control
+    sasl.password: of-control
+    data: {sasl.username: copier, sasl.password: "${env:NOT_HERE}"}
+"""
+
+
+@pytest.mark.parametrize("only", [None, Principal.CONTROL])
+def test_nobody_signs_in_as_the_data_principal_with_another_ones_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: Principal | None
+) -> None:
+    """Such as `readiness --metrics`, every half a minute: somebody may lock the user out for that."""
+    if only is None:
+        monkeypatch.setenv("NOT_HERE", "of-copier")
+    (path := tmp_path / "mirrorbook.yaml").write_text(FILE)
+    east, logins = load_config(path, only=only).cluster("east"), list[tuple[str, str]]()
+
+    def asked(client: ClusterClient, *_: object) -> dict[int, Any]:
+        used = client.config.properties(client.principal)
+        logins.append((used["sasl.username"], used["sasl.password"]))
+        return {}
+
+    monkeypatch.setattr(first_acl, "admissions", asked)
+    with ClusterClient(east) as control, ClusterClient(east, Principal.DATA) as data:
+        first_acl.look(control, data, OPEN)
+    assert set(logins) <= {("control", "of-control"), ("copier", "of-copier")}
+    assert ("control", "of-control") in logins
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "refused"),
+    [
+        ("m", ShutsOut.LIKELY, True),
+        ("m", ShutsOut.YES, True),
+        (f"{DRILL}m", ShutsOut.YES, True),
+        (f"{DRILL}m", ShutsOut.LIKELY, False),
+        (f"{DRILL}m", ShutsOut.UNKNOWN, False),
+    ],
+)
+def test_a_drill_of_a_mirror_that_is_there_goes_on_where_that_is_only_likely(
+    monkeypatch: pytest.MonkeyPatch, name: str, answer: ShutsOut, refused: bool
+) -> None:
+    """As when it is created: what it fences is its own topic, which nobody has an ACL on, nor needs one."""
+    topic = f"topic.of.{name}"
+    mirror = replace(MIRROR, name=MirrorName(name), topics=(topic.replace(".", r"\."),))
+    view = ClusterView(
+        mirror.source_id, 1, {}, {topic: TopicView(topic, "a", False, {0: Leader(1, 0)}, 1, 1)}, frozenset()
+    )
+    monkeypatch.setattr(ClusterClient, "metadata", lambda *_: view)
+    monkeypatch.setattr(observe, "describe_acls", lambda _: OPEN)
+    monkeypatch.setattr(observe, "open_transactions", lambda *_: ())
+    monkeypatch.setattr(observe, "observed_groups", lambda *_, **__: Groups())
+    monkeypatch.setattr(observe, "offsets_by_two", lambda *_, **__: Led(offsets={}, leaderless=frozenset()))
+    monkeypatch.setattr(first_acl, "look", lambda *_: FirstAcl(answer, "because"))
+    ends = (ClusterConfig(ClusterName(one), {}, {}) for one in ("east", "west"))
+    link = Link(cast("Any", None), mirror, *ends)
+    there = cast("Any", SimpleNamespace(while_waiting=lambda *_: None))
+    seen = observe._look_at_source(link, State(), (), threading.Event(), there, offsets=True, fences=True)
+    assert bool(seen.shuts_out) is refused
