@@ -177,6 +177,11 @@ def _reasons(view: View) -> Iterator[str]:
         resume = f"; if applications are home: `mirrorbook failback resume {base_name(mirror.name)}` does the rest"
         rest = resume if mirror.homecoming else ""
         yield f"mirror {mirror.name} is stopped: it was failed over already, or never started{rest}"
+    if mirror.begins and view.mode is Mode.PLANNED:
+        yield (
+            f"failback {mirror.homecoming} has not made all of mirror {mirror.name}, which does not know yet what "
+            f"rights were withdrawn on {mirror.source}: `mirrorbook failback resume {base_name(mirror.name)}` first"
+        )
     if not view.statuses:
         yield "nothing is mirrored yet: no partition is recorded; run `mirrorbook replicate` first"
     unready = [p for p, s in sorted(view.statuses.items()) if s.state in _UNREADY]

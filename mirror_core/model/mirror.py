@@ -103,6 +103,8 @@ class Mirror:
     """Decided once, when the mirror is created. Mirrors that were recorded without it know markers only."""
     homecoming: str = ""
     """Of a reverse mirror: id of the failback run that made it, or made it anew."""
+    begins: bool = False
+    """Of a reverse mirror: that run has not brought in all that it must know before applications go home by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,18 +85,14 @@ class FailbackSteps(TailSteps):
             ensure_state_topic(old)
             there, here = existing(new, self._topics()), existing(old, self._topics())
         back = self._reverse_mirror()
-        link = link_of(self.link.config, back)
         with StateWriter(self.link.source, control_id(back.name)) as writer:
             # First of all: should the new primary die from here on, only this ledger tells which denials keep
-            # applications out at home; and as soon as M-back is there, somebody may move them home by it.
+            # applications out at home.
             remember_there_too(writer, back.name, self.writer.state, self.link.source.name, self._topics())
-            with ClusterClient(self.link.destination) as new:
-                note_withdrawn(link, self.writer.state, writer, new)
             known = writer.state.mirrors.get(back.name)
             if known is None or known.homecoming != self.journal.run_id:
                 writer.put(back, *self._beginnings(back, writer.state, there, here))
-            else:
-                link = link_of(self.link.config, known)
+            link = link_of(self.link.config, writer.state.mirrors[back.name])
             with ClusterClient(self.link.source) as old:
                 lift_denials(back, writer, old)  # of an earlier homecoming, against its tasks: they are over
                 stage_again(writer, back.name, old, own_principals(link))  # what it gave: there is a mirror again
@@ -106,6 +102,7 @@ class FailbackSteps(TailSteps):
             # After the sync, which has staged what is granted now: whatever is revoked later is known by that.
             with ClusterClient(self.link.destination) as new:
                 note_withdrawn(link, self.writer.state, writer, new)
+            writer.put(replace(writer.state.mirrors[back.name], begins=False))
         return {
             "mirror": back.name,
             "groups_brought_home": groups,
@@ -278,6 +275,7 @@ class FailbackSteps(TailSteps):
             desired=Desired.STARTED,
             created_ms=now_ms(),
             homecoming=self.journal.run_id,
+            begins=True,
         )
 
     def _reverse_link(self) -> Link:

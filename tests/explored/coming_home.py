@@ -133,9 +133,16 @@ def create_reverse(world: World, proc: Proc) -> World:
     world = take_over(world, proc, back)
     if world.recs[back].desired is None or world.recs[back].homecoming != proc.run:
         began = after(PartitionState.UNKNOWN, Event.START, Event.ALIGNED)
-        news = {"desired": Desired.STARTED, "state": began, "lmo": None, "failed": False, "homecoming": proc.run}
+        news = {
+            "desired": Desired.STARTED,
+            "state": began,
+            "lmo": None,
+            "failed": False,
+            "homecoming": proc.run,
+            "begins": True,
+        }
         world = put(world, back, **news)
-    world = _noted(_remembered(world, back), back)
+    world = _remembered(world, back)
     return _stage(world, proc, back, "create_reverse.put")
 
 
@@ -196,7 +203,7 @@ def reverse_made(world: World, proc: Proc) -> World:
     if not (ready(world, proc) and owns(world, proc, back)):
         return end(world, proc)
     world = _lifted(_again(world, back), back)
-    world = _noted(put(world, back, ledger=synced(world, back)), back)
+    world = put(_noted(put(world, back, ledger=synced(world, back)), back), back, begins=False)
     return go_on(done(world, link, run_at(world, proc)), proc)
 
 

@@ -73,7 +73,7 @@ def _failover_view(
     status = status_of(link, rec.state, rec.lmo, rec.failed)
     desired = rec.desired or Desired.STOPPED
     view = View(
-        mirror=mirror_of(link, desired, rec.homecoming),
+        mirror=mirror_of(link, desired, rec.homecoming, rec.begins),
         mode=mode,
         statuses={part: status} if rec.desired else {},
         source=SourceView(

@@ -115,6 +115,8 @@ class Rec(NamedTuple):
     lmo: int | None = None
     failed: bool = False
     homecoming: int = 0
+    begins: bool = False
+    """The failback that makes it has not made all of it."""
     debt: Debt | None = None
     ledger: int = 0
     lifted: int = 0
@@ -221,7 +223,7 @@ def run_id(link: int, kind: RunKind, number: int) -> str:
 
 
 @cached
-def mirror_of(link: int, desired: Desired, homecoming: int = 0) -> Mirror:
+def mirror_of(link: int, desired: Desired, homecoming: int = 0, begins: bool = False) -> Mirror:
     return Mirror(
         name=name_of(link),
         source=CLUSTERS[source(link)],
@@ -234,6 +236,7 @@ def mirror_of(link: int, desired: Desired, homecoming: int = 0) -> Mirror:
         desired=desired,
         created_ms=0,
         homecoming=run_id(link - 1, RunKind.FAILBACK, homecoming) if homecoming else "",
+        begins=begins,
     )
 
 
@@ -290,7 +293,7 @@ def _state(recs: tuple[tuple[int, Rec], ...]) -> State:
     for link, rec in recs:
         name = name_of(link)
         if rec.desired is not None:
-            state.mirrors[name] = mirror_of(link, rec.desired, rec.homecoming)
+            state.mirrors[name] = mirror_of(link, rec.desired, rec.homecoming, rec.begins)
             status = status_of(link, rec.state, rec.lmo, rec.failed)
             state.partitions[name] = {status.partition: status}
         if rec.debt is not None:

@@ -152,6 +152,14 @@ def test_a_fence_that_would_shut_readers_out_is_not_put_up(view: View) -> None:
     assert decide(replace(open_to_all, mode=Mode.UNPLANNED)).reasons == ()
 
 
+def test_applications_go_by_no_way_home_that_its_failback_has_not_made_whole(view: View) -> None:
+    """It does not know yet which rights were withdrawn. Without its source nobody can tell it."""
+    begins = replace(view, mirror=replace(view.mirror, name=MirrorName("m-back"), homecoming="r", begins=True))
+    assert "failback r has not made all of mirror m-back" in reasons_of(begins)
+    assert "`mirrorbook failback resume m` first" in reasons_of(begins)
+    assert decide(replace(begins, mode=Mode.UNPLANNED)).reasons == ()
+
+
 def test_a_topic_that_is_hidden_over_there_does_not_keep_the_others_from_an_unplanned_failover(view: View) -> None:
     hidden, paid = Hidden(frozenset({"paid"}), "mirror may not DESCRIBE paid"), Partition("paid", 0)
     assert isinstance(view.destination, DestinationView)
