@@ -77,6 +77,7 @@ def test_with_the_source_deleted_and_dead_a_run_names_what_is_proved_and_what_is
     assert [flaw.where for flaw in verify(folder, None).flaws] == ["certificates/read.json"]
 
 
+@pytest.mark.slow
 def test_a_copy_or_a_certificate_that_was_changed_is_found_and_the_command_does_not_end_well(
     pair: Pair, tmp_path: Path
 ) -> None:
