@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from mirror_core.decide import thirds
 from mirror_core.decide.failover import UNSEEN, Decision, digest
+from mirror_core.decide.promotion import not_held
 from mirror_core.decide.ruled import no_way_home
 from mirror_core.decide.slipped import count, slipped_in
 from mirror_core.decide.standing import failed_over, pending, words
@@ -47,8 +48,8 @@ class OldSource:
     """Topics that are cleaned by key; looked for where somebody wants logs to be cut."""
     undemotable: tuple[str, ...] = ()
     """Why applications could not be kept from its topics, such as grants to everybody, and what to do about each."""
-    not_held: tuple[Acl, ...] = ()
-    """Rights that the failover gave on the new primary, and that nobody has here now."""
+    held: frozenset[Acl] | None = None
+    """Access control entries; None: nobody is ruled by them there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,8 @@ class NewPrimary:
     log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
     sizes: Mapping[Partition, int] = field(default_factory=dict)
     undemotable: tuple[str, ...] = ()
+    given: tuple[Acl, ...] = ()
+    """Rights that the failover gave there, and that are there still."""
     strange: tuple[str, ...] = ()
     """Topics of the mirror's names that it did not make there."""
 
@@ -240,15 +243,20 @@ def _warnings(view: FailbackView) -> Iterator[str]:
             yield f"{partition} on {view.mirror.source}: offsets {start} to {end - 1} are salvaged, then discarded"
         if len(found) > SHOWN:
             yield f"{len(found) - SHOWN} more partitions on {view.mirror.source} have such a tail"
-        if view.old.not_held:
-            yield (
-                f"nobody has these right(s) on {view.mirror.source} now, which the failover gave on "
-                f"{view.mirror.destination}: {some(view.old.not_held)}. The way home gives them there, too. Were they "
-                f"withdrawn on {view.mirror.source}, withdraw them on {view.mirror.destination} first"
-            )
+        yield from _given_away(view, view.old)
         gone = sorted({p.topic for p in view.statuses} - set(view.old.topics))
         if gone:
             yield f"no longer on {view.mirror.source}, to be created and copied as a whole: {some(gone)}"
+
+
+def _given_away(view: FailbackView, old: OldSource) -> Iterator[str]:
+    given = () if isinstance(view.new, Unseen) else view.new.given
+    if old.held is not None and (unheld := not_held(given, old.held)):
+        yield (
+            f"nobody has these right(s) on {view.mirror.source} now, which the failover gave on "
+            f"{view.mirror.destination}: {some(unheld)}. The way home gives them there, too. Were they withdrawn on "
+            f"{view.mirror.source}, withdraw them on {view.mirror.destination} first"
+        )
 
 
 def _changed(view: FailbackView, strategies: Mapping[str, Strategy]) -> thirds.Changed | None:

@@ -181,6 +181,12 @@ def _lost_warnings(view: View) -> Iterator[str]:
             f"{mirror.source} answers: --mode planned loses nothing, this one gives up whatever {mirror.source} has "
             "acknowledged and is not copied yet"
         )
+    if mirror.begins:
+        yield (
+            f"failback {mirror.homecoming} was broken off before it had made all of this way home: of rights, settings "
+            f"and groups {mirror.destination} has what it had at the failover; a right that {mirror.source} granted "
+            "since is missing there, and one that it withdrew since the failback began may be given"
+        )
     if view.continues is not None:
         yield f"run {view.continues} ends, and this one goes on from where it was: its fence stays" + (
             f"; all that {mirror.source} had acknowledged was copied behind it" if view.drained else ""

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from mirror_core.decide.view import some
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Pattern, Permission, Resource
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import HEARTBEATS
-from mirror_core.rights.acls import CHANGING, EVERYBODY, Names, may_change, meets
+from mirror_core.rights.acls import CHANGING, EVERYBODY, Names, covers, may_change, meets
 from mirror_core.rights.provenance import forged
 
 STAGED = frozenset({AclPurpose.STAGED, AclPurpose.PROMOTED})
@@ -80,10 +80,34 @@ def unbacked(ledger: Iterable[LedgerEntry], topics: Collection[str], held: Colle
     return tuple(sorted(staged - set(held)))
 
 
-def not_held(ledger: Iterable[LedgerEntry], held: Collection[Acl]) -> tuple[Acl, ...]:
-    """Rights that a promotion gave, and that nobody holds on the cluster where applications came from."""
+def given_there(ledger: Iterable[LedgerEntry], held: Collection[Acl]) -> tuple[Acl, ...]:
+    """Rights that a promotion gave, and that the cluster still holds which it gave them on."""
     given = {e.acl for e in ledger if e.purpose is AclPurpose.PROMOTED and e.acl.permission is Permission.ALLOW}
-    return tuple(sorted(given - set(held)))
+    return tuple(sorted(given.intersection(held)))
+
+
+def not_held(given: Iterable[Acl], held: Collection[Acl]) -> tuple[Acl, ...]:
+    """Of these rights, those that nobody holds on the cluster where applications came from: not by a wider one, either,
+    from which promotion may have made them."""
+    there = frozenset(held)
+    mine = dict[tuple[Resource, str, Operation], list[Acl]]()
+    for acl in there:
+        if acl.permission is Permission.ALLOW:
+            mine.setdefault((acl.resource, acl.principal, acl.operation), []).append(acl)
+
+    def wider(acl: Acl) -> bool:
+        whose, what = (acl.principal, EVERYBODY), (acl.operation, Operation.ALL)
+        found = (one for user in whose for how in what for one in mine.get((acl.resource, user, how), ()))
+        return any(_within(acl, one) for one in found)
+
+    return tuple(sorted(acl for acl in given if acl not in there and not wider(acl)))
+
+
+def _within(acl: Acl, other: Acl) -> bool:
+    """Whether one entry speaks of nothing, from nowhere, that the other does not speak of, too."""
+    if acl.pattern is Pattern.PREFIXED and other.pattern is not Pattern.PREFIXED and other.name != "*":
+        return False
+    return covers(other, acl.name) and other.host in ("*", acl.host)
 
 
 def _whole(acl: Acl, beside: tuple[str, ...]) -> bool:

@@ -14,7 +14,7 @@ from functools import partial
 from mirror_core.decide import failback as decision
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
 from mirror_core.decide.failover import Decision
-from mirror_core.decide.promotion import not_held
+from mirror_core.decide.promotion import given_there
 from mirror_core.decide.steps import Need, needing, point_of_no_return
 from mirror_core.decide.strategies import CUTTING, Allowed, came
 from mirror_core.decide.topics import cleans
@@ -35,9 +35,10 @@ from mirror_core.rights.acls import denial
 from mirror_core.runbook.beside import look_beside
 from mirror_core.runbook.checkpoints import all_left
 from mirror_core.runbook.conductor import Conductor, steps_of
-from mirror_core.runbook.failback_steps import FailbackSteps, home_run, reverse_link
+from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.observe import Ask
+from mirror_core.runbook.way_home import home_run, reverse_link
 from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
@@ -123,8 +124,8 @@ class Failback(Conductor[Allowed]):
         third = Ask(partial(look_beside, link, {p.topic for p in statuses}, beside))
         reverse = Ask(lambda: _look_at_reverse(link))
         allowed = choice or Allowed()
-        old = Ask(lambda: _look_at_old(link, statuses, allowed, state))
-        new = Ask(lambda: _look_at_new(link, statuses, never_came))
+        old = Ask(lambda: _look_at_old(link, statuses, allowed))
+        new = Ask(lambda: _look_at_new(link, statuses, never_came, state))
         sizes = [Ask(partial(_sizes, cluster, statuses)) for cluster in (link.source, link.destination)]
         deadline = time.monotonic() + LIMITS.planned_side_s
         seen_old, seen_new, seen_reverse = (
@@ -168,7 +169,7 @@ def _look_at_reverse(link: Link) -> State:
     return state
 
 
-def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed: Allowed, state: State) -> OldSource:
+def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed: Allowed) -> OldSource:
     with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as client:
         logs = _look_at_logs(client, statuses)
         held = describe_acls(client)
@@ -183,20 +184,24 @@ def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed
             by_command=link.source.ruling.fence is not None,
             fenced=isinstance(held, Acls) and {denial(topic) for topic in logs.topics} <= held.entries,
             undemotable=undemotable_rights(link, client.config, held, logs.topics),
-            not_held=not_held(state.ledger_of(link.mirror.name), held.entries) if isinstance(held, Acls) else (),
+            held=held.entries if isinstance(held, Acls) else None,
         )
 
 
-def _look_at_new(link: Link, statuses: dict[Partition, PartitionStatus], never_came: Collection[str]) -> NewPrimary:
+def _look_at_new(
+    link: Link, statuses: dict[Partition, PartitionStatus], never_came: Collection[str], state: State
+) -> NewPrimary:
     with ClusterClient(link.destination, timeout_s=LIMITS.planned_answer_s) as client:
         logs = _look_at_logs(client, statuses)
+        held = describe_acls(client)
         return NewPrimary(
             cluster_id=logs.cluster_id,
             topics=logs.topics,
             strange=tuple(sorted(existing(client, never_came))) if never_came else (),
             log_starts=logs.starts,
             log_ends=logs.ends,
-            undemotable=undemotable_rights(link, client.config, describe_acls(client), logs.topics),
+            undemotable=undemotable_rights(link, client.config, held, logs.topics),
+            given=given_there(state.ledger_of(link.mirror.name), held.entries) if isinstance(held, Acls) else (),
         )
 
 

@@ -26,7 +26,7 @@ from mirror_core.mirrors.creation import ensure_state_topic, new_producer_id
 from mirror_core.mirrors.gaps import gaps_home
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
-from mirror_core.model.errors import MirrorError, Refused, Unreachable
+from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import (
     ZOMBIE_MS,
     Desired,
@@ -37,8 +37,9 @@ from mirror_core.model.mirror import (
     is_fresh,
 )
 from mirror_core.model.names import Partition, reverse_name
-from mirror_core.model.run import Evidence, Mode, Run, RunKind, RunState
+from mirror_core.model.run import Evidence, Mode
 from mirror_core.runbook.tails import TailSteps
+from mirror_core.runbook.way_home import home_already, home_run, refuse_unless_home, reverse_link
 from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
@@ -81,16 +82,23 @@ class FailbackSteps(TailSteps):
 
     def create_reverse(self) -> Evidence:
         """Record M-back with all partitions that are there already: their logs are aligned, so copying may begin."""
+        back, run = self._reverse_mirror(), self.journal.run_id
+        given_up: Evidence = {"mirror": back.name, "made": f"no further: {self.link.destination.name} was given up"}
+        if home_already(read_whole(self.link.source), back.name, run):  # before a conductor is taken over
+            return given_up
         with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
             ensure_state_topic(old)
             there, here = existing(new, self._topics()), existing(old, self._topics())
-        back = self._reverse_mirror()
         with StateWriter(self.link.source, control_id(back.name)) as writer:
+            if home_already(writer.state, back.name, run):
+                return given_up
             # First of all: should the new primary die from here on, only this ledger tells which denials keep
-            # applications out at home.
+            # applications out at home, and which of them are of rights that were withdrawn there.
             remember_there_too(writer, back.name, self.writer.state, self.link.source.name, self._topics())
+            with ClusterClient(self.link.destination) as new:
+                note_withdrawn(link_of(self.link.config, back), self.writer.state, writer, new)
             known = writer.state.mirrors.get(back.name)
-            if known is None or known.homecoming != self.journal.run_id:
+            if known is None or known.homecoming != run:
                 writer.put(back, *self._beginnings(back, writer.state, there, here))
             link = link_of(self.link.config, writer.state.mirrors[back.name])
             with ClusterClient(self.link.source) as old:
@@ -168,9 +176,10 @@ class FailbackSteps(TailSteps):
     def reprotect(self) -> Evidence:
         """Applications are home: the new primary becomes the mirror's destination again."""
         link = self._reverse_link()
-        self._refuse_unless_home(link, read_whole(self.link.source))  # before its conductor is taken over
+        # Before its conductor is taken over.
+        refuse_unless_home(link, read_whole(self.link.source), self.journal.run_id)
         with StateWriter(self.link.source, control_id(link.mirror.name)) as back:
-            given_up = self._refuse_unless_home(link, back.state).plan.mode is Mode.UNPLANNED
+            given_up = refuse_unless_home(link, back.state, self.journal.run_id).plan.mode is Mode.UNPLANNED
             statuses = dict(sorted(back.state.partitions.get(link.mirror.name, {}).items()))
             # Also those that began on the new primary, and have come home with the others.
             topics, cluster = sorted({p.topic for p in statuses}), self.link.destination
@@ -295,16 +304,6 @@ class FailbackSteps(TailSteps):
         lag = None if missing else sum(max(0, ends[p] - positions[p]) for p in partitions)
         return lag, sum(ends.values())
 
-    def _refuse_unless_home(self, link: Link, back: State) -> Run:
-        """The failover that has brought applications home."""
-        run = home_run(back, self.journal.run_id)
-        if run is None:
-            raise Refused(
-                f"failback {self.journal.run_id}: step reprotect",
-                [f"mirror {link.mirror.name} is not failed over yet: applications are still on {link.source.name}"],
-            )
-        return run
-
     def _own_records(
         self, client: ClusterClient, statuses: Mapping[Partition, PartitionStatus], *, at_rest: bool
     ) -> Mapping[Partition, str]:
@@ -326,23 +325,3 @@ def _there(client: ClusterClient, partitions: Iterable[Partition]) -> list[Parti
 
 def _settings_changed(report: SyncReport) -> int:
     return sum(row.done for row in report.rows if row.part is Part.CONFIGS)
-
-
-def home_run(back: State, failback: str) -> Run | None:
-    """The failover that leads home from this failback run, once it is done, by the state on the old source.
-
-    It carries the run's id: clocks of two hosts say nothing about what came first. An unplanned one, where the new
-    primary was given up on the way.
-    """
-    wanted = (RunKind.FAILOVER, RunState.DONE, failback)
-    return next((r for r in back.runs.values() if (r.plan.kind, r.state, r.homecoming) == wanted), None)
-
-
-def reverse_link(link: Link) -> Link:
-    """M-back as its own state topic, on the old source, knows it."""
-    state = read_state(link.source)
-    state.require(reverse_name(link.mirror.name))
-    mirror = state.mirrors.get(reverse_name(link.mirror.name))
-    if mirror is None:
-        raise Unreachable(f"mirror {reverse_name(link.mirror.name)} is not recorded on cluster {link.source.name}")
-    return link_of(link.config, mirror)

@@ -103,9 +103,12 @@ class LostSteps(Promotion):
             run=self.journal.run_id,
             since_ms=now_ms(),
         )
-        ruled, lift = self.link.source.ruling.authorizer is Authorizer.KAFKA, LiftFile(self, needed=False)
-        if ruled:
-            lift(tuple(denials_of(names)))  # a watcher may be who puts them up, and the destination may die behind them
+        ruling, lift = self.link.source.ruling, LiftFile(self, needed=False)
+        # A watcher may be who closes the source, and the destination may die behind that.
+        if ruled := ruling.authorizer is Authorizer.KAFKA:
+            lift(tuple(denials_of(names)))
+        elif ruling.fence is not None:
+            lift.by_command(names)
         self.writer.put(debt, *(intended(self.link.mirror, cluster, denials_of(names)) if ruled else ()))
         done = paid(self, debt, names, self.scope.promoted, lift)
         if self._debt.paid_ms is not None and self._needs_word(held_up=self._waited_to_settle()):

@@ -25,8 +25,9 @@ from mirror_core.model.names import ClusterName, Offset, Partition, reverse_name
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.model.run import Mode, Run, RunState
 from mirror_core.parity.check import SoFar
-from mirror_core.runbook.failback_steps import FailbackSteps, reverse_link
+from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.way_home import reverse_link
 from mirror_core.state import pulse
 from mirror_core.state.records import TOPIC, PartitionRecord
 from mirror_core.state.writer import StateWriter, data_id

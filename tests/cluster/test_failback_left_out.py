@@ -13,7 +13,7 @@ from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.runbook.failback_steps import reverse_link
+from mirror_core.runbook.way_home import reverse_link
 from tests.administering import as_admin
 from tests.brokers import Pair, grant, produce, read_all
 from tests.cluster.test_failback import failback_of, go_home

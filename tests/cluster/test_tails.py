@@ -18,7 +18,8 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunState, Strategy
 from mirror_core.rights.acls import denial
 from mirror_core.runbook.checkpoints import OldTopic
-from mirror_core.runbook.failback_steps import FailbackSteps, reverse_link
+from mirror_core.runbook.failback_steps import FailbackSteps
+from mirror_core.runbook.way_home import reverse_link
 from tests.administering import as_admin
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.test_failback import content, failback_of, failed_over, go_home

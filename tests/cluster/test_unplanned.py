@@ -21,8 +21,8 @@ from mirror_core.model.mirror import Desired, FailureKind, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, Run, RunKind, RunState, StepState
 from mirror_core.model.standing import Owed
-from mirror_core.runbook.failback_steps import reverse_link
 from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.way_home import reverse_link
 from mirror_core.state.records import PartitionRecord
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.group_commits import late_commits

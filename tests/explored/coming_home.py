@@ -10,7 +10,7 @@ from mirror_core.rights import withdrawal
 from mirror_core.state.records import State
 from mirror_core.state.table import Event, after
 from mirror_core.sync import ledger, lifting
-from tests.explored.deciding import demotions, entered, link_of, replaced, synced
+from tests.explored.deciding import active, demotions, entered, link_of, replaced, synced
 from tests.explored.failing_back import go_on, home, ready, run_at
 from tests.explored.failing_over import copied
 from tests.explored.process import (
@@ -130,6 +130,10 @@ def create_reverse(world: World, proc: Proc) -> World:
     if not ready(world, proc):
         return end(world, proc)
     world = put_run(world, link, run_at(world, proc), begun=True)
+    if active(world.recs[back]) is not None:
+        return end(world, proc)
+    if home(world, link, run_at(world, proc)) is not None:
+        return go_on(done(world, link, run_at(world, proc)), proc)
     world = take_over(world, proc, back)
     if world.recs[back].desired is None or world.recs[back].homecoming != proc.run:
         began = after(PartitionState.UNKNOWN, Event.START, Event.ALIGNED)
@@ -142,7 +146,7 @@ def create_reverse(world: World, proc: Proc) -> World:
             "begins": True,
         }
         world = put(world, back, **news)
-    world = _remembered(world, back)
+    world = _noted(_remembered(world, back), back)
     return _stage(world, proc, back, "create_reverse.put")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirror_core.decide import approvals, failback, steps
 from mirror_core.decide.steps import Need, needing
 from mirror_core.model.run import Mode, RunKind, RunState, Strategy
-from mirror_core.runbook.failback_steps import home_run
+from mirror_core.runbook.way_home import home_run
 from tests.explored.deciding_back import plan_failback, tails_of
 from tests.explored.process import (
     act,

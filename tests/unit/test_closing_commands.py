@@ -20,7 +20,9 @@ from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Run, RunKind, RunState
 from mirror_core.model.standing import Debt, Owed
+from mirror_core.runbook import lost_steps
 from mirror_core.runbook.acts import Acts
+from mirror_core.runbook.lost_steps import LostSteps
 from mirror_core.runbook.shutting import ByCommand
 from mirror_core.runbook.unfencing import LiftFile
 from mirror_core.state.journal import Journal
@@ -133,6 +135,19 @@ def test_a_run_writes_down_that_it_closes_before_it_does(tmp_path: Path) -> None
     assert fence.command
     assert set(fence.topics) == set(TOPICS)
     assert not fence.denials, "no ACL was made"
+
+
+def test_the_file_is_there_before_a_watcher_closes_a_lost_source(
+    link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LostSteps, "scope", SimpleNamespace(names=TOPICS, promoted=[], left=[]))
+    monkeypatch.setattr(LostSteps, "_needs_word", lambda *_, **__: False)
+    monkeypatch.setattr(lost_steps, "paid", lambda *_: {"fence": "pending"})
+    acts = acted(link, tmp_path)
+    LostSteps(link, acts.services, cast("Any", acts.journal.log), acts.journal).stand()
+    fence = read(tmp_path / "run-r" / "unfence-r.json")
+    assert (fence.command, set(fence.topics)) == (True, set(TOPICS))
+    assert not acts.journal.log.state.ledger, "no ACL is intended there"
 
 
 def test_a_run_that_closed_nothing_is_known_as_such(link: Link) -> None:

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, decide, written_since
-from mirror_core.decide.promotion import not_held
 from mirror_core.decide.strategies import Allowed, tails
 from mirror_core.decide.view import Topic, Unseen
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
+from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.hooks import Command, Hook
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -183,17 +182,16 @@ def test_whether_the_old_source_is_fenced_is_said(view: FailbackView) -> None:
 def test_a_right_that_the_failover_gave_and_nobody_has_at_home_is_named(view: FailbackView) -> None:
     given = Acl(resource=Resource.TOPIC, name="a", principal="User:late", operation=Operation.WRITE)
     denied = replace(given, permission=Permission.DENY)
-    ledger = [
-        LedgerEntry(mirror=view.mirror.name, cluster=view.mirror.destination, acl=acl, purpose=purpose)
-        for acl, purpose in (
-            (given, AclPurpose.PROMOTED),
-            (denied, AclPurpose.PROMOTED),
-            (replace(given, principal="User:staged"), AclPurpose.STAGED),
-        )
-    ]
-    assert not_held(ledger, [given]) == ()
-    assert not_held(ledger, []) == (given,)
-    (warning,) = decide(replace(view, old=replace(old_of(view), not_held=(given,)))).plan.warnings[-1:]
+    assert isinstance(view.new, NewPrimary)
+    view = replace(view, new=replace(view.new, given=(given,)))
+
+    def warnings_with(held: frozenset[Acl] | None) -> tuple[str, ...]:
+        return decide(replace(view, old=replace(old_of(view), held=held))).plan.warnings
+
+    without = decide(view).plan.warnings
+    assert warnings_with(None) == warnings_with(frozenset({given})) == without
+    assert decide(replace(view, new=Unseen("no answer"))).plan.warnings == without
+    (warning,) = set(warnings_with(frozenset({denied}))) - set(without)
     assert "nobody has these right(s) on east now, which the failover gave on west: " in warning
     assert "User:late" in warning
 

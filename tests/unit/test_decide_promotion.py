@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.promotion import Promotion, promotion, warnings
+from mirror_core.decide.promotion import Promotion, given_there, not_held, promotion, warnings
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Pattern, Permission, Resource
 from mirror_core.rights.acls import EVERYBODY, covers, demotions, denial, may_change
 from mirror_core.rights.provenance import believed, forged
@@ -200,3 +200,42 @@ def test_of_what_a_ledger_calls_ours_only_what_can_be_is_believed() -> None:
 def test_no_demotion_of_ours_is_taken_for_a_forgery(granted: Acl) -> None:
     for deny in demotions({granted}, TOPICS, OWN):
         assert not forged(entry(deny, AclPurpose.DEMOTED), OWN)
+
+
+def test_only_rights_that_were_given_and_are_there_still_go_home() -> None:
+    ledger = [entry(WRITE, AclPurpose.PROMOTED), entry(READ, AclPurpose.STAGED), entry(PREFIX, AclPurpose.PROMOTED)]
+    denied = denial(TOPICS[0])
+    assert given_there([*ledger, entry(denied, AclPurpose.PROMOTED)], [WRITE, READ, denied]) == (WRITE,)
+
+
+@pytest.mark.parametrize(
+    ("held", "missed"),
+    [
+        ([WRITE], False),
+        ([replace(WRITE, name=WRITE.name[:2], pattern=Pattern.PREFIXED)], False),
+        ([replace(WRITE, name="*")], False),
+        ([replace(WRITE, operation=Operation.ALL)], False),
+        ([replace(WRITE, principal=EVERYBODY)], False),
+        ([replace(WRITE, permission=Permission.DENY)], True),
+        ([replace(WRITE, principal="User:other")], True),
+        ([replace(WRITE, host="10.0.0.1")], True),
+        ([replace(WRITE, resource=Resource.GROUP)], True),
+        ([READ], True),
+        ([], True),
+    ],
+)
+def test_a_right_is_held_at_home_by_itself_or_by_a_wider_one(held: list[Acl], missed: bool) -> None:
+    assert not_held([WRITE], held) == ((WRITE,) if missed else ())
+
+
+def test_a_prefix_is_held_at_home_by_no_name() -> None:
+    shorter = replace(PREFIX, name="o")
+    assert not_held([PREFIX], [replace(PREFIX, pattern=Pattern.LITERAL)]) == (PREFIX,)
+    assert not_held([PREFIX], [shorter]) == ()
+    assert not_held([shorter], [PREFIX]) == (shorter,)
+
+
+@given(held=st.sets(acls))
+def test_nothing_that_promotion_makes_of_what_is_held_is_missed(held: set[Acl]) -> None:
+    given = promoted(*held).grants
+    assert not_held([a for a in given if a.permission is Permission.ALLOW], held) == ()

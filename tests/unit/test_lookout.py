@@ -57,3 +57,30 @@ def test_what_was_not_asked_for_again_is_as_old_as_it_is(source: Source, monkeyp
     second = look.look(cast("Any", None), cast("Any", None))
     assert first.transactions_ms == second.transactions_ms == 100_000
     assert (first.at_ms, second.at_ms) == (103_000, 108_000)
+
+
+@pytest.mark.parametrize(
+    ("took_s", "answered", "passes_s"),
+    [
+        pytest.param(9.0, False, 2.0, id="a broker hung, and is restarted"),
+        pytest.param(3_600.0, True, 600.0, id="the machine was stopped meanwhile"),
+    ],
+)
+def test_what_did_not_work_or_was_held_up_is_no_source_that_has_much_to_tell(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, answered: bool, passes_s: float
+) -> None:
+    clock, asked = SimpleNamespace(now=100.0), list[float]()
+
+    def opened(*_: object) -> dict[Any, Any] | None:
+        asked.append(clock.now)
+        clock.now += took_s if len(asked) == 1 else 0.1
+        return {} if answered or len(asked) > 1 else None
+
+    monkeypatch.setattr(lookout, "_open", opened)
+    monkeypatch.setattr(lookout, "led_offsets", lambda *_, **__: Led(offsets={}, leaderless=frozenset()))
+    monkeypatch.setattr(lookout, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    look = Lookout(LINK, None)
+    look.look(cast("Any", None), cast("Any", None))
+    clock.now += passes_s
+    look.look(cast("Any", None), cast("Any", None))
+    assert len(asked) == 2

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from mirror_core.dataplane.counters import Counters
+from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.planning import Work
 from mirror_core.dataplane.results import LONG, MOST_WAITS, Results, waits_of
+from mirror_core.mirrors.describe import _waits
 from mirror_core.model.copying import Aligned, TaskReport
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.state.lease import HeldLease
+from mirror_core.state.lease import HeldLease, next_lease
 from mirror_core.state.records import Forget, Record, State
 
 HELD = Lease(mirror=MirrorName("m"), owner="me", generation=1, beat_ms=0, writers_until_ms=0)
@@ -91,3 +95,22 @@ def test_as_much_is_told_as_a_person_reads() -> None:
     many = waits_of(str(n) for n in range(MOST_WAITS + 2))
     assert many == (*(str(n) for n in range(MOST_WAITS)), "and 2 more")
     assert waits_of(["x" * (LONG + 1)]) == ("x" * LONG + "...",)
+
+
+def test_who_has_not_ended_an_epoch_yet_does_not_say_that_copying_waits_for_nothing() -> None:
+    """Spark starts, the first epoch waits, or an older version copies, which does not tell."""
+    assert "nothing" not in (_waits(next_lease(State(), MirrorName("m"), "me"), held=True) or "")
+
+
+def test_where_nothing_is_copied_any_more_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic whose broker was silent is taken out of the filters, and was the last one."""
+    monkeypatch.setattr("mirror_core.state.lease.BEAT_S", 0.0)
+    link = cast("Any", SimpleNamespace(destination=None, mirror=SimpleNamespace(name="m")))
+    one: Any = Replication(link, cast("Any", SimpleNamespace), Options(), stop=threading.Event(), say=lambda _: None)
+    writer = Writer()
+    lease = HeldLease(cast("Any", writer), HELD)
+    ended(one.results, lease, 1, CUT)
+    nothing = Work(partitions={}, lags={}, ends={}, changes=(), failed={})
+    assert one._begun(lease, nothing, 0, 0)
+    lease.beat()
+    assert not writer.state.leases[HELD.mirror].waits
