@@ -1,4 +1,5 @@
-"""`python -m tests.gate` runs what must pass before a change is taken; `python -m tests.gate nightly` all the rest.
+"""`python -m tests.gate` runs what must pass before a change is taken; `python -m tests.gate nightly` all the rest, and
+with names of stages behind that only those.
 
 Everything that a person needs to understand a red run is printed at its end, and kept in `.gate/`.
 """
@@ -41,7 +42,16 @@ def run_stage(stage: Stage, durations: dict[str, float]) -> Run:
     patient = lanes([files_in(stage.beside)], durations, 1)
     also = ", and one beside them" if patient else ""
     tell(f"{stage.name}: {stage.lanes} process(es) at a time{also} ({how_busy()})")
-    run = run_lanes(shares, patient, name=stage.name, folder=KEPT, marks=stage.marks, env=stage.env, tell=tell)
+    run = run_lanes(
+        shares,
+        patient,
+        name=stage.name,
+        folder=KEPT,
+        marks=stage.marks,
+        env=stage.env,
+        most_failures=stage.most_failures,
+        tell=tell,
+    )
     tell(f"{stage.name}: {_counted(run.counts)} in {run.took_s:.0f} s ({how_busy()})")
     return run
 
@@ -49,7 +59,8 @@ def run_stage(stage: Stage, durations: dict[str, float]) -> Run:
 def run_once_more(stage: Stage, tests: Sequence[str]) -> Run:
     tell(f"{stage.name}: once more, alone, on fresh clusters: {' '.join(tests)}")
     name = f"{stage.name}-again"
-    return run_lanes([(tuple(tests),)], name=name, folder=KEPT, marks="", env=stage.env, tell=tell)
+    alone, most = [(tuple(tests),)], stage.most_failures
+    return run_lanes(alone, name=name, folder=KEPT, marks="", env=stage.env, most_failures=most, tell=tell)
 
 
 def judge(stage: Stage, durations: dict[str, float]) -> tuple[Run, Run | None, tuple[Failure, ...]]:
@@ -64,9 +75,11 @@ def judge(stage: Stage, durations: dict[str, float]) -> tuple[Run, Run | None, t
 
 
 def main(which: Sequence[str]) -> int:
-    nightly = list(which) == ["nightly"]
-    if which and not nightly:
-        tell(f"error: {' '.join(which)} is not a set of tests; give nothing, or nightly")
+    nightly, wanted = list(which[:1]) == ["nightly"], which[1:]
+    unknown = set(wanted) - {stage.name for stage in NIGHTLY}
+    if (which and not nightly) or unknown:
+        names = ", ".join(stage.name for stage in NIGHTLY)
+        tell(f"error: {' '.join(which)} is not a set of tests; give nothing, or nightly, and which of {names}")
         return 2
     shutil.rmtree(KEPT, ignore_errors=True)
     KEPT.mkdir()
@@ -75,7 +88,7 @@ def main(which: Sequence[str]) -> int:
     totals: dict[str, int] = {}
     flaky: list[Failure] = []
     red: list[str] = []
-    for stage in NIGHTLY if nightly else GATE:
+    for stage in [s for s in NIGHTLY if s.name in wanted or not wanted] if nightly else GATE:
         for _ in range(stage.times):
             run, second, lucky = judge(stage, table.get(stage.name, {}))
             measured[stage.name] = {file: round(took, 1) for file, took in sorted(run.seconds.items())}
@@ -86,7 +99,7 @@ def main(which: Sequence[str]) -> int:
                 red += explain((*run.failures, *(second.failures if second else ())), run.broken)
         if red and not nightly:
             break
-    (KEPT / "durations.json").write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+    (KEPT / "durations.json").write_text(json.dumps({**table, **measured}, indent=1) + "\n", encoding="utf-8")
     for line in (*red, *flaky_lines(flaky)):
         tell(line)
     tell(_closing(totals, len({failure.test for failure in flaky})))

@@ -17,8 +17,8 @@ from tests.gate.events import Collected, Ended, Event, Failure, events_in
 from tests.gate.shards import Lane
 from tests.gate.verdict import Run, file_of
 
-LIMIT_S: Final = 3600.0
-"""Longer than any stage takes. A process that still runs then hangs."""
+SILENT_S: Final = 2400.0
+"""Longer than any test takes. A process in which none has ended for so long hangs."""
 END_S: Final = 120.0
 """To stop its brokers, a process that is told to stop gets so long."""
 LOOK_S: Final = 0.5
@@ -26,8 +26,6 @@ LEAST: Final = 19
 """The greatest niceness."""
 NICE: Final = 5
 """Of processes that run beside others: some 25 % of what one of those gets while all want to run."""
-MOST_FAILURES: Final = 6
-"""A process that has seen so many stops: the run is red, and its reasons are known."""
 OK: Final = (0, 1, 5)
 """Exit codes of pytest that tests explain: all passed, some failed, none selected."""
 
@@ -41,6 +39,7 @@ class _Lane:
     folder: Path
     marks: str
     env: Mapping[str, str]
+    most_failures: int
     nice: int = 0
     broken: list[str] = field(default_factory=list)
     running: subprocess.Popen[bytes] | None = None
@@ -56,7 +55,7 @@ class _Lane:
             log = result.with_suffix(".log")
             with log.open("wb") as output:
                 self.running = subprocess.Popen(
-                    command(result, self.marks, arguments),
+                    command(result, self.marks, arguments, self.most_failures),
                     stdout=output,
                     stderr=output,
                     env={**_inherited(), **self.env},
@@ -87,9 +86,9 @@ def _inherited() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def command(result: Path, marks: str, arguments: Sequence[str]) -> list[str]:
+def command(result: Path, marks: str, arguments: Sequence[str], most_failures: int) -> list[str]:
     plugins = ("-p", "tests.gate.recorder", "--record", str(result), "-p", "no:cacheprovider")
-    limits = (f"--maxfail={MOST_FAILURES}", "-q", "--no-header")
+    limits = (f"--maxfail={most_failures}", "-q", "--no-header")
     return [sys.executable, "-m", "pytest", *plugins, *limits, *(("-m", marks) if marks else ()), *arguments]
 
 
@@ -101,13 +100,14 @@ def run_lanes(
     folder: Path,
     marks: str,
     env: Mapping[str, str],
+    most_failures: int,
     tell: Callable[[str], None],
 ) -> Run:
     """`beside`: with what the others leave of the CPUs. `folder`: gets what each process printed and wrote down.
-    `tell`: is told what has ended, a line at a time."""
+    `most_failures`: a process that has seen so many stops. `tell`: is told what has ended, a line at a time."""
     started = time.monotonic()
     mine = [
-        _Lane(f"{name}-{number}", lane, folder, marks, env, nice=NICE if number > len(lanes) else 0)
+        _Lane(f"{name}-{number}", lane, folder, marks, env, most_failures, nice=NICE if number > len(lanes) else 0)
         for number, lane in enumerate((*lanes, *beside), 1)
     ]
     threads = [threading.Thread(target=one.run, name=one.name) for one in mine]
@@ -117,10 +117,10 @@ def run_lanes(
     try:
         while any(thread.is_alive() for thread in threads):
             watch.look()
-            if time.monotonic() - started > LIMIT_S:
-                for one in mine:
-                    last = watch.latest.get(one.name, "none")
-                    one.stop(f"did not end within {LIMIT_S:.0f} s; the last test that ended: {last}", told=False)
+            for one in mine:
+                last, ended = watch.latest.get(one.name, ("none", started))
+                if time.monotonic() - ended > SILENT_S:
+                    one.stop(f"no test has ended for {SILENT_S:.0f} s; the last one that did: {last}", told=False)
             time.sleep(LOOK_S)
     finally:
         for one in mine:
@@ -141,8 +141,8 @@ class _Watch:
         self._open: dict[str, set[str]] = {}
         self._ended: list[Ended] = []
         self._failures: list[Failure] = []
-        self.latest: dict[str, str] = {}
-        """The test that ended last, by lane."""
+        self.latest: dict[str, tuple[str, float]] = {}
+        """The test that ended last, by lane, and when that was seen, on `time.monotonic`'s clock."""
 
     def look(self) -> None:
         for path in self._read:
@@ -160,7 +160,7 @@ class _Watch:
                 self._tell(f"  {lane}: FAILED {event.test} ({event.load})")
             case Ended(test, _, _):
                 self._ended.append(event)
-                self.latest[lane] = test
+                self.latest[lane] = test, time.monotonic()
                 file = file_of(test)
                 self._open[file].discard(test)
                 if not self._open[file]:

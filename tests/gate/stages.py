@@ -28,8 +28,12 @@ class Stage:
     times: int = 1
     again: bool = True
     """False: a failed test of this stage is never run again."""
+    most_failures: int = 6
+    """A process that has seen so many stops: the run is red, and its reasons are known."""
 
 
+ALL: Final = 1000
+"""At night nobody waits: as many failures as there are."""
 EXPLORE: Final = {"MIRRORBOOK_EXPLORE": "1"}
 """New seeds and new examples in each run; otherwise the same ones every time."""
 
@@ -38,13 +42,14 @@ GATE: Final = (
 )
 
 NIGHTLY: Final = (
-    Stage(name="explore", folders=("tests/unit",), marks=QUICK, lanes=2, env=EXPLORE, again=False),
+    Stage(name="explore", folders=("tests/unit",), marks=QUICK, lanes=2, env=EXPLORE, again=False, most_failures=ALL),
     Stage(
         name="slow",
         folders=EVERYWHERE,
         together=TOGETHER,
         marks="slow and not (drill or timed or heavy or flaky)",
         lanes=3,
+        most_failures=ALL,
     ),
     Stage(
         name="drills",
@@ -53,6 +58,7 @@ NIGHTLY: Final = (
         marks="drill and not (timed or heavy or flaky)",
         lanes=2,
         env=EXPLORE,
+        most_failures=ALL,
     ),
     Stage(
         name="heavy",
@@ -61,6 +67,7 @@ NIGHTLY: Final = (
         marks="heavy and not (timed or flaky)",
         lanes=1,
         env=EXPLORE,
+        most_failures=ALL,
     ),
     Stage(
         name="timed",
@@ -69,6 +76,7 @@ NIGHTLY: Final = (
         marks="timed and not flaky",
         lanes=1,
         env={"MIRRORBOOK_PATIENCE": "1"},
+        most_failures=ALL,
     ),
     Stage(name="quarantine", folders=EVERYWHERE, together=TOGETHER, marks="flaky", lanes=1, times=3, again=False),
 )

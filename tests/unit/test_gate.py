@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tests.gate.__main__ as gate
+from tests.gate import running
 from tests.gate.events import Failure, events_in
 from tests.gate.explain import explain, flaky_lines
 from tests.gate.running import NICE
@@ -204,6 +205,31 @@ def test_the_whole_gate_ends_with_what_is_flaky_and_a_count(
     assert said.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
 
     assert gate.main(["weekly"]) == 2
+
+
+def test_a_night_can_be_run_stage_by_stage(
+    tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, a=FINE)
+    (tmp_path / "durations.json").write_text("{}")
+    monkeypatch.setattr(gate, "DURATIONS", tmp_path / "durations.json")
+    monkeypatch.setattr(gate, "NIGHTLY", (replace(stage, name="early"), replace(stage, name="late")))
+
+    assert gate.main(["nightly", "late"]) == 0
+    assert gate.main(["nightly"]) == 0
+    assert gate.main(["nightly", "later"]) == 2
+    told = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "process(es) at a time" in line]
+    assert told == ["late", "early", "late"]
+
+
+def test_a_process_in_which_no_test_ends_hangs(tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, a=f"{FINE}import threading\ndef test_waits(): threading.Event().wait(60)\n", b=FINE)
+    monkeypatch.setattr(running, "SILENT_S", 10.0)
+
+    run, second, _ = gate.judge(stage, {})
+
+    assert second is None
+    assert "no test has ended for 10 s; the last one that did: checks/test_a.py::test_" in run.broken[0]
 
 
 def test_an_explanation_fits_on_200_lines_and_names_every_failure() -> None:
