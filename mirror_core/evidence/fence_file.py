@@ -7,7 +7,7 @@ come out of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -80,6 +80,24 @@ def mark_lifted(path: Path, fence: FenceFile, advice: str) -> None:
     signed."""
     if not (path.parent / HEAD).exists():
         write(path, fence, advice)
+
+
+def alike(path: Path, fence: FenceFile) -> Iterator[tuple[Path, FenceFile]]:
+    """Files of runs that have not ended, in the same evidence folder, by which somebody could lift some of the same:
+    who lifts it by this one has lifted it for them, too."""
+    if path.parent.name != f"run-{fence.run}":  # a copy: what lies around it is somebody else's
+        return
+    for other in sorted(path.parent.parent.glob("run-*/unfence-*.json")):
+        if other == path or (other.parent / HEAD).exists():
+            continue
+        try:
+            found = read(other)
+        except BadRequest:
+            continue
+        meets = not set(fence.topics).isdisjoint(found.topics)
+        meets |= not set(fence.transactional_ids).isdisjoint(found.transactional_ids)
+        if meets and found.lifted_ms is None and found.cluster_id == fence.cluster_id:
+            yield other, found
 
 
 def read(path: Path) -> FenceFile:

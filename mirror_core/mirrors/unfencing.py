@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.decide.standing import failed_over, when
-from mirror_core.evidence.fence_file import FenceFile, mark_lifted
-from mirror_core.kafka.acls import AuthorizerOff, absent_on_every_broker, delete_acls, describe_acls
+from mirror_core.decide.view import some
+from mirror_core.evidence.fence_file import FenceFile, alike, mark_lifted
+from mirror_core.kafka.acls import Acls, AuthorizerOff, absent_on_every_broker, command_line, delete_acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
-from mirror_core.model.acl import Acl
+from mirror_core.model.acl import Acl, Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Refused
 from mirror_core.model.files import Unwritable
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import base_name
 from mirror_core.model.run import RunKind, RunState
+from mirror_core.rights.acls import denial
 from mirror_core.state.active import newest
 from mirror_core.state.link import states
 from mirror_core.state.records import State
@@ -62,6 +64,8 @@ def look(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Outlook:
     there = frozenset[Acl]() if isinstance(held, AuthorizerOff) else fence.denials & held.entries
     warnings = list(_told_on(cluster, fence))
     answer = _state_of(config, fence)
+    if isinstance(held, Acls) and not fence.command:
+        warnings += _denied_besides(cluster, fence, held)
     if fence.command:
         warnings += (
             f"{who}: nobody knows whether a failover towards it keeps topics of {cluster.name} closed, which this opens"
@@ -99,10 +103,11 @@ def lift(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -
                 raise
             except MirrorError as error:  # it can be read and not be written: then nobody promotes it either
                 trouble.append(f"the run could not be taken over: {error}")
-        try:
-            mark_lifted(path, replace(fence, lifted_ms=now_ms()), "whoever resumes the run is not told by this file")
-        except Unwritable as error:
-            trouble.append(str(error))
+        for where, one in ((path, fence), *alike(path, fence)):
+            try:
+                mark_lifted(where, replace(one, lifted_ms=now_ms()), "whoever resumes the run is not told by this file")
+            except Unwritable as error:
+                trouble.append(str(error))
         if fence.command:
             kept, _ = _kept_closed(config, cluster, fence, answer)
             if rest := set(fence.topics) - kept:
@@ -198,6 +203,20 @@ def _state_of(config: Config, fence: FenceFile) -> State | MirrorError:
     except Indeterminate as error:
         return error
     return answer
+
+
+def _denied_besides(cluster: ClusterConfig, fence: FenceFile, held: Acls) -> Iterator[str]:
+    """Transactional ids that the file does not name. Who raises a fence that is owed, when its cluster is back, denies
+    those that are open then."""
+    names = (a.name for a in held.entries if a.resource is Resource.TRANSACTIONAL_ID)
+    found = sorted(held.entries & {denial(name, resource=Resource.TRANSACTIONAL_ID) for name in names} - fence.denials)
+    if found:
+        how = command_line(found[0], bootstrap=cluster.control["bootstrap.servers"], remove=True)
+        yield (
+            f"{len(found)} transactional id(s) are denied on {cluster.name} that the file does not name: "
+            f"{some(a.name for a in found)}. If a watcher of mirror {fence.mirror} has denied them, their applications "
+            f"stay shut out until somebody takes that away, one by one: {how}"
+        )
 
 
 def _told_on(cluster: ClusterConfig, fence: FenceFile) -> Iterator[str]:

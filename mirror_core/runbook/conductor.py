@@ -17,11 +17,10 @@ from typing import ClassVar, Generic, TypeVar
 from mirror_core.decide.approvals import expired, other_plan
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import names, point_of_no_return
-from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors.door import insistent
 from mirror_core.model.chronicle import Kind
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
+from mirror_core.model.errors import BadRequest, LostOwnership, Refused
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.run import Approval, Evidence, Plan, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.runbook.at_work import at_work
@@ -184,14 +183,6 @@ class Conductor(ABC, Generic[Choice]):
         why = expired(run, agreed, steps, now_ms())
         if why and run.state is RunState.RUNNING and not self.disturbs(run):
             raise Refused(f"run {run_id} {self.DISTURBS}", [why])
-
-    def source_answers(self) -> bool:
-        """Whether any of its brokers does. Another cluster at its address is not the source."""
-        try:
-            with ClusterClient(self.link.source, timeout_s=LIMITS.answering_cluster_s) as client:
-                return client.metadata(()).cluster_id == self.link.mirror.source_id
-        except MirrorError:
-            return False
 
     # -- what differs --------------------------------------------------------------------------------------------
 

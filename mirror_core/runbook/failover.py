@@ -19,7 +19,7 @@ from mirror_core.model.acl import AclPurpose
 from mirror_core.model.checkpoint import Keepable
 from mirror_core.model.chronicle import Kind
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import Refused
+from mirror_core.model.errors import MirrorError, Refused, SignInFailed, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Lease, PartitionState
 from mirror_core.model.names import ClusterName
@@ -109,10 +109,30 @@ class Failover(Conductor[Mode]):
             raise Refused(self._title(), reasons)
         return found
 
+    def source_answers(self) -> bool:
+        """Whether any of its brokers does, to us. Another cluster at its address is not the source."""
+        try:
+            return self._is_the_source()
+        except MirrorError:
+            return False
+
+    def source_is_there(self) -> bool:
+        """The same; also where it lets us not in, as with a password that was changed: it may take writes."""
+        try:
+            return self._is_the_source()
+        except Unreachable as error:
+            return isinstance(error, SignInFailed)
+        except MirrorError:
+            return True
+
+    def _is_the_source(self) -> bool:
+        with ClusterClient(self.link.source, timeout_s=LIMITS.answering_cluster_s) as client:
+            return client.metadata(()).cluster_id == self.link.mirror.source_id
+
     def _beside_the_source(self, decide: Callable[[], decision.Decision]) -> tuple[decision.Decision, bool]:
         """A decision, and whether any broker of the source answers meanwhile: a dead one costs seconds."""
         with ThreadPoolExecutor(1) as pool:
-            answers = pool.submit(self.source_answers)
+            answers = pool.submit(self.source_is_there)
             found = decide()
             return found, found.source_seen or answers.result()
 

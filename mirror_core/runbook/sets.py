@@ -80,7 +80,7 @@ class Together:
         """Of which no broker of the source answers, that their plans give up."""
         unseen = [name for name, decision in joint.decisions.items() if not decision.source_seen]
         with ThreadPoolExecutor(max(1, len(unseen))) as pool:
-            answers = list(pool.map(lambda name: self._conductors[name].source_answers(), unseen))
+            answers = list(pool.map(lambda name: self._conductors[name].source_is_there(), unseen))
         return tuple(name for name, answer in zip(unseen, answers, strict=True) if not answer)
 
     def under_way(self, started_by: str | None = None) -> str | None:
@@ -254,7 +254,7 @@ class Together:
     def _decide_anew(self, silent: Sequence[MirrorName]) -> tuple[Joint, list[str]]:
         """All plans, and which of these sources, that were silent, answer by now."""
         with ThreadPoolExecutor(max(1, len(silent))) as pool:
-            answers = {name: pool.submit(self._conductors[name].source_answers) for name in silent}
+            answers = {name: pool.submit(self._conductors[name].source_is_there) for name in silent}
             joint, reasons = self.decide(), list[str]()
             for name, answer in answers.items():
                 source, again = self.link(name).source.name, f"failover run-set {self.chosen.name}"

@@ -117,9 +117,10 @@ def test_an_unplanned_run_raises_again_what_it_had_paid_or_is_refused_as_long_as
 def test_the_destination_dies_behind_the_fence_and_its_file_lets_applications_go_on(pair: Pair, tmp_path: Path) -> None:
     mirrored, topic = copied(pair, tmp_path)
     other = app_topic(pair)
+    beside = set(denials_of([other], [f"0-{other}"]))
     with ClusterClient(mirrored.config.cluster("east")) as east:
-        create_acls(east, denials_of([other]))
-        present_on_every_broker(east, set(denials_of([other])))
+        create_acls(east, beside)
+        present_on_every_broker(east, beside)
     said: list[str] = []
     failover = Failover(mirrored.link, mirrored.services, started_by="test", say=said.append)
     run = begin(failover)
@@ -146,6 +147,7 @@ def test_the_destination_dies_behind_the_fence_and_its_file_lets_applications_go
         shown = unfence("--dry-run")
         assert shown.returncode == 0, shown.stderr
         assert "west does not answer" in shown.stdout
+        assert f"denied on east that the file does not name: 0-{other}" in shown.stdout
         nobody = unfence()
         assert nobody.returncode == 3
         assert "pass --yes" in nobody.stderr
@@ -156,6 +158,7 @@ def test_the_destination_dies_behind_the_fence_and_its_file_lets_applications_go
         assert acls(mirrored, "east") == before - set(denials_of([topic]))
         assert not denied(pair.east, topic)
         assert denied(pair.east, other), "somebody else's denial was taken away"
+        assert beside <= acls(mirrored, "east")
         again = unfence("--yes")
         assert again.returncode == 0, again.stderr
         assert f"mirrorbook failover abort {mirrored.name}" in again.stdout

@@ -15,11 +15,10 @@ from mirror_core.cli import sets as of_sets
 from mirror_core.decide.approvals import come_back
 from mirror_core.decide.failover import Decision, decide
 from mirror_core.decide.view import Unseen, View
-from mirror_core.model.errors import Refused
+from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, Refused, SignInFailed, Unreachable
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Mode, Run
-from mirror_core.runbook import conductor
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.sets import Together
 from mirror_core.state.records import State
@@ -66,7 +65,7 @@ def failover(monkeypatch: pytest.MonkeyPatch) -> Failover:
     monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: nothing)
     monkeypatch.setattr(Failover, "_control", lambda self: nullcontext(nothing))
     monkeypatch.setattr(Failover, "_open", lambda self, writer, found, *rest, **more: RUN)
-    monkeypatch.setattr(Failover, "source_answers", lambda self: False)
+    monkeypatch.setattr(Failover, "source_is_there", lambda self: False)
     return made
 
 
@@ -99,7 +98,7 @@ def test_a_source_that_answers_again_is_given_up_by_no_approval_of_before(
     monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: UNSEEN)
     assert failover.begin(SEEN.plan.hash, Mode.UNPLANNED, silent=True) is RUN
     # One broker answers, and not to all that was asked.
-    monkeypatch.setattr(Failover, "source_answers", lambda self: True)
+    monkeypatch.setattr(Failover, "source_is_there", lambda self: True)
     with pytest.raises(Refused, match=r"east answers by now.* nothing is lost as soon as east tells all"):
         failover.begin(SEEN.plan.hash, Mode.UNPLANNED, silent=True)
     assert failover.begin(SEEN.plan.hash, Mode.UNPLANNED) is RUN
@@ -113,7 +112,7 @@ def test_a_run_remembers_whether_its_source_was_silent(monkeypatch: pytest.Monke
     monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: state)
     monkeypatch.setattr(Failover, "_control", lambda self: nullcontext(writer))
     monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: UNSEEN)
-    monkeypatch.setattr(Failover, "source_answers", lambda self: False)
+    monkeypatch.setattr(Failover, "source_is_there", lambda self: False)
     services: Any = SimpleNamespace(check_evidence=lambda: None)
     made = Failover(LINK, services, started_by="me")
     assert made.begin(UNSEEN.plan.hash, Mode.UNPLANNED, silent=silent) is written[0]
@@ -129,7 +128,7 @@ def test_a_run_of_an_older_mirrorbook_is_read() -> None:
 
 def test_a_plan_names_a_source_that_answers_only_in_part(failover: Failover, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
-    monkeypatch.setattr(Failover, "source_answers", lambda self: True)
+    monkeypatch.setattr(Failover, "source_is_there", lambda self: True)
     found, silent = failover.decide_lost()
     assert not silent
     assert "east answers, if only in part" in found.plan.warnings[0]
@@ -143,7 +142,7 @@ def test_a_source_is_silent_when_none_of_its_brokers_answers(
     failover: Failover, monkeypatch: pytest.MonkeyPatch, found: Decision, answers: bool, silent: bool
 ) -> None:
     monkeypatch.setattr(Failover, "decide", lambda self, choice: found)
-    monkeypatch.setattr(Failover, "source_answers", lambda self: answers)
+    monkeypatch.setattr(Failover, "source_is_there", lambda self: answers)
     decision, was_silent = failover.decide_lost()
     assert was_silent is silent
     assert replace(decision, plan=found.plan) == found
@@ -175,7 +174,7 @@ def both(monkeypatch: pytest.MonkeyPatch, *, seen: bool, begun: list[str], answe
             begun.append(name)
 
         return SimpleNamespace(
-            link=LINK, decide=lambda mode: found, source_answers=lambda: answers, begin=begin, started_by="me"
+            link=LINK, decide=lambda mode: found, source_is_there=lambda: answers, begin=begin, started_by="me"
         )
 
     conductors = {A: conductor(A, replace(SEEN, source_seen=seen)), B: conductor(B, SEEN)}
@@ -237,9 +236,35 @@ def test_another_cluster_at_its_address_is_no_source_that_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failover = Failover(LINK, cast("Any", None), started_by="me")
-    monkeypatch.setattr(conductor, "ClusterClient", Other)
+    monkeypatch.setattr("mirror_core.runbook.failover.ClusterClient", Other)
     monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
     assert not failover.source_answers()
     assert failover.decide_lost() == (UNSEEN, True)
     monkeypatch.setattr(Other, "metadata", lambda self, topics: SimpleNamespace(cluster_id=LINK.mirror.source_id))
     assert failover.source_answers()
+
+
+@pytest.mark.parametrize(
+    ("error", "there"),
+    [
+        (Unreachable("no broker answered"), False),
+        (SignInFailed("a certificate has expired"), True),
+        (BadRequest("every broker refuses the login"), True),
+        (MissingPermission("not authorized"), True),
+    ],
+)
+def test_who_lets_us_not_in_is_there_and_is_given_up_by_no_approval_of_before(
+    monkeypatch: pytest.MonkeyPatch, error: MirrorError, there: bool
+) -> None:
+    """It may take writes: a password was changed. But nobody can lift a fence there, so a run is kept."""
+
+    def raises(self: Other, topics: object) -> Any:
+        raise error
+
+    failover = Failover(LINK, cast("Any", None), started_by="me")
+    monkeypatch.setattr("mirror_core.runbook.failover.ClusterClient", Other)
+    monkeypatch.setattr(Other, "metadata", raises)
+    monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
+    assert failover.source_is_there() is there
+    assert failover.decide_lost()[1] is not there
+    assert not failover.source_answers()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.evidence.fence_file import MOST_BYTES, FenceFile, decode, mark_lifted, path_of, read, write
+from mirror_core.evidence.fence_file import MOST_BYTES, FenceFile, alike, decode, mark_lifted, path_of, read, write
 from mirror_core.model.acl import Resource
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName, MirrorName
@@ -39,6 +39,25 @@ def test_evidence_of_a_run_that_has_ended_is_not_changed(tmp_path: Path) -> None
     (tmp_path / "head.json").write_text("{}")
     mark_lifted(path, FenceFile(**{**GOOD, "lifted_ms": 9}), "advice")
     assert read(path).lifted_ms is None
+
+
+def test_files_by_which_the_same_could_be_lifted_are_found_beside_it(tmp_path: Path) -> None:
+    def put(run: str, **changed: object) -> Path:
+        path = path_of(tmp_path / f"run-{run}", run)
+        write(path, FenceFile(**{**GOOD, "run": run, **changed}), "advice")
+        return path
+
+    mine, other = put(FENCE.run), put("m-failover-2", topics=("orders",), transactional_ids=("tx-9",))
+    ids = put("n-failover-1", topics=("bills",))
+    put("o-failover-1", topics=("bills",), transactional_ids=())
+    put("p-failover-1", cluster_id="xyz")
+    put("q-failover-1", lifted_ms=5)
+    (put("r-failover-1").parent / "head.json").write_text("{}")
+    path_of(tmp_path / "run-s", "s").parent.mkdir()
+    path_of(tmp_path / "run-s", "s").write_text("garbage")
+    assert [path for path, _ in alike(mine, FENCE)] == [other, ids]
+    copy = mine.parent / "copies" / mine.name
+    assert not [*alike(copy, FENCE)]
 
 
 @pytest.mark.parametrize(
