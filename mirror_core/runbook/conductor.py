@@ -33,6 +33,7 @@ from mirror_core.state.records import Forget, Record, State
 from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.turning import turned
 from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.sync.identity import source_answers
 
 Choice = TypeVar("Choice")
 """What the operator chooses for the plan."""
@@ -183,6 +184,10 @@ class Conductor(ABC, Generic[Choice]):
         why = expired(run, agreed, steps, now_ms())
         if why and run.state is RunState.RUNNING and not self.disturbs(run):
             raise Refused(f"run {run_id} {self.DISTURBS}", [why])
+
+    def source_answers(self) -> bool:
+        """Whether any of its brokers does, to us."""
+        return source_answers(self.link)
 
     # -- what differs --------------------------------------------------------------------------------------------
 

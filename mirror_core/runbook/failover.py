@@ -19,7 +19,7 @@ from mirror_core.model.acl import AclPurpose
 from mirror_core.model.checkpoint import Keepable
 from mirror_core.model.chronicle import Kind
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import MirrorError, Refused, SignInFailed, Unreachable
+from mirror_core.model.errors import Refused
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Lease, PartitionState
 from mirror_core.model.names import ClusterName
@@ -45,6 +45,7 @@ from mirror_core.state.turning import Returned, turned
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.closings import Shut, has_shut
 from mirror_core.sync.fence import lift_denials
+from mirror_core.sync.identity import source_is_there
 
 
 class Failover(Conductor[Mode]):
@@ -109,25 +110,9 @@ class Failover(Conductor[Mode]):
             raise Refused(self._title(), reasons)
         return found
 
-    def source_answers(self) -> bool:
-        """Whether any of its brokers does, to us. Another cluster at its address is not the source."""
-        try:
-            return self._is_the_source()
-        except MirrorError:
-            return False
-
     def source_is_there(self) -> bool:
-        """The same; also where it lets us not in, as with a password that was changed: it may take writes."""
-        try:
-            return self._is_the_source()
-        except Unreachable as error:
-            return isinstance(error, SignInFailed)
-        except MirrorError:
-            return True
-
-    def _is_the_source(self) -> bool:
-        with ClusterClient(self.link.source, timeout_s=LIMITS.answering_cluster_s) as client:
-            return client.metadata(()).cluster_id == self.link.mirror.source_id
+        """Whether any of its brokers is, also if it does not let us in."""
+        return source_is_there(self.link)
 
     def _beside_the_source(self, decide: Callable[[], decision.Decision]) -> tuple[decision.Decision, bool]:
         """A decision, and whether any broker of the source answers meanwhile: a dead one costs seconds."""

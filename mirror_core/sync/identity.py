@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.model.errors import Refused
+from mirror_core.model.errors import MirrorError, Refused, SignInFailed, Unreachable
+from mirror_core.model.limits import LIMITS
 from mirror_core.state.link import Link
 
 
@@ -16,6 +17,29 @@ def check_source(link: Link, source: ClusterClient) -> None:
     """The same of the source alone: after a failover its address may lead to the new primary, which is not to be
     fenced, and of which nothing is to be taken away."""
     _check(link, (source, link.mirror.source_id))
+
+
+def source_answers(link: Link) -> bool:
+    """Whether any of the source's brokers does, to us. Another cluster at its address is not the source."""
+    try:
+        return _answers(link)
+    except MirrorError:
+        return False
+
+
+def source_is_there(link: Link) -> bool:
+    """The same; also where it does not let us in, as with a password that was changed: it may take writes."""
+    try:
+        return _answers(link)
+    except Unreachable as error:
+        return isinstance(error, SignInFailed)
+    except MirrorError:
+        return True
+
+
+def _answers(link: Link) -> bool:
+    with ClusterClient(link.source, timeout_s=LIMITS.answering_cluster_s) as source:
+        return source.metadata(()).cluster_id == link.mirror.source_id
 
 
 def _check(link: Link, *sides: tuple[ClusterClient, str]) -> None:

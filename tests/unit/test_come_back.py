@@ -236,7 +236,7 @@ def test_another_cluster_at_its_address_is_no_source_that_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failover = Failover(LINK, cast("Any", None), started_by="me")
-    monkeypatch.setattr("mirror_core.runbook.failover.ClusterClient", Other)
+    monkeypatch.setattr("mirror_core.sync.identity.ClusterClient", Other)
     monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
     assert not failover.source_answers()
     assert failover.decide_lost() == (UNSEEN, True)
@@ -262,7 +262,7 @@ def test_who_lets_us_not_in_is_there_and_is_given_up_by_no_approval_of_before(
         raise error
 
     failover = Failover(LINK, cast("Any", None), started_by="me")
-    monkeypatch.setattr("mirror_core.runbook.failover.ClusterClient", Other)
+    monkeypatch.setattr("mirror_core.sync.identity.ClusterClient", Other)
     monkeypatch.setattr(Other, "metadata", raises)
     monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
     assert failover.source_is_there() is there
