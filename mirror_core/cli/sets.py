@@ -30,7 +30,6 @@ from mirror_core.decide.approvals import approved_unseen
 from mirror_core.decide.vouching import refuse_other
 from mirror_core.model.documents import Document, prints
 from mirror_core.model.errors import Refused
-from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Mode
 from mirror_core.runbook.closing import last_words
 from mirror_core.runbook.failover import Failover
@@ -108,10 +107,10 @@ def run_set(
             raise Refused(f"failover of set {name}", reasons)
         if dry_run:
             return
-        silent = _silent(together, joint, plan_hash, yes=yes) if mode is Mode.UNPLANNED else ()
+        _refuse_unseen(together, joint, plan_hash, yes=yes)
         given_up = " without their sources, losing what was not copied" if mode is Mode.UNPLANNED else ""
         agree(f"Run plans {joint.hash}: move applications of {', '.join(joint.decisions)}{given_up}?", yes)
-        attempt = together.begin(joint.hash, approved_by=(approval_of(together.started_by),), silent=silent)
+        attempt = together.begin(joint.hash, approved_by=(approval_of(together.started_by),), silent=joint.silent)
     else:
         if not as_json:
             tell(f"{attempt} has not ended: " + "; ".join(together.told(attempt)))
@@ -135,13 +134,12 @@ def run_set(
     refuse_other(*((standing.run.id, standing.steps) for standing in ended.values()))
 
 
-def _silent(together: Together, joint: Joint, plan_hash: str | None, *, yes: bool) -> tuple[MirrorName, ...]:
-    """The mirrors whose sources, which they give up, do not answer. Refused where a hash alone gives others up."""
-    silent = together.silent(joint)
-    answering = sorted({together.link(name).source.name for name in joint.decisions if name not in silent})
+def _refuse_unseen(together: Together, joint: Joint, plan_hash: str | None, *, yes: bool) -> None:
+    """Refused where a hash alone gives sources up that are there."""
+    given_up = joint.decisions if together.mode is Mode.UNPLANNED else ()
+    answering = sorted({together.link(name).source.name for name in given_up if name not in joint.silent})
     if reasons := approved_unseen(plan_hash, answering, yes=yes):
         raise Refused(f"failover of set {together.chosen.name}", reasons)
-    return silent
 
 
 def _refuse_conducted(together: Together, attempt: str, *, take_over: bool) -> None:

@@ -26,6 +26,8 @@ class Joint:
     decisions: Mapping[MirrorName, Decision]
     hash: str
     reasons: tuple[str, ...]
+    silent: tuple[MirrorName, ...] = ()
+    """Of which no broker of the source is there, that their plans give up."""
 
     def other_than(self, plan_hash: str | None) -> tuple[str, ...]:
         """The reason not to run these plans when others were approved; None: whichever they are."""

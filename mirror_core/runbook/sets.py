@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.decide.approvals import come_back
+from mirror_core.decide.failover import Decision
 from mirror_core.decide.left_behind import kept
 from mirror_core.decide.sets import (
     TURNED,
@@ -71,17 +72,19 @@ class Together:
         """All plans. One that may not be run now forbids all."""
         mirrors = self.chosen.mirrors
         with ThreadPoolExecutor(len(mirrors)) as pool:  # a dead side costs seconds: not of each, one after the other
-            decisions = pool.map(lambda name: self._conductors[name].decide(self.mode), mirrors)
-            found = dict(zip(mirrors, decisions, strict=True))
+            looks = list(pool.map(lambda name: self._look(self._conductors[name]), mirrors))
+        found = {name: decision for name, (decision, _) in zip(mirrors, looks, strict=True)}
         reasons = [f"{name}: {reason}" for name, decision in found.items() for reason in decision.reasons]
-        return Joint(found, joint_hash(self.chosen, (d.plan for d in found.values())), tuple(reasons))
+        return Joint(
+            found,
+            joint_hash(self.chosen, (d.plan for d in found.values())),
+            tuple(reasons),
+            silent=tuple(name for name, (_, silent) in zip(mirrors, looks, strict=True) if silent),
+        )
 
-    def silent(self, joint: Joint) -> tuple[MirrorName, ...]:
-        """Of which no broker of the source answers, that their plans give up."""
-        unseen = [name for name, decision in joint.decisions.items() if not decision.source_seen]
-        with ThreadPoolExecutor(max(1, len(unseen))) as pool:
-            answers = list(pool.map(lambda name: self._conductors[name].source_is_there(), unseen))
-        return tuple(name for name, answer in zip(unseen, answers, strict=True) if not answer)
+    def _look(self, one: Failover) -> tuple[Decision, bool]:
+        """A plan, and whether it gives up a source of which no broker is there."""
+        return one.decide_lost() if self.mode is Mode.UNPLANNED else (one.decide(self.mode), False)
 
     def under_way(self, started_by: str | None = None) -> str | None:
         """The failover of this set that has not ended; None when there is none. `started_by`: only this one's, and also
@@ -253,14 +256,12 @@ class Together:
 
     def _decide_anew(self, silent: Sequence[MirrorName]) -> tuple[Joint, list[str]]:
         """All plans, and which of these sources, that were silent, answer by now."""
-        with ThreadPoolExecutor(max(1, len(silent))) as pool:
-            answers = {name: pool.submit(self._conductors[name].source_is_there) for name in silent}
-            joint, reasons = self.decide(), list[str]()
-            for name, answer in answers.items():
-                source, again = self.link(name).source.name, f"failover run-set {self.chosen.name}"
-                seen = joint.decisions[name].source_seen
-                back = come_back(source, again, silent=True, answers=seen or answer.result(), seen=seen)
-                reasons += (f"{name}: {why}" for why in back)
+        joint, reasons = self.decide(), list[str]()
+        for name in silent:
+            source, again = self.link(name).source.name, f"failover run-set {self.chosen.name}"
+            seen = joint.decisions[name].source_seen
+            back = come_back(source, again, silent=True, answers=name not in joint.silent, seen=seen)
+            reasons += (f"{name}: {why}" for why in back)
         return joint, reasons
 
     def _left(self, attempt: str) -> dict[MirrorName, Run]:

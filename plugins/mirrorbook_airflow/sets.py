@@ -91,13 +91,12 @@ class PlanSet(SetOperator):
         with airflow_errors():
             together = self.together(context)
             joint = together.decide()
-            silent = together.silent(joint) if self.mode is Mode.UNPLANNED else ()
             plans = [decision.plan for decision in joint.decisions.values()]
             body = set_markdown(self.set_name, str(together.chosen.order), joint.hash, plans)
             if joint.reasons:
                 self.log.info("%s", body)
                 raise Refused(f"failover of set {self.set_name}", joint.reasons)
-        return {"hash": joint.hash, "body": body, SILENT: [str(name) for name in silent]}
+        return {"hash": joint.hash, "body": body, SILENT: [str(name) for name in joint.silent]}
 
 
 class BeginSet(SetOperator):

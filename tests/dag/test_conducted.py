@@ -140,8 +140,8 @@ def test_an_approval_knows_whether_the_source_was_silent(
     from mirrorbook_airflow import runbook, sets
 
     found = Decision(replace(RUN.plan, mode=Mode.UNPLANNED), ())
-    joint = Joint({A: found}, "0123", ())
     names, begun = ((A,) if silent else ()), list[Any]()
+    joint = Joint({A: found}, "0123", (), silent=names)
 
     def begin(*arguments: object, **known: object) -> None:
         begun.append(known["silent"])
@@ -149,7 +149,7 @@ def test_an_approval_knows_whether_the_source_was_silent(
 
     engine: Any = SimpleNamespace(decide_lost=lambda: (found, silent), begin=begin)
     several: Any = SimpleNamespace(
-        chosen=MirrorSet("shop", (A,)), decide=lambda: joint, silent=lambda joint: names, begin=begin,
+        chosen=MirrorSet("shop", (A,)), decide=lambda: joint, begin=begin,
         under_way=lambda started_by: None, cut_off=lambda started_by: None, given_up=lambda started_by: [],
     )  # fmt: skip
     monkeypatch.setattr(runbook.RunOperator, "engine", lambda self, context: engine)
