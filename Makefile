@@ -5,7 +5,7 @@ STAMP := .venv/.set-up
 # For people uv draws its progress; in a log it would list every package.
 QUIETLY := $(if $(CI),--quiet)
 
-.PHONY: setup demo check test nightly gate lock clean
+.PHONY: setup demo check types style pages manifests test nightly gate lock clean
 
 setup: $(STAMP)
 	@$(BIN)/python -m mirror_core.sandbox.jars
@@ -24,17 +24,27 @@ $(STAMP): requirements.lock requirements-setup.txt pyproject.toml
 demo: setup
 	@$(BIN)/python -m demo
 
+# Two at a time, since the longest of them, types, takes one core. What each prints stays together.
 check: setup
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types style pages manifests
+
+types:
+	$(BIN)/mypy
+
+style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck .ci/run .ci/gate docker/*.sh
 	$(BIN)/codespell $(wildcard *.md) docs changes dags demo deploy docker mirror_core monitoring plugins tests docker-compose.yml
 	$(BIN)/codespell --dictionary docs/words-to-avoid.txt --skip docs/adr,docs/reference/glossary.md,docs/words-to-avoid.txt \
 		$(filter-out CHANGELOG.md,$(wildcard *.md)) docs dags monitoring
+
+pages:
 	$(BIN)/mkdocs build --strict
 	$(BIN)/towncrier build --draft --version next >/dev/null
+
+manifests:
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	$(BIN)/kubernetes-validate --strict --quiet $(filter-out %/kustomization.yaml,$(wildcard deploy/kubernetes/*.yaml))
 	@if command -v promtool >/dev/null; then \
