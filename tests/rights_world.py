@@ -17,7 +17,7 @@ import pytest
 
 from mirror_core.kafka.acls import Acls
 from mirror_core.kafka.config import load_config
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Resource
+from mirror_core.model.acl import LIFTABLE, Acl, AclPurpose, LedgerEntry, Operation, Pattern, Resource
 from mirror_core.model.drift import DriftRow
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, reverse_name
@@ -212,8 +212,19 @@ class Route:
         self.due, self.active, self.mirrored = self.world.open_to(cluster, self.topic), None, None
 
     def _arrive(self, cluster: str) -> None:
-        assert self.world.open_to(cluster, self.topic) == self.due
+        assert self.world.open_to(cluster, self.topic) == self.due - self._denied_by_hand(cluster)
         self.active = cluster
+
+    def _denied_by_hand(self, cluster: str) -> set[tuple[str, Operation]]:
+        """What somebody had denied there before, and is his own to take away: promotion names it."""
+        ours = {e.acl for log in self.world.logs.values() for e in log.state.ledger.values() if e.cluster == cluster}
+        theirs = self.world.held[cluster] - ours
+        everything = {right(self.topic, user, Operation.ALL) for user in APPS}
+        return {
+            (user, operation)
+            for user, operation in self.due
+            if not allows(everything | theirs, user, Resource.TOPIC, self.topic, operation)
+        }
 
     def create_reverse(self) -> None:
         """With the step before it, which demotes."""
@@ -256,7 +267,8 @@ def administer(world: World, name: str, user: str, action: str, operation: Opera
         case "deny":
             held.add(denial(route.topic, user))
         case "undeny":  # what somebody has denied himself, and not what keeps a mirror's promise
-            of_ours = {e.acl for log in world.logs.values() for e in log.state.ledger.values()}
+            entries = (e for log in world.logs.values() for e in log.state.ledger.values())
+            of_ours = {e.acl for e in entries if e.purpose in LIFTABLE and e.cluster == route.active}
             held -= {denial(route.topic, user)} - of_ours
         case "revoke":
             held -= {acl}

@@ -18,6 +18,7 @@ from mirror_core.rights.acls import (
     OUR_NAMES,
     Names,
     changing,
+    demotions,
     denial,
     may_change,
     meets,
@@ -70,7 +71,7 @@ class AclPlan:
     open_doors: tuple[Acl, ...] = field(default=())
     """Grants on the destination that let applications change mirror topics, and that no denial offsets."""
     judged_again: tuple[LedgerEntry, ...] = field(default=())
-    """Denials of a demotion that are to stay at promotion from now on, or no longer."""
+    """Denials of a demotion that are to stay at promotion from now on, or no longer; copied ones that become its."""
 
 
 def translate(acl: Acl) -> tuple[frozenset[Acl], frozenset[Acl]]:
@@ -191,6 +192,10 @@ def plan_acls(
         if (entry.purpose is AclPurpose.COPIED and acl not in everything)
         or (entry.purpose is AclPurpose.STAGED and acl not in everything_staged)
     ]
+    # What a denial has kept shut must not be open before promotion: from now on it is a demotion's.
+    shut = {e.acl for e in gone if e.purpose is AclPurpose.COPIED and e.acl.permission is Permission.DENY} & destination
+    shut &= demotions(destination, scope.topics, scope.own_principals) if shut else _NONE
+    gone = [e for e in gone if e.acl not in shut]
     remove = [
         e
         for e in gone
@@ -219,8 +224,11 @@ def plan_acls(
             if not _held_back(acl, destination, topics)
         ),
         judged_again=_sort_entries(
-            judged_again(
-                mine.values(), source - scope.own_acls, {e.acl for e in gone if e.purpose is AclPurpose.STAGED}
+            (
+                *(replace(mine[acl], purpose=AclPurpose.DEMOTED) for acl in shut),
+                *judged_again(
+                    mine.values(), source - scope.own_acls, {e.acl for e in gone if e.purpose is AclPurpose.STAGED}
+                ),
             )
         ),
     )

@@ -83,8 +83,8 @@ def mark_lifted(path: Path, fence: FenceFile, advice: str) -> None:
 
 
 def alike(path: Path, fence: FenceFile) -> Iterator[tuple[Path, FenceFile]]:
-    """Files of runs that have not ended, in the same evidence folder, by which somebody could lift some of the same:
-    who lifts it by this one has lifted it for them, too."""
+    """Files of runs that have not ended, in the same evidence folder, with some of the same denials: who lifts them
+    by this one has lifted them for those, too."""
     if path.parent.name != f"run-{fence.run}":  # a copy: what lies around it is somebody else's
         return
     for other in sorted(path.parent.parent.glob("run-*/unfence-*.json")):
@@ -94,9 +94,7 @@ def alike(path: Path, fence: FenceFile) -> Iterator[tuple[Path, FenceFile]]:
             found = read(other)
         except BadRequest:
             continue
-        meets = not set(fence.topics).isdisjoint(found.topics)
-        meets |= not set(fence.transactional_ids).isdisjoint(found.transactional_ids)
-        if meets and found.lifted_ms is None and found.cluster_id == fence.cluster_id:
+        if found.lifted_ms is None and found.cluster_id == fence.cluster_id and found.denials & fence.denials:
             yield other, found
 
 

@@ -24,7 +24,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.doubts import Doubts
 from mirror_core.kafka.kept import KEPT
 from mirror_core.kafka.opening import Opening
-from mirror_core.model.errors import BadRequest, RemoteFault, SignInFailed, Unreachable
+from mirror_core.model.errors import BadRequest, NotLetIn, RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.names import Partition
 
 _FORWARDED_S: Final = 45.0
@@ -265,7 +265,8 @@ class ClusterClient:
             raise BadRequest(str(refused[0]))  # wrong everywhere; say that, not "unreachable"
         reasons = "; ".join(str(problem) for problem in problems)
         # Who lets nobody in is there, and may take writes: it must not be taken for a cluster that is silent.
-        raise (SignInFailed if refused else Unreachable)(
+        there = any(isinstance(p, NotLetIn) or not isinstance(p, Unreachable) for p in problems)
+        raise (SignInFailed if refused else NotLetIn if there else Unreachable)(
             f"cluster {self.name}: no broker of {self.config.control['bootstrap.servers']} answered: {reasons}; "
             "is the cluster up, and are its bootstrap.servers right?"
         )

@@ -28,7 +28,7 @@ from mirror_core.kafka import scram
 from mirror_core.kafka.codec import AnyResponse, Request, Response, decode, encode
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.hearing import heard, reading
-from mirror_core.model.errors import BadRequest, RemoteFault, SignInFailed, Unreachable
+from mirror_core.model.errors import BadRequest, NotLetIn, RemoteFault, SignInFailed, Unreachable
 
 CLIENT_ID = "mirrorbook"
 MAX_FRAME = 128 << 20
@@ -63,7 +63,7 @@ class Connection:
         if protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
             raise BadRequest(f"cluster {cluster.name}: security.protocol {protocol!r} is not supported")
         # With TLS 1.3 a broker refuses a client without certificate after the handshake, by closing the connection.
-        self._hint = ""
+        self._hint, self._welcome = "", False
         tls = None
         if protocol.endswith("SSL"):
             tls = _tls(cluster, properties)
@@ -96,7 +96,8 @@ class Connection:
                 remedy = "connect by a name that the certificate holds, or have one issued that holds this one"
             raise SignInFailed(f"{self.where}: certificate refused: {error.verify_message}; {remedy}") from None
         except OSError as error:
-            raise Unreachable(
+            ended = isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError)
+            raise (Unreachable if ended else NotLetIn)(
                 f"{self.where}: TLS handshake failed: {error.strerror or type(error).__name__}; is TLS spoken there?"
             ) from None
 
@@ -223,9 +224,7 @@ class Connection:
         except BlockingIOError:
             raise Unreachable(f"{self.where}: it takes nothing more since {self.timeout_s} s{self._hint}") from None
         except OSError as error:
-            raise Unreachable(
-                f"{self.where}: connection lost while sending: {error.strerror or type(error).__name__}{self._hint}"
-            ) from None
+            raise self._ended(f"connection lost while sending: {error.strerror or type(error).__name__}") from None
 
     def receive(self) -> bytearray:
         """The next whole frame, without its length."""
@@ -249,14 +248,17 @@ class Connection:
         except (TimeoutError, BlockingIOError):
             raise Unreachable(f"{self.where}: no answer within {self.timeout_s} s") from None
         except OSError as error:
-            raise Unreachable(
-                f"{self.where}: connection lost: {error.strerror or type(error).__name__}{self._hint}"
-            ) from None
+            raise self._ended(f"connection lost: {error.strerror or type(error).__name__}") from None
         if not count:
-            raise Unreachable(f"{self.where}: the broker closed the connection{self._hint}")
-        self._hint = ""
+            raise self._ended("the broker closed the connection")
+        self._hint, self._welcome = "", True
         heard()
         return count
+
+    def _ended(self, words: str) -> Unreachable:
+        """It went away. Who has shaken hands, and ends it before any answer, is there, and does not take us."""
+        refused = isinstance(self.sock, ssl.SSLSocket) and not self._welcome
+        return (NotLetIn if refused else Unreachable)(f"{self.where}: {words}{self._hint}")
 
     @property
     def has_something(self) -> bool:

@@ -103,7 +103,7 @@ def lift(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -
                 raise
             except MirrorError as error:  # it can be read and not be written: then nobody promotes it either
                 trouble.append(f"the run could not be taken over: {error}")
-        for where, one in ((path, fence), *alike(path, fence)):
+        for where, one in ((path, fence), *alike(path, fence)):  # denials are deleted whoever has put them up
             try:
                 mark_lifted(where, replace(one, lifted_ms=now_ms()), "whoever resumes the run is not told by this file")
             except Unwritable as error:

@@ -71,6 +71,13 @@ class SignInFailed(Unreachable):
     retryable = False
 
 
+class NotLetIn(Unreachable):
+    """It is there, and does not talk with us: our certificate is not taken, or TLS is expected. A broker that
+    is restarted may end a connection in the same way."""
+
+    retryable = False
+
+
 class Unwritten(Unreachable):
     """The state topic takes nothing now, and the lease is ours as far as we know."""
 

@@ -52,7 +52,7 @@ from mirror_core.sync.cycle import SyncReport, sync
 from mirror_core.sync.fence import RESOLVE_S, STILL_S, await_stillness, lift_denials
 from mirror_core.sync.homecoming import bring_home
 from mirror_core.sync.ledger import remember_there_too, stage_again
-from mirror_core.sync.lifting import forget_lifted, note_withdrawn
+from mirror_core.sync.lifting import forget_lifted, forget_revoked, note_withdrawn
 from mirror_core.sync.principals import own_principals
 from mirror_core.sync.shutting import closed_through
 
@@ -95,10 +95,13 @@ class FailbackSteps(TailSteps):
             # First of all: should the new primary die from here on, only this ledger tells which denials keep
             # applications out at home, and which of them are of rights that were withdrawn there.
             remember_there_too(writer, back.name, self.writer.state, self.link.source.name, self._topics())
+            begins = link_of(self.link.config, back)
             with ClusterClient(self.link.destination) as new:
-                note_withdrawn(link_of(self.link.config, back), self.writer.state, writer, new)
+                note_withdrawn(begins, self.writer.state, writer, new)
             known = writer.state.mirrors.get(back.name)
             if known is None or known.homecoming != run:
+                with ClusterClient(self.link.source) as old:
+                    forget_revoked(begins, writer, old)
                 writer.put(back, *self._beginnings(back, writer.state, there, here))
             link = link_of(self.link.config, writer.state.mirrors[back.name])
             with ClusterClient(self.link.source) as old:

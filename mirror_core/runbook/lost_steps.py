@@ -95,6 +95,7 @@ class LostSteps(Promotion):
 
     def stand(self) -> Evidence:
         """Owe the source its fence: in the state topic before anything else, on the source if it answers now."""
+        refuse_if_lifted(self)  # since an earlier attempt: a file written anew would not tell of it
         names, cluster = self.scope.names, self.link.source.name
         debt = Debt(
             mirror=self.link.mirror.name,

@@ -243,14 +243,15 @@ def _promoted(state: State, cluster: ClusterName) -> set[Acl]:
 def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> AclPlan:
     """Returns what was done: the plan, but for what the destination's brokers do not know."""
     remember(log, link.mirror.name, client.name, {*plan.create, *plan.share}, AclPurpose.COPIED)
-    remember(log, link.mirror.name, client.name, plan.stage, AclPurpose.STAGED)
     known = [acl for acl in plan.create if not _new(acl)]
     create_acls(client, known)
     present_on_every_broker(client, known)
     refused = _create_new(client, [acl for acl in plan.create if _new(acl)])
-    take_away(log, client, plan.remove)
     if plan.judged_again or plan.forget:
         log.put(*plan.judged_again, *(Forget(entry) for entry in plan.forget))
+    # Denials are there first: whoever promotes behind a sync that was killed gives nothing that the source denies.
+    remember(log, link.mirror.name, client.name, plan.stage, AclPurpose.STAGED)
+    take_away(log, client, plan.remove)
     created = tuple(acl for acl in plan.create if acl not in refused)
     return replace(plan, create=created, left_out=(*plan.left_out, *refused.items()))
 

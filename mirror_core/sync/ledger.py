@@ -65,9 +65,11 @@ def remember_there_too(
     """Enter in this mirror's ledger, too, who was demoted on a cluster by the mirror of the other direction.
 
     That one's ledger is on the other cluster: should it die, promotion here must still know which denials to lift.
-    What this mirror has entered for another purpose stays so: it is not to be lifted.
+    What this mirror has withdrawn stays so: it is not to be lifted. What it had copied is the demotion's from now on:
+    the next sync judges whether the source denies it still.
     """
-    known = {e.acl for e in log.state.ledger_of(mirror) if e.cluster == cluster}
+    there = (e for e in log.state.ledger_of(mirror) if e.cluster == cluster)
+    known = {e.acl for e in there if e.purpose is not AclPurpose.COPIED}
     demoted = demoted_there(state, mirror, cluster, topics)
     entries = [replace(entry, mirror=mirror) for entry in demoted if entry.acl not in known]
     if entries:

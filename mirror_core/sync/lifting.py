@@ -12,7 +12,7 @@ from dataclasses import replace
 from mirror_core.decide.promotion import STAGED
 from mirror_core.kafka.acls import AuthorizerOff, absent_on_every_broker, command_line, delete_acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Permission, Resource
+from mirror_core.model.acl import LIFTABLE, Acl, AclPurpose, LedgerEntry, Resource
 from mirror_core.model.drift import DriftRow
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.limits import LIMITS
@@ -76,7 +76,7 @@ def _turned(link: Link, entry: LedgerEntry) -> bool:
 
 def note_withdrawn(link: Link, forward: State, log: Log, source: ClusterClient) -> None:
     """Of a mirror that begins, or begins again, where applications have gone: which rights that went to its source with
-    them were withdrawn there since.
+    them were withdrawn there since, or are denied there.
 
     The denials of those stay at its promotion. No sync has seen it: there was no mirror this way. `forward`: the state
     of the other direction's mirror, which gave them.
@@ -84,12 +84,24 @@ def note_withdrawn(link: Link, forward: State, log: Log, source: ClusterClient) 
     held = describe_acls(source)
     if isinstance(held, AuthorizerOff):
         return
-    there = (e for e in forward.ledger.values() if e.mirror in both_ways(link.mirror.name))
-    given = {e.acl for e in there if e.cluster == source.name and e.purpose in STAGED}
-    granted = {acl for acl in held.entries if acl.permission is Permission.ALLOW}
+    there = [e for e in forward.ledger.values() if e.cluster == source.name]
+    given = {e.acl for e in there if e.mirror in both_ways(link.mirror.name) and e.purpose in STAGED}
+    theirs = held.entries - {e.acl for e in there if e.purpose in LIFTABLE}
     ours = (e for e in log.state.ledger_of(link.mirror.name) if e.cluster == link.destination.name)
-    if changes := list(judged_again(ours, granted, given - granted)):
+    if changes := list(judged_again(ours, theirs, given - theirs)):
         log.put(*changes)
+
+
+def forget_revoked(link: Link, log: Log, destination: ClusterClient) -> None:
+    """Of a mirror that is made anew where applications have been: rights that its last promotion gave there, and that
+    somebody has taken away since; and what it had staged then. Its promotion must give none of them, also if it comes
+    before its first sync, which stages what its source grants now."""
+    held = describe_acls(destination)
+    if isinstance(held, AuthorizerOff):
+        return
+    ours = (e for e in log.state.ledger_of(link.mirror.name) if e.cluster == destination.name and e.purpose in STAGED)
+    if gone := [Forget(e) for e in ours if e.purpose is AclPurpose.STAGED or e.acl not in held.entries]:
+        log.put(*gone)
 
 
 def stays(

@@ -30,7 +30,7 @@ from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import create
 from mirror_core.mirrors.preflight import check
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
-from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, Refused, Unreachable
+from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, NotLetIn, Refused, Unreachable
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Evidence, Mode, RunState
 from mirror_core.rights.acls import denial
@@ -142,6 +142,7 @@ def test_without_a_client_certificate_the_broker_refuses_and_we_say_what_it_want
     properties = secure.properties("mutual")
     del properties["ssl.certificate.location"], properties["ssl.key.location"]
     error = refusal(properties)
+    assert isinstance(error, NotLetIn), "taken for one that is silent, it could be given up while it takes writes"
     assert f"cluster {NAME}, broker 127.0.0.1:{secure.mutual}: " in str(error)
     assert "; if it wants client certificates, set ssl.certificate.location and ssl.key.location" in str(error)
 
@@ -173,7 +174,7 @@ def test_a_key_that_does_not_open_is_refused_and_no_password_shown(secure: Secur
 
 def test_no_tls_where_the_broker_expects_it(secure: Secure) -> None:
     error = refusal({**secure.properties("tls"), "security.protocol": "SASL_PLAINTEXT"})
-    assert error is not None
+    assert isinstance(error, NotLetIn)
     assert "TLS is expected there" in str(error)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirror_core.decide import failback, promotion
-from mirror_core.model.acl import AclPurpose, LedgerEntry, Permission
+from mirror_core.model.acl import LIFTABLE, AclPurpose, LedgerEntry
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode, RunState
 from mirror_core.rights import withdrawal
@@ -135,6 +135,8 @@ def create_reverse(world: World, proc: Proc) -> World:
     if home(world, link, run_at(world, proc)) is not None:
         return go_on(done(world, link, run_at(world, proc)), proc)
     world = take_over(world, proc, back)
+    if world.recs[back].homecoming != proc.run:
+        world = _unrevoked(world, back)
     if world.recs[back].desired is None or world.recs[back].homecoming != proc.run:
         began = after(PartitionState.UNKNOWN, Event.START, Event.ALIGNED)
         news = {
@@ -177,15 +179,25 @@ def _remembered(world: World, link: int) -> World:
 
 
 def _noted(world: World, link: int) -> World:
-    """Rights that went to the mirror's source by the other direction, and were withdrawn there since."""
+    """Rights that went to the mirror's source by the other direction, and were withdrawn there since, or denied."""
     src, dst = source(link), destination(link)
-    there = (e for e in LEDGER.values(world.recs[link ^ 1].ledger) if e.cluster == CLUSTERS[src])
+    there = [e for e in LEDGER.values(world.recs[link ^ 1].ledger) if e.cluster == CLUSTERS[src]]
     given = {e.acl for e in there if e.purpose in promotion.STAGED}
-    granted = {acl for acl in ACLS.values(world.acls[src]) if acl.permission is Permission.ALLOW}
+    theirs = set(ACLS.values(world.acls[src])) - {e.acl for e in there if e.purpose in LIFTABLE}
     ledger = LEDGER.values(world.recs[link].ledger)
     ours = (e for e in ledger if e.cluster == CLUSTERS[dst])
-    changes = tuple(withdrawal.judged_again(ours, granted, given - granted))
+    changes = tuple(withdrawal.judged_again(ours, theirs, given - theirs))
     return put(world, link, ledger=LEDGER.mask(replaced(ledger, changes))) if changes else world
+
+
+def _unrevoked(world: World, link: int) -> World:
+    """Without rights that its last promotion gave on its destination, and that were taken away there since."""
+    cluster = destination(link)
+    held = ACLS.values(world.acls[cluster])
+    ledger = LEDGER.values(world.recs[link].ledger)
+    given = (e for e in ledger if e.cluster == CLUSTERS[cluster] and e.purpose in promotion.STAGED)
+    gone = {e for e in given if e.purpose is AclPurpose.STAGED or e.acl not in held}
+    return put(world, link, ledger=LEDGER.mask(ledger - gone)) if gone else world
 
 
 def _read_off(world: World, log: Log, link: int) -> World:

@@ -53,6 +53,8 @@ class Recorder:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self._write(self._failure(report.nodeid, "collection", report.longreprtext, "", again=False))
+        elif report.skipped:  # a file as a whole
+            self._write(Ended(test=report.nodeid, outcome="skipped", seconds=0.0))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(

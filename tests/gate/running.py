@@ -53,20 +53,27 @@ class _Lane:
             if self.stopped:
                 return
             log = result.with_suffix(".log")
-            with log.open("wb") as output:
-                self.running = subprocess.Popen(
-                    command(result, self.marks, arguments, self.most_failures),
-                    stdout=output,
-                    stderr=output,
-                    env={**_inherited(), **self.env},
-                )
-                if self.nice:
-                    ours = os.getpriority(os.PRIO_PROCESS, 0)
-                    os.setpriority(os.PRIO_PROCESS, self.running.pid, min(LEAST, ours + self.nice))
-                code = self.running.wait()
-            if code not in OK:
+            try:
+                code = self._process(arguments, result, log)
+            except OSError as error:  # no memory, no room
+                self.broken.append(f"{self.name}: pytest could not be run: {error}")
+                return
+            if _unexplained(code, result):
                 tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:]
                 self.broken.append("\n".join([f"{self.name}: pytest ended with exit code {code}", *tail]))
+
+    def _process(self, arguments: Sequence[str], result: Path, log: Path) -> int:
+        with log.open("wb") as output:
+            self.running = subprocess.Popen(
+                command(result, self.marks, arguments, self.most_failures),
+                stdout=output,
+                stderr=output,
+                env={**_inherited(), **self.env},
+            )
+            if self.nice:
+                ours = os.getpriority(os.PRIO_PROCESS, 0)
+                os.setpriority(os.PRIO_PROCESS, self.running.pid, min(LEAST, ours + self.nice))
+            return self.running.wait()
 
     def stop(self, why: str, *, told: bool) -> None:
         """`told`: a terminal has sent it the signal, too. A second one would keep it from stopping its brokers."""
@@ -79,6 +86,13 @@ class _Lane:
                 self.running.wait(END_S)
             except subprocess.TimeoutExpired:
                 self.running.kill()
+
+
+def _unexplained(code: int, result: Path) -> bool:
+    """Whether a process of pytest has ended in a way that its tests do not explain: such as before it had any."""
+    events = [event for event, _ in events_in(result)]
+    collected = any(isinstance(event, Collected) for event in events)
+    return code not in OK or not collected or (code == 1 and not any(isinstance(e, Failure) for e in events))
 
 
 def _inherited() -> dict[str, str]:
@@ -162,7 +176,7 @@ class _Watch:
                 self._ended.append(event)
                 self.latest[lane] = test, time.monotonic()
                 file = file_of(test)
-                self._open[file].discard(test)
+                self._open.setdefault(file, set()).discard(test)
                 if not self._open[file]:
                     ended = [one for one in self._ended if file_of(one.test) == file]
                     self._tell(f"  {lane}: {file}: {len(ended)} in {sum(one.seconds for one in ended):.0f} s")

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from mirror_core.decide.shutting import keeps_shut
-from mirror_core.evidence.fence_file import read
+from mirror_core.evidence.fence_file import mark_lifted, read
 from mirror_core.kafka.config import load_config
-from mirror_core.model.errors import LostOwnership
+from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Run, RunKind, RunState
@@ -148,6 +148,12 @@ def test_the_file_is_there_before_a_watcher_closes_a_lost_source(
     fence = read(tmp_path / "run-r" / "unfence-r.json")
     assert (fence.command, set(fence.topics)) == (True, set(TOPICS))
     assert not acts.journal.log.state.ledger, "no ACL is intended there"
+
+    path = tmp_path / "run-r" / "unfence-r.json"
+    mark_lifted(path, replace(fence, lifted_ms=5), "advice")
+    with pytest.raises(Refused, match="was lifted by its file"):
+        LostSteps(link, acts.services, cast("Any", acts.journal.log), acts.journal).stand()
+    assert read(path).lifted_ms == 5, "who resumes it once more is told, too"
 
 
 def test_a_run_that_closed_nothing_is_known_as_such(link: Link) -> None:

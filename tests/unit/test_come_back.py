@@ -15,7 +15,15 @@ from mirror_core.cli import sets as of_sets
 from mirror_core.decide.approvals import come_back
 from mirror_core.decide.failover import Decision, decide
 from mirror_core.decide.view import Unseen, View
-from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, Refused, SignInFailed, Unreachable
+from mirror_core.model.errors import (
+    BadRequest,
+    MirrorError,
+    MissingPermission,
+    NotLetIn,
+    Refused,
+    SignInFailed,
+    Unreachable,
+)
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Mode, Run
@@ -249,6 +257,7 @@ def test_another_cluster_at_its_address_is_no_source_that_answers(
     [
         (Unreachable("no broker answered"), False),
         (SignInFailed("a certificate has expired"), True),
+        (NotLetIn("the broker closed the connection"), True),
         (BadRequest("every broker refuses the login"), True),
         (MissingPermission("not authorized"), True),
     ],

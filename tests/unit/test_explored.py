@@ -80,7 +80,7 @@ class Part:
 
 
 PARTS: Final = {
-    "killed anywhere": Part(QUIET._replace(hours=True, verbs=True), worlds=8_000, depth=100),
+    "killed anywhere": Part(QUIET._replace(hours=True, verbs=True), worlds=7_000, depth=100),
     "east falls silent": Part(Limits(outages=(0,), hours=False), worlds=15_000, depth=15, most=15_000, deep=400_000),
     "west falls silent": Part(Limits(outages=(1,), hours=False), worlds=15_000, depth=15, most=15_000, deep=400_000),
     "west falls silent on the way home": Part(

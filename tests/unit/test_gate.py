@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -244,3 +246,54 @@ def test_an_explanation_fits_on_200_lines_and_names_every_failure() -> None:
         told = "\n".join(lines)
         assert all(f"t{n}" in told for n in range(count))
     assert "E   line 299" in "\n".join(explain(failures[:1])), "what was printed last"
+
+
+@pytest.fixture
+def gated(tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """Both sets of tests are this one."""
+    (tmp_path / "durations.json").write_text("{}")
+    monkeypatch.setattr(gate, "DURATIONS", tmp_path / "durations.json")
+    monkeypatch.setattr(gate, "GATE", (stage,))
+    monkeypatch.setattr(gate, "NIGHTLY", (stage,))
+    return stage
+
+
+@pytest.mark.parametrize(
+    ("files", "which", "why"),
+    [
+        ({"a": f"import pytest\n@pytest.mark.slow\n{FINE}"}, [], "RED: s: no test has passed"),
+        ({"a": f"import pytest\n@pytest.mark.slow\n{FINE}"}, ["nightly", "s"], "RED: s: no test has passed"),
+        ({"a": "import pytest\ndef test_a(): pytest.skip('no java')\n"}, [], "RED: s: no test has passed"),
+        ({"a": FINE, "b": "import os\nos._exit(1)\n"}, [], "pytest ended with exit code 1"),
+        ({"a": FINE, "b": "import os\nos._exit(0)\n"}, [], "pytest ended with exit code 0"),
+    ],
+)
+def test_what_has_not_run_is_not_green(
+    tmp_path: Path, gated: Stage, capsys: pytest.CaptureFixture[str], files: dict[str, str], which: list[str], why: str
+) -> None:
+    write(tmp_path, **files)
+    assert gate.main(which) == 1
+    assert why in capsys.readouterr().out
+
+
+def test_a_process_that_cannot_be_started_is_red(
+    tmp_path: Path, gated: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, a=FINE, b=FINE)
+    real, begun = subprocess.Popen, list[str]()
+
+    def popen(*arguments: Any, **options: Any) -> Any:
+        begun.append("one")
+        if len(begun) == 2:
+            raise OSError(12, "Cannot allocate memory")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    assert gate.main([]) == 1
+    assert "pytest could not be run: [Errno 12] Cannot allocate memory" in capsys.readouterr().out
+
+
+def test_a_file_that_skips_itself_is_counted(tmp_path: Path, gated: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, a=FINE, b="import pytest\npytest.importorskip('no_such_module')\ndef test_never(): assert 0\n")
+    assert gate.main([]) == 0
+    assert "1 passed, 0 failed, 1 skipped" in capsys.readouterr().out

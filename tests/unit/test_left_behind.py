@@ -170,6 +170,7 @@ def test_what_a_source_took_while_settling_waited_is_left_behind_only_by_a_word(
     paid = lambda acts, owed, *_: acts.writer.put(replace(owed, paid_ms=now_ms(), ends=TAKEN)) or {}  # noqa: E731
     monkeypatch.setattr(lost_steps, "paid", paid)
     monkeypatch.setattr(lost_steps, "LiftFile", lambda acts, needed: SimpleNamespace(by_command=set))
+    monkeypatch.setattr(lost_steps, "refuse_if_lifted", lambda acts: False)
     steps.stand()
     Promotion.record_lmo(steps)
     now = now_ms()

@@ -84,6 +84,7 @@ def test_one_fenced_by_stand_that_is_silent_for_the_look(fluent: LostSteps, monk
         lambda acts, debt, *_: acts.writer.put(replace(debt, paid_ms=now_ms(), ends=TAKEN)) or {"fence": "stands"},
     )
     monkeypatch.setattr(lost_steps, "LiftFile", lambda acts, needed: SimpleNamespace(by_command=set))
+    monkeypatch.setattr(lost_steps, "refuse_if_lifted", lambda acts: False)
     fluent.stand()
     monkeypatch.setattr(lost_steps, "look_again", lambda *_, **__: Look(silent="no answer within 2.5 s"))
     with pytest.raises(Refused, match="--leave-behind"):
