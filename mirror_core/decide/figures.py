@@ -10,6 +10,7 @@ from mirror_core.decide import clocks, deletions, leaderless, ruled
 from mirror_core.decide.clocks import since
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.loss_figures import in_words, loses, loss_figures, loss_warnings
+from mirror_core.decide.proof import differing, differing_in_words
 from mirror_core.decide.proof import in_words as in_words_of_proof
 from mirror_core.decide.scope import lost_topics
 from mirror_core.decide.standing import pending
@@ -39,6 +40,7 @@ FAILED_SHOWN: Final = 5
 
 def warnings_of(view: View) -> Iterator[str]:
     """Those with the gravest consequence first: approval pages show the first ones only."""
+    yield from _differs(view)
     yield from words_of(view.debt)
     if isinstance(view.source, SourceView):
         yield from pending(view.debt, (view.active_run,) if view.active_run else ())
@@ -84,6 +86,18 @@ def warnings_of(view: View) -> Iterator[str]:
     yield from _forgers(view)
     yield from (f"{problem}: it would fail, and the run go on without it" for problem in view.hook_problems)
     yield from (f"{problem}: the run would stop there" for problem in view.command_problems)
+
+
+def _differs(view: View) -> Iterator[str]:
+    """A copy that is known to be wrong."""
+    mirror, words = view.mirror, differing_in_words(differing(view.proof, view.statuses), view.now_ms)
+    if words and view.mode is Mode.UNPLANNED:
+        yield f"THE COPY DIFFERS from {mirror.source} in {words}. Applications would get what {mirror.destination} has"
+    elif words:
+        yield (
+            f"THE COPY DIFFERS from {mirror.source} in {words}: this run will end at its proof, before anybody is "
+            f"stopped. `mirrorbook parity {mirror.name}` shows all"
+        )
 
 
 def _standstill_warnings(lease: Lease | None, now_ms: int) -> Iterator[str]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirror_core.decide.clocks import TOLERATED_MS, UNKNOWN_TIME
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.parity import ParityRange, ParityResult
-from mirror_core.model.proof import Proof, Proved
+from mirror_core.model.parity import Finding, ParityRange, ParityResult
+from mirror_core.model.proof import Difference, Proof, Proved
 
 AGAIN: Final = 1000
 """Offsets that are compared once more where nothing is new."""
+SHOWN: Final = 10
+"""Differences that a line names."""
 FURTHER: Final = (100 * AGAIN, 10_000 * AGAIN)
 """As many where those hold no record."""
 
@@ -28,6 +30,7 @@ class Basis:
     """Of the destination's topics, now."""
     source_epochs: Mapping[Partition, int] = field(default_factory=dict)
     """Of the source, now, where it was asked."""
+    differs: tuple[Difference, ...] = ()
 
     def rest(self, ranges: Sequence[ParityRange], back: int = 0) -> tuple[ParityRange, ...]:
         """What was not compared yet. Where nothing is new, the end of what was compared last: a look at nothing would
@@ -57,7 +60,27 @@ def basis(
     more: it costs another look, and nothing else."""
     rows = proof.rows() if proof else ()
     holding = {p: one for p, topic_id, one in rows if ids.get(p.topic) == topic_id and ends.get(p, -1) >= one.end}
-    return Basis(holding, epochs, ids)
+    differs = tuple(one for one in proof.differs if ids.get(one.topic) == one.id) if proof else ()
+    return Basis(holding, epochs, ids, differs=differs)
+
+
+def differing(proof: Proof | None, partitions: Container[Partition]) -> tuple[Difference, ...]:
+    """Which of these partitions are known to differ."""
+    return tuple(one for one in proof.differs if one.partition in partitions) if proof else ()
+
+
+def differing_in_words(found: Sequence[Difference], now_ms: int) -> str:
+    """Where, and when that was seen; empty when nothing is known to differ."""
+    shown = [_in_words(one, now_ms) for one in found[:SHOWN]]
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return f"{len(found)} partition(s): {'; '.join(shown)}{more}" if shown else ""
+
+
+def _in_words(one: Difference, now_ms: int) -> str:
+    where = "" if one.offset is None else f" from offset {one.offset} on"
+    age = now_ms - one.at_ms
+    when = UNKNOWN_TIME if age < -TOLERATED_MS else f"{max(0, age) / 60_000:.0f} minutes ago"
+    return f"{one.partition}{where} ({one.kind}, seen {when})"
 
 
 def recorded(proof: Proof | None, ids: Mapping[str, str]) -> dict[Partition, Proved]:
@@ -143,4 +166,34 @@ def advanced(
             proved[partition] = Proved(end, epochs[0], now_ms, records, epochs[1])
         else:
             proved.pop(partition, None)
-    return Proof.of(mirror, proved, known.ids)
+    return Proof.of(mirror, proved, known.ids, tuple(_differs(known, compared, result, now_ms)))
+
+
+def noted(proof: Proof, result: ParityResult, ids: Mapping[str, str], now_ms: int) -> Proof:
+    """The same, and what this comparison found to differ. It proves nothing: others go by what it began with."""
+    known = Basis({}, {}, ids, differs=proof.differs)
+    return replace(proof, differs=tuple(_differs(known, (), result, now_ms)))
+
+
+def _differs(known: Basis, compared: Sequence[ParityRange], result: ParityResult, now_ms: int) -> Iterator[Difference]:
+    """What was found now, and what was before and has not been seen to be equal since."""
+    places = dict[Partition, Finding]()
+    for found in sorted(result.findings, key=lambda one: (one.partition, one.offset or 0)):
+        places.setdefault(found.partition, found)
+    before = {one.partition: one for one in known.differs}
+    looked = {one.partition: (one.start, result.proven.get(one.partition, one.start), one.end) for one in compared}
+    for partition in sorted(before.keys() | places.keys()):
+        if (place := places.get(partition)) is not None:
+            yield Difference(
+                topic=partition.topic,
+                index=partition.index,
+                id=known.ids.get(partition.topic, ""),
+                offset=place.offset,
+                kind=place.kind,
+                at_ms=now_ms,
+            )
+            continue
+        start, proven, end = looked.get(partition, (0, 0, 0))
+        offset = before[partition].offset
+        if not (start <= offset < proven if offset is not None else end <= proven > start):
+            yield before[partition]

@@ -51,6 +51,8 @@ class Readiness:
     points: tuple[Point, ...]
     figures: Mapping[str, str]
     """As the plan of a planned failover has them."""
+    differs: int = 0
+    """Partitions of which the copy is known to be another one than the source."""
     unplanned: WithoutSource
     at_ms: int
     """Wall clock of the look's begin."""

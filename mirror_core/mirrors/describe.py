@@ -14,7 +14,7 @@ from mirror_core.decide import clocks, deletions
 from mirror_core.decide.abandoned import abandoned
 from mirror_core.decide.loss import Loss, loss
 from mirror_core.decide.loss_figures import heartbeats, looked
-from mirror_core.decide.proof import in_words, recorded
+from mirror_core.decide.proof import differing, differing_in_words, in_words, recorded
 from mirror_core.decide.run_standing import standing_of
 from mirror_core.decide.slipped import slip_in_words
 from mirror_core.decide.standing import pending, words
@@ -161,6 +161,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "offsets known to be missing": None if lost.unknown or not rows else max(lost.known, lag or 0),
             "deleted before they were copied": deletions.in_words(statuses) or "none",
             "proved equal": in_words(proof, positions, _ids(statuses.values()), now_ms),
+            "known to differ": differing_in_words(differing(proof, statuses), now_ms) or "none",
             "newest heartbeats on the destination": heartbeats(beats, now_ms),
             "clock": NOT_BEHIND if behind is None else clocks.words(mirror.name, behind),
             "security of the source": link.source.control.get("security.protocol", "PLAINTEXT"),

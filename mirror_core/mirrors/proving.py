@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirror_core.decide.parity import NOTHING_COMPARED
-from mirror_core.decide.proof import FURTHER, Basis, Since, advanced, basis, undoubted
+from mirror_core.decide.proof import FURTHER, Basis, Since, advanced, basis, noted, undoubted
 from mirror_core.decide.topics import cleans
 from mirror_core.decide.verbs import Verb
 from mirror_core.kafka.client import ClusterClient
@@ -17,7 +17,7 @@ from mirror_core.mirrors.door import door
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, Refused, RemoteFault
 from mirror_core.model.limits import LIMITS
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.model.proof import Proof
 from mirror_core.state.link import Link
@@ -122,6 +122,12 @@ def compare_rest(
     return result, advanced(link.mirror.name, before, rest, result, now_ms()), before
 
 
+def with_differences(state: State, mirror: MirrorName, result: ParityResult) -> Proof:
+    """What is known of a mirror, and what a comparison that proves nothing has found to differ."""
+    ids = {p.topic: status.destination_topic_id for p, status in state.partitions.get(mirror, {}).items()}
+    return noted(state.proofs.get(mirror) or Proof(mirror=mirror, topics=()), result, ids, now_ms())
+
+
 def compare_and_remember(
     link: Link,
     state: State,
@@ -174,4 +180,4 @@ class Memory:
 
 
 def _partitions(proof: Proof | None) -> set[Partition]:
-    return {partition for partition, _, _ in proof.rows()} if proof else set()
+    return {*(p for p, _, _ in proof.rows()), *(one.partition for one in proof.differs)} if proof else set()

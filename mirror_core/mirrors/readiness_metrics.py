@@ -67,6 +67,12 @@ METRICS: Final = (
         "mirrorbook_readiness_looked_timestamp_seconds", "gauge", (), "wall clock of the newest look; every 30 s"
     ),
     Described(
+        "mirrorbook_known_differences",
+        "gauge",
+        (),
+        "partitions that the newest comparison of each found to differ from the source, by whomever it was made",
+    ),
+    Described(
         "mirrorbook_desired",
         "gauge",
         ("desired",),
@@ -124,6 +130,7 @@ def families(looks: Iterable[Readiness]) -> list[Metric]:
 
 def _samples(found: Readiness) -> Iterator[tuple[str, dict[str, str], float]]:
     yield "mirrorbook_readiness_looked_timestamp_seconds", {}, found.at_ms / 1000
+    yield "mirrorbook_known_differences", {}, found.differs
     for desired in Desired:
         yield "mirrorbook_desired", {"desired": desired}, float(found.mirror.desired is desired)
     if (seen := found.watched) is not None and seen.watching is not Watching.NOT_NEEDED:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.names import MirrorName, Offset, Partition
 
 
 class Proved(NamedTuple):
@@ -37,28 +37,57 @@ class TopicProof:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Both sides of a partition were seen not to be the same."""
+
+    topic: str
+    index: int
+    id: str
+    """Of the destination's topic."""
+    offset: Offset | None
+    """The first such place; None: nobody said where."""
+    kind: str
+    """As `Finding.kind` has it."""
+    at_ms: int
+    """Wall clock of the newest comparison that has found it."""
+
+    @property
+    def partition(self) -> Partition:
+        return Partition(self.topic, self.index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
     """Of one mirror."""
 
     mirror: MirrorName
     topics: tuple[TopicProof, ...]
+    differs: tuple[Difference, ...] = ()
+    """What has not been seen to be equal since, one of each partition."""
 
     @classmethod
-    def of(cls, mirror: MirrorName, proved: Mapping[Partition, Proved], ids: Mapping[str, str]) -> Proof:
+    def of(
+        cls,
+        mirror: MirrorName,
+        proved: Mapping[Partition, Proved],
+        ids: Mapping[str, str],
+        differs: tuple[Difference, ...] = (),
+    ) -> Proof:
         """`ids`: of the destination's topics."""
         by_topic: dict[str, list[tuple[int, Proved]]] = {}
         for partition, one in sorted(proved.items()):
             by_topic.setdefault(partition.topic, []).append((partition.index, one))
         topics = (TopicProof(topic=t, id=ids[t], partitions=tuple(rows)) for t, rows in by_topic.items())
-        return cls(mirror=mirror, topics=tuple(topics))
+        return cls(mirror=mirror, topics=tuple(topics), differs=differs)
 
     def without(self, partitions: Collection[Partition]) -> Proof:
-        """The same, but of these nothing is proved."""
+        """The same, but of these nothing is known."""
         kept = (
             replace(t, partitions=tuple(row for row in t.partitions if Partition(t.topic, row[0]) not in partitions))
             for t in self.topics
         )
-        return replace(self, topics=tuple(topic for topic in kept if topic.partitions))
+        differs = tuple(one for one in self.differs if one.partition not in partitions)
+        return replace(self, topics=tuple(topic for topic in kept if topic.partitions), differs=differs)
 
     def rows(self) -> Iterator[tuple[Partition, str, Proved]]:
         """Each partition, with the id of its topic."""

@@ -13,7 +13,7 @@ from mirror_core.decide.scope import strayed
 from mirror_core.decide.view import healthy, some
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.mirrors.proving import compare_rest
+from mirror_core.mirrors.proving import compare_rest, with_differences
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
@@ -148,8 +148,8 @@ class Steps(Promotion):
             further=(),
         )
         earlier = before.of(ranges)
+        self.writer.put(proof)  # what differs is to be known, too, when the gate stays shut
         verdict = open_gate(result, "the proof of what is mirrored so far", earlier_records=earlier)
-        self.writer.put(proof)
         self.journal.keep("prove", Proven(ends=Offsets.of(dict(result.proven)), records=result.records + earlier))
         offsets = sum(max(0, result.proven[r.partition] - r.start) for r in before.rest(ranges))
         return Round(
@@ -261,6 +261,8 @@ class Steps(Promotion):
             for p, end in sorted(ends.items())
         ]
         result = self.services.gate(self.link.source.name, self.link.destination.name, ranges, self.journal.run_id)
+        if result.findings:  # to be known also when this run is given up
+            self.writer.put(with_differences(self.writer.state, self.link.mirror.name, result))
         verdict = open_gate(result, "the parity gate", earlier_records=proof.records)
         self.journal.leave("parity", Equal(ends=Offsets.of(ends)))
         return {

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mirror_core.decide.abandoned import conducts
 from mirror_core.decide.ages import known_since, never_compared
+from mirror_core.decide.proof import differing
 from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan, of_uncompared
 from mirror_core.decide.run_standing import standing_of
 from mirror_core.decide.view import some
@@ -48,6 +49,7 @@ def look(
         watched=watched(state, name, begun if read_ms is None else read_ms) if current else None,
         points=tuple(points),
         figures=figures,
+        differs=len(differing(state.proofs.get(name), statuses)),
         unplanned=unplanned,
         at_ms=begun,
     )

@@ -95,6 +95,11 @@ def test_a_copy_that_differs_is_said_once_and_not_proved(mirrored: Mirrored) -> 
     assert [words for words in beside.said if "THE COPY DIFFERS" in words and f"{topic}-0 at 0" in words]
     assert len(beside.said) == 2, "once, with what to do"
     assert proved(mirrored) is None
+    words = f"1 partition(s): {topic}-0 from offset 0 on"
+    assert str(describe(mirrored.link, mirrored.state, now_ms()).facts["known to differ"]).startswith(words)
+    lost = mirrored.failover.decide(Mode.UNPLANNED).plan.warnings[0]
+    assert lost.startswith(f"THE COPY DIFFERS from east in {words}")
+    assert "Applications would get what west has" in lost
 
 
 def test_a_run_is_left_alone(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from mirror_core.decide.view import (
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.mirror import Desired, GroupsSeen, Lease, Mirror, NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.proof import Difference, Proof
 from mirror_core.model.ruling import Authorizer, Ruling
 from mirror_core.model.run import Mode
 from mirror_core.model.sighting import Heartbeat, Sighting, TopicSeen, TransactionPart, TransactionSeen
@@ -463,3 +464,18 @@ def test_a_mirror_of_the_same_topics_to_a_third_cluster_is_named(view: View) -> 
     north = replace(view.mirror, name=MirrorName("n"), destination=ClusterName("north"))
     (line,) = set(warnings_of(replace(view, beside=((north, 2),)))) - set(warnings_of(view))
     assert line.startswith("mirror n carries 2 of these topics from east to north: it goes on from there without a lag")
+
+
+@pytest.mark.parametrize(
+    ("mode", "ends"),
+    [
+        (Mode.UNPLANNED, "Applications would get what west has"),
+        (Mode.PLANNED, "this run will end at its proof, before anybody is stopped. `mirrorbook parity m` shows all"),
+    ],
+)
+def test_a_copy_that_is_known_to_differ_is_said_before_all_else(view: View, mode: Mode, ends: str) -> None:
+    place = Difference(topic="a", index=0, id="x", offset=Offset(7), kind="value", at_ms=view.now_ms - 60_000)
+    known = Proof(mirror=view.mirror.name, topics=(), differs=(place, replace(place, topic="not-mirrored-any-more")))
+    first = next(warnings_of(replace(view, mode=mode, proof=known, unwatched="nobody watches east")))
+    assert first.startswith("THE COPY DIFFERS from east in 1 partition(s): a-0 from offset 7 on (value, seen 1 minutes")
+    assert first.endswith(ends)

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
+
 from mirror_core.decide.ages import Known, known_since
-from mirror_core.decide.proof import AGAIN, Basis, Since, advanced, basis, in_words, undoubted
+from mirror_core.decide.proof import (
+    AGAIN,
+    Basis,
+    Since,
+    advanced,
+    basis,
+    differing,
+    differing_in_words,
+    in_words,
+    undoubted,
+)
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
-from mirror_core.model.proof import Proof, Proved
+from mirror_core.model.proof import Difference, Proof, Proved
 
 MIRROR, A0, A1, B0 = MirrorName("m"), Partition("a", 0), Partition("a", 1), Partition("b", 0)
 IDS = {"a": "1" * 32, "b": "2" * 32}
@@ -165,3 +177,64 @@ def test_a_proof_knows_the_sources_epoch_from_before_it_was_read() -> None:
     silent = replace(known, holding={A0: Proved(40, 4, 1, 40, 7)}, source_epochs={})
     [one] = rows(advanced(MIRROR, silent, compared[:1], found(ends, ends), NOW)).values()
     assert one.source_epoch == 7, "what it may have lost since is not forgotten, because it said nothing this time"
+
+
+# -- what is known to differ -------------------------------------------------------------------------------------------
+
+
+def difference(partition: Partition, offset: int | None, kind: str = "value") -> Finding:
+    return Finding(partition=partition, offset=None if offset is None else Offset(offset), kind=kind, detail="")
+
+
+def differs(proof: Proof) -> list[tuple[Partition, int | None, int]]:
+    return [(one.partition, one.offset, one.at_ms) for one in proof.differs]
+
+
+def test_the_first_place_of_each_partition_that_differs_is_known() -> None:
+    result = replace(
+        found({A0: 12, A1: 100}, {A0: 12, A1: 100}),
+        verdict=Verdict.FAILED,
+        findings=(difference(A0, 40), difference(A0, 12), difference(B0, None, "log end")),
+    )
+    proof = advanced(MIRROR, holding(), [wanted(A0, 100), wanted(A1, 100), wanted(B0, 9)], result, NOW)
+    assert differs(proof) == [(A0, 12, NOW), (B0, None, NOW)]
+    assert basis(proof, {}, EPOCHS, IDS).differs == proof.differs
+    assert basis(proof, {}, EPOCHS, {**IDS, "a": "3" * 32}).differs == proof.differs[1:], "another topic by now"
+    assert differs(proof.without({A0})) == [(B0, None, NOW)]
+    assert proof.without({A0, B0}).differs == ()
+
+
+@pytest.mark.parametrize(
+    ("compared", "proven", "still"),
+    [
+        (wanted(A0, 100, start=12), 100, False),
+        (wanted(A0, 100, start=12), 13, False),
+        (wanted(A0, 100, start=12), 12, True),
+        (wanted(A0, 100, start=13), 100, True),
+        (wanted(A1, 100), 100, True),
+    ],
+)
+def test_a_difference_is_known_until_that_place_is_seen_to_be_equal(
+    compared: ParityRange, proven: int, still: bool
+) -> None:
+    before = Difference(topic="a", index=0, id="x", offset=Offset(12), kind="key", at_ms=7)
+    known = replace(holding(a0=12), differs=(before,))
+    proof = advanced(MIRROR, known, [compared], found({compared.partition: proven}, {}), NOW)
+    assert differs(proof) == ([(A0, 12, 7)] if still else [])
+
+
+@pytest.mark.parametrize(("proven", "still"), [(100, False), (99, True)])
+def test_one_of_which_nobody_said_where_it_is_goes_when_all_of_its_partition_is_equal(proven: int, still: bool) -> None:
+    known = replace(holding(), differs=(Difference(topic="a", index=0, id="x", offset=None, kind="log end", at_ms=7),))
+    proof = advanced(MIRROR, known, [wanted(A0, 100)], found({A0: proven}, {}), NOW)
+    assert bool(proof.differs) is still
+
+
+def test_differences_are_said_with_their_age() -> None:
+    some = [Difference(topic="a", index=n, id="x", offset=Offset(n), kind="value", at_ms=0) for n in range(12)]
+    said = differing_in_words(some, 120_000)
+    assert said.startswith("12 partition(s): a-0 from offset 0 on (value, seen 2 minutes ago); a-1 ")
+    assert said.endswith(" and 2 more")
+    assert "unknown" in differing_in_words(some[:1], -600_000)
+    assert differing_in_words([], 1) == ""
+    assert differing(Proof(mirror=MIRROR, topics=(), differs=tuple(some)), {A1: "mirrored"}) == (some[1],)

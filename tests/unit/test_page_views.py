@@ -115,6 +115,7 @@ def seen(
         "trouble": trouble,
         "clock": clock,
         "proved equal": "none of 100 offsets",
+        "known to differ": "none",
     }
     return Seen(at_ms, Description(facts=facts, rows=rows), bound, (Sample(at_ms, 7, 7, 100),))
 

@@ -279,7 +279,10 @@ def _last_drill(told: Told, run: Run, now_ms: int) -> str:
 
 def _proof(seen: Seen | None, told: Told, mirror: Mirror, now_ms: int) -> Card:
     proved = str(seen.description.facts["proved equal"]) if seen and seen.description else UNKNOWN
+    differs = str(seen.description.facts["known to differ"]) if seen and seen.description else "none"
     tone = "unknown" if proved == UNKNOWN else "warn" if proved.startswith("none") else "good"
+    if differs != "none":
+        return Card("Proved equal", f"the copy differs in {differs}", "bad", (proved,))
     groups = told.state.groups.get(mirror.name)
     synced = f"groups synced {age_of(groups.synced_ms if groups else None, now_ms)}"
     return Card("Proved equal", proved, tone, (synced,))
