@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from mirror_core.evidence.folders import LocalFolder
 from mirror_core.kafka.topics import delete_records, delete_topics
 from mirror_core.mirrors import verbs
 from mirror_core.model.mirror import Gaps
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity import Verdict
+from mirror_core.parity.certified import LocalProof, certified, prove
 from mirror_core.wire.batch import (
     CODEC_MASK,
     CONTROL,
@@ -26,7 +29,7 @@ from tests import shapes
 from tests.administering import as_admin
 from tests.brokers import Pair, new_topic, produce, read_topics
 from tests.managed import managed
-from tests.mirroring import new_mirror
+from tests.mirroring import Mirrored, new_mirror
 from tests.same import assert_equal, assert_parity, assert_same
 from tests.shapes import CODECS, Shapes
 
@@ -80,17 +83,31 @@ def test_the_source_holds_the_shapes_that_clients_make(made: Shapes) -> None:
     assert (mixed.base_timestamp, mixed.max_timestamp, mixed.record_count) == (-1, 2**62, 7)
 
 
+def assert_certified(mirrored: Mirrored, receipts: LocalFolder, made: Shapes) -> None:
+    """All of the copy is proved by what was written down while it was made; the source is not asked. Where retention
+    has deleted the begin of a piece, its rest is left out."""
+    wanted, proof = certified(mirrored.link, mirrored.state, receipts), LocalProof()
+    found = prove(mirrored.config.path, ClusterName("west"), wanted, None, run=proof.run, tasks=3)
+    assert (found.findings, found.reasons, found.verdict) == ((), (), Verdict.PASSED)
+    emptied = Partition(made.topics["emptied"], 0)
+    assert wanted.left_out.keys() <= {emptied}
+    assert all("begins below the log's start" in why for why in wanted.left_out.values())
+    ends = {partition: end for partition, (_, end) in wanted.ends.items() if partition not in wanted.left_out}
+    assert {partition: end for partition, end in found.proven.items() if partition in ends} == ends
+
+
 def test_every_shape_is_mirrored_exactly(pair: Pair, tmp_path: Path, made: Shapes) -> None:
-    mirrored = new_mirror(pair, tmp_path, f"{made.prefix}.*")
-    mirrored.copy()
+    mirrored, receipts = new_mirror(pair, tmp_path, f"{made.prefix}.*"), LocalFolder(tmp_path / "receipts")
+    mirrored.copy(str(receipts.path))
     topics = made.topics.values()
     assert_same(pair, topics)
 
     made.end_the_open_transaction()
     made.append()
-    mirrored.copy()
+    mirrored.copy(str(receipts.path))
     assert_same(pair, topics)
     assert_parity(mirrored)
+    assert_certified(mirrored, receipts, made)
 
     # Whatever the comparison must find, it finds.
     with as_admin(pair.west) as client:
@@ -111,14 +128,15 @@ def test_every_shape_is_mirrored_exactly_where_no_markers_may_be_written(
     with as_admin(pair.west) as client:
         delete_topics(client, [t for t in topics if t in client.metadata().topics])
     with managed(pair, tmp_path) as hosted:
-        mirrored = new_mirror(hosted, tmp_path, f"{made.prefix}.*")
+        mirrored, receipts = new_mirror(hosted, tmp_path, f"{made.prefix}.*"), LocalFolder(tmp_path / "receipts")
         assert mirrored.link.mirror.gaps is Gaps.HIDDEN
-        mirrored.copy()
+        mirrored.copy(str(receipts.path))
         assert_same(hosted, topics)
         made.append()
-        mirrored.copy()
+        mirrored.copy(str(receipts.path))
         assert_same(hosted, topics)
         assert_parity(mirrored)
+        assert_certified(mirrored, receipts, made)
 
 
 @pytest.mark.drill
