@@ -212,6 +212,7 @@ class Steps(Promotion):
         with StateWriter(self.link.destination, data_id(self.link.mirror.name)) as data:
             # Its tasks may outlive it until the time that its lease says.
             lease = next_lease(data.state, self.link.mirror.name, owner(self.journal.run_id))
+            self.writer.put(lease)  # only who conducts the run can: who slept until now changes nothing
             data.put(lease)
             # Until now the data plane went on, for as long as the proof took: what it found out is read before anything
             # is decided by it, or written over it. From here on nobody else writes about partitions.

@@ -70,6 +70,7 @@ class LostSteps(Promotion):
         started = now_ms()
         with StateWriter(self.link.destination, data_id(self.link.mirror.name)) as data:
             lease = next_lease(data.state, self.link.mirror.name, owner(self.journal.run_id))
+            self.writer.put(lease)  # only who conducts the run can: who slept until now changes nothing
             data.put(lease)
             self.writer.refresh()
         with ClusterClient(self.link.destination) as destination:

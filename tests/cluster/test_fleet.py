@@ -184,7 +184,7 @@ def test_a_mirror_that_is_paused_taken_or_dead_does_not_slow_the_others(
             running.says(
                 f"{paused.name}: not copied now, tried again: mirror {paused.name}:\n  - it is PAUSED",
                 f"{taken.name}: not copied now, tried again: ",
-                f"{dead.name}: not copied now, tried again: ",
+                f"{dead.name}: copying goes on for ",
             )
             now = Scraped(running.url)
             assert [now("data_plane_info", mirror=m.name) for m in (well, paused)] == [1, None]
