@@ -178,10 +178,14 @@ class Planner:
                     fresh[partition] = old
 
     def _gone(self, known: Mapping[Partition, PartitionStatus], topics: Mapping[str, TopicView]) -> list[Partition]:
+        """Twice in a row, and by all brokers that answer: one that is cut off from the controllers may list for long
+        what was there before a topic was made."""
         missing = {p.topic for p, s in known.items() if s.state in COPIED and p.topic not in topics}
         sure = missing & self.absent
         self.absent = missing
-        return [p for p, s in known.items() if p.topic in sure and s.state in COPIED]
+        ids = known_ids(self.source, sure) if sure else {}
+        mine = ((p, s) for p, s in known.items() if p.topic in sure and s.state in COPIED)
+        return [p for p, s in mine if s.source_topic_id not in ids[p.topic]]
 
 
 def _status(

@@ -58,7 +58,7 @@ class Strange:
         where, held = _where(self._destination, there), self._held[there.name]
         if isinstance(held, MirrorError):
             words = f"{where} is not this mirror's, and whether it is empty could not be seen: {held}"
-            return words, FailureKind.OCCUPIED
+            return words, FailureKind.REFUSED  # which is tried again: a leader may be away for a moment
         records, ends = held
         if ends:
             return (
