@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]
 
 FAILOVER = "mirror_failover"
+RUN = f"/dags/{FAILOVER}/dagRuns/r1"
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,28 @@ def test_a_viewer_sees_and_cannot_act(site: Site) -> None:
     run = {"logical_date": None, "conf": {"mirror": name}}
     answer = site.client.post(f"/api/v2/dags/{FAILOVER}/dagRuns", json=run, headers=signed_in("viewer"))
     assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("role", ["viewer", None])
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PATCH", f"{RUN}/taskInstances/approve/-1/hitlDetails", {"chosen_options": ["Approve"], "params_input": {}}),
+        ("PATCH", f"{RUN}/taskInstances/go_ahead/-1/hitlDetails", {"chosen_options": ["Approve"], "params_input": {}}),
+        ("PATCH", f"{RUN}/taskInstances/cut_over", {"new_state": "success"}),
+        ("PATCH", RUN, {"state": "success"}),
+        ("POST", f"/dags/{FAILOVER}/clearTaskInstances", {"dry_run": False, "task_ids": ["cut_over"]}),
+        ("PATCH", f"/dags/{FAILOVER}", {"is_paused": True}),
+        ("POST", "/variables", {"key": "mirrorbook_clusters", "value": "elsewhere"}),
+        ("POST", "/connections", {"connection_id": "mirrorbook_east", "conn_type": "mirrorbook"}),
+        ("DELETE", "/variables/mirrorbook_clusters", None),
+    ],
+)
+def test_nobody_approves_clears_or_marks_who_may_only_see(
+    site: Site, role: str | None, method: str, path: str, body: dict[str, object] | None
+) -> None:
+    answer = site.client.request(method, f"/api/v2{path}", json=body, headers=signed_in(role))
+    assert answer.status_code == 403, answer.text
 
 
 def test_whoever_has_no_role_sees_nothing(site: Site) -> None:
