@@ -201,11 +201,12 @@ def judge(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> Par
     At level 1 nothing but ends is known, so nothing is proven; the sample are offsets then.
     """
     reasons = [f"{row.partition} [{row.start}, {row.end}): {row.error}" for row in rows if row.error]
+    vague = [row for row in rows if not row.equal and not row.error and not row.differing]
     reasons += [
         f"{row.partition} [{row.start}, {row.end}): digests differ: batch boundaries, or content; level 3 would tell"
-        for row in rows
-        if not row.equal and not row.error and not row.differing
+        for row in vague
     ]
+    in_doubt = frozenset(row.partition for row in rows if row.error).union(row.partition for row in vague)
     records = sum(sample(row, level) for row in rows)
     if not records:
         looked = [row for row in rows if row.chunk < 0]
@@ -224,6 +225,7 @@ def judge(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> Par
         sampled={w.partition: sum(sample(row, level) for row in by_partition.get(w.partition, ())) for w in ranges},
         findings=tuple(findings[:FINDINGS_KEPT]),
         reasons=tuple(dict.fromkeys(reasons)),
+        in_doubt=in_doubt,
     )
 
 

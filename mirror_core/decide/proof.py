@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirror_core.decide.clocks import TOLERATED_MS, UNKNOWN_TIME
+from mirror_core.decide.parity import NOTHING
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityRange, ParityResult
 from mirror_core.model.proof import Difference, Proof, Proved
@@ -148,7 +149,7 @@ def advanced(
 ) -> Proof:
     """What holds after these ranges were compared. One that begins anew replaces what was known of its partition; one
     in which nothing is new says that it holds still, where the source was asked and nothing speaks against it."""
-    proved, well = dict(known.holding), not result.reasons and not result.findings
+    proved, doubted = dict(known.holding), _doubted(result)
     for one in compared:
         partition, before = one.partition, known.holding.get(one.partition)
         end, sampled = result.proven.get(partition, one.start), result.sampled.get(partition, 0)
@@ -158,7 +159,7 @@ def advanced(
         if before and one.start == before.end:
             if end > one.start:
                 proved[partition] = Proved(end, epochs[0], now_ms, before.records + sampled, epochs[1])
-            elif one.end == one.start and partition in known.source_epochs and well:
+            elif one.end == one.start and partition in known.source_epochs and not doubted(partition):
                 proved[partition] = before._replace(at_ms=now_ms)
         elif end > one.start:
             again = before is not None and end >= before.end
@@ -167,6 +168,13 @@ def advanced(
         else:
             proved.pop(partition, None)
     return Proof.of(mirror, proved, known.ids, tuple(_differs(known, compared, result, now_ms)))
+
+
+def _doubted(result: ParityResult) -> Callable[[Partition], bool]:
+    """Whether a comparison says nothing of a partition in which nothing was new."""
+    if result.findings or (result.reasons and (not result.in_doubt or NOTHING & set(result.reasons))):
+        return lambda partition: True
+    return lambda partition: partition in result.in_doubt
 
 
 def noted(proof: Proof, result: ParityResult, ids: Mapping[str, str], now_ms: int) -> Proof:

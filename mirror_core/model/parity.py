@@ -23,6 +23,9 @@ class ParityRange:
     newer of its key has replaced it, or if it is a tombstone."""
     unkeyed_go: bool = False
     """Both clusters clean it so. Their cleaners take all records without a key, from before it was cleaned by key."""
+    unseen: str = ""
+    """Why nobody could say what there is to compare: nothing of it is compared, and that makes the answer
+    indeterminate."""
 
 
 class Verdict(StrEnum):
@@ -59,6 +62,8 @@ class ParityResult:
     findings: tuple[Finding, ...] = ()
     reasons: tuple[str, ...] = ()
     """Why it is indeterminate."""
+    in_doubt: frozenset[Partition] = frozenset()
+    """Of which something could not be compared."""
     unmet: tuple[str, ...] = ()
     """What the user expects beyond all of this, and was not so, or is not known."""
     report: str = ""

@@ -157,22 +157,26 @@ def _look_at_ends(
 ) -> tuple[list[Row], list[ParityRange]]:
     """Rows about the ends, and what both sides hold of each range."""
     config.cluster(source), config.cluster(destination)
+    rows = [_no_ends(wanted, wanted.unseen) for wanted in ranges if wanted.unseen]
+    ranges = [wanted for wanted in ranges if not wanted.unseen]
     if not ranges:
-        return [], []
+        return rows, []
     try:
-        ends, cleaned = read_ends(config, source, destination, [wanted.partition for wanted in ranges])
+        found = read_ends(config, source, destination, [wanted.partition for wanted in ranges])
     except RemoteFault as error:
-        return [_no_ends(wanted, str(error)) for wanted in ranges], []
-    rows: list[Row] = []
-    shared = []
+        return [*rows, *(_no_ends(wanted, str(error)) for wanted in ranges)], []
+    ends, cleaned, shared = found.ends, found.cleaned, []
     for wanted in ranges:
+        if why := found.unseen.get(wanted.partition):
+            rows.append(_no_ends(wanted, why))
+            continue
         if wanted.partition not in ends:
             rows.append(
                 _no_ends(wanted, f"cluster {source} has no such partition (any more?): nothing to compare with")
             )
             continue
-        found, both = compare_ends(wanted, *ends[wanted.partition])
-        rows += found
+        known, both = compare_ends(wanted, *ends[wanted.partition])
+        rows += known
         topic = wanted.partition.topic
         shared.append(replace(both, compacted=topic in cleaned.somewhere, unkeyed_go=topic in cleaned.on_both))
     return rows, shared

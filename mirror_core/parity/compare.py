@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -21,13 +21,14 @@ from mirror_core.decide.topics import cleans
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
 from mirror_core.kafka.existing import existing
-from mirror_core.kafka.offsets import Point, list_points
+from mirror_core.kafka.offsets import Point
 from mirror_core.kafka.reader import AHEAD, LogReader, Trimmed
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange
 from mirror_core.parity.differences import KEPT_PER_CHUNK, Alone, Lone, compare_records, key_digest
+from mirror_core.parity.scope import points_of, untold
 from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, is_dense
 from mirror_core.wire.records import Record
 
@@ -104,21 +105,28 @@ def unread(task: CompareTask, error: str) -> tuple[Row, ...]:
     return tuple(row for piece in task.pieces for row in _unread(piece, task.chunk, error))
 
 
+@dataclass(frozen=True, slots=True)
+class BothEnds:
+    """Where the logs of source and destination begin and end, and what is cleaned by key."""
+
+    ends: Mapping[Partition, tuple[Ends, Ends]]
+    """Partitions that the source lacks are left out; those that only the destination lacks are empty logs."""
+    unseen: Mapping[Partition, str]
+    """There, and nobody leads them, or their leader does not answer: in words."""
+    cleaned: Cleaned
+
+
 def read_ends(
     config: Config, source: ClusterName, destination: ClusterName, partitions: Sequence[Partition]
-) -> tuple[dict[Partition, tuple[Ends, Ends]], Cleaned]:
-    """Where the logs of source and destination begin and end, and the topics that are cleaned by key. Partitions that
-    the source lacks are left out; those that only the destination lacks are empty logs.
-
-    The destination is read first: see `decide.parity.compare_ends`.
-    """
+) -> BothEnds:
+    """The destination is read first: see `decide.parity.compare_ends`."""
     with ClusterClient(config.cluster(destination), Principal.CONTROL) as client:
-        copied, here = _ends(client, partitions), _compacted(client, partitions)
+        (copied, away), here = _ends(client, partitions), _compacted(client, partitions)
     with ClusterClient(config.cluster(source), Principal.CONTROL) as client:
-        original, there = _ends(client, partitions), _compacted(client, partitions)
-    nothing = Ends(start=Offset(0), end=Offset(0))
-    ends = {partition: (ends, copied.get(partition, nothing)) for partition, ends in original.items()}
-    return ends, Cleaned(here | there, here & there)
+        (original, gone), there = _ends(client, partitions), _compacted(client, partitions)
+    nothing, unseen = Ends(start=Offset(0), end=Offset(0)), {**away, **gone}
+    ends = {p: (ends, copied.get(p, nothing)) for p, ends in original.items() if p not in unseen}
+    return BothEnds(ends, unseen, Cleaned(here | there, here & there))
 
 
 def _compacted(client: ClusterClient, partitions: Sequence[Partition]) -> frozenset[str]:
@@ -126,13 +134,15 @@ def _compacted(client: ClusterClient, partitions: Sequence[Partition]) -> frozen
     return frozenset(topic for topic, configs in described.items() if cleans(configs.effective))
 
 
-def _ends(client: ClusterClient, partitions: Sequence[Partition]) -> dict[Partition, Ends]:
+def _ends(client: ClusterClient, partitions: Sequence[Partition]) -> tuple[dict[Partition, Ends], dict[Partition, str]]:
+    """Of those that are there; and why some of these do not tell."""
     views = existing(client, {partition.topic for partition in partitions})
     there = [p for p in partitions if p.topic in views and p.index in views[p.topic].partitions]
-    if not there:
-        return {}
-    starts, ends = list_points(client, there, [Point.START, Point.LOG_END]).values()
-    return {p: Ends(start=starts[p], end=ends[p]) for p in there}
+    starts, ends = points_of(client, there, [Point.START, Point.LOG_END])
+    both = starts.offsets.keys() & ends.offsets.keys()
+    told = {p: Ends(start=starts.offsets[p], end=ends.offsets[p]) for p in there if p in both}
+    missing = ((p, ends if p in starts.offsets else starts) for p in there if p not in told)
+    return told, {p: untold(client.name, p, led) for p, led in missing}
 
 
 def _compare_piece(source: LogReader, destination: LogReader, piece: ParityRange, task: CompareTask) -> list[Row]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import Led, Point, led_offsets
 from mirror_core.model.errors import Indeterminate, RemoteFault
 from mirror_core.model.mirror import PartitionState
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
@@ -25,6 +26,8 @@ COMPARABLE: Final = frozenset(
     }
 )
 
+AGAIN_S: Final = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -37,7 +40,8 @@ class Scope:
 
 def scope(link: Link, state: State) -> Scope:
     """From the source's log start up to the smaller of its last stable offset and the position; up to the LMO where
-    mirroring has stopped. Indeterminate when one side doesn't answer: without its offsets there is no scope.
+    mirroring has stopped. What nobody leads, or what its leader does not tell, is a range of which nothing is compared.
+    Indeterminate when one side doesn't answer at all: without its offsets there is no scope.
     """
     statuses = state.partitions.get(link.mirror.name, {})
     chosen = sorted(p for p, status in statuses.items() if status.state in COMPARABLE)
@@ -46,16 +50,39 @@ def scope(link: Link, state: State) -> Scope:
         return Scope((), left_out)
     try:
         with ClusterClient(link.destination) as client:
-            positions = list_offsets(client, chosen, Point.LOG_END)
+            (here,) = points_of(client, chosen, [Point.LOG_END])
         with ClusterClient(link.source) as client:
-            starts = list_offsets(client, chosen, Point.START)
-            stable = list_offsets(client, chosen, Point.STABLE_END)
+            starts, stable = points_of(client, chosen, [Point.START, Point.STABLE_END])
     except RemoteFault as error:
         raise Indeterminate(f"mirror {link.mirror.name}: what to compare is not known: {error}") from None
-    ranges = []
+    ranges, asked = list[ParityRange](), ((link.destination, here), (link.source, starts), (link.source, stable))
     for partition in chosen:
+        unseen = [untold(side.name, partition, led) for side, led in asked if partition not in led.offsets]
+        if unseen:
+            ranges.append(ParityRange(partition=partition, start=Offset(0), end=Offset(0), unseen=unseen[0]))
+            continue
         lmo = statuses[partition].lmo
-        end = min(stable[partition], positions[partition]) if lmo is None else lmo
-        start = Offset(min(starts[partition], end))
+        end = min(stable.offsets[partition], here.offsets[partition]) if lmo is None else lmo
+        start = Offset(min(starts.offsets[partition], end))
         ranges.append(ParityRange(partition=partition, start=start, end=end, stopped=lmo is not None))
     return Scope(tuple(ranges), left_out)
+
+
+def untold(cluster: ClusterName, partition: Partition, led: Led) -> str:
+    """Why an offset of a partition is not among these."""
+    return f"cluster {cluster}: " + ("nobody leads it" if partition in led.leaderless else "its leader does not answer")
+
+
+def points_of(client: ClusterClient, partitions: Collection[Partition], points: Sequence[Point]) -> list[Led]:
+    """Offsets of these partitions, one point after the other. What has no leader at the moment, as in an election, is
+    asked for again within the client's limit, for all points together; then it stays unknown, and hides no other."""
+    deadline, found = time.monotonic() + client.timeout_s, list[Led]()
+    for point in points:
+        while True:
+            rest_s = max(0.0, deadline - time.monotonic())
+            led = led_offsets(client, partitions, point, within_s=rest_s)
+            if len(led.offsets) == len(partitions) or time.monotonic() >= deadline:
+                break
+            time.sleep(min(rest_s, AGAIN_S))
+        found.append(led)
+    return found

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from mirror_core.mirrors.proving import compare_and_remember
 from mirror_core.mirrors.standing import look_after
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.model.run import Mode, RunState
+from mirror_core.parity.check import LocalParity
+from mirror_core.parity.scope import scope
 from mirror_core.runbook.failover import Failover
 from tests.brokers import TIMEOUT_S, Pair, produce, read_all
 from tests.cluster.test_failback import content, failback_of, go_home
@@ -102,6 +106,25 @@ def test_it_is_left_behind_by_a_word_fenced_and_saved_on_the_way_home(three: Pai
     go_home(failback, home.id)
     assert len([r for r in content(read_all(three.east, topic)) if r.partition == lone.index]) == COPIED + 5
     assert_same(three, [topic])
+
+
+def test_the_others_are_compared_and_proved_without_it(three: Pair, tmp_path: Path) -> None:
+    with without_a_leader(three, tmp_path) as (mirrored, well, lone):
+        check, link = LocalParity(mirrored.config.path), mirrored.link
+
+        def compare(ranges: Sequence[ParityRange], so_far: Callable[[ParityResult], None]) -> ParityResult:
+            return check(link.source.name, link.destination.name, ranges, None, so_far)
+
+        state, said = mirrored.state, list[str]()
+        ranges = scope(link, state).ranges
+        found = compare_and_remember(link, state, ranges, compare, whole=False, say=said.append)
+        assert found.verdict is Verdict.INDETERMINATE
+        assert found.in_doubt == {lone}
+        [reason] = found.reasons
+        assert reason.startswith(f"{lone} ")
+        assert "cluster east: nobody leads it" in reason
+        assert found.proven == {well: COPIED, lone: 0}
+        assert {p: one.end for p, _, one in mirrored.state.proofs[mirrored.name].rows()} == {well: COPIED}
 
 
 def test_one_that_has_a_leader_again_at_the_fence_is_copied_and_compared(three: Pair, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.decide.ages import Known, known_since
+from mirror_core.decide.parity import NOTHING_COMPARED
 from mirror_core.decide.proof import (
     AGAIN,
     Basis,
@@ -96,8 +97,12 @@ def test_where_nothing_is_new_the_proof_is_as_young_as_the_comparison_that_found
     at_ms = {partition: one.at_ms for partition, one in rows(advanced(MIRROR, known, compared, well, NOW)).items()}
     assert at_ms == {A0: NOW, A1: 1_000, B0: 1_000}, "A1 was not compared to its end, and nobody asked B0's source"
     difference = Finding(partition=A1, offset=Offset(40), kind="value", detail="")
-    for other in (replace(well, reasons=("A0: broker gone",)), replace(well, findings=(difference,))):
+    gone = replace(well, reasons=("A0: broker gone",))
+    nothing = replace(well, reasons=(NOTHING_COMPARED, "B0: broker gone"), in_doubt=frozenset({B0}))
+    for other in (gone, replace(gone, in_doubt=frozenset({A0})), nothing, replace(well, findings=(difference,))):
         assert rows(advanced(MIRROR, known, compared, other, NOW))[A0].at_ms == 1_000
+    of_another = replace(well, reasons=("B0: broker gone",), in_doubt=frozenset({B0}))
+    assert rows(advanced(MIRROR, known, compared, of_another, NOW))[A0].at_ms == NOW
 
 
 def test_a_proof_is_as_old_as_that_of_the_partition_that_waits_the_longest() -> None:

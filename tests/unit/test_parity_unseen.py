@@ -1,0 +1,75 @@
+"""A partition that nobody can look at is named, and hides no other one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirror_core.decide.parity import RECORDS, Ends, fill_gaps, judge
+from mirror_core.kafka.offsets import Led, Point
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity import ParityRange, Verdict
+from mirror_core.parity import check, scope
+from mirror_core.parity.compare import BothEnds, Cleaned
+from mirror_core.parity.scope import points_of, untold
+
+WELL, LONE, LATE = Partition("a", 0), Partition("a", 1), Partition("a", 2)
+NOTHING_CLEANED = Cleaned(frozenset(), frozenset())
+
+
+def wanted(partition: Partition, unseen: str = "") -> ParityRange:
+    end = Offset(0 if unseen else 9)
+    return ParityRange(partition=partition, start=Offset(0), end=end, unseen=unseen)
+
+
+def test_what_could_not_be_seen_is_in_doubt_and_the_rest_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One when the scope was made, one when the comparison began."""
+    asked = list[list[Partition]]()
+
+    def read_ends(config: object, source: object, destination: object, partitions: list[Partition]) -> BothEnds:
+        asked.append(partitions)
+        both = Ends(start=Offset(0), end=Offset(9))
+        return BothEnds({WELL: (both, both)}, {LATE: "cluster west: its leader does not answer"}, NOTHING_CLEANED)
+
+    monkeypatch.setattr(check, "read_ends", read_ends)
+    config = cast("Any", SimpleNamespace(cluster=lambda name: None))
+    ranges = [wanted(WELL), wanted(LONE, "cluster east: nobody leads it"), wanted(LATE)]
+    rows, shared = check._look_at_ends(config, ClusterName("east"), ClusterName("west"), ranges)
+    assert [one.partition for one in shared] == [WELL]
+    assert asked == [[WELL, LATE]]
+    found = judge(ranges, fill_gaps(ranges, rows, RECORDS), RECORDS)
+    assert found.verdict is Verdict.INDETERMINATE
+    assert {LONE, LATE} <= found.in_doubt
+    said = " ".join(found.reasons)
+    assert "a-1 [0, 0): cluster east: nobody leads it" in said
+    assert "a-2 [0, 9): cluster west: its leader does not answer" in said
+    assert (found.proven[LONE], found.proven[LATE]) == (0, 0)
+
+
+@pytest.mark.parametrize(("elected", "asked"), [(True, 2), (False, None)])
+def test_a_leader_that_is_elected_meanwhile_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, elected: bool, asked: int | None
+) -> None:
+    clock, looks = SimpleNamespace(now=0.0), list[Point]()
+
+    def led_offsets(client: object, partitions: object, point: Point, *, within_s: float) -> Led:
+        looks.append(point)
+        clock.now += 1
+        known = {WELL: Offset(1), **({LONE: Offset(2)} if elected and len(looks) > 1 else {})}
+        return Led(known, frozenset({LONE}) - known.keys())
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr(scope, "led_offsets", led_offsets)
+    monkeypatch.setattr(scope, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    (found,) = points_of(cast("Any", SimpleNamespace(timeout_s=5.0)), [WELL, LONE], [Point.LOG_END])
+    assert found.offsets[WELL] == 1
+    assert (LONE in found.offsets) is elected
+    if asked is not None:
+        assert len(looks) == asked
+    else:
+        assert untold(ClusterName("east"), LONE, found) == "cluster east: nobody leads it"
+        assert clock.now < 7, "within the client's limit"
