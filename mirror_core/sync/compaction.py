@@ -15,7 +15,7 @@ from typing import Final
 from mirror_core.decide.topics import FIXED, cleans
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.kafka.topics import alter_configs, describe_configs
 from mirror_core.model.copying import Failure
 from mirror_core.model.errors import RemoteFault, Unreachable
@@ -36,17 +36,17 @@ def behind(
     partitions = [Partition(name, index) for name, view in topics.items() for index in view.partitions]
     left = set(topics)
     try:
-        ends = list_offsets(source, partitions, Point.LOG_END)
+        ends = known_offsets(source, partitions, Point.LOG_END)
         deadline = time.monotonic() + patience_s
         while left:
-            positions = list_offsets(destination, partitions, Point.LOG_END)
-            left = {p.topic for p in partitions if positions[p] < ends[p]}
+            positions = known_offsets(destination, partitions, Point.LOG_END)
+            left = {p.topic for p in partitions if p not in ends or positions.get(p, -1) < ends[p]}
             if time.monotonic() >= deadline:
                 break
             if left:
                 time.sleep(_LOOK_AGAIN_S)
     except Unreachable:
-        pass  # a partition without a leader holds up no other setting; those known to lag can wait
+        pass  # this holds up no other setting; those known to lag can wait
     return left
 
 

@@ -15,7 +15,8 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
 from mirror_core.state.records import State
-from mirror_core.sync import strange
+from mirror_core.sync import compaction, strange
+from mirror_core.sync.compaction import behind
 from mirror_core.sync.strange import Strange
 from tests.unit.test_refusals import LINK
 
@@ -60,3 +61,22 @@ def test_a_topic_of_which_nobody_can_say_whether_it_is_empty_is_looked_at_again(
     assert "whether it is empty could not be seen: no leader for orders-0" in words
     assert kind in PASSING
     assert kind is not FailureKind.OCCUPIED
+
+
+def test_a_partition_without_a_leader_keeps_its_own_topic_from_being_cleaned_by_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = {
+        "east": {Partition("bills", 0): 5, Partition("cards", 0): 7, Partition("late", 0): 3},
+        "west": {Partition("bills", 0): 5, Partition("late", 0): 2},
+    }
+
+    def known_offsets(client: Any, partitions: Any, point: object) -> dict[Partition, int]:
+        return {p: offset for p, offset in known[client.name].items() if p in partitions}
+
+    monkeypatch.setattr(compaction, "known_offsets", known_offsets)
+    sides = [cast("Any", SimpleNamespace(name=name)) for name in known]
+    topics = {
+        name: cast("TopicView", SimpleNamespace(partitions={0: None})) for name in ("bills", "cards", "late", "lone")
+    }
+    assert behind(sides[0], sides[1], topics, 0.0) == {"cards", "late", "lone"}
