@@ -222,17 +222,19 @@ class Airflow:
         """Return when the task asks and may be answered.
 
         Airflow 3.3 loses an answer that overtakes the end of the process that has asked: it takes the task for failed,
-        and asks again. That its end was noticed is said in the scheduler's log only.
+        and asks again. That its end was noticed is said in the scheduler's log only, of each attempt.
         """
-        key = f"TaskInstanceKey(dag_id={dag!r}, task_id={task!r}, run_id={run!r},"
+        key = f"TaskInstanceKey(dag_id={dag!r}, task_id={task!r}, run_id={run!r}, try_number="
         ended = f"Received executor event with state success for task instance {key}"
 
         def asks() -> bool:
             state = self.tasks(dag, run).get(task, "none")
             if state in ("failed", "upstream_failed", "success"):
                 raise AirflowFailed(f"task {task} of {dag} is {state} and asks nothing")
-            said = self.log_path.read_text(encoding="utf-8", errors="replace")
-            return state == "awaiting_input" and ended in said
+            if state != "awaiting_input":
+                return False
+            attempt = self.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}")["try_number"]
+            return f"{ended}{attempt}," in self.log_path.read_text(encoding="utf-8", errors="replace")
 
         self._until(asks, timeout_s, f"task {task} of {dag} asks")
 

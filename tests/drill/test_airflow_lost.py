@@ -192,7 +192,10 @@ def promoted(mirror: Mirrored) -> None:
     produce(mirror.pair.west, topic, 1)
 
 
-@pytest.mark.parametrize("part", ["scheduler", pytest.param("worker", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "part",
+    ["scheduler", *(pytest.param(part, marks=pytest.mark.slow) for part in ("worker", "api-server", "triggerer"))],
+)
 def test_a_failover(parts: Parts, mirrored: Mirrored, part: str) -> None:
     begun = in_step(mirrored, "fence")
     goes_on(parts, part, "mirror_failover", {"mirror": mirrored.name}, "cut_over", begun=begun)

@@ -16,6 +16,7 @@ import yaml
 
 from mirror_core.cli.lazy import COMMANDS, load
 from mirror_core.kafka.config import Principal, load_config
+from mirror_core.model.units import bytes_per_s
 from mirror_core.supervisor.supervisor import STOP_S
 
 ROOT: Final = Path(__file__).parents[2]
@@ -23,6 +24,8 @@ SYSTEMD: Final = ROOT / "deploy" / "systemd"
 UNIT: Final = SYSTEMD / "mirrorbook@.service"
 READINESS: Final = SYSTEMD / "mirrorbook-readiness.service"
 KUBERNETES: Final = ROOT / "deploy" / "kubernetes"
+OPTIONS: Final = re.findall(r"OPTIONS=(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)[0]
+"""Of the unit's data plane, as its head shows them."""
 DOCKERFILE: Final = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
 
 
@@ -72,14 +75,17 @@ def test_the_unit_stops_the_supervisor_alone_and_leaves_it_time() -> None:
     assert service["Restart"] == "always"
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
     assert "MemoryDenyWriteExecute" not in service, "Java compiles while it runs"
-    program, *words = service["ExecStart"].replace("%i", "orders").replace("$OPTIONS", "--runner local").split()
+    program, *words = service["ExecStart"].replace("%i", "orders").replace("$OPTIONS", OPTIONS).split()
     assert program == "/opt/mirrorbook/bin/mirrorbook"
     assert parsed(words) == {
         "name": "orders",
         "config": Path("%d/mirrorbook.yaml"),
         "home": None,
-        "options": ["--runner", "local"],
+        "options": OPTIONS.split(),
     }
+    told = parsed(["replicate", "orders", *OPTIONS.split()])
+    assert bytes_per_s(told["prove_at"]), "what was copied is compared beside the copying"
+    assert f"OPTIONS={OPTIONS}'" in (ROOT / "docs" / "operate" / "install.md").read_text(encoding="utf-8")
     assert credentials(UNIT) == ["mirrorbook.yaml", "control.properties", "data.properties"]
 
 
@@ -124,6 +130,7 @@ def test_containers_are_given_commands_that_there_are() -> None:
     assert found["metrics"].endswith(f":{pods()[0]['containers'][0]['ports'][0]['containerPort']}")
     mounts = {mount["mountPath"] for mount in pods()[0]["containers"][0]["volumeMounts"]}
     assert {found["receipts"], str(found["config"].parent)} < mounts
+    assert bytes_per_s(found["prove_at"]), "what was copied is compared beside the copying"
     assert parsed(syncing[1:])["yes"]
     port = pods()[2]["containers"][0]["ports"][0]["containerPort"]
     assert parsed(looking[1:])["metrics"] == f"0.0.0.0:{port}"

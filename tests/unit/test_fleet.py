@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -143,3 +144,24 @@ def test_totals_are_those_of_all_and_unknown_stays_unknown() -> None:
     found = added([one.totals(), two.totals()])
     assert (found.partitions, found.unknown, found.lag, found.records, found.bytes) == (2, 1, 3, 6, 60)
     assert added([]).partitions == 0
+
+
+@pytest.mark.parametrize("rate", [None, 50_000_000])
+def test_each_of_several_mirrors_is_compared_beside_its_copying_at_the_rate_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, rate: int | None
+) -> None:
+    begun = list[int]()
+
+    def proof(link: Link, bytes_per_s: int, *_: object) -> nullcontext[None]:
+        begun.append(bytes_per_s)
+        return nullcontext()
+
+    def copying(*_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(run=lambda: SimpleNamespace(failed={}))
+
+    monkeypatch.setattr(fleet, "BackgroundProof", proof)
+    monkeypatch.setattr(fleet, "Replication", copying)
+    stop, say = threading.Event(), list[str]().append
+    member = Member(Path(), MIRROR.name, LocalRunner, Options(), stop=stop, say=say, prove_at=rate)
+    member._copied(cast("Link", SimpleNamespace(mirror=MIRROR)))
+    assert begun == ([rate] if rate else [])
