@@ -149,8 +149,16 @@ def at_rest(mirrored: Mirrored, topic: str) -> tuple[Plan, Plan, dict[Partition,
     what the data plane had seen last."""
     before, seen = ends_of(mirrored.pair, topic), last_seen_ms(mirrored)
     first, between = unplanned(mirrored), ends_of(mirrored.pair, topic)
-    later, behind = unplanned(mirrored), ends_of(mirrored.pair, topic)
-    return (first, later, before) if before == between == behind and seen == last_seen_ms(mirrored) else None
+    later = wait_until(lambda: widened(mirrored, first), timeout_s=TIMEOUT_S, why="the silence is longer")
+    behind = ends_of(mirrored.pair, topic)
+    still = before == between == behind and seen == last_seen_ms(mirrored)
+    return (first, later, before) if later and still else None
+
+
+def widened(mirrored: Mirrored, before: Plan) -> Plan | None:
+    """Plans tell of it in tenths of a second, and may be made more quickly."""
+    plan = unplanned(mirrored)
+    return plan if silence(plan) > silence(before) else None
 
 
 def last_seen_ms(mirrored: Mirrored) -> int:
