@@ -14,6 +14,7 @@ from mirror_core.kafka.epochs import epoch_ends
 from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.door import door
+from mirror_core.mirrors.meanwhile import Meanwhile
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, Refused, RemoteFault
 from mirror_core.model.limits import LIMITS
@@ -158,18 +159,19 @@ def compare_and_remember(
 @dataclass(slots=True)
 class Memory:
     """What is kept while somebody compares, for hours perhaps. What others have taken out of the proof meanwhile (a
-    partition had FAILED, applications have come home) is not put back."""
+    partition had FAILED, applications have come home) is not put back, and what they have found to differ stays."""
 
     link: Link
     seen: Proof | None
     """The proof as it was found, and then as it was written here."""
-    taken: set[Partition] = field(default_factory=set)
+    meanwhile: Meanwhile = field(default_factory=Meanwhile)
 
     def keep(self, proof: Proof) -> None:
+        """The state is read when nobody else can write it any more: what others have written by then is in it."""
         with door(self.link, Verb.PROVE, self._another) as writer:
             now = writer.state.proofs.get(self.link.mirror.name)
-            self.taken |= _partitions(self.seen) - _partitions(now)
-            self.seen = proof.without(self.taken)
+            self.meanwhile = self.meanwhile.since(self.seen, now)
+            self.seen = self.meanwhile.beside(proof, now)
             if now != self.seen:
                 writer.put(self.seen)
 
@@ -177,7 +179,3 @@ class Memory:
         mirror = state.mirrors.get(self.link.mirror.name)
         if mirror is not None and mirror.producer_id != self.link.mirror.producer_id:
             yield "applications have come home, or the mirror was made anew, since this comparison began: compare again"
-
-
-def _partitions(proof: Proof | None) -> set[Partition]:
-    return {*(p for p, _, _ in proof.rows()), *(one.partition for one in proof.differs)} if proof else set()

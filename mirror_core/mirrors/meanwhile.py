@@ -1,0 +1,73 @@
+"""What others write of a mirror's proof while a comparison is under way, and what is written beside it. Pure.
+
+Comparisons of one mirror may run at the same time, for hours. Each goes by what was known when it began, and does not
+know what another one has found since. Such a difference stays until a later comparison sees its place to be equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from mirror_core.model.names import Partition
+from mirror_core.model.proof import Difference, Proof, Proved
+
+_Rows: TypeAlias = dict[Partition, tuple[str, Proved]]
+
+
+@dataclass(frozen=True, slots=True)
+class Meanwhile:
+    """What others have written since a comparison began. All of it is kept: at each writing the comparison says again
+    what it has from its beginning."""
+
+    proved: frozenset[Partition] = frozenset()
+    """Of which they have put in a proof, and there had been none."""
+    taken: frozenset[Partition] = frozenset()
+    """Of which they have taken out the proof."""
+    found: frozenset[Difference] = frozenset()
+    cleared: frozenset[Difference] = frozenset()
+    """Which they have taken out: the place was seen to be equal, or is copied anew."""
+
+    def since(self, seen: Proof | None, now: Proof | None) -> Meanwhile:
+        """`seen`: as it was read at the beginning, or written by this comparison since. `now`: as it is, in the hands
+        of the only one who may write."""
+        before, after = _rows(seen).keys(), _rows(now).keys()
+        known, told = _differs(seen), _differs(now)
+        return Meanwhile(
+            proved=(self.proved | (after - before)) & after,
+            taken=self.taken | (before - after),
+            found=(self.found & told) | (told - known),
+            cleared=self.cleared | (known - told),
+        )
+
+    def beside(self, mine: Proof, now: Proof | None) -> Proof:
+        """What this comparison writes: all that it has to say, and what others have said since.
+
+        Of a partition in which both know a difference, the first place. Who knows that says how far it is proved, too.
+        """
+        ours, theirs = _rows(mine), _rows(now)
+        known = {one.partition: one for one in mine.differs if one not in self.cleared}
+        worse = {one.partition: one for one in self.found if _is_first(one, known.get(one.partition))}
+        rows = {p: row for p, row in ours.items() if p not in self.taken | worse.keys()}
+        added = worse.keys() | (self.proved - ours.keys() - known.keys())
+        ids = {p.topic: topic_id for p, (topic_id, _) in ours.items()}
+        rows |= {p: row for p, row in theirs.items() if p in added and ids.setdefault(p.topic, row[0]) == row[0]}
+        differs = sorted({**known, **worse}.values(), key=lambda one: one.partition)
+        return Proof.of(mine.mirror, {p: one for p, (_, one) in rows.items()}, ids, tuple(differs))
+
+
+def _is_first(one: Difference, other: Difference | None) -> bool:
+    return other is None or _place(one) < _place(other)
+
+
+def _place(one: Difference) -> tuple[int, int]:
+    """The newest word on a place comes first."""
+    return one.offset or 0, -one.at_ms
+
+
+def _rows(proof: Proof | None) -> _Rows:
+    return {p: (topic_id, one) for p, topic_id, one in proof.rows()} if proof else {}
+
+
+def _differs(proof: Proof | None) -> frozenset[Difference]:
+    return frozenset(proof.differs) if proof else frozenset()
