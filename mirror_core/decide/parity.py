@@ -48,6 +48,8 @@ class Row:
     """Why it could not be compared."""
     shared: tuple[Offset, Offset] | None = None
     """At level 1: [start, end) of what both logs hold of the range; rows of chunks must cover it."""
+    held_from: Offset | None = None
+    """At level 1: neither log holds an offset below this one."""
     bare: bool = False
     """At level 1: both logs begin and end at the end of the range, so neither holds a record."""
     chunks: int = 1
@@ -105,6 +107,7 @@ def compare_ends(wanted: ParityRange, source: Ends, destination: Ends) -> tuple[
         findings=tuple(findings),
         differing=len(findings),
         shared=(low, high),
+        held_from=min(source.start, destination.start),
         bare=source == destination == Ends(start=wanted.end, end=wanted.end),
     )
     shared = ParityRange(partition=partition, start=low, end=high)
@@ -223,6 +226,7 @@ def judge(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> Par
         chunks=sum(row.chunks for row in rows if row.chunk >= 0 and row.level > GONE and not row.error),
         proven=proven,
         sampled={w.partition: sum(sample(row, level) for row in by_partition.get(w.partition, ())) for w in ranges},
+        held_from={row.partition: row.held_from for row in rows if row.held_from is not None},
         findings=tuple(findings[:FINDINGS_KEPT]),
         reasons=tuple(dict.fromkeys(reasons)),
         in_doubt=in_doubt,

@@ -184,7 +184,7 @@ def noted(proof: Proof, result: ParityResult, ids: Mapping[str, str], now_ms: in
 
 
 def _differs(known: Basis, compared: Sequence[ParityRange], result: ParityResult, now_ms: int) -> Iterator[Difference]:
-    """What was found now, and what was before and has not been seen to be equal since."""
+    """What was found now; and before, if either side holds that place and nobody has seen it to be equal since."""
     places = dict[Partition, Finding]()
     for found in sorted(result.findings, key=lambda one: (one.partition, one.offset or 0)):
         places.setdefault(found.partition, found)
@@ -203,5 +203,7 @@ def _differs(known: Basis, compared: Sequence[ParityRange], result: ParityResult
             continue
         start, proven, end = looked.get(partition, (0, 0, 0))
         offset = before[partition].offset
+        if offset is not None and offset < result.held_from.get(partition, 0):
+            continue
         if not (start <= offset < proven if offset is not None else end <= proven > start):
             yield before[partition]

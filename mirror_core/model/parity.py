@@ -59,6 +59,8 @@ class ParityResult:
     """Next offset after the last compared equal, per partition."""
     sampled: Mapping[Partition, int] = field(default_factory=dict)
     """Records compared, per partition."""
+    held_from: Mapping[Partition, Offset] = field(default_factory=dict)
+    """Below it neither side holds an offset, per partition: its retention has removed them on both."""
     findings: tuple[Finding, ...] = ()
     reasons: tuple[str, ...] = ()
     """Why it is indeterminate."""

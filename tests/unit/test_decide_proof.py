@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.decide.ages import Known, known_since
-from mirror_core.decide.parity import NOTHING_COMPARED
+from mirror_core.decide.parity import NOTHING_COMPARED, RECORDS, Ends, compare_ends, judge
 from mirror_core.decide.proof import (
     AGAIN,
     Basis,
@@ -226,6 +226,19 @@ def test_a_difference_is_known_until_that_place_is_seen_to_be_equal(
     known = replace(holding(a0=12), differs=(before,))
     proof = advanced(MIRROR, known, [compared], found({compared.partition: proven}, {}), NOW)
     assert differs(proof) == ([(A0, 12, 7)] if still else [])
+
+
+@pytest.mark.parametrize(("source", "destination", "still"), [(13, 13, False), (13, 12, True), (12, 40, True)])
+def test_a_difference_is_known_until_neither_side_holds_that_place(source: int, destination: int, still: bool) -> None:
+    """Retention has removed it on the source first; until the destination follows, a failover would serve it."""
+    asked = wanted(A0, 100, start=40)
+    ends, there = (Ends(start=Offset(start), end=Offset(100)) for start in (destination, source))
+    looked, _ = compare_ends(asked, there, ends)
+    result = replace(judge([asked], looked, RECORDS), proven={A0: Offset(100)})
+    for kind in ("key", "log start"):
+        before = Difference(topic="a", index=0, id="x", offset=Offset(12), kind=kind, at_ms=7)
+        proof = advanced(MIRROR, replace(holding(a0=40), differs=(before,)), [asked], result, NOW)
+        assert differs(proof) == ([(A0, 12, 7)] if still else [])
 
 
 @pytest.mark.parametrize(("proven", "still"), [(100, False), (99, True)])
