@@ -230,6 +230,7 @@ def judge(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> Par
         findings=tuple(findings[:FINDINGS_KEPT]),
         reasons=tuple(dict.fromkeys(reasons)),
         in_doubt=in_doubt,
+        unlike=frozenset(row.partition for row in rows if not row.equal and not row.error),
     )
 
 

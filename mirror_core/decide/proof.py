@@ -32,6 +32,9 @@ class Basis:
     source_epochs: Mapping[Partition, int] = field(default_factory=dict)
     """Of the source, now, where it was asked."""
     differs: tuple[Difference, ...] = ()
+    unsaid: Mapping[Partition, Proved] = field(default_factory=dict)
+    """As recorded, where nobody says now whether it holds. It is compared anew, and stays recorded until then: what was
+    compared with a broker that is away may never be compared again."""
 
     def rest(self, ranges: Sequence[ParityRange], back: int = 0) -> tuple[ParityRange, ...]:
         """What was not compared yet. Where nothing is new, the end of what was compared last: a look at nothing would
@@ -58,11 +61,12 @@ def basis(
     proof: Proof | None, ends: Mapping[Partition, Offset], epochs: Mapping[Partition, int], ids: Mapping[str, str]
 ) -> Basis:
     """`ends`: where the proved epochs end on the destination, as its leaders say now; what they don't say holds no
-    more: it costs another look, and nothing else."""
-    rows = proof.rows() if proof else ()
-    holding = {p: one for p, topic_id, one in rows if ids.get(p.topic) == topic_id and ends.get(p, -1) >= one.end}
-    differs = tuple(one for one in proof.differs if ids.get(one.topic) == one.id) if proof else ()
-    return Basis(holding, epochs, ids, differs=differs)
+    more: it costs another look. What none of them speaks of stays recorded."""
+    rows = recorded(proof, ids)
+    holding = {p: one for p, one in rows.items() if ends.get(p, -1) >= one.end}
+    unsaid = {p: one for p, one in rows.items() if p not in ends}
+    differs = tuple(one for one in proof.differs if ids.get(one.topic, one.id) == one.id) if proof else ()
+    return Basis(holding, epochs, ids, differs=differs, unsaid=unsaid)
 
 
 def differing(proof: Proof | None, partitions: Container[Partition]) -> tuple[Difference, ...]:
@@ -102,22 +106,22 @@ class Since:
     """Of topics that either side cleans by key, those in doubt: of a copy that was behind for long the source may have
     taken a tombstone, and what it deleted, below what was proved."""
 
+    def holds(self, partition: Partition, one: Proved) -> bool | None:
+        """None: nobody says so."""
+        here, there, end = self.here.get(partition), self.there.get(partition), self.ends.get(partition)
+        if (here is not None and there is not None and here > there) or (end is not None and end < one.end):
+            return False
+        return None if None in (here, there, end) or partition in self.cleaned else True
+
 
 def undoubted(known: Basis, since: Since) -> Basis:
     """What still holds when the source, too, was asked: nothing was deleted on the destination that the source has, and
     the source has lost nothing (KIP-101)."""
 
-    def holds(partition: Partition, one: Proved) -> bool:
-        starts = since.here.get(partition), since.there.get(partition)
-        return (
-            starts[0] is not None
-            and starts[1] is not None
-            and starts[0] <= starts[1]
-            and since.ends.get(partition, -1) >= one.end
-            and partition not in since.cleaned
-        )
-
-    return replace(known, holding={p: one for p, one in known.holding.items() if holds(p, one)})
+    said = {p: since.holds(p, one) for p, one in known.holding.items()}
+    holding = {p: one for p, one in known.holding.items() if said[p]}
+    unsaid = {p: one for p, one in known.holding.items() if said[p] is None}
+    return replace(known, holding=holding, unsaid={**known.unsaid, **unsaid})
 
 
 def in_words(proof: Proof | None, positions: Mapping[Partition, Offset], ids: Mapping[str, str], now_ms: int) -> str:
@@ -148,12 +152,15 @@ def advanced(
     mirror: MirrorName, known: Basis, compared: Sequence[ParityRange], result: ParityResult, now_ms: int
 ) -> Proof:
     """What holds after these ranges were compared. One that begins anew replaces what was known of its partition; one
-    in which nothing is new says that it holds still, where the source was asked and nothing speaks against it."""
-    proved, doubted = dict(known.holding), _doubted(result)
+    in which nothing is new says that it holds still, where the source was asked and nothing speaks against it. Where
+    nobody could look as far as was known before, that stays."""
+    proved, doubted = {**known.unsaid, **known.holding}, _doubted(result)
     for one in compared:
         partition, before = one.partition, known.holding.get(one.partition)
         end, sampled = result.proven.get(partition, one.start), result.sampled.get(partition, 0)
-        if partition not in known.epochs:
+        kept = proved.get(partition)
+        blind = kept is not None and end < kept.end and partition in result.in_doubt - result.unlike
+        if blind or partition not in known.epochs:
             continue
         epochs = known.epochs[partition], known.source_epochs.get(partition, before.source_epoch if before else -1)
         if before and one.start == before.end:

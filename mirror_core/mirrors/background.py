@@ -20,6 +20,7 @@ from mirror_core.kafka.kept import KEPT
 from mirror_core.mirrors.proving import Memory, compare_rest
 from mirror_core.model.errors import HeldByRun, LostOwnership, MirrorError, Refused
 from mirror_core.model.logs import about, logger
+from mirror_core.model.names import Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.model.proof import Proof
 from mirror_core.parity.check import SoFar, check
@@ -65,6 +66,8 @@ class BackgroundProof:
         self._stop = threading.Event()
         self._kept_at = 0.0
         self._seen: tuple[ParityRange, ...] = ()
+        self._in_doubt: frozenset[Partition] = frozenset()
+        """Of which something could not be compared in the last round."""
         self._again_at = self._cleaned_at = 0.0
         self._thread = threading.Thread(target=self._run, name="proof", daemon=True)
 
@@ -109,12 +112,13 @@ class BackgroundProof:
             if time.monotonic() >= self._kept_at + self._every_s:
                 self._keep(memory, proof)
 
-        recent = () if cleaned else state.partitions.get(link.mirror.name, {})
+        recent = set() if cleaned else state.partitions.get(link.mirror.name, {}).keys() - self._in_doubt
         result, proof, _ = compare_rest(
             link, state, ranges, self._compare, whole=False, keep=keep_sometimes, recent=recent
         )
         self._tell(result)
         self._keep(memory, proof)
+        self._in_doubt = result.in_doubt
         if cleaned:
             self._cleaned_at = began + IDLE_S
         if result.verdict is Verdict.PASSED:

@@ -66,6 +66,8 @@ class ParityResult:
     """Why it is indeterminate."""
     in_doubt: frozenset[Partition] = frozenset()
     """Of which something could not be compared."""
+    unlike: frozenset[Partition] = frozenset()
+    """Of which something was compared and is not equal, or may not be."""
     unmet: tuple[str, ...] = ()
     """What the user expects beyond all of this, and was not so, or is not known."""
     report: str = ""

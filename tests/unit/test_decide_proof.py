@@ -173,6 +173,44 @@ def test_what_either_side_has_lost_since_holds_no_more() -> None:
     assert set(undoubted(known, replace(well, cleaned=frozenset({A0}))).holding) == {A1, B0}
 
 
+def test_what_nobody_speaks_of_now_stays_recorded_as_it_was() -> None:
+    """A broker is away: what was compared with it may never be compared again. Whoever uses it asks anew."""
+    proof = Proof.of(MIRROR, {A0: Proved(40, 4, 1, 40), A1: Proved(40, 4, 1, 40), B0: Proved(9, 4, 1, 9)}, IDS)
+    known = basis(proof, {A0: Offset(40), B0: Offset(8)}, EPOCHS, IDS)
+    assert (set(known.holding), set(known.unsaid)) == ({A0}, {A1}), "B0's leader says that it was cut"
+    starts, ends = {A0: Offset(0)}, {A0: Offset(40)}
+    for silent in (Since({}, starts, ends, frozenset()), Since(starts, {}, ends, frozenset())):
+        assert set(undoubted(known, silent).unsaid) == {A0, A1}
+    for cut in (
+        Since({A0: Offset(1)}, starts, ends, frozenset()),
+        Since(starts, starts, {A0: Offset(39)}, frozenset()),
+    ):
+        assert (set(undoubted(known, cut).holding), set(undoubted(known, cut).unsaid)) == (set(), {A1})
+    in_question = undoubted(known, Since(starts, starts, ends, frozenset({A0})))
+    assert set(in_question.unsaid) == {A0, A1}, "cleaned by key: to be compared again, and proved until that is done"
+
+    compared = [wanted(A0, 50, start=40), wanted(A1, 0)]
+    doubt = replace(found({A0: 50, A1: 0}, {A0: 10}), verdict=Verdict.INDETERMINATE, in_doubt=frozenset({A1}))
+    after = advanced(MIRROR, known, compared, doubt, NOW)
+    assert rows(after) == {A0: Proved(50, 5, NOW, 50), A1: Proved(40, 4, 1, 40)}
+    assert rows(advanced(MIRROR, replace(known, epochs={A0: 5}), compared, doubt, NOW)) == rows(after), "no leader"
+    assert rows(advanced(MIRROR, known, compared[:1], doubt, NOW)) == rows(after), "or out of scope"
+
+    compared = [wanted(A1, 60)]
+    partly = replace(found({A1: 20}, {A1: 20}), in_doubt=frozenset({A1}))
+    assert rows(advanced(MIRROR, known, compared, partly, NOW))[A1] == Proved(40, 4, 1, 40)
+    for end, other in ((20, replace(partly, unlike=frozenset({A1}))), (60, found({A1: 60}, {A1: 60}))):
+        assert rows(advanced(MIRROR, known, compared, other, NOW))[A1].end == end, "it was seen"
+    [whole] = rows(advanced(MIRROR, holding(a1=40), compared, partly, NOW)).values()
+    assert whole.end == 40, "compared from its beginning, until a broker died"
+
+
+def test_a_difference_stays_known_while_nobody_shows_its_topic() -> None:
+    known = Difference(topic="a", index=0, id=IDS["a"], offset=Offset(12), kind="key", at_ms=7)
+    proof = Proof(mirror=MIRROR, topics=(), differs=(known,))
+    assert basis(proof, {}, EPOCHS, {"b": IDS["b"]}).differs == (known,)
+
+
 def test_a_proof_knows_the_sources_epoch_from_before_it_was_read() -> None:
     known = replace(holding(a0=40, b0=9), source_epochs={A0: 8, A1: 9})
     compared = [wanted(A0, 100, start=40), wanted(A1, 10), wanted(B0, 20, start=9)]
