@@ -226,7 +226,7 @@ class Replication:
             if work.partitions:
                 self._submit(lease, work, None, start_ms, stop_ms)
             else:
-                lease.waits = ()  # no epoch will tell that it is over
+                self.results.idle(lease)
         except Unwritten as error:
             self._unwritten(lease, error)
             return False
@@ -285,9 +285,7 @@ class Replication:
             lease.put(*work.changes)
         self.results.count_states(lease)
         self._watch.planned(lease)
-        self.results.copied(work.partitions, newest=self._number)
-        for partition, reason in work.failed.items():
-            self.results.failed(partition, reason)
+        self.results.planned(work, newest=self._number)
         return work
 
     def _submit(

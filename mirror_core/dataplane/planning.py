@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -11,7 +11,7 @@ from mirror_core.decide.deletions import counted
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.existing import hidden_among, undescribed
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
-from mirror_core.kafka.placing import known_ids
+from mirror_core.kafka.placing import Heard, heard_ids
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import Aligned, Assigned, Failure
@@ -43,6 +43,8 @@ class Work:
     """Statuses that are new or different; to be recorded before anything is copied."""
     failed: Mapping[Partition, str]
     """Partitions that are left out, with the reason."""
+    undecided: tuple[str, ...] = ()
+    """Topics that are left out, since nobody knows whether they are still there: in words, with what to do."""
 
 
 @dataclass(slots=True)
@@ -62,6 +64,8 @@ class Planner:
     """Who leads on the destination and on the source, as a broker said at the last plan; None: to be asked again."""
     shorter: set[Partition] = field(default_factory=set)
     """Logs of which more was deleted on the destination than on the source, at the last look."""
+    undecided: list[str] = field(default_factory=list)
+    """As this plan leaves them (`Work.undecided`)."""
 
     def plan(self, state: State, *, all_ends: bool) -> Work:
         """Create what is missing, and say what to copy.
@@ -69,6 +73,7 @@ class Planner:
         `all_ends`: every partition's end is needed, and Unreachable raised when nobody leads one. Otherwise those are
         left to their tasks, which wait for a leader: a dead broker's partitions hold up no others.
         """
+        self.undecided = []
         known = state.partitions.get(self.link.mirror.name, {})
         topics = mirror_topics(self.link, self.source)
         placement = create_missing(self.link, state, self.source, self.destination, topics)
@@ -79,13 +84,7 @@ class Planner:
                 partition = Partition(name, index)
                 fresh[partition] = _status(partition, again.get(partition, known.get(partition)), view, placement)
         self._leave_disputed(known, fresh)
-        gone = self._gone(known, topics)
-        denied = hidden_among(self.source, {p.topic for p in gone})
-        for partition in gone:
-            words, kind = f"cluster {self.source.name}: topic {partition.topic} is deleted", FailureKind.GONE
-            if partition.topic in denied:  # listings leave out what may not be seen, too
-                words, kind = str(undescribed(self.source, [partition.topic])), FailureKind.DENIED
-            fresh[partition] = _failed(known[partition], words, kind)
+        self._add_unlisted(known, topics, fresh)
         self._begin(fresh)
         copied = [p for p, s in fresh.items() if s.state in COPIED]
         # Where nothing had to be made we were told a moment ago who leads: it takes more to ask that than offsets.
@@ -105,6 +104,7 @@ class Planner:
             ends=ends,
             changes=tuple(PartitionRecord(self.link.mirror.name, s) for s in _changed(known, fresh)),
             failed={p: s.reason or "" for p, s in fresh.items() if s.state is PartitionState.FAILED},
+            undecided=tuple(self.undecided),
         )
 
     def follow_log_start(self, partitions: Iterable[Partition]) -> list[Failure]:
@@ -166,26 +166,63 @@ class Planner:
     def _leave_disputed(
         self, known: Mapping[Partition, PartitionStatus], fresh: dict[Partition, PartitionStatus]
     ) -> None:
-        """Topics that one broker calls replaced, and another one knows as they were: the next plan looks again."""
+        """Topics that one broker calls replaced, and another one knows as they were: the next plan looks again. So it
+        does while a broker is silent that may know them, and until then nothing of them is copied."""
         new = [(s.partition, s.kind) for s in _changed(known, fresh)]
         for client, kind in ((self.source, FailureKind.RECREATED), (self.destination, FailureKind.REPLACED)):
             mine = [p for p, what in new if what is kind]
-            ids = known_ids(client, {p.topic for p in mine})
+            heard = heard_ids(client, {p.topic for p in mine}) if mine else Heard({}, ())
             for partition in mine:
                 old = known.get(partition)
                 was = old and (old.source_topic_id if client is self.source else old.destination_topic_id)
-                if old and was in ids[partition.topic]:
+                if old and was in heard.ids[partition.topic]:
                     fresh[partition] = old
+                elif heard.silent:
+                    del fresh[partition]
+            if heard.silent:
+                self._leave_undecided(client, {p.topic for p in mine if p not in fresh}, heard)
 
-    def _gone(self, known: Mapping[Partition, PartitionStatus], topics: Mapping[str, TopicView]) -> list[Partition]:
-        """Twice in a row, and by all brokers that answer: one that is cut off from the controllers may list for long
-        what was there before a topic was made."""
+    def _add_unlisted(
+        self,
+        known: Mapping[Partition, PartitionStatus],
+        topics: Mapping[str, TopicView],
+        fresh: dict[Partition, PartitionStatus],
+    ) -> None:
+        """What was copied, and twice in a row is not among the topics that a broker lists: one that is cut off from the
+        controllers may list for long what was there before a topic was made. What another one knows is copied. It is
+        deleted when all of them say that they do not know it: one that is silent may."""
         missing = {p.topic for p, s in known.items() if s.state in COPIED and p.topic not in topics}
         sure = missing & self.absent
         self.absent = missing
-        ids = known_ids(self.source, sure) if sure else {}
-        mine = ((p, s) for p, s in known.items() if p.topic in sure and s.state in COPIED)
-        return [p for p, s in mine if s.source_topic_id not in ids[p.topic]]
+        if not sure:
+            return
+        heard = heard_ids(self.source, sure)
+        mine = {p: s for p, s in known.items() if p.topic in sure and s.state in COPIED}
+        there = {p: s for p, s in mine.items() if s.source_topic_id in heard.ids[p.topic]}
+        fresh.update(there)
+        # Listings leave out what may not be seen, too.
+        denied = hidden_among(self.source, {p.topic for p in mine.keys() - there.keys()})
+        for partition in mine.keys() - there.keys():
+            topic = partition.topic
+            if topic in denied:
+                words = str(undescribed(self.source, [topic]))
+                fresh[partition] = _failed(mine[partition], words, FailureKind.DENIED)
+            elif not heard.silent:
+                words = f"cluster {self.source.name}: topic {topic} is deleted"
+                fresh[partition] = _failed(mine[partition], words, FailureKind.GONE)
+        if left := {p.topic for p in mine if p not in fresh}:
+            self._leave_undecided(self.source, left, heard)
+        if there or left:
+            self.source.ask_another()
+
+    def _leave_undecided(self, client: ClusterClient, topics: Collection[str], heard: Heard) -> None:
+        silent = ", ".join(map(str, heard.silent))
+        self.undecided += [
+            f"cluster {client.name}, topic {topic}: by the brokers that answer it was deleted or made anew, and "
+            f"broker(s) {silent} do not answer: nothing of it is copied until they do. Restore them, or let the data "
+            "plane reach them; a broker that its cluster does not list any more is not waited for"
+            for topic in sorted(topics)
+        ]
 
 
 def _status(

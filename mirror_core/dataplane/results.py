@@ -10,7 +10,7 @@ from typing import Final
 from mirror_core.copy.handover import Board
 from mirror_core.dataplane.counters import Counters, Retry
 from mirror_core.dataplane.keeping import Keeper
-from mirror_core.dataplane.planning import COPIED, aligned, fail
+from mirror_core.dataplane.planning import COPIED, Work, aligned, fail
 from mirror_core.decide.ages import known_since
 from mirror_core.decide.deletions import recorded, total
 from mirror_core.decide.view import some
@@ -76,6 +76,8 @@ class Results:
         self._easing = Easing(link.destination, say)
         self._unmoved: dict[Partition, str] = {}
         self._said: dict[Partition, str] = {}
+        self._undecided: tuple[str, ...] = ()
+        """As the newest plan has it (`Work.undecided`)."""
 
     def remember(self, lease: HeldLease) -> None:
         """Record which partitions agree with the source, and under which of its leaders, before anything else is."""
@@ -111,7 +113,7 @@ class Results:
         if epoch >= self._heard_of:
             self.answered.update(found.partition for found in aligned if found.answered)
             self._heard_of = epoch
-            lease.waits = waits_of(report.retry for report in reports)
+            lease.waits = waits_of([*self._undecided, *(report.retry for report in reports)])
         self.answered.difference_update(found.partition for found in aligned if not found.answered)
         if any(report.retry and not report.aligned for report in reports):
             self.answered.clear()  # a task that broke does not tell what it had begun
@@ -136,8 +138,12 @@ class Results:
         """An epoch has failed as a whole: what its tasks had sent may be in the log."""
         self.answered.clear()
         if epoch >= self._heard_of:
-            lease.waits = waits_of([f"epoch {epoch} failed: {why}"])
+            lease.waits = waits_of([*self._undecided, f"epoch {epoch} failed: {why}"])
         self._heard_of = max(epoch, self._heard_of)
+
+    def idle(self, lease: HeldLease) -> None:
+        """Nothing is to be copied as of a plan: no epoch will tell that what the last one waited for is over."""
+        lease.waits = waits_of(self._undecided)
 
     def count(self, lease: HeldLease, *, final: bool) -> None:
         """Record what the source deleted before it was copied, as tasks have told; those that wait for it go on."""
@@ -213,6 +219,16 @@ class Results:
         statuses, groups, proof = state.partitions.get(name, {}), state.groups.get(name), state.proofs.get(name)
         known = known_since(name, groups, proof, iter(state.runs.values()), statuses)
         self.counters.recorded(statuses.values(), state.mirrors[name].throttle, dict(known))
+
+    def planned(self, work: Work, *, newest: int) -> None:
+        """What a plan has found. `newest`: as of `copied`."""
+        self.copied(work.partitions, newest=newest)
+        for partition, reason in work.failed.items():
+            self.failed(partition, reason)
+        for words in work.undecided:
+            if words not in self._undecided:
+                self.say(words)
+        self._undecided = work.undecided
 
     def copied(self, partitions: Iterable[Partition], *, newest: int) -> None:
         """What is to be copied as of a plan: also what was FAILED, and is recovered or tried again. `newest`: the

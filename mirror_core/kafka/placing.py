@@ -67,11 +67,25 @@ def placements(client: ClusterClient, topics: Iterable[str]) -> dict[Partition, 
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a cluster's brokers say of topics, each for itself."""
+
+    ids: Mapping[str, frozenset[str]]
+    """Topic ids (KIP-516) by which those that answer know them."""
+    silent: tuple[int, ...]
+    """Those that do not answer now: they may know any of these topics."""
+
+
 def known_ids(client: ClusterClient, topics: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Topic ids (KIP-516) by which the cluster's brokers know these topics, each for itself; those that do not answer
-    now are left out. One broker's word may be an old one: its metadata lags behind while no controller is in its reach.
-    """
-    wanted = sorted(topics)
+    """The ids alone."""
+    return dict(heard_ids(client, topics).ids)
+
+
+def heard_ids(client: ClusterClient, topics: Iterable[str]) -> Heard:
+    """Ask each of the cluster's brokers. One broker's word may be an old one: its metadata lags behind while no
+    controller is in its reach."""
+    wanted, silent = sorted(topics), set[int]()
     found: dict[str, set[str]] = {name: set() for name in wanted}
     for first in range(0, len(wanted), _TOPICS_AT_ONCE):
         request = MetadataRequest(
@@ -83,10 +97,13 @@ def known_ids(client: ClusterClient, topics: Iterable[str]) -> dict[str, frozens
             include_topic_authorized_operations=False,
         )
         asked = dict.fromkeys(client.brokers(), partial(_ids, request))
-        for answer in ask_brokers(client, asked).values():
-            for name, topic_id in () if isinstance(answer, RemoteFault) else answer:
+        for broker, answer in ask_brokers(client, asked).items():
+            if isinstance(answer, RemoteFault):
+                silent.add(broker)
+                continue
+            for name, topic_id in answer:
                 found[name].add(topic_id)
-    return {name: frozenset(ids) for name, ids in found.items()}
+    return Heard({name: frozenset(ids) for name, ids in found.items()}, tuple(sorted(silent)))
 
 
 def _ids(request: MetadataRequest, connection: Connection) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from mirror_core.dataplane import planning
 from mirror_core.dataplane.planning import Planner
 from mirror_core.kafka.client import ClusterView, Leader, TopicView
 from mirror_core.kafka.existing import existing
+from mirror_core.kafka.placing import Heard
 from mirror_core.kafka.topics import NewTopic, TopicConfigs
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
@@ -139,7 +140,7 @@ def test_a_topic_that_is_not_listed_any_more_is_gone_or_denied_and_then_tried_ag
     known = {Partition(name, 0): status(name) for name in SEEN}
     monkeypatch.setattr(planning, "mirror_topics", lambda link, client: client.metadata().topics)
     monkeypatch.setattr(planning, "create_missing", lambda *asked: Placement({"paid": SEEN["paid"]}, (), {}))
-    monkeypatch.setattr(planning, "known_ids", lambda client, topics: dict.fromkeys(topics, frozenset()))
+    monkeypatch.setattr(planning, "heard_ids", lambda client, topics: Heard(dict.fromkeys(topics, frozenset()), ()))
     monkeypatch.setattr(planning, "_known", lambda client, wanted, point, led=None: dict.fromkeys(wanted, Offset(0)))
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state: Any = SimpleNamespace(partitions={"m": known}, active_run=lambda name: None)

@@ -93,3 +93,4 @@ def test_brokers_are_asked_together_for_the_ids_of_many_topics(monkeypatch: pyte
     monkeypatch.setattr(placing, "_TOPICS_AT_ONCE", TOPICS // 2 - 1)
     assert placing.known_ids(client, names) == found
     assert asked == {1: 4, 2: 4, 3: 4}, "and of very many in portions"
+    assert placing.heard_ids(client, names) == placing.Heard(found, (4,)), "who does not answer is named"

@@ -10,40 +10,122 @@ import pytest
 from mirror_core.dataplane import planning
 from mirror_core.dataplane.again import PASSING
 from mirror_core.dataplane.planning import Planner
-from mirror_core.kafka.client import TopicView
+from mirror_core.kafka import placing
+from mirror_core.kafka.client import Leader, TopicView
+from mirror_core.kafka.placing import Heard
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
-from mirror_core.model.names import Partition
-from mirror_core.state.records import State
+from mirror_core.model.names import Offset, Partition
+from mirror_core.state.records import PartitionRecord, State
 from mirror_core.sync import compaction, strange
 from mirror_core.sync.compaction import behind
 from mirror_core.sync.strange import Strange
+from mirror_core.sync.topics import Placement
 from tests.unit.test_refusals import LINK
 
 P = Partition("orders", 0)
 HERS, ANOTHER = "1" * 32, "2" * 32
 COPIED = PartitionStatus(
-    partition=P, state=PartitionState.MIRRORING, source_topic_id=HERS, destination_topic_id="3" * 32
+    partition=P,
+    state=PartitionState.MIRRORING,
+    source_topic_id=HERS,
+    destination_topic_id="3" * 32,
+    began=Offset(0),
+    source_start=Offset(0),
 )
+
+
+class Source:
+    """A cluster of three brokers. The one that we are connected to lists no topic."""
+
+    name = "east"
+
+    def __init__(self) -> None:
+        self.doubted = 0
+
+    def ask_another(self) -> None:
+        self.doubted += 1
+
+    def brokers(self) -> tuple[int, ...]:
+        return 1, 2, 3
+
+    def metadata(self, topics: object = None) -> Any:
+        return SimpleNamespace(topics={}, denied=frozenset())
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> Source:
+    monkeypatch.setattr(planning, "mirror_topics", lambda link, client: {})
+    monkeypatch.setattr(planning, "create_missing", lambda *_: Placement({}, (), {}))
+    monkeypatch.setattr(planning, "_known", lambda client, wanted, point, led=None: dict.fromkeys(wanted, Offset(0)))
+    return Source()
+
+
+def planner(source: Source) -> Planner:
+    return Planner(LINK, cast("Any", source), cast("Any", SimpleNamespace(name="west")))
+
+
+def mirrored() -> State:
+    state = State()
+    state.put(PartitionRecord(LINK.mirror.name, COPIED))
+    return state
 
 
 @pytest.mark.parametrize(
     ("by_the_others", "gone"), [((), [P]), ((ANOTHER,), [P]), ((HERS,), []), ((HERS, ANOTHER), [])]
 )
 def test_a_topic_that_a_listing_leaves_out_is_deleted_when_no_broker_knows_it(
-    monkeypatch: pytest.MonkeyPatch, by_the_others: tuple[str, ...], gone: list[Partition]
+    monkeypatch: pytest.MonkeyPatch, source: Source, by_the_others: tuple[str, ...], gone: list[Partition]
 ) -> None:
     asked = list[set[str]]()
 
-    def known_ids(client: object, topics: Any) -> dict[str, frozenset[str]]:
+    def heard_ids(client: object, topics: Any) -> Heard:
         asked.append(set(topics))
-        return {name: frozenset(by_the_others) for name in topics}
+        return Heard({name: frozenset(by_the_others) for name in topics}, ())
 
-    monkeypatch.setattr(planning, "known_ids", known_ids)
-    planner = Planner(LINK, cast("Any", None), cast("Any", None))
-    assert planner._gone({P: COPIED}, {}) == [], "one listing may be behind"
-    assert planner._gone({P: COPIED}, {}) == gone
+    monkeypatch.setattr(planning, "heard_ids", heard_ids)
+    state, made = mirrored(), planner(source)
+    first = made.plan(state, all_ends=False)
+    assert (list(first.failed), source.doubted) == ([], 0), "one listing may be behind"
+    work = made.plan(state, all_ends=False)
+    assert (list(work.failed), [c.status.kind for c in work.changes]) == (gone, [FailureKind.GONE] * len(gone))
     assert asked == [{P.topic}], "only what was missed twice is asked for"
+    assert list(work.partitions) == ([] if gone else [P]), "what other brokers know is copied"
+    assert source.doubted == (0 if gone else 1), "and one of them is asked for the next listing"
+    assert work.undecided == ()
+
+
+@pytest.mark.parametrize("known_as", [None, HERS])
+def test_the_silence_of_brokers_does_not_say_that_a_topic_is_deleted(
+    monkeypatch: pytest.MonkeyPatch, source: Source, known_as: str | None
+) -> None:
+    said: dict[int, Any] = {1: [], 2: Unreachable("timed out"), 3: [(P.topic, known_as)] if known_as else []}
+    monkeypatch.setattr(placing, "ask_brokers", lambda client, asked: {broker: said[broker] for broker in asked})
+    state, made = mirrored(), planner(source)
+    for _ in range(3):
+        work = made.plan(state, all_ends=False)
+        assert (work.failed, work.changes) == ({}, ())
+    assert list(work.partitions) == ([P] if known_as else [])
+    if not known_as:
+        [words] = work.undecided
+        assert "cluster east, topic orders" in words
+        assert "broker(s) 2" in words
+        assert source.doubted == 2
+        said[2] = []
+        work = made.plan(state, all_ends=False)
+        assert (list(work.failed), work.undecided) == ([P], ())
+
+
+@pytest.mark.parametrize(("silent", "copied", "failed"), [(False, [], [P]), (True, [], [])])
+def test_nor_that_it_was_made_anew(
+    monkeypatch: pytest.MonkeyPatch, source: Source, silent: bool, copied: list[Partition], failed: list[Partition]
+) -> None:
+    view = TopicView(P.topic, ANOTHER, False, {0: Leader(1, 5)}, 1, 1)
+    said: dict[int, Any] = {1: [(P.topic, ANOTHER)], 2: Unreachable("timed out") if silent else [], 3: []}
+    monkeypatch.setattr(planning, "mirror_topics", lambda link, client: {P.topic: view})
+    monkeypatch.setattr(placing, "ask_brokers", lambda client, asked: {broker: said[broker] for broker in asked})
+    work = planner(source).plan(mirrored(), all_ends=False)
+    assert (list(work.partitions), list(work.failed), len(work.undecided)) == (copied, failed, int(silent))
 
 
 def test_a_topic_of_which_nobody_can_say_whether_it_is_empty_is_looked_at_again(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -79,6 +80,21 @@ def test_an_epoch_that_failed_as_a_whole_is_told_until_the_next_one_has_ended(
 ) -> None:
     results.lost(lease, 1, "Spark has no slots")
     assert told(writer, lease) == ("epoch 1 failed: Spark has no slots",)
+    ended(results, lease, 2, "")
+    assert told(writer, lease) == ()
+
+
+def test_a_topic_of_which_no_plan_knows_whether_it_is_deleted_is_waited_for(
+    results: Results, lease: HeldLease, writer: Writer
+) -> None:
+    words = "cluster east, topic orders: broker(s) 2 do not answer"
+    plan = Work(partitions={}, lags={}, ends={}, changes=(), failed={}, undecided=(words,))
+    results.planned(plan, newest=1)
+    results.idle(lease)
+    assert told(writer, lease) == (words,)
+    ended(results, lease, 1, CUT)
+    assert told(writer, lease) == (words, CUT)
+    results.planned(replace(plan, undecided=()), newest=2)
     ended(results, lease, 2, "")
     assert told(writer, lease) == ()
 
