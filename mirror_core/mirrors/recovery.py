@@ -73,10 +73,14 @@ def _carry_out(link: Link, writer: StateWriter, agreed: RecoveryPlan, say: Say) 
             records.append(Forget(PartitionRecord(link.mirror.name, proposal.status)))
         elif proposal.action is Action.RETRY:
             records.append(_retried(link.mirror.name, proposal.status))
-    # What was compared before it failed, perhaps with another history of the source, is compared anew.
+    # What was compared before it failed, perhaps with another history of the source, is compared anew. A retry goes on
+    # with the same copy: what differs in it does so until somebody has seen that place to be equal.
     proof = writer.state.proofs.get(link.mirror.name)
     if records and proof:
-        records.append(proof.without({proposal.partition for proposal in agreed.agreed}))
+        retried, accepted = (
+            {p.partition for p in agreed.agreed if p.action is action} for action in (Action.RETRY, Action.ACCEPT)
+        )
+        records.append(proof.unproved(retried).without(accepted))
     if records:
         writer.put(*records)
     doomed = {p.partition.topic for p in agreed.agreed if p.action is Action.RECOPY}
@@ -101,7 +105,9 @@ def _recopy(link: Link, writer: StateWriter, costs: list[Cost], lost: tuple[Pari
             _refuse_if_grown(destination, cost, lost)
             begin_recopy(link, writer, cost)
             _delete(destination, cost)
-            writer.put(*(Forget(PartitionRecord(link.mirror.name, s)) for s in _of(link, writer.state, cost.topic)))
+            doomed, proof = _of(link, writer.state, cost.topic), writer.state.proofs.get(link.mirror.name)
+            known = [] if proof is None else [proof.without({s.partition for s in doomed})]
+            writer.put(*known, *(Forget(PartitionRecord(link.mirror.name, s)) for s in doomed))
             say(f"{cost.topic}: deleted on cluster {link.mirror.destination}; the next epoch copies it anew")
 
 

@@ -82,12 +82,16 @@ class Proof:
 
     def without(self, partitions: Collection[Partition]) -> Proof:
         """The same, but of these nothing is known."""
+        differs = tuple(one for one in self.differs if one.partition not in partitions)
+        return replace(self.unproved(partitions), differs=differs)
+
+    def unproved(self, partitions: Collection[Partition]) -> Proof:
+        """The same, but these are to be compared anew. What was found to differ stays known."""
         kept = (
             replace(t, partitions=tuple(row for row in t.partitions if Partition(t.topic, row[0]) not in partitions))
             for t in self.topics
         )
-        differs = tuple(one for one in self.differs if one.partition not in partitions)
-        return replace(self, topics=tuple(topic for topic in kept if topic.partitions), differs=differs)
+        return replace(self, topics=tuple(topic for topic in kept if topic.partitions))
 
     def rows(self) -> Iterator[tuple[Partition, str, Proved]]:
         """Each partition, with the id of its topic."""

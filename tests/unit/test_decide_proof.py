@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -20,10 +23,14 @@ from mirror_core.decide.proof import (
     in_words,
     undoubted,
 )
+from mirror_core.decide.recovery import Action
+from mirror_core.mirrors import recovery
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
 from mirror_core.model.proof import Difference, Proof, Proved
+from mirror_core.state.records import Forget, PartitionRecord, Record, State
+from tests.unit.test_refusals import LINK
 
 MIRROR, A0, A1, B0 = MirrorName("m"), Partition("a", 0), Partition("a", 1), Partition("b", 0)
 IDS = {"a": "1" * 32, "b": "2" * 32}
@@ -157,6 +164,39 @@ def test_a_partition_that_had_failed_is_proved_anew() -> None:
     proof = Proof.of(MIRROR, {A0: Proved(40, 5, 1, 40), A1: Proved(4, 5, 1, 4), B0: Proved(9, 7, 1, 9)}, IDS)
     assert set(rows(proof.without({A0, B0}))) == {A1}
     assert proof.without({A0, A1, B0}).topics == ()
+
+
+@pytest.mark.parametrize(("action", "still"), [(Action.RETRY, True), (Action.RECOPY, False), (Action.ACCEPT, False)])
+def test_what_differs_in_it_stays_known_if_its_copy_stays(
+    monkeypatch: pytest.MonkeyPatch, action: Action, still: bool
+) -> None:
+    held = SimpleNamespace(outwait_writers=lambda say: None, beat=lambda: None)
+    for name in ("acquire", "_refuse_if_grown", "_delete"):
+        monkeypatch.setattr(recovery, name, lambda *_: None)
+    monkeypatch.setattr(recovery, "kept", lambda _: nullcontext(held))
+    monkeypatch.setattr(recovery, "ClusterClient", lambda _: nullcontext())
+    failed = PartitionStatus(
+        partition=A0, state=PartitionState.FAILED, source_topic_id="s", destination_topic_id=IDS["a"]
+    )
+    one, other = (Difference(topic=t, index=0, id=IDS[t], offset=Offset(7), kind="key", at_ms=7) for t in ("a", "b"))
+    proof = Proof.of(MIRROR, {A0: Proved(7, 5, 1, 7), B0: Proved(7, 7, 1, 7)}, IDS, (one, other))
+    state = State()
+    state.put(PartitionRecord(MIRROR, failed))
+    state.put(proof)
+    agreed = SimpleNamespace(partition=A0, action=action, status=failed)
+    plan = SimpleNamespace(agreed=[agreed], costs=[SimpleNamespace(topic="a")], lost=())
+    writer: Any = SimpleNamespace(state=state, put=state_put(state))
+    recovery._carry_out(LINK, writer, cast("Any", plan), print)
+    assert set(rows(state.proofs[MIRROR])) == {B0}
+    assert state.proofs[MIRROR].differs == ((one, other) if still else (other,))
+
+
+def state_put(state: State) -> Callable[..., None]:
+    def put(*records: Record | Forget) -> None:
+        for record in records:
+            state.put(record)
+
+    return put
 
 
 def test_what_either_side_has_lost_since_holds_no_more() -> None:
