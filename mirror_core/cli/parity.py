@@ -26,7 +26,7 @@ from mirror_core.decide.parity import DIGEST, ENDS
 from mirror_core.evidence.asked import expected
 from mirror_core.evidence.parity_document import ResultDocument, result_document
 from mirror_core.evidence.suites import PARITY, Demands
-from mirror_core.mirrors.proving import compare_and_remember
+from mirror_core.mirrors.proving import compare_and_remember, note
 from mirror_core.model.documents import prints
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.files import check_writable
@@ -107,7 +107,7 @@ def parity_command(
     folder = output or Path("evidence") / name / f"parity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     check_writable("parity report", folder.absolute(), "give another folder: --output")
     if against == "certificates":
-        from mirror_core.parity.certified import certified, prove
+        from mirror_core.parity.certified import certified, prove, ranges_of
 
         level = DIGEST
         proof = proof_tasks(runner, master, conf)
@@ -121,6 +121,7 @@ def parity_command(
             tasks=proof.tasks,
             demands=demands if demands.own else None,
         )
+        note(link, state, result, _beside, ranges_of(proved))
         partitions, left_out, remarks = len(proved.vouched), dict(proved.left_out), [*proved.checked.remarks()]
     else:
         compared = scope(link, state)
@@ -152,8 +153,14 @@ def _compared(
         return check(link.mirror.source, link.mirror.destination, rest, folder, so_far)
 
     if level == ENDS:
-        return compare(ranges, None)
-    return compare_and_remember(link, state, ranges, compare, whole=whole, say=lambda line: tell(line, err=True))
+        result = compare(ranges, None)
+        note(link, state, result, _beside)
+        return result
+    return compare_and_remember(link, state, ranges, compare, whole=whole, say=_beside)
+
+
+def _beside(line: str) -> None:
+    tell(line, err=True)
 
 
 def parity_check(

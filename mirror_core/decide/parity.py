@@ -13,6 +13,7 @@ from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
 CHUNK_OFFSETS: Final = 50_000
 """Offsets of one chunk; chunk k of every partition is [k * size, (k + 1) * size)."""
 FINDINGS_KEPT: Final = 1000
+"""Besides the first one of each partition."""
 NOTHING_COMPARED: Final = "no record was compared: there was nothing to compare in the whole scope"
 NOTHING_HELD: Final = "no record was compared: neither side holds one, and their logs begin and end at the same offsets"
 NOTHING: Final = frozenset({NOTHING_COMPARED, NOTHING_HELD})
@@ -219,6 +220,8 @@ def judge(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> Par
         by_partition.setdefault(row.partition, []).append(row)
     proven = {w.partition: _proven(w, by_partition.get(w.partition, []), level) for w in ranges}
     findings = sorted((f for row in rows for f in row.findings), key=lambda f: (f.partition, f.offset or 0, f.kind))
+    first = {f.partition: f for f in reversed(findings)}
+    kept = [f for n, f in enumerate(findings) if n < FINDINGS_KEPT or f is first[f.partition]]
     failed = any(row.differing for row in rows)
     return ParityResult(
         verdict=Verdict.FAILED if failed else Verdict.INDETERMINATE if reasons else Verdict.PASSED,
@@ -227,7 +230,7 @@ def judge(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> Par
         proven=proven,
         sampled={w.partition: sum(sample(row, level) for row in by_partition.get(w.partition, ())) for w in ranges},
         held_from={row.partition: row.held_from for row in rows if row.held_from is not None},
-        findings=tuple(findings[:FINDINGS_KEPT]),
+        findings=tuple(kept),
         reasons=tuple(dict.fromkeys(reasons)),
         in_doubt=in_doubt,
         unlike=frozenset(row.partition for row in rows if not row.equal and not row.error),

@@ -9,7 +9,7 @@ from typing import Final
 from mirror_core.decide.clocks import TOLERATED_MS, UNKNOWN_TIME
 from mirror_core.decide.parity import NOTHING
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.parity import Finding, ParityRange, ParityResult
+from mirror_core.model.parity import ALTERED, Finding, ParityRange, ParityResult
 from mirror_core.model.proof import Difference, Proof, Proved
 
 AGAIN: Final = 1000
@@ -184,21 +184,37 @@ def _doubted(result: ParityResult) -> Callable[[Partition], bool]:
     return lambda partition: partition in result.in_doubt
 
 
-def noted(proof: Proof, result: ParityResult, ids: Mapping[str, str], now_ms: int) -> Proof:
-    """The same, and what this comparison found to differ. It proves nothing: others go by what it began with."""
+def noted(
+    proof: Proof, result: ParityResult, ids: Mapping[str, str], now_ms: int, read: Sequence[ParityRange] = ()
+) -> Proof:
+    """The same, and what this comparison found to differ: from there on the next one compares again. It proves nothing:
+    others go by what it began with. `read`: what it compared with certificates. Those don't tell what the source holds,
+    so only what such a comparison has found is cleared by the next one."""
+    altered = {one.partition for one in proof.differs if one.kind == ALTERED}
     known = Basis({}, {}, ids, differs=proof.differs)
-    return replace(proof, differs=tuple(_differs(known, (), result, now_ms)))
+    differs = tuple(_differs(known, [one for one in read if one.partition in altered], result, now_ms))
+    places = {one.partition: one.offset or Offset(0) for one in differs if one not in proof.differs}
+    rows = {p: _up_to(places.get(p), one) for p, _, one in proof.rows()}
+    return Proof.of(proof.mirror, rows, {p.topic: topic_id for p, topic_id, _ in proof.rows()}, differs)
+
+
+def _up_to(place: Offset | None, one: Proved) -> Proved:
+    """How many of its records lie below that place nobody knows: none is claimed."""
+    return one if place is None or place >= one.end else one._replace(end=place, records=0)
 
 
 def _differs(known: Basis, compared: Sequence[ParityRange], result: ParityResult, now_ms: int) -> Iterator[Difference]:
-    """What was found now; and before, if either side holds that place and nobody has seen it to be equal since."""
+    """The first place of each partition: found now; or before, if that is known still."""
     places = dict[Partition, Finding]()
     for found in sorted(result.findings, key=lambda one: (one.partition, one.offset or 0)):
         places.setdefault(found.partition, found)
-    before = {one.partition: one for one in known.differs}
-    looked = {one.partition: (one.start, result.proven.get(one.partition, one.start), one.end) for one in compared}
+    looked = {one.partition: one for one in compared}
+    before = {one.partition: one for one in known.differs if _stays(one, looked.get(one.partition), result)}
     for partition in sorted(before.keys() | places.keys()):
-        if (place := places.get(partition)) is not None:
+        old, place = before.get(partition), places.get(partition)
+        if place is None or (old is not None and (old.offset or 0) < (place.offset or 0)):
+            yield before[partition]
+        else:
             yield Difference(
                 topic=partition.topic,
                 index=partition.index,
@@ -207,10 +223,15 @@ def _differs(known: Basis, compared: Sequence[ParityRange], result: ParityResult
                 kind=place.kind,
                 at_ms=now_ms,
             )
-            continue
-        start, proven, end = looked.get(partition, (0, 0, 0))
-        offset = before[partition].offset
-        if offset is not None and offset < result.held_from.get(partition, 0):
-            continue
-        if not (start <= offset < proven if offset is not None else end <= proven > start):
-            yield before[partition]
+
+
+def _stays(one: Difference, looked: ParityRange | None, result: ParityResult) -> bool:
+    """Whether either side holds that place, and it was not seen to be equal."""
+    if one.offset is not None and one.offset < result.held_from.get(one.partition, 0):
+        return False
+    if looked is None:
+        return True
+    proven = result.proven.get(one.partition, looked.start)
+    if one.offset is None:
+        return not looked.end <= proven > looked.start
+    return not looked.start <= one.offset < proven

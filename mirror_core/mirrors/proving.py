@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from mirror_core.decide.parity import NOTHING_COMPARED
 from mirror_core.decide.proof import FURTHER, Basis, Since, advanced, basis, noted, undoubted
@@ -16,11 +17,11 @@ from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.door import door
 from mirror_core.mirrors.meanwhile import Meanwhile
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import LostOwnership, Refused, RemoteFault
+from mirror_core.model.errors import Indeterminate, LostOwnership, Refused, RemoteFault
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult
-from mirror_core.model.proof import Proof
+from mirror_core.model.proof import Difference, Proof
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 
@@ -123,10 +124,30 @@ def compare_rest(
     return result, advanced(link.mirror.name, before, rest, result, now_ms()), before
 
 
-def with_differences(state: State, mirror: MirrorName, result: ParityResult) -> Proof:
-    """What is known of a mirror, and what a comparison that proves nothing has found to differ."""
+def with_differences(state: State, mirror: MirrorName, result: ParityResult, read: Sequence[ParityRange] = ()) -> Proof:
+    """What is known of a mirror, and what a comparison that proves nothing has found. `read`: as of `noted`."""
     ids = {p.topic: status.destination_topic_id for p, status in state.partitions.get(mirror, {}).items()}
-    return noted(state.proofs.get(mirror) or Proof(mirror=mirror, topics=()), result, ids, now_ms())
+    return noted(state.proofs.get(mirror) or Proof(mirror=mirror, topics=()), result, ids, now_ms(), read)
+
+
+def note(
+    link: Link, state: State, result: ParityResult, say: Callable[[str], None], read: Sequence[ParityRange] = ()
+) -> None:
+    """Keep that, if it is news and nobody holds the mirror. `state`: as it was read before the comparison."""
+    name = link.mirror.name
+
+    def differing(now: State) -> tuple[Difference, ...]:
+        return now.proofs[name].differs if name in now.proofs else ()
+
+    if with_differences(state, name, result, read).differs == differing(state):
+        return
+    try:
+        with door(link, Verb.PROVE, partial(_another, link)) as writer:
+            found = with_differences(writer.state, name, result, read)
+            if found.differs != differing(writer.state):
+                writer.put(found)
+    except (Indeterminate, Refused, LostOwnership, RemoteFault) as error:
+        say(f"what differs is not kept: {error}")
 
 
 def compare_and_remember(
@@ -168,14 +189,15 @@ class Memory:
 
     def keep(self, proof: Proof) -> None:
         """The state is read when nobody else can write it any more: what others have written by then is in it."""
-        with door(self.link, Verb.PROVE, self._another) as writer:
+        with door(self.link, Verb.PROVE, partial(_another, self.link)) as writer:
             now = writer.state.proofs.get(self.link.mirror.name)
             self.meanwhile = self.meanwhile.since(self.seen, now)
             self.seen = self.meanwhile.beside(proof, now)
             if now != self.seen:
                 writer.put(self.seen)
 
-    def _another(self, state: State) -> Iterator[str]:
-        mirror = state.mirrors.get(self.link.mirror.name)
-        if mirror is not None and mirror.producer_id != self.link.mirror.producer_id:
-            yield "applications have come home, or the mirror was made anew, since this comparison began: compare again"
+
+def _another(link: Link, state: State) -> Iterator[str]:
+    mirror = state.mirrors.get(link.mirror.name)
+    if mirror is not None and mirror.producer_id != link.mirror.producer_id:
+        yield "applications have come home, or the mirror was made anew, since this comparison began: compare again"

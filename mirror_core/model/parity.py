@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from mirror_core.model.names import Offset, Partition
 
@@ -36,6 +37,10 @@ class Verdict(StrEnum):
     """Something could not be compared, or nothing was there to compare."""
 
 
+ALTERED: Final = "altered"
+"""The kind of a finding of a comparison with certificates: the copy does not hold what was copied."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One difference."""
@@ -43,7 +48,7 @@ class Finding:
     partition: Partition
     offset: Offset | None
     kind: str
-    """missing, extra, reordered, key, value, headers, timestamp, log start, log end."""
+    """missing, extra, reordered, key, value, headers, timestamp, log start, log end; altered, by certificates."""
     detail: str
 
 

@@ -30,7 +30,7 @@ from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.copying import PIECE_OFFSETS, Piece
 from mirror_core.model.errors import Indeterminate, MirrorError, RemoteFault
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import Finding, ParityRange, ParityResult
+from mirror_core.model.parity import ALTERED, Finding, ParityRange, ParityResult
 from mirror_core.parity.scope import COMPARABLE
 from mirror_core.state.lease import copier
 from mirror_core.state.link import Link
@@ -169,14 +169,8 @@ def prove(
     started, began = time.time(), time.monotonic()
     config = load_config(config_path)
     config.cluster(destination)
-    ranges, rows = list[ParityRange](), list[Row]()
-    for partition, found in scope.vouched.items():
-        assert found.start is not None
-        assert found.end is not None
-        first = min([found.start, *(gap.start for gap in scope.unproved.get(partition, ()))])
-        wanted = ParityRange(partition=partition, start=first, end=found.end, stopped=True)
-        ranges.append(wanted)
-        rows.append(_end(wanted, scope.ends[partition][1]))
+    ranges = ranges_of(scope)
+    rows = [_end(wanted, scope.ends[wanted.partition][1]) for wanted in ranges]
     rows += [_hole(partition, gap) for partition, mine in scope.unproved.items() for gap in mine]
     work = [
         CertifiedTask(
@@ -205,6 +199,17 @@ def prove(
         demands=demands,
         of_table=judged.verdict,
     )
+
+
+def ranges_of(scope: Certified) -> list[ParityRange]:
+    """What certificates vouch for, and the gaps before it."""
+    ranges = list[ParityRange]()
+    for partition, found in scope.vouched.items():
+        assert found.start is not None
+        assert found.end is not None
+        first = min([found.start, *(gap.start for gap in scope.unproved.get(partition, ()))])
+        ranges.append(ParityRange(partition=partition, start=first, end=found.end, stopped=True))
+    return ranges
 
 
 def verify(task: CertifiedTask) -> tuple[Row, ...]:
@@ -279,7 +284,7 @@ def _altered(row: Row) -> Row:
         f"[{row.start}, {row.end}) is not what was copied: the log holds {row.dst_count} records, digest "
         f"{row.dst_digest}; the receipt says {row.src_count}, digest {row.src_digest}. One of the two was altered"
     )
-    finding = Finding(partition=row.partition, offset=row.start, kind="altered", detail=text)
+    finding = Finding(partition=row.partition, offset=row.start, kind=ALTERED, detail=text)
     return replace(row, findings=(finding,), differing=1)
 
 

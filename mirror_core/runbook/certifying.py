@@ -27,6 +27,7 @@ from mirror_core.model.copying import Piece
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.files import Unwritable, writing
 from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.parity import ParityResult
 from mirror_core.model.run import Evidence
 from mirror_core.parity.certified import Certified, CertifiedTask, certified, prove, unread, verifying
 from mirror_core.runbook.observe import Ask
@@ -52,9 +53,11 @@ def certify(
     output: Path,
     say: Callable[[str], None],
     *,
+    keep: Callable[[ParityResult], None],
     waits: MirrorName | None = None,
 ) -> Evidence:
     """Compare what the destination holds below its last mirrored offsets with certificates. `output`: the run's folder;
+    `keep` gets what was found to differ;
     `waits`: a mirror whose applications stand still until this run has ended, so nothing is compared.
 
     Unwritable when there is no room for the report of it.
@@ -90,6 +93,8 @@ def certify(
         raise
     except MirrorError as error:  # such as of a configuration that was changed meanwhile
         return {**vouching.unknown(str(error)), **more}
+    if result.findings:
+        keep(result)
     _note(output / FOLDER / READ, where, heads, scope)
     logs = {p: (start, max(start, ended[p])) for p, (start, _) in scope.ends.items()}
     seen = vouching.compared(

@@ -19,11 +19,12 @@ from mirror_core.decide.together import COMPLETE, in_words, together
 from mirror_core.decide.view import some
 from mirror_core.evidence import heads
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.mirrors.proving import known
+from mirror_core.mirrors.proving import known, with_differences
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import NO_OFFSETS, Offsets
+from mirror_core.model.parity import ParityResult
 from mirror_core.model.ruling import Authorizer
 from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
@@ -156,7 +157,11 @@ class LostSteps(Promotion):
         folder, run = self.services.run_dir(self.journal.run_id), self.journal.run
         chosen = self.link.config.sets.get(set_of(run.part_of))
         waits = None if chosen is None else waiting_behind(run.plan.mirror, chosen)
-        return certify(self.link, self.writer.state, self.services.receipts, folder, self.say, waits=waits)
+
+        def keep(found: ParityResult) -> None:
+            self.writer.put(with_differences(self.writer.state, self.link.mirror.name, found))
+
+        return certify(self.link, self.writer.state, self.services.receipts, folder, self.say, keep=keep, waits=waits)
 
     def final_offsets(self) -> Evidence:
         """No group may start from an offset that its partition does not have."""

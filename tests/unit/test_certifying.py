@@ -21,6 +21,7 @@ from mirror_core.model.copying import Piece
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.parity import ALTERED, ParityResult
 from mirror_core.model.receipts import Kept, ReceiptsHead
 from mirror_core.model.run import Evidence
 from mirror_core.parity import certified
@@ -54,7 +55,7 @@ class World:
     """A mirror, its certificates, and a destination that holds what they say."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-        self.folder, self.said = folder, list[str]()
+        self.folder, self.said, self.kept = folder, list[str](), list[ParityResult]()
         self.config: Any = SimpleNamespace(path=folder / "mirrorbook.yaml", cluster=lambda name: None)
         self._patch = monkeypatch
         monkeypatch.setattr(certified, "load_config", lambda path: self.config)
@@ -70,7 +71,9 @@ class World:
         west = SimpleNamespace(name="west")
         link: Any = SimpleNamespace(mirror=SimpleNamespace(name=NAME), destination=west, config=self.config)
         opened: Any = lambda where: SimpleNamespace(where=where)  # noqa: E731
-        return certifying.certify(link, state, opened, self.folder / "run", self.said.append)
+        return certifying.certify(
+            link, state, opened, self.folder / "run", self.said.append, keep=lambda found: self.kept.append(found)
+        )
 
 
 @pytest.fixture
@@ -82,6 +85,18 @@ def test_all_is_proved_where_certificates_reach_the_last_mirrored_offset(world: 
     seen = world.certify(whole(10), {ONE: 10})
     assert (seen[VERDICT], seen[PROVED], seen[LEFT]) == ("passed", "10 of 10 offsets", "none")
     assert vouching.AGAIN not in seen
+
+
+def test_what_was_altered_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run goes on and ends; the difference is to be known afterwards, too."""
+
+    def altered(task: CertifiedTask) -> Iterator[Row]:
+        for row in equal(task):
+            yield certified._altered(row)
+
+    monkeypatch.setattr(certifying, "InTime", lambda deadline: InTime(deadline, altered))
+    world.certify(whole(10), {ONE: 10})
+    assert [[(f.partition, f.offset, f.kind) for f in found.findings] for found in world.kept] == [[(ONE, 0, ALTERED)]]
 
 
 def test_a_partition_that_is_gone_from_the_destination_is_not_proved(world: World) -> None:

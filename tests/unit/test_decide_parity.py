@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.decide.parity import (
+    FINDINGS_KEPT,
     NOTHING_COMPARED,
     NOTHING_HELD,
     Ends,
@@ -22,10 +23,12 @@ from mirror_core.decide.parity import (
     share,
     trimmed,
 )
-from mirror_core.model.names import Offset, Partition
+from mirror_core.decide.parity_rows import fewer
+from mirror_core.decide.proof import Basis, advanced
+from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
 
-P = Partition("orders", 0)
+P, OTHER = Partition("orders", 0), Partition("other", 0)
 SIZE = 10
 
 
@@ -231,3 +234,18 @@ def test_rounds_cover_every_offset_once_a_chunk_a_task_and_each_partition_from_i
         for piece in sorted((p for mine in shares for p in mine), key=lambda p: p.start):
             assert reached[piece.partition] == piece.start, "a round shows a beginning, or what comes behind one"
             reached[piece.partition] = piece.end
+
+
+def test_many_differences_in_one_partition_hide_no_other_one() -> None:
+    ranges = [wanted(0, 40), replace(wanted(0, 10), partition=OTHER)]
+    rows = [one for asked in ranges for one in equal_rows(asked)]
+    many = tuple(difference(n % 40) for n in range(FINDINGS_KEPT + 7))
+    [bad] = [n for n, one in enumerate(rows) if one.partition == P and one.chunk == 0]
+    rows[bad] = replace(rows[bad], level=3, findings=many, differing=len(many))
+    late = tuple(Finding(partition=OTHER, offset=Offset(n), kind="value", detail="") for n in (4, 7))
+    rows[-1] = replace(rows[-1], level=3, findings=late, differing=2)
+    result = judge(ranges, fill_gaps(ranges, rows, 3), 3)
+    assert len(result.findings) == FINDINGS_KEPT + 1
+    proof = advanced(MirrorName("m"), Basis({}, {P: 1, OTHER: 1}, {P.topic: "1", OTHER.topic: "2"}), ranges, result, 5)
+    assert [(one.partition, one.offset) for one in proof.differs] == [(P, 0), (OTHER, 4)]
+    assert judge(ranges, fewer(rows), 3).findings == result.findings
