@@ -30,16 +30,14 @@ from mirror_core.runbook.drained import keep_deletions, say_until, telling_round
 from mirror_core.runbook.insisting import insisting
 from mirror_core.runbook.last_look import Look, look_again
 from mirror_core.runbook.leaderless import in_evidence, not_compared, outwait_tasks, standing_at, take_back
-from mirror_core.runbook.promotion import Promotion, counted, owner
+from mirror_core.runbook.promotion import Promotion, counted
 from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_in_doubt, shut_again, uncontradicted
 from mirror_core.runbook.rest import MANY, ROUNDS, SHRINKS, Rest, refuse_above, rest_of
 from mirror_core.runbook.services import ParityCheck
 from mirror_core.runbook.shutting import ByCommand
 from mirror_core.runbook.unfencing import FILE, LiftFile
 from mirror_core.state.journal import checkpoint
-from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Forget, Record
-from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.closings import Shut, has_shut
 from mirror_core.sync.cycle import sync
 from mirror_core.sync.fence import EVERY_ID, denials_of, raise_fence
@@ -209,11 +207,8 @@ class Steps(Promotion):
         return insisting(self, "drain", self._drain)
 
     def _drain(self) -> Evidence:
-        with StateWriter(self.link.destination, data_id(self.link.mirror.name)) as data:
-            # Its tasks may outlive it until the time that its lease says.
-            lease = next_lease(data.state, self.link.mirror.name, owner(self.journal.run_id))
-            self.writer.put(lease)  # only who conducts the run can: who slept until now changes nothing
-            data.put(lease)
+        # Its tasks may outlive it until the time that its lease says.
+        with self.leased("drain") as (data, lease):
             # Until now the data plane went on, for as long as the proof took: what it found out is read before anything
             # is decided by it, or written over it. From here on nobody else writes about partitions.
             self.writer.refresh()

@@ -32,15 +32,13 @@ from mirror_core.runbook.certifying import certify
 from mirror_core.runbook.checkpoints import ComparedBefore, LeftBehind, Resumes, Settled, Unreplicated, left_by
 from mirror_core.runbook.insisting import insisting
 from mirror_core.runbook.last_look import Look, look_again
-from mirror_core.runbook.promotion import Promotion, counted, owner
+from mirror_core.runbook.promotion import Promotion, counted
 from mirror_core.runbook.raised_again import paid, paid_again, refuse_if_lifted, refuse_what_it_took
 from mirror_core.runbook.settling import SETTLE_S, come_to_rest
 from mirror_core.runbook.unfencing import LiftFile
 from mirror_core.state.journal import checkpoint
-from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Forget, Record
 from mirror_core.state.turning import Returned, turned
-from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.fence import denials_of, intended
 from mirror_core.sync.group_commits import stop_commits
 from mirror_core.sync.groups import clamp_groups, resumes
@@ -69,10 +67,7 @@ class LostSteps(Promotion):
 
     def _settle(self) -> Evidence:
         started = now_ms()
-        with StateWriter(self.link.destination, data_id(self.link.mirror.name)) as data:
-            lease = next_lease(data.state, self.link.mirror.name, owner(self.journal.run_id))
-            self.writer.put(lease)  # only who conducts the run can: who slept until now changes nothing
-            data.put(lease)
+        with self.leased("settle") as (_, lease):
             self.writer.refresh()
         with ClusterClient(self.link.destination) as destination:
             silenced = silence_copiers(self.link, self.writer, destination, self.scope.names)

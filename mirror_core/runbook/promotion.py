@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -21,7 +22,7 @@ from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.errors import Indeterminate, MirrorError, Refused, Unreachable
 from mirror_core.model.limits import LIMITS
-from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
+from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionStatus
 from mirror_core.model.mirror import PartitionState as State
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Evidence, Mode, RunKind
@@ -32,9 +33,11 @@ from mirror_core.runbook.checkpoints import LeftBehind, all_left, left_by
 from mirror_core.runbook.last_look import EVIDENCE, Look
 from mirror_core.runbook.observe import observe
 from mirror_core.runbook.switch import switch
+from mirror_core.state.lease import taken_for_run
 from mirror_core.state.records import PartitionRecord, Record
 from mirror_core.state.table import Event, after
 from mirror_core.state.turning import LastLook, turned
+from mirror_core.state.writer import StateWriter
 from mirror_core.sync.access import apply_promotion
 from mirror_core.sync.closing_commands import closable
 from mirror_core.sync.closings import Opened
@@ -53,6 +56,13 @@ class Promotion(Acts):
     def scope(self) -> Scope:
         """What this run moves, as it was fixed when it began."""
         return left_by(self.journal, "begin", Scope)
+
+    def leased(self, step: str) -> AbstractContextManager[tuple[StateWriter, Lease]]:
+        """The data plane's lease for a step that has begun, and its writer until the end of the block."""
+        begun = self.journal.record(step)
+        assert begun is not None
+        run = owner(self.journal.run_id)
+        return taken_for_run(self.link.destination, self.link.mirror.name, run, self.writer, begun)
 
     @property
     @abstractmethod

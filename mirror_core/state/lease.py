@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.clock import FRESH_S, now_ms
@@ -70,6 +70,29 @@ def next_lease(state: State, mirror: MirrorName, owner: str) -> Lease:
         beat_ms=now,
         writers_until_ms=max(now, old.writers_until_ms if old else 0),
     )
+
+
+class Control(Protocol):
+    """Writes by a mirror's control id: LostOwnership when another process has taken it."""
+
+    def put(self, *records: Record | Forget) -> None: ...
+
+
+@contextmanager
+def taken_for_run(
+    cluster: ClusterConfig, mirror: MirrorName, owner: str, control: Control, begun: Record
+) -> Iterator[tuple[StateWriter, Lease]]:
+    """The lease for a run that ends the data plane, and the data id's writer until the end of the block.
+
+    `control` writes for the run, and `begun` it has written before. Only who conducts the run can write that again: who
+    slept until now neither ends the data writer of the one at work nor takes the lease from it.
+    """
+    control.put(begun)
+    with StateWriter(cluster, data_id(mirror)) as data:
+        lease = next_lease(data.state, mirror, owner)
+        control.put(lease)  # it may have slept since
+        data.put(lease)
+        yield data, lease
 
 
 class HeldLease:

@@ -35,6 +35,7 @@ from mirror_core.runbook.failover import Failover, drained_behind_fence
 from mirror_core.runbook.failover_steps import Steps
 from mirror_core.runbook.promotion import Promotion
 from mirror_core.runbook.rest import Rest
+from mirror_core.state import lease as leases
 from mirror_core.state.journal import Journal
 from mirror_core.state.records import State
 from mirror_core.sync import fence
@@ -259,8 +260,8 @@ def test_a_task_of_before_is_outwaited_before_its_place_is_recorded(
     now = now_ms()
     lease = Lease(mirror=LINK.mirror.name, owner="run", generation=2, beat_ms=now, writers_until_ms=now + 20_000)
     writer = SimpleNamespace(state=State(), put=lambda *records: None)
-    monkeypatch.setattr(failover_steps, "StateWriter", lambda *a: nullcontext(writer))
-    monkeypatch.setattr(failover_steps, "next_lease", lambda *a: lease)
+    monkeypatch.setattr(leases, "StateWriter", lambda *a: nullcontext(writer))
+    monkeypatch.setattr(leases, "next_lease", lambda *a: lease)
     monkeypatch.setattr(failover_steps, "list_offsets", lambda client, wanted, point: dict.fromkeys(wanted, Offset(9)))
     monkeypatch.setattr(failover_steps, "telling_rounds", lambda *a: None)
     monkeypatch.setattr(failover_steps, "stop_commits", lambda *a: 0)
