@@ -64,18 +64,16 @@ class Unreachable(RemoteFault):
     retryable = True
 
 
-class SignInFailed(Unreachable):
-    """One broker's certificate is not trusted, or it refuses the login. As a rule its own trouble: certificates and
-    passwords are renewed broker by broker. When every broker says so, it is a BadRequest."""
-
-    retryable = False
-
-
 class NotLetIn(Unreachable):
     """It is there, and does not talk with us: our certificate is not taken, or TLS is expected. A broker that
     is restarted may end a connection in the same way."""
 
     retryable = False
+
+
+class SignInFailed(NotLetIn):
+    """One broker's certificate is not trusted, or it refuses the login. As a rule its own trouble: certificates and
+    passwords are renewed broker by broker. When every broker says so, it is a BadRequest."""
 
 
 class Unwritten(Unreachable):

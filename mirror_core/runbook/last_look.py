@@ -13,7 +13,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.model.acl import Acl
 from mirror_core.model.clock import Moment
-from mirror_core.model.errors import MirrorError, NotLetIn, SignInFailed, Unreachable
+from mirror_core.model.errors import MirrorError, NotLetIn, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.link import Link
@@ -38,7 +38,7 @@ def look_again(link: Link, denials: Iterable[Acl], partitions: Collection[Partit
             if found != link.mirror.source_id:
                 return Look(elsewhere=found, began=began)
             return replace(_look(source, wanted, partitions), began=began)
-    except (SignInFailed, NotLetIn) as error:  # it is there, and lets us not in
+    except NotLetIn as error:  # it is there, and lets us not in
         return Look(unsaid=(str(error),), began=began)
     except Unreachable as error:
         return Look(silent=str(error), began=began)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.model.errors import MirrorError, NotLetIn, Refused, SignInFailed, Unreachable
+from mirror_core.model.errors import MirrorError, NotLetIn, Refused, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.state.link import Link
 
@@ -32,7 +32,7 @@ def source_is_there(link: Link) -> bool:
     try:
         return _answers(link)
     except Unreachable as error:
-        return isinstance(error, (SignInFailed, NotLetIn))
+        return isinstance(error, NotLetIn)
     except MirrorError:
         return True
 
