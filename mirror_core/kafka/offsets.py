@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -21,7 +21,9 @@ from mirror_core.kafka.client import ClusterClient, TopicView, by_leader
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.transient import MISLED, TRANSIENT
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
+
+_AGAIN_S: Final = 0.1
 
 
 class Point(Enum):
@@ -166,6 +168,26 @@ def known_offsets(
     """Those that are known now: a partition may have no leader, a broker may not answer, and a new leader does not know
     its high watermark while too few replicas are in sync (KIP-207)."""
     return dict(led_offsets(client, partitions, point, within_s=within_s, led=led).offsets)
+
+
+def untold(cluster: ClusterName, partition: Partition, led: Led) -> str:
+    """Why an offset of a partition is not among these."""
+    return f"cluster {cluster}: " + ("nobody leads it" if partition in led.leaderless else "its leader does not answer")
+
+
+def points_of(client: ClusterClient, partitions: Collection[Partition], points: Sequence[Point]) -> list[Led]:
+    """Offsets of these partitions, one point after the other. What has no leader at the moment, as in an election, is
+    asked for again within the client's limit, for all points together; then it stays unknown, and hides no other."""
+    deadline, found = time.monotonic() + client.timeout_s, list[Led]()
+    for point in points:
+        while True:
+            rest_s = max(0.0, deadline - time.monotonic())
+            led = led_offsets(client, partitions, point, within_s=rest_s)
+            if len(led.offsets) == len(partitions) or time.monotonic() >= deadline:
+                break
+            time.sleep(min(rest_s, _AGAIN_S))
+        found.append(led)
+    return found
 
 
 def offsets_of(answer: ListOffsetsResponse) -> dict[Partition, Offset]:

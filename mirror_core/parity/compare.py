@@ -21,14 +21,13 @@ from mirror_core.decide.topics import cleans
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
 from mirror_core.kafka.existing import existing
-from mirror_core.kafka.offsets import Point
+from mirror_core.kafka.offsets import Point, points_of, untold
 from mirror_core.kafka.reader import AHEAD, LogReader, Trimmed
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange
 from mirror_core.parity.differences import KEPT_PER_CHUNK, Alone, Lone, compare_records, key_digest
-from mirror_core.parity.scope import points_of, untold
 from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, is_dense
 from mirror_core.wire.records import Record
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Led, Point, led_offsets
+from mirror_core.kafka.offsets import Point, points_of, untold
 from mirror_core.model.errors import Indeterminate, RemoteFault
 from mirror_core.model.mirror import PartitionState
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
@@ -25,8 +24,6 @@ COMPARABLE: Final = frozenset(
         PartitionState.STOPPED,
     }
 )
-
-AGAIN_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +63,3 @@ def scope(link: Link, state: State) -> Scope:
         start = Offset(min(starts.offsets[partition], end))
         ranges.append(ParityRange(partition=partition, start=start, end=end, stopped=lmo is not None))
     return Scope(tuple(ranges), left_out)
-
-
-def untold(cluster: ClusterName, partition: Partition, led: Led) -> str:
-    """Why an offset of a partition is not among these."""
-    return f"cluster {cluster}: " + ("nobody leads it" if partition in led.leaderless else "its leader does not answer")
-
-
-def points_of(client: ClusterClient, partitions: Collection[Partition], points: Sequence[Point]) -> list[Led]:
-    """Offsets of these partitions, one point after the other. What has no leader at the moment, as in an election, is
-    asked for again within the client's limit, for all points together; then it stays unknown, and hides no other."""
-    deadline, found = time.monotonic() + client.timeout_s, list[Led]()
-    for point in points:
-        while True:
-            rest_s = max(0.0, deadline - time.monotonic())
-            led = led_offsets(client, partitions, point, within_s=rest_s)
-            if len(led.offsets) == len(partitions) or time.monotonic() >= deadline:
-                break
-            time.sleep(min(rest_s, AGAIN_S))
-        found.append(led)
-    return found

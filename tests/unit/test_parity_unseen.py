@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.decide.parity import RECORDS, Ends, fill_gaps, judge
-from mirror_core.kafka.offsets import Led, Point
+from mirror_core.kafka import offsets
+from mirror_core.kafka.offsets import Led, Point, points_of, untold
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange, Verdict
-from mirror_core.parity import check, scope
+from mirror_core.parity import check
 from mirror_core.parity.compare import BothEnds, Cleaned
-from mirror_core.parity.scope import points_of, untold
 
 WELL, LONE, LATE = Partition("a", 0), Partition("a", 1), Partition("a", 2)
 NOTHING_CLEANED = Cleaned(frozenset(), frozenset())
@@ -63,8 +63,8 @@ def test_a_leader_that_is_elected_meanwhile_is_waited_for(
     def sleep(seconds: float) -> None:
         clock.now += seconds
 
-    monkeypatch.setattr(scope, "led_offsets", led_offsets)
-    monkeypatch.setattr(scope, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    monkeypatch.setattr(offsets, "led_offsets", led_offsets)
+    monkeypatch.setattr(offsets, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
     (found,) = points_of(cast("Any", SimpleNamespace(timeout_s=5.0)), [WELL, LONE], [Point.LOG_END])
     assert found.offsets[WELL] == 1
     assert (LONE in found.offsets) is elected
