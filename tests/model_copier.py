@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from mirror_core.copy.align import unsettled
+from mirror_core.copy.asking import unsettled
 from mirror_core.copy.errors import answered
 from mirror_core.copy.gap_case import GapCase
 from mirror_core.copy.gap_round import GapRound, Look, Reply, Write

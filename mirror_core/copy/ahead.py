@@ -3,13 +3,13 @@ brokers never answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from functools import partial
 from typing import Final
 
-from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.config import Principal
 from mirror_core.kafka.connection import Connection, answering
 from mirror_core.model.errors import RemoteFault, Unreachable
@@ -25,14 +25,19 @@ class Ahead:
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="connect")
+        self._brokers: Mapping[int, tuple[str, int]] = {}
         self._opening: dict[int, Future[Connection]] = {}
         self._failed: dict[int, str] = {}
         """Why the last attempt failed: it is the reason while the next one is under way."""
 
+    def learn(self, cluster: ClusterView) -> None:
+        """Where brokers are from now on."""
+        self._brokers = cluster.brokers
+
     def begin(self, brokers: Iterable[int]) -> None:
         """Those that lead something, and are not opened yet. Unreachable when nobody says where they are."""
         for broker in sorted(set(brokers) - self._opening.keys()):
-            address = self._client.address(broker)
+            address = self._address(broker)
             self._opening[broker] = self._pool.submit(copy_context().run, self._open, address)
 
     def begin_some(self, brokers: Iterable[int]) -> dict[int, str]:
@@ -69,12 +74,19 @@ class Ahead:
     def later(self, broker: int) -> Callable[[], Connection]:
         """How to open one more, in a thread: it takes as long as the broker lets it. Unreachable when nobody says where
         that one is."""
-        return partial(self._open, self._client.address(broker))
+        return partial(self._open, self._address(broker))
 
-    def connect(self, client: ClusterClient, broker: int) -> Connection:
+    def connect(self, broker: int) -> Connection:
         """The one that was begun, once; or a new one."""
         begun = self._opening.pop(broker, None)
-        return self._open(client.address(broker)) if begun is None else begun.result()
+        return self._open(self._address(broker)) if begun is None else begun.result()
+
+    def _address(self, broker: int) -> tuple[str, int]:
+        """Nobody is asked here: who tells who leads something says where the brokers are."""
+        try:
+            return self._brokers[broker]
+        except KeyError:
+            raise Unreachable(f"cluster {self._client.name}: broker {broker} is not in the cluster now") from None
 
     def _open(self, address: tuple[str, int]) -> Connection:
         return answering(Connection(self._client.config, Principal.DATA, *address, timeout_s=ANSWER_TIMEOUT_S))

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
 from typing import Final, NamedTuple
 
+from mirror_core.copy.asking import Asking, Expected, Logs, Views
 from mirror_core.copy.beside import Beside
-from mirror_core.copy.endings import ending_as_sent
 from mirror_core.copy.looks import AT_ONCE, Case, Looks, Told, unreadable
 from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.routing import route
 from mirror_core.copy.states import State
 from mirror_core.copy.verdict import Resumes, take_in
-from mirror_core.copy.words import Side, denied
 from mirror_core.decide.assign import in_turn
-from mirror_core.decide.position import ANYWHERE, Ours, Seen
-from mirror_core.kafka.client import ClusterClient, ClusterView, Leader
-from mirror_core.kafka.epochs import epoch_ends
-from mirror_core.kafka.looking import LogLook, ends_of, look
-from mirror_core.kafka.offsets import Point, ProducerView
-from mirror_core.kafka.placing import known_ids
-from mirror_core.model.errors import MissingPermission, RemoteFault
-from mirror_core.model.mirror import FailureKind
-from mirror_core.model.names import ClusterName, Partition
-from mirror_core.wire.batch import SEQUENCE_MASK
+from mirror_core.kafka.client import ClusterClient, ClusterView, by_leader
+from mirror_core.model.errors import RemoteFault
+from mirror_core.model.names import Partition
 
-_NO_ID: Final = "0" * 32
-_SETTLE_TRIES: Final = 10
-_SETTLE_WAIT_S: Final = 0.02
+_ROUNDS: Final = 4
+"""At a time."""
+_LONG_S: Final = 0.5
+"""After so long another round may begin beside one."""
+_AGAIN_S: Final = 0.1
+"""From the beginning of one round to that of the next."""
+_PAUSE_S: Final = 0.05
+_MOST_PAUSE_S: Final = 2.0
+"""After a round to which a cluster has not answered: at first, and after many."""
 _BRIEF_S: Final = 0.5
 _KEPT_S: Final = 10.0
 """For so long a verdict, which may have taken minutes, waits for connections to the leaders, and for the driver."""
@@ -41,28 +43,67 @@ class _Kept(NamedTuple):
     """Monotonic time."""
 
 
+class _Round:
+    """Partitions whose places are looked for together, and the question that is being asked about them."""
+
+    def __init__(self, wanted: Mapping[Partition, PartitionReplicator], asking: Asking, begun: Future[Views]) -> None:
+        self.wanted = wanted
+        self.asking = asking
+        self.question: Future[Views] | Future[Logs] = begun
+        self.began = time.monotonic()
+
+    @property
+    def lost(self) -> list[PartitionReplicator]:
+        """Those that are still to be aligned: a Fetch's answer may have failed one meanwhile."""
+        return [one for one in self.wanted.values() if one.state is State.LOST]
+
+    def goes_on(self, wanted: Iterable[PartitionReplicator], question: Future[Logs]) -> None:
+        """With the next question, about these alone."""
+        self.over()
+        self.wanted, self.question = {one.partition: one for one in wanted}, question
+        self.begins()
+
+    def begins(self) -> None:
+        for one in self.wanted.values():
+            one.sought(beside=True)
+
+    def over(self) -> None:
+        for one in self.wanted.values():
+            one.sought(beside=False)
+
+
 class Aligner:
-    """Finds the place of partitions that have lost theirs. Control requests only, nothing of theirs in flight."""
+    """Finds the place of partitions that have lost theirs. Control requests only, nothing of theirs in flight.
+
+    All questions are asked beside the task's loop. A round of them that takes long, since a broker hangs, leaves its
+    turn to another one.
+    """
 
     def __init__(
         self,
         source: ClusterClient,
         destination: ClusterClient,
         producer_id: int,
+        learn: Callable[[ClusterView, ClusterView], None],
         connected: Callable[[list[PartitionReplicator]], list[PartitionReplicator]],
         beside: Beside,
         epoch: int = 0,
     ) -> None:
-        """`connected`: those whose leaders answer, of both sides; the others know why they wait. `epoch`: whose turn it
-        is to be looked at first."""
+        """`source` and `destination` are not asked themselves. `learn`: told where the brokers of both sides are.
+        `connected`: those whose leaders answer, of both sides; the others know why they wait. `epoch`: whose turn it is
+        to be looked at first."""
         self.source = source
         self.destination = destination
         self.producer_id = producer_id
+        self._learn = learn
         self._connected = connected
-        self._ids: dict[tuple[ClusterName, str], frozenset[str]] = {}
-        """Of topics that one broker has called gone, as all brokers know them; for one round."""
-        self._proved: dict[Partition, int] = {}
-        """Up to where both sides were compared, if the leader of that time leads the destination; for one round."""
+        self._beside = beside
+        self._rounds: list[_Round] = []
+        self._idle: list[Asking] = []
+        self._failed = 0
+        """Rounds in a row to which a cluster has not answered."""
+        self._begin_at = 0.0
+        """Monotonic time before which no round begins."""
         self._looks = Looks(source, destination, producer_id, beside)
         self._kept: dict[PartitionReplicator, _Kept] = {}
         """What looks have told of those that cannot go on at this moment."""
@@ -70,33 +111,109 @@ class Aligner:
         """Monotonic time before which those are not asked for again."""
         self._shift = epoch * _TURN
 
+    @property
+    def may_begin(self) -> bool:
+        """Whether `align` is to be called."""
+        now = time.monotonic()
+        if now < self._begin_at or len(self._rounds) >= _ROUNDS:
+            return False
+        return all(now - one.began >= _LONG_S for one in self._rounds)
+
     def align(self, replicators: Iterable[PartitionReplicator]) -> None:
-        """Each ends READY, DONE or FAILED, or stays LOST when its leader is away at the moment, or while its logs are
-        looked into."""
-        self._ids.clear()
-        self._proved.clear()
-        wanted = {replicator.partition: replicator for replicator in replicators}
-        topics = {partition.topic for partition in wanted}
-        source_view, destination_view = self.source.metadata(topics), self.destination.metadata(topics)
-        routed = [one for one in wanted.values() if self._route(one, source_view, destination_view)]
-        wanted = {replicator.partition: replicator for replicator in self._connected(routed)}
-        if not wanted:
+        """Begin to look for the places of these. Each ends READY, DONE or FAILED, or stays LOST when its leader is away
+        at the moment, or while its logs are looked into."""
+        self._begin_at = time.monotonic() + _AGAIN_S
+        wanted = {one.partition: one for one in replicators}
+        expected = [
+            Expected(one.partition, one.assigned.source_topic_id, one.assigned.destination_topic_id)
+            for one in wanted.values()
+        ]
+        asking = self._idle.pop() if self._idle else self._asking()
+        begun = _Round(wanted, asking, self._beside.begin(partial(asking.views, expected)))
+        begun.begins()
+        self._rounds.append(begun)
+
+    def leaders(self, partitions: Collection[Partition]) -> tuple[set[int], set[int]]:
+        """Brokers that lead some of these, on the source and on the destination; asked before anything else is, and
+        waited for. RemoteFault when nobody of a cluster says so."""
+        asking = self._asking()
+        self._idle.append(asking)
+        views = asking.views([Expected(partition, None, None) for partition in partitions])
+        self._learn(views.source.cluster, views.destination.cluster)
+        return _leading(partitions, views.source.cluster), _leading(partitions, views.destination.cluster)
+
+    def _asking(self) -> Asking:
+        source, destination = (
+            ClusterClient(client.config, client.principal, timeout_s=client.timeout_s)
+            for client in (self.source, self.destination)
+        )
+        return Asking(source, destination, self.producer_id)
+
+    def _go_on(self, now: float) -> None:
+        """Take in what has been answered."""
+        for one in [one for one in self._rounds if one.question.done()]:
+            self._rounds.remove(one)
+            try:
+                found = one.question.result()
+            except RemoteFault as error:
+                self._unanswered(one, str(error), now)
+                continue
+            self._failed = 0
+            if isinstance(found, Views):
+                self._ask_logs(one, found)
+            else:
+                self._begin_looks(one, found)
+
+    def _unanswered(self, one: _Round, why: str, now: float) -> None:
+        # Not all tasks at the same moment: a cluster that comes back would meet all of them at once.
+        pause_s = min(_PAUSE_S * 2.0**self._failed, _MOST_PAUSE_S) * random.uniform(0.5, 1.5)
+        self._failed, self._begin_at = min(self._failed + 1, 10), now + pause_s
+        self._end(one)
+        for replicator in one.lost:
+            replicator.lose(why)
+
+    def _ask_logs(self, one: _Round, views: Views) -> None:
+        self._learn(views.source.cluster, views.destination.cluster)
+        routed = {r: asked for r in one.lost if (asked := route(r, views, one.asking)) is not None}
+        if not (wanted := self._connected(list(routed))):
+            self._end(one)
             return
-        agreed = self._agreed(wanted)
-        asked = time.monotonic()
-        settled = self._settled(wanted)
+        mine = [routed[replicator] for replicator in wanted]
+        one.goes_on(wanted, self._beside.begin(partial(one.asking.logs, mine)))
+        self._rounds.append(one)
+
+    def _begin_looks(self, one: _Round, logs: Logs) -> None:
+        self._end(one)
+        for replicator in one.lost:
+            if (unsure := logs.unsure.get(replicator.partition)) is None:
+                continue
+            if isinstance(unsure.why, RemoteFault):
+                unreadable(replicator, unsure.why, unsure.misled)
+            else:
+                replicator.lose(unsure.why, unsure.misled)
+        # Links may have been lost meanwhile.
+        known = {r.partition: r for r in self._connected([r for r in one.lost if r.partition in logs.seen])}
         # Where there is most to copy, first: those for whom the time is not enough are looked at in the next round.
-        behind = sorted(settled, key=lambda p: settled[p].log_end - settled[p].source_end)
-        chosen = in_turn(behind, self._shift)
-        self._take(self._looks.begin([Case(wanted[p], settled[p], agreed.get(p), asked) for p in chosen]))
+        behind = sorted(known, key=lambda p: logs.seen[p].log_end - logs.seen[p].source_end)
+        cases = [Case(known[p], logs.seen[p], logs.agreed.get(p), logs.asked) for p in in_turn(behind, self._shift)]
+        self._take(self._looks.begin(cases))
+
+    def _end(self, one: _Round) -> None:
+        one.over()
+        if len(self._idle) < _ROUNDS:
+            self._idle.append(one.asking)
+        else:
+            one.asking.close()
 
     @property
     def at_work(self) -> bool:
-        return self._looks.at_work
+        return self._looks.at_work or bool(self._rounds)
 
     def take_in(self) -> None:
-        """What looks into logs have told. Who has failed meanwhile stays so; who has lost its leaders is to wait."""
+        """What leaders have said, and looks into logs. Who has failed meanwhile stays so; who has lost its leaders
+        waits."""
         now = time.monotonic()
+        self._go_on(now)
         for one, found in self._told():
             if isinstance(found, Resumes):
                 self._kept[one], self._connect_at = _Kept(found, now + _KEPT_S), now
@@ -146,173 +263,16 @@ class Aligner:
                 take_in(replicator, found, self.source.name)
 
     def close(self) -> None:
+        """What is being asked is not waited for."""
         self._looks.close()
         self._released()
-
-    def _route(self, replicator: PartitionReplicator, source: ClusterView, destination: ClusterView) -> bool:
-        """Find both leaders; False when it cannot be aligned now."""
-        partition, assigned = replicator.partition, replicator.assigned
-        for view, client, expected in (
-            (source, self.source, assigned.source_topic_id),
-            (destination, self.destination, assigned.destination_topic_id),
-        ):
-            cluster, topic = client.name, view.topics.get(partition.topic)
-            if partition.topic in view.denied:
-                replicator.fail(denied(Side.of(client), partition, "DESCRIBE"), None, FailureKind.DENIED)
-                return False
-            gone = topic is None or topic.id != expected or partition.index not in topic.partitions
-            if gone and self._disputed(client, partition.topic, expected, None if topic is None else topic.id):
-                replicator.lose(f"cluster {cluster}: its brokers do not all say the same of topic {partition.topic}")
-                return False
-            if topic is None or partition.index not in topic.partitions:
-                kind = FailureKind.GONE if client is self.source else FailureKind.REPLACED
-                replicator.fail(
-                    f"cluster {cluster}: {partition} does not exist (any more); was the topic deleted?", None, kind
-                )
-                return False
-            if topic.id != expected:
-                replicator.fail(
-                    f"cluster {cluster}, topic {partition.topic}: it was deleted and created anew under the same name "
-                    f"(topic id {topic.id}, was {expected})",
-                    None,
-                    FailureKind.RECREATED if client is self.source else FailureKind.REPLACED,
-                )
-                return False
-        from_leader = source.topics[partition.topic].partitions[partition.index]
-        to_leader = destination.topics[partition.topic].partitions[partition.index]
-        self._doubt_who_told(replicator, from_leader, to_leader)
-        if assigned.proved_end is not None and assigned.proved_epoch == to_leader.epoch:
-            self._proved[partition] = assigned.proved_end
-        replicator.route(from_leader.broker, from_leader.epoch, to_leader.broker)
-        away = [
-            client.name
-            for broker, client in ((from_leader.broker, self.source), (to_leader.broker, self.destination))
-            if broker < 0
-        ]
-        if away:
-            replicator.lose(f"cluster {away[0]}: no leader for {partition}: bring the brokers of its replicas back")
-        return not away
-
-    def _doubt_who_told(self, replicator: PartitionReplicator, source: Leader, destination: Leader) -> None:
-        """Where the leader that is told has turned out to be none before, or has led before the one that we know, the
-        broker that tells it may be behind. It tells the truth of a partition without a leader."""
-        misled = replicator.misled if replicator.losses > 1 else None
-        known = replicator.source_broker, replicator.source_epoch
-        if source.epoch < replicator.source_epoch or (
-            misled == self.source.name and known == (source.broker, source.epoch)
-        ):
-            self.source.ask_another()
-        if misled == self.destination.name and replicator.destination_broker == destination.broker:
-            self.destination.ask_another()
-
-    def _disputed(self, client: ClusterClient, topic: str, expected: str, found: str | None) -> bool:
-        """Whether some broker still knows the topic that another one says is gone: either may be behind. So is who does
-        not know a partition of it: nothing takes partitions away from a topic, as long as it has the same id."""
-        if found == expected:
-            return expected != _NO_ID
-        if (client.name, topic) not in self._ids:
-            self._ids[client.name, topic] = known_ids(client, [topic])[topic]
-        return expected in self._ids[client.name, topic]
-
-    def _agreed(self, wanted: dict[Partition, PartitionReplicator]) -> dict[Partition, int]:
-        """Up to where both sides agreed last, of partitions whose leader on the source has changed since (KIP-101):
-        where the epoch that we know has ended in the new leader's log. ANYWHERE where it doesn't know that epoch: a
-        cluster that was restored from a backup begins again with older ones.
-        """
-        changed = {p: r.vouched_epoch for p, r in wanted.items() if r.vouched_epoch != r.source_epoch}
-        past = {p: epoch for p, epoch in changed.items() if epoch is not None and epoch < wanted[p].source_epoch}
-        ends = epoch_ends(self.source, past, _led(past, lambda p: wanted[p].source_broker))
-        for partition, error in ends.unknown.items():
-            unreadable(wanted.pop(partition), error, self.source.name)
-        return {p: ends.offsets.get(p, ANYWHERE) for p in changed if p in wanted}
-
-    def _settled(self, replicators: Mapping[Partition, PartitionReplicator]) -> dict[Partition, Seen]:
-        """Both logs at a moment when nobody appends (`unsettled`).
-
-        A predecessor's last requests may still be on their way into the log (they cannot do harm, see decide.position).
-        Partitions that come to no rest stay LOST, and hold up no others.
-        """
-        found: dict[Partition, LogLook] = {}
-        waiting, why, growing = list(replicators), dict[Partition, str](), set[Partition]()
-        for _ in range(_SETTLE_TRIES):
-            seen = look(self.destination, _led(waiting, lambda p: replicators[p].destination_broker))
-            for p, error in seen.unknown.items():
-                why[p] = str(error)
-                if isinstance(error, MissingPermission):
-                    unreadable(replicators[p], error)
-            waiting = [p for p in waiting if p in seen.logs]
-            for p in waiting:
-                log = seen.logs[p]
-                why[p] = unsettled(self.destination.name, p, log.before, log.after, log.replicated)
-                if not why[p]:
-                    found[p] = log
-                elif log.before != log.after:
-                    growing.add(p)
-            waiting = [p for p in waiting if p not in found]
-            if not waiting:
-                break
-            time.sleep(_SETTLE_WAIT_S)
-        # The source's end is read last: it only grows, so a position beyond it was never there.
-        led = _led(found, lambda p: replicators[p].source_broker)
-        ends = ends_of(self.source, led, Point.START, Point.LOG_END)
-        for p, one in replicators.items():
-            if p not in ends and one.state is State.LOST:
-                # A leader that its replicas do not follow may be one by its own word only.
-                misled = self.source.name if p in found else None if p in growing else self.destination.name
-                one.lose(why.get(p) or f"{p}: a leader does not say now where its log begins and ends", misled)
-        as_sent = self._ending_as_sent(replicators, {p: found[p] for p in ends})
-        return {
-            p: Seen(
-                log_start=found[p].start,
-                log_end=found[p].after,
-                ours=self._ours(found[p].producers),
-                source_start=start,
-                source_end=end,
-                ends_as_sent=p in as_sent,
-                proved_end=self._proved.get(p),
-            )
-            for p, (start, end) in ends.items()
-        }
-
-    def _ending_as_sent(
-        self, replicators: Mapping[Partition, PartitionReplicator], logs: Mapping[Partition, LogLook]
-    ) -> set[Partition]:
-        """Of those that nobody vouches for, and that are looked at for the first time."""
-        led: dict[int, dict[Partition, int]] = {}
-        for p, log in logs.items():
-            one = replicators[p]
-            if one.aligned is None and not one.assigned.answered and log.start < log.after:
-                led.setdefault(one.destination_broker, {})[p] = log.after
-        return ending_as_sent(self.destination, led) if led else set()
-
-    def _ours(self, producers: Iterable[ProducerView]) -> Ours | None:
-        """What the destination's leader remembers of this mirror."""
-        for view in producers:
-            if view.producer_id == self.producer_id:
-                return Ours((view.last_sequence + 1) & SEQUENCE_MASK, view.coordinator_epoch, view.newest_ms)
-        return None
+        for one in self._rounds:
+            one.over()
+            one.asking.close_after(one.question)
+        for asking in self._idle:
+            asking.close()
+        self._rounds, self._idle = [], []
 
 
-def _led(partitions: Iterable[Partition], broker: Callable[[Partition], int]) -> dict[int, list[Partition]]:
-    """Partitions by the broker that leads them, as it was found a moment ago: who does not any more says so."""
-    found: dict[int, list[Partition]] = {}
-    for partition in sorted(partitions):
-        found.setdefault(broker(partition), []).append(partition)
-    return found
-
-
-def unsettled(cluster: ClusterName, partition: Partition, before: int, after: int, replicated: int | None) -> str:
-    """Why a look at the destination's log tells nothing; empty when it does: the log end is the same before and after
-    the producer's state, and all in-sync replicas have it. What a leader alone holds is not copied yet: it may lose it
-    (KIP-966).
-    """
-    where = f"cluster {cluster}, {partition}"
-    if before != after:
-        return f"{where} keeps growing: another copier of this mirror is at work"
-    if replicated is not None and replicated >= after:
-        return ""
-    return (
-        f"{where}: the log ends at {after}, and its replicas have it up to "
-        f"{'nobody knows where' if replicated is None else f'{replicated} only'}: they are behind, or fewer than "
-        "min.insync.replicas are in sync"
-    )
+def _leading(partitions: Iterable[Partition], view: ClusterView) -> set[int]:
+    return {broker for broker in by_leader(partitions, view.topics) if broker >= 0}

@@ -23,8 +23,9 @@ from mirror_core.copy.gap_round import LOOK_AGAIN_S, GapRound, Look, Reply, Writ
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.words import Side
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.connection import Connection, readable
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.marking import MarkerLink
+from mirror_core.kafka.sockets import readable
 from mirror_core.model.errors import RemoteFault
 
 _MOST_S: Final = 30.0

@@ -54,6 +54,10 @@ class Waiting:
         self.bytes = 0
         self.most = most
 
+    @property
+    def half_full(self) -> bool:
+        return self.bytes >= self.most // 2
+
     def changed(self, size: int) -> None:
         """So many bytes more, or fewer."""
         self.bytes += size
@@ -81,7 +85,7 @@ class Outbox:
         before long, and not those that hold nothing up."""
         if self.bytes >= QUEUE_BYTES:
             return True
-        return self.waiting.bytes >= (self.waiting.most // 2 if self.bytes else self.waiting.most)
+        return self.waiting.half_full if self.bytes else self.waiting.bytes >= self.waiting.most
 
     @property
     def first_gap(self) -> Gap | None:
@@ -108,6 +112,20 @@ class Outbox:
         self.items.append((sent, memoryview(bytearray(batch))))
         self.bytes += sent.size
         self.waiting.changed(sent.size)
+
+    def keep(self, sent: Sent, batch: memoryview) -> None:
+        """What could not be sent goes back to where it was: behind what went back before it, and before all else."""
+        at = 0
+        while self.goes_before(sent.base, at):
+            at += 1
+        self.items.insert(at, (sent, memoryview(bytearray(batch))))
+        self.bytes += sent.size
+        self.waiting.changed(sent.size)
+
+    def goes_before(self, base: int, at: int = 0) -> bool:
+        """Whether a batch at this place in line is one for an offset before `base`."""
+        item = self.items[at] if at < len(self.items) else None
+        return item is not None and not isinstance(item, Gap | Hidden) and item[0].base < base
 
     def mark_to(self, end: int) -> None:
         """A gap for markers; one with the gap before it."""

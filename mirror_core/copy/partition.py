@@ -108,7 +108,8 @@ class PartitionReplicator:
         if self.state is State.ENDING or until is None or self.place.position < until:
             return self.state is State.ENDING
         # Before markers fill the last gap, its true end must be known, also where that is further than `until`.
-        return self.hides or not self.outbox.items or self.gaps.owned or self.gap_known
+        last = self.outbox.items[-1] if self.outbox.items else None
+        return self.hides or not isinstance(last, Gap) or self.gaps.owned or self.gap_known
 
     @property
     def fetchable(self) -> bool:
@@ -142,11 +143,6 @@ class PartitionReplicator:
         return self.place.proven or not self.place.in_flight
 
     @property
-    def awaits_remote(self) -> bool:
-        """Remote storage of the source was to give what comes next, and gave nothing again and again."""
-        return self.working and self.source.empty > 0 and self.source.remote(self.place.position)
-
-    @property
     def vouched_epoch(self) -> int | None:
         """Leader epoch of the source under which the copy was last known to agree with it."""
         return self.aligned.source_epoch if self.aligned else self.assigned.source_epoch
@@ -155,11 +151,6 @@ class PartitionReplicator:
     def answered(self) -> bool:
         """Whether it has heard the answers to all that it has sent."""
         return not self.place.in_flight and not self.beside and self.state is not State.LOST
-
-    @property
-    def led_anew(self) -> bool:
-        """Whether the source has another leader than that under which the copy agreed before this task."""
-        return self.assigned.source_epoch != self.source_epoch
 
     def due(self) -> bool:
         """Whether its place is to be looked for now."""
@@ -174,6 +165,10 @@ class PartitionReplicator:
         self.lost_why, self.misled = why, misled
         self.look_at = self._clock() + min(_LOOK_AGAIN_S * (2.0**self.losses - 1), _LOOK_AGAIN_AT_MOST_S)
         self.losses = min(self.losses + 1, 10)
+
+    def sought(self, *, beside: bool) -> None:
+        """Its leaders are being asked, `beside` the loop; or have been."""
+        self.beside = beside
 
     def wait(self, why: str, *, beside: bool = False) -> None:
         """Its place is not to be taken up yet; or looked for, while its logs are looked into `beside` the loop."""
@@ -300,6 +295,10 @@ class PartitionReplicator:
     def take(self) -> Hidden | Ready:
         """Take the first thing out of line, which is not a gap for markers."""
         return self.outbox.take()
+
+    def keep(self, sent: Sent, batch: memoryview) -> None:
+        """It cannot be sent now: it waits in line again, and goes out before what is behind it."""
+        self.outbox.keep(sent, batch)
 
     def acknowledge(self, sent: Sent) -> bool:
         """A batch is in the log, at its own offset. True when seeds have landed, none is in flight any more, and they

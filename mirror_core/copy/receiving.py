@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from mirror_core.copy.errors import fetch_refused
@@ -15,10 +15,11 @@ from mirror_core.copy.rewrite import Rewriter
 from mirror_core.copy.words import Side, not_now
 from mirror_core.decide.rate import LEAST_ANSWER, RateLimiter
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.connection import Connection, readable
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.empty_answers import Proof
 from mirror_core.kafka.fetch_size import share
 from mirror_core.kafka.fetching import FetchLink
+from mirror_core.kafka.sockets import readable
 from mirror_core.kafka.tiered import local_start
 from mirror_core.model.copying import Assignment
 from mirror_core.model.errors import RemoteFault, Unreachable
@@ -34,6 +35,8 @@ _MAX_WAIT_MS: Final = 500
 _SHORT_WAIT_MS: Final = 20
 _PATIENCE_S: Final = 10.0
 """With a broker that lets us wait longer than it was asked to: a half-open connection tells nobody that it is one."""
+_BRIEF_S: Final = 0.2
+"""For the rest of an answer; then it is received as it comes, and others have their turn."""
 _UNSEEN: Final = "there is something to copy, and the destination's leader has forgotten who wrote the end of its log"
 
 
@@ -45,8 +48,10 @@ class Receiver:
         assignment: Assignment,
         source: ClusterClient,
         replicators: Mapping[Partition, PartitionReplicator],
-        connect: Callable[[ClusterClient, int], Connection],
+        connect: Callable[[int], Connection],
+        takes: Callable[[int], bool],
     ) -> None:
+        """`takes`: whether a destination broker takes more now."""
         self.lanes: dict[int, Lanes] = {}
         """By broker."""
         self.rate = RateLimiter(assignment.throttle)
@@ -55,6 +60,7 @@ class Receiver:
         self._replicators = replicators
         self._rewriter = Rewriter(source.name, assignment.producer_id)
         self._connect = connect
+        self._takes = takes
         self._most_bytes = min(_MOST_BYTES, assignment.max_bytes_in_flight // 4)
         self._budget = assignment.max_bytes_in_flight // 2
         self._stop_s = assignment.stop_ms / 1000
@@ -63,7 +69,7 @@ class Receiver:
 
     def ask(self, now: float) -> None:
         """Ask every broker that leads something, and has no question yet."""
-        by_broker = _by_broker(self._replicators.values())
+        by_broker = self._by_broker()
         self._leading = {broker for broker, some in by_broker.items() if some or broker in self.lanes}
         for broker in self.lanes.keys() - self._leading:  # there is no next question at which they give way
             for link in self.lanes[broker].idle():
@@ -158,7 +164,7 @@ class Receiver:
         now = time.time()
         self.rate.took(read, now)
         lanes.heard(link.filled)
-        ready_again = [r for r in self._replicators.values() if r.fetchable and r.source_broker == broker]
+        ready_again = [r for r in self._replicators.values() if r.source_broker == broker and self._wanted(r)]
         if ready_again and now < self._stop_s and not self.rate.wait_s(now):
             self._ask(lanes, link, ready_again, now)
         return found
@@ -176,7 +182,10 @@ class Receiver:
             replicator.source.ask(position, link, now)
             wanted.append(fetch.Wanted(replicator.partition, position, replicator.source_epoch))
         # Who waits for the destination soon wants more, and cannot be added to a question that has been asked.
-        soon = any(one.outbox.items or one.place.first_waits for one in self._replicators.values())
+        soon = any(
+            (one.outbox.items or one.place.first_waits) and self._takes(one.destination_broker)
+            for one in self._replicators.values()
+        )
         patience_ms = _SHORT_WAIT_MS if soon else _MAX_WAIT_MS
         if any(one.source.remote(one.place.position) for one in mine):
             patience_ms = _MAX_WAIT_MS
@@ -185,6 +194,21 @@ class Receiver:
         wait_ms = min(patience_ms, max(1, int((self._stop_s - now) * 1000)))
         self._limit(lanes)
         link.ask(wanted, max_wait_ms=wait_ms, isolation=fetch.Isolation.READ_COMMITTED)
+
+    def _wanted(self, one: PartitionReplicator) -> bool:
+        """Whether more is to be asked of it. What is for a broker that takes nothing now leaves half of the room to the
+        others, however many partitions it leads."""
+        return one.fetchable and not (one.outbox.waiting.half_full and not self._takes(one.destination_broker))
+
+    def _by_broker(self) -> Mapping[int, list[PartitionReplicator]]:
+        """Those to be fetched, by the source broker that leads them; no one, where all that it leads has to wait."""
+        found: dict[int, list[PartitionReplicator]] = {}
+        for replicator in self._replicators.values():
+            if self._wanted(replicator):
+                found.setdefault(replicator.source_broker, []).append(replicator)
+            elif not replicator.ended:
+                found.setdefault(replicator.source_broker, [])
+        return found
 
     def _nothing(self, replicator: PartitionReplicator, answer: fetch.Fetched, *, honest: bool) -> None:
         """Take in that an answer brought nothing of a partition: a gap up to the last stable offset, if that is
@@ -205,14 +229,14 @@ class Receiver:
 
     def _lanes(self, broker: int) -> Lanes:
         if broker not in self.lanes:
-            self.lanes[broker] = Lanes(self._connect(self._source, broker), self._link)
+            self.lanes[broker] = Lanes(self._connect(broker), self._link)
         return self.lanes[broker]
 
     def _link(self, connection: Connection, far: bool) -> FetchLink:
         # How much it may ask for is decided at each question.
         if not far:  # far away the system sizes these buffers
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
-        return FetchLink(connection, max_bytes=0, partition_max_bytes=0, at_once=far)
+        return FetchLink(connection, max_bytes=0, partition_max_bytes=0, at_once=far, brief_s=_BRIEF_S)
 
     def _limit(self, lanes: Lanes) -> None:
         """Say how much a broker's links may ask for that wait for no answer, of a budget for all answers together. What
@@ -231,14 +255,3 @@ class Receiver:
         for lanes in self.lanes.values():
             lanes.close()
         self.lanes = {}
-
-
-def _by_broker(replicators: Iterable[PartitionReplicator]) -> Mapping[int, list[PartitionReplicator]]:
-    """Those to be fetched, by the source broker that leads them; no one, where all that it leads has to wait."""
-    found: dict[int, list[PartitionReplicator]] = {}
-    for replicator in replicators:
-        if replicator.fetchable:
-            found.setdefault(replicator.source_broker, []).append(replicator)
-        elif not replicator.ended:
-            found.setdefault(replicator.source_broker, [])
-    return found

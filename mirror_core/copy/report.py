@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mirror_core.copy.partition import PartitionReplicator
@@ -20,9 +20,11 @@ def report(
     trouble: str,
     started: float,
     cpu_s: float,
+    waits_for: Callable[[int], str],
     looks_cut_short: int = 0,
 ) -> TaskReport:
-    """The task's report. `started`: wall clock, seconds; `trouble`: why partitions may have lost their place."""
+    """The task's report. `started`: wall clock, seconds; `trouble`: why partitions may have lost their place;
+    `waits_for`: what keeps from getting to a destination broker what is for it."""
     receipts = [
         Receipt(
             mirror=assignment.mirror,
@@ -51,7 +53,7 @@ def report(
         cpu_s=cpu_s,
         aligned=tuple(_aligned(one, one.aligned) for one in replicators if one.aligned is not None),
         deletions=tuple(deletion for one in replicators for deletion in one.deletions.of(one.partition)),
-        retry=_why(assignment.source, replicators, trouble),
+        retry=_why(assignment.source, replicators, trouble, waits_for),
         looks_cut_short=looks_cut_short,
     )
 
@@ -61,12 +63,20 @@ def _aligned(one: PartitionReplicator, found: Aligned) -> Aligned:
     return replace(found, answered=one.answered, source_start=None if start is None else Offset(start))
 
 
-def _why(source: str, replicators: Sequence[PartitionReplicator], trouble: str) -> str:
+def _why(source: str, replicators: Sequence[PartitionReplicator], trouble: str, waits_for: Callable[[int], str]) -> str:
     lost = [one for one in replicators if one.state is State.LOST]
     said = [one.lost_why for one in lost if one.lost_why]
-    silent = [one for one in replicators if one.awaits_remote]
-    said += [not_now(source, one.partition, one.place.position, SILENT) for one in silent]
-    if not lost and not silent:
+    remote = [one for one in replicators if awaits_remote(one)]
+    said += [not_now(source, one.partition, one.place.position, SILENT) for one in remote]
+    held = [one for one in replicators if one.working and (one.place.in_flight or one.sendable)]
+    silent = [one for one in held if waits_for(one.destination_broker)]
+    said += [waits_for(broker) for broker in sorted({one.destination_broker for one in silent})]
+    if not lost and not remote and not silent:
         return ""
-    words, waiting = said[0] if said else trouble, len(lost) + len(silent)
+    words, waiting = said[0] if said else trouble, len({*lost, *remote, *silent})
     return f"{words} ({waiting} partitions wait)" if words and waiting > 1 else words
+
+
+def awaits_remote(one: PartitionReplicator) -> bool:
+    """Whether remote storage of the source was to give what comes next, and gave nothing again and again."""
+    return one.working and one.source.empty > 0 and one.source.remote(one.place.position)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
@@ -9,22 +10,24 @@ from typing import Final
 from mirror_core.copy.errors import answered
 from mirror_core.copy.outbox import Ready, Sent
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.words import Side, denied, not_now
+from mirror_core.copy.words import Side, denied
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.connection import Connection, readable
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.producing import ProduceLink, Row
+from mirror_core.kafka.sockets import readable
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset
 
 _REQUEST_BYTES: Final = 4 << 20
-_PATIENCE_S: Final = 3.0
-"""With one that a quota keeps from reading for longer, nobody waits, and nothing is sent to it: it would fill the
-buffers on the way, and block us."""
-_MOST_PATIENCE_S: Final = 10.0
-"""With a broker that has taken as much as it may without an answer, while all others wait: as long as it takes to get
-that much there, by a slow way."""
+_MUTED_S: Final = 3.0
+"""To one that a quota keeps from reading for longer nothing is sent: it would fill the buffers on the way."""
+_BRIEF_S: Final = 0.2
+"""With a broker that has taken as much as it may without an answer: then what is for it is copied, and waits in line.
+One that usually takes longer is not waited for at all."""
+_ALONE_S: Final = 1.0
+"""The same, while no other broker is sent anything: whoever waits keeps nobody from anything, and copies nothing."""
 _SILENCE_S: Final = 15.0
 """Without an answer: then somebody else may lead by now. A leader that waits for its replicas for so long is found when
 its log is looked at."""
@@ -42,7 +45,7 @@ class Sender:
         replicators: Collection[PartitionReplicator],
         stop_s: float,
         most_bytes: int,
-        connect: Callable[[ClusterClient, int], Connection],
+        connect: Callable[[int], Connection],
     ) -> None:
         """`stop_s`: wall clock after which nothing more is sent. `most_bytes`: on their way to each broker."""
         self.links: dict[int, ProduceLink[Tag]] = {}
@@ -79,58 +82,93 @@ class Sender:
                 self._send_rows(broker, rows[start:end])
                 start = end
 
+    def takes(self, broker: int) -> bool:
+        """Whether more may be sent to it now."""
+        link = self.links.get(broker)
+        return link is None or not (link.full or self._muted(broker))
+
     def _send_rows(self, broker: int, rows: list[Row[Tag]]) -> None:
         try:
             link = self._link(broker)
-            while (
-                self.links.get(broker) is link
-                and link.full
-                and not self._muted(broker)
-                and self._takes_more(broker, link, rows)
-            ):
-                self.answers(broker)
-            if why := self._muted(broker):
-                self._lose(rows, why)
+            while self.links.get(broker) is link and link.full and self._gets_on(broker, link):
+                pass
             rows = [row for row in rows if row.tag[0].working]
             # Our own clock decides when this task stops; the sequences decide what may be written.
             if not rows or time.time() >= self._stop_s:
                 for row in rows:
                     row.tag[0].not_sent()
                 return
-            now = time.monotonic()
+            takes, now = self.takes(broker), time.monotonic()
+            going = list[Row[Tag]]()
             for row in rows:
-                row.tag[0].place.sent(now)
-            link.send(rows)
+                replicator, sent = row.tag
+                place = replicator.place
+                if not place.in_flight:
+                    place.idle(now)  # it may have waited in line for long
+                free = takes and (place.proven or not place.in_flight)
+                if free and not replicator.outbox.goes_before(sent.base):
+                    place.sent(now)
+                    going.append(row)
+                else:
+                    replicator.keep(sent, row.batch)
+            if going:
+                link.send(going, self._patience_s(broker, link))
+                if link.unsent:
+                    self._silent.add(broker)
         except RemoteFault as error:
             self.lost(broker, str(error))
 
-    def _takes_more(self, broker: int, link: ProduceLink[Tag], rows: list[Row[Tag]]) -> bool:
-        """Whether an answer has come; if not, these rows give up their places: all others are not to wait for it."""
-        patience_s = min(max(_PATIENCE_S + link.muted_s, 2 * link.took_s), _MOST_PATIENCE_S)
-        if link.buffered or readable([link.connection.sock], 0.0 if broker in self._silent else patience_s):
+    def _gets_on(self, broker: int, link: ProduceLink[Tag]) -> bool:
+        """Whether an answer has come, or comes at once: all others are not to wait for it."""
+        link.flush()
+        if link.unsent or not link.full:
+            return not link.unsent
+        patience_s = self._patience_s(broker, link)
+        if link.buffered or readable([link.connection.sock], patience_s):
+            self.answers(broker)
             return True
-        self._silent.add(broker)
-        self._lose(rows, self.owed(broker))
+        if patience_s:
+            self._silent.add(broker)
         return False
 
-    def _lose(self, rows: list[Row[Tag]], why: str) -> None:
-        for row in rows:
-            replicator, sent = row.tag
-            if replicator.working:
-                replicator.lose(not_now(self._side.name, replicator.partition, sent.base, why))
+    def _patience_s(self, broker: int, link: ProduceLink[Tag]) -> float:
+        if broker in self._silent or self._muted(broker):
+            return 0.0
+        if len(self.links) == 1:
+            return _ALONE_S
+        return 0.0 if link.took_s > _BRIEF_S else _BRIEF_S
+
+    @property
+    def unsent(self) -> list[socket.socket]:
+        """Those that have not taken all of a request."""
+        return [link.connection.sock for link in self.links.values() if link.unsent]
+
+    def flush(self) -> None:
+        """Send on what the system takes now."""
+        for broker, link in list(self.links.items()):
+            try:
+                link.flush()
+            except RemoteFault as error:
+                self.lost(broker, str(error))
+
+    def waits_for(self, broker: int) -> str:
+        """For people: what keeps from getting there what is sent to this broker, or is to be; empty: nothing does."""
+        link = self.links.get(broker)
+        if link is None or not (link.outstanding or self._muted(broker)):
+            return ""
+        waits = f"broker {broker}: it has answered nothing for {max(0.0, link.waits_s):.0f} s"
+        return f"cluster {self._side.name}, {self._muted(broker) or waits}"
 
     def owed(self, broker: int) -> str:
-        """Why nothing more is to be fetched for this broker now; empty when there is no reason."""
+        """Why no more places are to be found for this broker now; empty when there is no reason."""
         if (muted := self._muted(broker)) or broker not in self._silent:
             return muted
-        return (
-            f"broker {broker} has answered nothing for {self.links[broker].waits_s:.0f} s, and is owed too much already"
-        )
+        return f"{self.waits_for(broker)}, and is owed too much already"
 
     def _muted(self, broker: int) -> str:
         """Why nothing is to be sent there now, for a quota; empty where there is none, or hardly any."""
         link = self.links.get(broker)
-        if link is None or link.muted_s <= _PATIENCE_S:
+        if link is None or link.muted_s <= _MUTED_S:
             return ""
         return f"broker {broker} reads nothing more from here for {link.muted_s:.0f} s: {self._quota}"
 
@@ -139,9 +177,11 @@ class Sender:
         return f"a quota limits what {self._side.user} may write"
 
     def answers(self, broker: int) -> None:
-        """Wait for an answer of the broker's, and take in all that have come."""
-        self._silent.discard(broker)
+        """Take in what has come of the broker's answers."""
         try:
+            if not self.links[broker].arrived():
+                return
+            self._silent.discard(broker)
             for (replicator, sent), produced in self.links[broker].answers():
                 if answered(replicator, sent, produced, self._side):
                     self._delete_seeds(replicator)
@@ -166,11 +206,15 @@ class Sender:
     def drain(self, limit_s: float) -> None:
         """Wait for what is in flight, so long at most; what stays unanswered is found by whoever copies next."""
         end = time.monotonic() + limit_s
-        while waiting := {link.connection.sock: broker for broker, link in self.links.items() if link.outstanding}:
+        while True:
+            self.flush()
+            waiting = {link.connection.sock: broker for broker, link in self.links.items() if link.outstanding}
+            if not waiting:
+                return
             buffered = {broker for broker, link in self.links.items() if link.outstanding and link.buffered}
-            limit = 0.0 if buffered else end - time.monotonic()
-            ready = buffered | {waiting[sock] for sock in readable(waiting, max(0.0, limit))}
-            if not ready:
+            limit = 0.0 if buffered else max(0.0, end - time.monotonic())
+            ready = buffered | {waiting[sock] for sock in readable(waiting, limit, until_writable=self.unsent)}
+            if not ready and time.monotonic() >= end:
                 throttled = [broker for broker in waiting.values() if self.links[broker].throttle_s]
                 why = f"; {self._quota}" if throttled else ""
                 raise Unreachable(
@@ -198,7 +242,7 @@ class Sender:
 
     def _link(self, broker: int) -> ProduceLink[Tag]:
         if broker not in self.links:
-            self.links[broker] = ProduceLink(self._connect(self._destination, broker), most_bytes=self._most_bytes)
+            self.links[broker] = ProduceLink(self._connect(broker), most_bytes=self._most_bytes)
         return self.links[broker]
 
     def close(self) -> None:

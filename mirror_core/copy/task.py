@@ -8,7 +8,6 @@ full before the next batch is sent. Data and markers are protected in different 
 
 from __future__ import annotations
 
-import random
 import socket
 import time
 from collections.abc import Callable
@@ -34,9 +33,9 @@ from mirror_core.copy.seed import seeds
 from mirror_core.copy.sending import Item, Sender
 from mirror_core.copy.states import State
 from mirror_core.copy.words import began_too_late
-from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.config import Principal, load_config
-from mirror_core.kafka.connection import readable
+from mirror_core.kafka.sockets import readable
 from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.logs import about, logger
@@ -45,8 +44,6 @@ from mirror_core.model.mirror import Gaps
 _log = logger(__name__)
 
 _CONTROL_TIMEOUT_S: Final = 10.0
-_RETRY_WAIT_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
-_ALIGN_AGAIN_S: Final = 0.1
 _CONNECT_S: Final = 1.0
 """To wait for connections while nothing is copied anyway."""
 _SOON_S: Final = 1.0
@@ -105,13 +102,19 @@ class CopyTask:
         self.replicators = [PartitionReplicator(one, hides=hides, waiting=waiting, told=told) for one in ordered]
         self.replicator_of = {replicator.partition: replicator for replicator in self.replicators}
         self._from, self._to = Ahead(source), Ahead(destination)
-        self.receiver = Receiver(assignment, source, self.replicator_of, self._from.connect)
         self.sender = Sender(
             destination, self.replicators, self.stop_s, assignment.max_bytes_in_flight, self._to.connect
         )
+        self.receiver = Receiver(assignment, source, self.replicator_of, self._from.connect, self.sender.takes)
         self._beside = Beside()
         self._aligner = Aligner(
-            source, destination, assignment.producer_id, self._connected, self._beside, assignment.epoch
+            source,
+            destination,
+            assignment.producer_id,
+            self._learn,
+            self._connected,
+            self._beside,
+            assignment.epoch,
         )
         self._filler = GapFiller(
             destination,
@@ -122,7 +125,6 @@ class CopyTask:
             self.sender.lost,
             self._beside,
         )
-        self._align_due = 0.0
         self._trouble = ""
         self._cut_short = 0
         """Looks into logs that its end has cut short."""
@@ -133,26 +135,25 @@ class CopyTask:
     def run(self) -> TaskReport:
         started = time.time()
         cpu = time.process_time()
-        tries = 0
         self._warm()
         if started >= self.stop_s:
             begin_s = self.assignment.start_ms / 1000
             self._trouble = began_too_late(self.assignment.task, started - begin_s, self.stop_s - begin_s)
         while not self.finished():
-            try:
-                self._turn()
-                tries = 0 if any(replicator.place.in_flight for replicator in self.replicators) else tries
-            except RemoteFault as error:
-                self._disconnected(str(error))
-                # Not all tasks at the same moment: a broker that comes back would meet all of them at once.
-                wait = _RETRY_WAIT_S[min(tries, len(_RETRY_WAIT_S) - 1)] * random.uniform(0.5, 1.5)
-                tries += 1
-                time.sleep(max(0.0, min(wait, self.stop_s - time.time())))
+            self._turn()
             self._beacon.tell(self.replicators)
         self._end()
         self._beacon.tell(self.replicators, last=True)
         cpu_s = time.process_time() - cpu
-        return report(self.assignment, self.replicators, self._trouble, started, cpu_s, self._cut_short)
+        return report(
+            self.assignment,
+            self.replicators,
+            self._trouble,
+            started,
+            cpu_s,
+            self.sender.waits_for,
+            self._cut_short,
+        )
 
     def _end(self) -> None:
         """Wait for what is in flight, and leave what is certain to who comes next: he does not wait for a broker that
@@ -178,9 +179,9 @@ class CopyTask:
     def _warm(self) -> None:
         """All that can be done before the epoch begins: connect, authenticate, learn who leads."""
         try:
-            mine = [replicator.partition for replicator in self.replicators]
-            for client, ahead in ((self.source, self._from), (self.destination, self._to)):
-                ahead.begin(broker for broker in client.leaders(mine) if broker >= 0)
+            sources, destinations = self._aligner.leaders([replicator.partition for replicator in self.replicators])
+            self._from.begin(sources)
+            self._to.begin(destinations)
         except RemoteFault as error:
             self._trouble = str(error)
         while (rest := self.assignment.start_ms / 1000 - time.time()) > 0 and not self.cancelled():
@@ -190,17 +191,15 @@ class CopyTask:
         """Align whoever is lost, ask every source broker, and handle what has arrived."""
         now = time.time()
         self._aligner.take_in()
-        if now >= self._align_due and (due := [replicator for replicator in self.replicators if replicator.due()]):
+        if self._aligner.may_begin and (due := [replicator for replicator in self.replicators if replicator.due()]):
             self._aligner.align(due)
-            # What copies already has as much time for itself.
-            spent = time.time() - now if any(replicator.working for replicator in self.replicators) else 0.0
-            self._align_due = time.time() + max(_ALIGN_AGAIN_S, spent)
         for replicator in self.replicators:
             replicator.settle()
         self.receiver.ask(now)
         heard = self._wait(self._advance())
         if heard and heard.issubset(self._filler.sockets):  # send at once what waits behind markers
             heard = self._wait(self._advance())
+        self.sender.flush()
         for broker, produce_link in list(self.sender.links.items()):
             if produce_link.outstanding and (produce_link.connection.sock in heard or produce_link.buffered):
                 self.sender.answers(broker)
@@ -218,13 +217,14 @@ class CopyTask:
         self._successor.ask(self.replicator_of)
         moved = self._filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)
         for _ in range(_IN_A_ROW):
-            ready = [self._next(replicator) for replicator in waiting if replicator.sendable]
+            ready = [self._next(one) for one in waiting if one.sendable and self.sender.takes(one.destination_broker)]
             if not ready:
                 break
             self.sender.send(ready)
             moved = True
         for replicator in self.replicators:
-            if replicator.place.seeding and replicator.working and not replicator.place.in_flight:
+            place, waits = replicator.place, bool(replicator.outbox.items)
+            if place.seeding and replicator.working and not (place.in_flight or waits):
                 for seed in seeds(replicator, self.assignment.producer_id, PRODUCER_EPOCH):
                     self.sender.send([(replicator, *seed)])
         return moved
@@ -251,7 +251,7 @@ class CopyTask:
         if not waiting:
             time.sleep(min(limit, 0.05))
             return set()
-        heard = readable(waiting, limit)
+        heard = readable(waiting, limit, until_writable=self.sender.unsent)
         if self._beside.woken in heard:
             self._beside.heard()
         return heard
@@ -279,21 +279,13 @@ class CopyTask:
                 found.append(replicator)
         return found
 
-    def _disconnected(self, why: str) -> None:
-        """After a broken connection: the outcome of what was in flight is unknown, so every partition looks again."""
-        self._trouble = why
-        _log.info("connects anew, and looks for all places: %s", why)
-        self._hang_up()
-        for replicator in self.replicators:
-            replicator.disconnected(why)
-
-    def _hang_up(self) -> None:
-        for links in (self.receiver, self.sender, self._filler, self._aligner):
-            links.close()
+    def _learn(self, source: ClusterView, destination: ClusterView) -> None:
+        self._from.learn(source)
+        self._to.learn(destination)
 
     def close(self) -> None:
-        self._hang_up()
-        self._beside.close()
+        for links in (self.receiver, self.sender, self._filler, self._aligner, self._beside):
+            links.close()
         self._from.close()
         self._to.close()
         self._line.close()

@@ -277,6 +277,7 @@ def unsure_since(replicator: PartitionReplicator, seen: Seen, agreed: int | None
     place, told = replicator.place, replicator.source.end
     if told is not None and seen.source_end < told:
         replicator.doubt(ANYWHERE)
-    if replicator.led_anew and replicator.aligned is not None and seen.log_end > place.acknowledged:
+    led_anew = replicator.assigned.source_epoch != replicator.source_epoch
+    if led_anew and replicator.aligned is not None and seen.log_end > place.acknowledged:
         replicator.doubt(place.acknowledged)
     return min((offset for offset in (agreed, replicator.doubted) if offset is not None), default=None)

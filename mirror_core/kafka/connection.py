@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import select
 import socket
 import ssl
 import struct
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +27,7 @@ from mirror_core.kafka import scram
 from mirror_core.kafka.codec import AnyResponse, Request, Response, decode, encode
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.hearing import heard, reading
+from mirror_core.kafka.sockets import Buffer, framed, push, readable, receive
 from mirror_core.model.errors import BadRequest, NotLetIn, RemoteFault, SignInFailed, Unreachable
 
 CLIENT_ID = "mirrorbook"
@@ -42,8 +42,6 @@ _OTHER_NAME = frozenset({62, 64})
 
 _NO_TOPICS = MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
 _TIMEVAL = struct.Struct("@ll")
-
-Buffer = bytes | bytearray | memoryview
 
 
 class Connection:
@@ -195,9 +193,15 @@ class Connection:
             self.sock.settimeout(seconds)
             return
         self.sock.settimeout(None)
-        limit = _TIMEVAL.pack(int(seconds), max(1, int(seconds % 1 * 1e6)))  # 0 would be for ever
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            self.sock.setsockopt(socket.SOL_SOCKET, option, limit)
+            self.sock.setsockopt(socket.SOL_SOCKET, option, _timeval(seconds))
+
+    def receive_within(self, seconds: float) -> None:
+        """From now on wait so long for what comes, where that may be `brief`; for all else the time limit stays."""
+        if isinstance(self.sock, ssl.SSLSocket):
+            self.sock.settimeout(seconds)
+        else:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
 
     def next_id(self) -> int:
         """A correlation id not used before on this connection."""
@@ -205,24 +209,17 @@ class Connection:
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """One frame of these parts, without joining them: records go out from the buffer they came in."""
-        size = struct.pack(">i", sum(len(part) for part in parts))
+        frame = framed(parts)
+        left, rest = sum(map(len, frame)), self.push(frame, self.timeout_s)
+        while rest:
+            if len(rest) == left:
+                raise Unreachable(f"{self.where}: it takes nothing more since {self.timeout_s} s{self._hint}")
+            left, rest = len(rest), self.push([rest], self.timeout_s)
+
+    def push(self, parts: Sequence[Buffer], patience_s: float) -> memoryview:
+        """As `sockets.push`: what is left is to be pushed on before anything else is sent."""
         try:
-            if isinstance(self.sock, ssl.SSLSocket):
-                for part in (size, *parts):
-                    self.sock.sendall(part)
-                return
-            rest = [memoryview(part) for part in (size, *parts)]
-            while rest:
-                sent = self.sock.sendmsg(rest[:512])
-                done = 0
-                while done < len(rest) and sent >= len(rest[done]):
-                    sent -= len(rest[done])
-                    done += 1
-                del rest[:done]
-                if sent:
-                    rest[0] = rest[0][sent:]
-        except BlockingIOError:
-            raise Unreachable(f"{self.where}: it takes nothing more since {self.timeout_s} s{self._hint}") from None
+            return push(self.sock, parts, patience_s)
         except OSError as error:
             raise self._ended(f"connection lost while sending: {error.strerror or type(error).__name__}") from None
 
@@ -239,13 +236,15 @@ class Connection:
         while len(view):
             view = view[self.receive_some(view) :]
 
-    def receive_some(self, view: memoryview, *, whole: bool = True) -> int:
+    def receive_some(self, view: memoryview, *, whole: bool = True, brief: bool = False) -> int:
         """Bytes that have come into the view: at least one; all, where the kernel waits for them and they are to be
-        `whole`, as far as they come within the time limit."""
-        flags = 0 if isinstance(self.sock, ssl.SSLSocket) or not whole else socket.MSG_WAITALL
+        `whole`, as far as they come within the time limit. 0 when none do, and that is `brief`; what is not to be whole
+        is not waited for then."""
         try:
-            count = self.sock.recv_into(view, 0, flags)
-        except (TimeoutError, BlockingIOError):
+            count = receive(self.sock, view, whole=whole, wait=whole or not brief)
+        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
+            if brief:
+                return 0
             raise Unreachable(f"{self.where}: no answer within {self.timeout_s} s") from None
         except OSError as error:
             raise self._ended(f"connection lost: {error.strerror or type(error).__name__}") from None
@@ -298,15 +297,8 @@ def answering(connection: Connection) -> Connection:
     return connection
 
 
-def readable(sockets: Iterable[socket.socket], limit_s: float) -> set[socket.socket]:
-    """Those with something to read, or with an error to be found by reading; waits for the first one so long.
-
-    By poll: select takes no file descriptor from 1024 on, and the process may be an application's with many open.
-    """
-    poll, by_fd = select.poll(), {one.fileno(): one for one in sockets}
-    for fd in by_fd:
-        poll.register(fd, select.POLLIN)
-    return {by_fd[fd] for fd, _ in poll.poll(1000 * limit_s)}
+def _timeval(seconds: float) -> bytes:
+    return _TIMEVAL.pack(int(seconds), max(1, int(seconds % 1 * 1e6)))  # 0 would be for ever
 
 
 def frame_size(header: bytes | bytearray | memoryview, where: str) -> int:

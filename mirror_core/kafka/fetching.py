@@ -9,8 +9,9 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from mirror_core.kafka.connection import CLIENT_ID, Connection, frame_size, readable
+from mirror_core.kafka.connection import CLIENT_ID, Connection, frame_size
 from mirror_core.kafka.fetch_size import NEAR_BYTES, FetchSizer
+from mirror_core.kafka.sockets import readable
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch
@@ -31,11 +32,20 @@ class FetchLink:
     """Ask, then take the answer before asking again. Views of an answer are good until the next one is taken."""
 
     def __init__(
-        self, connection: Connection, *, max_bytes: int, partition_max_bytes: int, at_once: bool = False
+        self,
+        connection: Connection,
+        *,
+        max_bytes: int,
+        partition_max_bytes: int,
+        at_once: bool = False,
+        brief_s: float | None = None,
     ) -> None:
         """The most bytes to ask for, of all partitions and of each; mostly it will be less (`FetchSizer`), or all of
-        it `at_once`."""
+        it `at_once`. `brief_s`: for so long `arrived` waits for an answer that has begun; None: as long as for any."""
         self.connection = connection
+        self._brief_s = brief_s
+        if brief_s is not None:
+            connection.receive_within(brief_s)
         self.pending = False
         self.asked = 0
         """Requests so far."""
@@ -123,17 +133,23 @@ class FetchLink:
 
     def arrived(self) -> bool:
         """Receive the answer into the reused buffer; whether it is there, to be taken. One that takes longer than a
-        time limit though bytes come is received as they do from then on, and whoever else is there has the time."""
-        began, limit_s = time.monotonic(), self.connection.timeout_s
+        time limit is received as its bytes come from then on, and whoever else is there has the time."""
+        began, brief = time.monotonic(), self._brief_s is not None
+        limit_s = self._brief_s or self.connection.timeout_s
         while self._have < self._due:
             if self._late and not self.connection.has_something:
                 return False
             view = memoryview(self._buffer)[self._have : self._due]
-            self._have += self.connection.receive_some(view, whole=not self._late)
-            self._heard_at = time.monotonic()
-            if self._have == _LENGTH:
+            count = self.connection.receive_some(view, whole=not self._late, brief=brief)
+            self._have += count
+            now = time.monotonic()
+            if count:
+                self._heard_at = now
+            if count and self._have == _LENGTH:
                 self._make_room()
-            self._late = self._late or (self._have < self._due and self._heard_at - began >= limit_s)
+            self._late = self._late or not count or (self._have < self._due and now - began >= limit_s)
+            if not count:
+                return False
         self._late = False
         return True
 

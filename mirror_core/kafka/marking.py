@@ -13,8 +13,9 @@ from kio.schema.list_offsets.v5.response import ListOffsetsResponse
 
 from mirror_core.kafka.arriving import Arriving
 from mirror_core.kafka.codec import decode, encode
-from mirror_core.kafka.connection import CLIENT_ID, Connection, readable
+from mirror_core.kafka.connection import CLIENT_ID, Connection
 from mirror_core.kafka.offsets import Point, offsets_request
+from mirror_core.kafka.sockets import readable
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.wire import markers

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from mirror_core.kafka.connection import CLIENT_ID, Connection, frame_size
+from mirror_core.kafka.sockets import framed
 from mirror_core.kafka.window import LEAST_WINDOW, Window
-from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.errors import RemoteFault
 from mirror_core.wire import produce
 from mirror_core.wire.fields import MalformedAnswer
 
@@ -63,12 +64,14 @@ class ProduceLink(Generic[Tag]):
         """For so long the broker reads nothing more after its newest answer, for a quota."""
         self._window = Window(connection.round_trip_s, most_bytes)
         self._bytes = self._answers_bytes = 0
-        self._heard_at = -math.inf
+        self._unsent = memoryview(b"")
+        self._moved_at = self._heard_at = -math.inf
         self._buffer = bytearray(1 << 18)
         self._start = self._end = 0
 
-    def send(self, rows: Sequence[Row[Tag]]) -> None:
-        """One request. The batches may be overwritten when this returns: the kernel has them."""
+    def send(self, rows: Sequence[Row[Tag]], patience_s: float = 0.0) -> None:
+        """One request, when it is not `full`. The batches may be overwritten when this returns: the kernel has them, or
+        what it has not taken within so long is kept."""
         correlation = self.connection.next_id()
         parts = produce.encode(
             [(row.topic, row.partition, row.batch) for row in rows],
@@ -90,15 +93,29 @@ class ProduceLink(Generic[Tag]):
         )
         self._bytes += size
         self._answers_bytes += answer_size
-        self.connection.send(parts)
+        self._unsent = self.connection.push(framed(parts), patience_s)
+
+    @property
+    def unsent(self) -> bool:
+        """Whether some of a request waits for the system to take it."""
+        return bool(self._unsent)
+
+    def flush(self) -> None:
+        """Send of that what the system takes now."""
+        if not self._unsent:
+            return
+        rest = self.connection.push([self._unsent], 0.0)
+        if len(rest) < len(self._unsent):
+            self._moved_at = time.monotonic()
+        self._unsent = rest
 
     @property
     def waits_s(self) -> float:
-        """How long an answer has been due and none has come; below 0 while a quota keeps the broker from reading on. On
-        a thin link each request waits behind those before it."""
+        """How long an answer has been due and none has come, nor has more of a request been taken; below 0 while a
+        quota keeps the broker from reading on. On a thin link each request waits behind those before it."""
         if not self.outstanding:
             return 0.0
-        return time.monotonic() - max(self.outstanding[0].sent_at, self._heard_at + self.throttle_s)
+        return time.monotonic() - max(self.outstanding[0].sent_at, self._heard_at + self.throttle_s, self._moved_at)
 
     @property
     def muted_s(self) -> float:
@@ -107,16 +124,28 @@ class ProduceLink(Generic[Tag]):
 
     @property
     def full(self) -> bool:
-        """Whether an answer is to be waited for before more is sent."""
+        """Whether nothing is to be sent before an answer has come, or before what waits has been taken."""
         if not self.outstanding:
             return False
+        if self._unsent:
+            return True
         return self._bytes >= self._window.bytes or self._answers_bytes >= _ANSWERS_BYTES
+
+    def arrived(self) -> bool:
+        """Receive what is there, and wait for nothing; whether the next answer is there, whole."""
+        if not self._whole():
+            self._make_room()
+            view = memoryview(self._buffer)[self._end :]
+            self._end += self.connection.receive_some(view, whole=False, brief=True)
+        return self._whole()
 
     def answers(self) -> Iterator[tuple[Tag, produce.Produced]]:
         """Wait for the next answer, then give all that have arrived."""
         yield from self._one(self._frame())
         while self.outstanding and self._whole():
             yield from self._one(self._frame())
+        if not self.outstanding and self._end > self._start:
+            raise RemoteFault(f"{self.connection.where}: bytes that answer no Produce")
 
     def _one(self, frame: bytes) -> Iterator[tuple[Tag, produce.Produced]]:
         (correlation,) = struct.unpack_from(">i", frame)
@@ -148,28 +177,19 @@ class ProduceLink(Generic[Tag]):
 
     def _frame(self) -> bytes:
         while not self._whole():
-            if self._start:
-                self._buffer[: self._end - self._start] = self._buffer[self._start : self._end]
-                self._start, self._end = 0, self._end - self._start
-            if self._end == len(self._buffer):
-                self._buffer += bytes(len(self._buffer))
-            self._end += self._receive(memoryview(self._buffer)[self._end :])
+            self._make_room()
+            self._end += self.connection.receive_some(memoryview(self._buffer)[self._end :], whole=False)
         size = frame_size(memoryview(self._buffer)[self._start : self._start + 4], self.connection.where)
         frame = bytes(memoryview(self._buffer)[self._start + 4 : self._start + 4 + size])
         self._start += 4 + size
         return frame
 
-    def _receive(self, view: memoryview) -> int:
-        where = self.connection.where
-        try:
-            count = self.connection.sock.recv_into(view)
-        except (TimeoutError, BlockingIOError):
-            raise Unreachable(f"{where}: no answer within {self.connection.timeout_s} s") from None
-        except OSError as error:
-            raise Unreachable(f"{where}: connection lost: {error.strerror or type(error).__name__}") from None
-        if not count:
-            raise Unreachable(f"{where}: the broker closed the connection")
-        return count
+    def _make_room(self) -> None:
+        if self._start:
+            self._buffer[: self._end - self._start] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, self._end - self._start
+        if self._end == len(self._buffer):
+            self._buffer += bytes(len(self._buffer))
 
     @property
     def buffered(self) -> bool:

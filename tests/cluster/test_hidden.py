@@ -99,9 +99,9 @@ def test_whatever_is_cut_the_copy_and_its_receipts_are_exact(
         transaction(producer, topic, 1 + turn % 7, commit=turn % 3 != 0)
     send = ProduceLink.send
 
-    def send_and_perhaps_cut(link: ProduceLink[Tag], rows: Sequence[Row[Tag]]) -> None:
+    def send_and_perhaps_cut(link: ProduceLink[Tag], rows: Sequence[Row[Tag]], patience_s: float) -> None:
         nonlocal sent, cuts
-        send(link, rows)
+        send(link, rows, patience_s)
         sent += 1
         if cuts < 6 and sent % 2 == 0:
             cuts += 1

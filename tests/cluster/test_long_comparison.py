@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.copy.align import Aligner
+from mirror_core.copy.asking import Asked, Asking, Unsure
 from mirror_core.copy.divergence import Divergence
-from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.decide.position import ANYWHERE
 from mirror_core.model.names import Partition
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
@@ -31,7 +30,9 @@ def test_it_ends_in_a_longer_epoch_and_holds_up_nothing_else(
     long, other = Partition(topic, 0), Partition(topic, 1)
     mirrored = new_mirror(pair, tmp_path, topic)
 
-    def agreed(aligner: Aligner, wanted: Mapping[Partition, PartitionReplicator]) -> dict[Partition, int]:
+    def agreed(
+        asking: Asking, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure]
+    ) -> dict[Partition, int]:
         return {long: ANYWHERE} if long in wanted and not ended else {}
 
     def compare(divergence: Divergence, partition: Partition, position: int, since: int | None) -> None:
@@ -44,7 +45,7 @@ def test_it_ends_in_a_longer_epoch_and_holds_up_nothing_else(
     for partition in (long, other):
         produce(pair.east, topic, 10, partition=partition.index)
     mirrored.copy()
-    monkeypatch.setattr(Aligner, "_agreed", agreed)
+    monkeypatch.setattr(Asking, "_agreed", agreed)
     monkeypatch.setattr(Divergence, "first_divergence", compare)
     with driving(mirrored, epoch_s=1.5) as said:
         wait_until(lambda: begun, timeout_s=TIMEOUT_S, why="it is not compared")

@@ -36,9 +36,9 @@ SEND = ProduceLink.send
 def before_sending(monkeypatch: pytest.MonkeyPatch, act: Callable[[Rows], bool]) -> Iterator[None]:
     """What is done before a task's batches are sent; it says whether they are."""
 
-    def send_perhaps(link: ProduceLink[Tag], rows: Sequence[Row[Tag]]) -> None:
+    def send_perhaps(link: ProduceLink[Tag], rows: Sequence[Row[Tag]], patience_s: float) -> None:
         if act([Row(row.topic, row.partition, memoryview(bytes(row.batch)), "late") for row in rows]):
-            SEND(link, rows)
+            SEND(link, rows, patience_s)
 
     with monkeypatch.context() as patched:
         patched.setattr(ProduceLink, "send", send_perhaps)

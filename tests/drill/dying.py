@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Literal
 from unittest.mock import patch
 
-from mirror_core.kafka.connection import Buffer, Connection
+from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.sockets import Buffer
 from mirror_core.model.run import Evidence, StepRecord
 from mirror_core.state.journal import Journal
 from mirror_core.state.records import Forget, Record
@@ -65,12 +66,13 @@ class _Doomed:
         self.greeting = threading.local()
 
     def watch(self) -> None:
-        perform, send, put, greet = Journal.perform, Connection.send, StateWriter.put, Connection.__init__
+        perform, push, put, greet = Journal.perform, Connection.push, StateWriter.put, Connection.__init__
 
-        def watched_send(connection: Connection, parts: Sequence[Buffer]) -> None:
-            send(connection, parts)
+        def watched_push(connection: Connection, parts: Sequence[Buffer], patience_s: float) -> memoryview:
+            rest = push(connection, parts, patience_s)
             if not getattr(self.greeting, "now", False):  # to say who one is, is no action
                 self.count()
+            return rest
 
         def watched_greet(connection: Connection, *arguments: object, **named: object) -> None:
             self.greeting.now = True
@@ -90,7 +92,7 @@ class _Doomed:
 
         patch.object(Journal, "perform", watched_perform).start()
         patch.object(StateWriter, "put", watched_put).start()
-        patch.object(Connection, "send", watched_send).start()
+        patch.object(Connection, "push", watched_push).start()
         patch.object(Connection, "__init__", watched_greet).start()
 
     def act(self, act: Callable[[], Evidence]) -> Evidence:

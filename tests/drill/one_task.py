@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from mirror_core.copy.place import IDLE_S
+from mirror_core.copy.report import awaits_remote
 from mirror_core.copy.states import State
 from mirror_core.copy.task import CopyTask
 from mirror_core.kafka.client import ClusterClient
@@ -69,7 +70,7 @@ class OneTask:
 
     def awaits_remote(self, partition: Partition) -> bool:
         """Whether remote storage of the source has given it nothing again and again."""
-        return self._task.replicator_of[partition].awaits_remote
+        return awaits_remote(self._task.replicator_of[partition])
 
     def copies(self, partition: Partition) -> bool:
         """Whether it has copied something of it."""

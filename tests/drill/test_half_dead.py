@@ -26,8 +26,8 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, MARKERS, PRODUCERS = 0, 1, 2, 3, 27, 61
-ONCE_S = 14.0
-"""What all others may wait when it is noticed."""
+MOST_S = 2.0
+"""What any other may wait, also when it is noticed."""
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_all_else_waits_for_no_gap(distant: Distant, tmp_path: Path) -> None:
         pytest.param("west", (PRODUCE,), id="produce"),
     ],
 )
-def test_all_else_waits_once(distant: Distant, tmp_path: Path, side: str, held: tuple[int, ...]) -> None:
+def test_all_else_does_not_wait(distant: Distant, tmp_path: Path, side: str, held: tuple[int, ...]) -> None:
     pair = distant.pair
     cluster: SandboxCluster = getattr(pair, side)
     mirrored, topic, away = copied_without(distant, tmp_path, cluster)
@@ -123,7 +123,7 @@ def test_all_else_waits_once(distant: Distant, tmp_path: Path, side: str, held: 
         assert not copied(partitions)
         distant.relay.becomes(link, Weather())
         wait_until(lambda: copied(partitions), timeout_s=TIMEOUT_S, why="all is copied")
-    long = [wait for wait in waits if wait > 1]
-    print(f"{len(waits)} times, waits of more than a second: {[round(wait, 1) for wait in long]}; {said}")
-    assert sum(long) < ONCE_S
+    print(f"{len(waits)} times, the longest waits: {[round(wait, 1) for wait in sorted(waits)[-3:]]}; {said}")
+    assert waits
+    assert max(waits) < MOST_S
     assert_same(pair, [topic])

@@ -19,10 +19,10 @@ from kio.serial import entity_writer
 from kio.static.primitive import i32Timedelta
 
 from mirror_core.copy.ahead import Ahead
-from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import Connection
-from mirror_core.model.errors import SignInFailed
+from mirror_core.model.errors import SignInFailed, Unreachable
 from mirror_core.model.names import ClusterName
 from tests.threads import beside
 from tests.unit.test_client import frame
@@ -61,13 +61,14 @@ def answer(listener: socket.socket) -> None:
 def test_who_takes_a_connection_and_answers_nothing_is_not_connected(addresses: dict[int, tuple[str, int]]) -> None:
     """Whoever finds a place there would wait for it, and all else with it."""
     config = ClusterConfig(ClusterName("east"), {}, {})
-    client = cast("ClusterClient", SimpleNamespace(name="east", config=config, address=addresses.__getitem__))
+    client = cast("ClusterClient", SimpleNamespace(name="east", config=config))
     with closing(Ahead(client)) as ahead:
+        ahead.learn(ClusterView("", 1, addresses, {}, frozenset()))
         ahead.begin(addresses)
         assert ahead.missing([WELL], ENOUGH_S) == {}
         assert list(ahead.missing([HANGS, WELL], 0.2)) == [HANGS]
         assert not ahead.failed(HANGS), "not yet"
-        ahead.connect(client, WELL).close()
+        ahead.connect(WELL).close()
 
 
 def test_the_last_reason_is_told_while_the_next_attempt_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,9 +81,22 @@ def test_the_last_reason_is_told_while_the_next_attempt_is_under_way(monkeypatch
         raise SignInFailed("certificate refused")
 
     monkeypatch.setattr(Ahead, "_open", open_one)
-    client = cast("ClusterClient", SimpleNamespace(name="east", address=lambda broker: ("127.0.0.1", 1)))
+    client = cast("ClusterClient", SimpleNamespace(name="east"))
     with closing(Ahead(client)) as ahead:
+        ahead.learn(ClusterView("", 1, {WELL: ("127.0.0.1", 1)}, {}, frozenset()))
         assert ahead.missing([WELL], ENOUGH_S) == {WELL: "certificate refused"}
         assert ahead.missing([WELL], 0.0) == {WELL: "certificate refused"}, "not only that there is no answer yet"
         assert ahead.failed(WELL)
         held.set()
+
+
+def test_nobody_is_asked_where_a_broker_is_that_leads_nothing_any_more() -> None:
+    client = cast("ClusterClient", SimpleNamespace(name="east"))
+    with closing(Ahead(client)) as ahead:
+        ahead.learn(ClusterView("", 1, {}, {}, frozenset()))
+        words = "cluster east: broker 2 is not in the cluster now"
+        assert ahead.missing([WELL], ENOUGH_S) == {WELL: words}
+        assert ahead.failed(WELL)
+        for connect in (ahead.connect, ahead.later):
+            with pytest.raises(Unreachable, match=words):
+                connect(WELL)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirror_core.kafka.connection import readable
+from mirror_core.kafka.sockets import readable
 
 MANY = 1100
 """More file descriptors than select can tell apart."""

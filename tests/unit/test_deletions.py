@@ -197,7 +197,7 @@ def reported(one: PartitionReplicator) -> TaskReport:
         start_ms=0,
         stop_ms=1,
     )
-    return report(given, [one], "", 0.0, 0.0)
+    return report(given, [one], "", 0.0, 0.0, str)
 
 
 def test_copying_does_not_go_on_before_what_was_deleted_is_recorded() -> None:

@@ -22,7 +22,8 @@ from mirror_core.copy.words import Side
 from mirror_core.decide.position import Resume
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
-from mirror_core.kafka.connection import Connection, readable
+from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.sockets import readable
 from mirror_core.model.copying import Assigned
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire.markers import API_KEY as MARKERS

@@ -152,7 +152,7 @@ def test_a_look_that_lasts_beyond_the_end_counts(found: Looks) -> None:
     long, never = replicator(LONG), replicator(LONG)
     east, west = found._source, found._destination
     with closing(Beside()) as beside:
-        aligner = Aligner(east, west, 7, list, beside)
+        aligner = Aligner(east, west, 7, lambda *_: None, list, beside)
         assert list(aligner._looks.begin([case(long)])) == []
         threading.Timer(0.2, go_on.set).start()
         assert aligner.finish(60.0, lambda: False) == 0
@@ -262,7 +262,7 @@ def leaders() -> Leaders:
 @pytest.fixture
 def aligner(found: Looks, leaders: Leaders) -> Iterator[Aligner]:
     with closing(Beside()) as beside:
-        made = Aligner(found._source, found._destination, 7, leaders.connected, beside)
+        made = Aligner(found._source, found._destination, 7, lambda *_: None, leaders.connected, beside)
         yield made
         made.close()
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from mirror_core.kafka.connection import Buffer, Connection
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.producing import ProduceLink, Row
+from mirror_core.kafka.sockets import Buffer
 from mirror_core.kafka.window import LEAST_WINDOW
 
 
@@ -23,8 +24,9 @@ class Swallowed(Connection):
     def next_id(self) -> int:
         return self.sent
 
-    def send(self, parts: Sequence[Buffer]) -> None:
+    def push(self, parts: Sequence[Buffer], patience_s: float) -> memoryview:
         self.sent += 1
+        return memoryview(b"")
 
 
 def sent_until_full(batch: bytes, rows: int) -> int:

@@ -23,9 +23,10 @@ from mirror_core.copy.words import Side
 from mirror_core.dataplane.progress import TOLD, Progress
 from mirror_core.decide.position import Resume
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.connection import Connection, readable
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.fetching import FetchLink
+from mirror_core.kafka.sockets import readable
 from mirror_core.model.copying import Assigned, Assignment
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, MirrorName, Partition
@@ -103,7 +104,7 @@ class Source:
         self.replicator = PartitionReplicator(assigned)
         self.client = cast("ClusterClient", SimpleNamespace(name="east", config=None, principal=None))
         self.receiver = Receiver(
-            self.assignment, self.client, {PARTITION: self.replicator}, lambda client, broker: NEAR
+            self.assignment, self.client, {PARTITION: self.replicator}, lambda broker: NEAR, lambda broker: True
         )
         self.links = {broker: Link() for broker in (1, 2)}
         self.receiver.lanes = {broker: lanes(link) for broker, link in self.links.items()}

@@ -60,7 +60,11 @@ class Source:
         )
         client = cast("ClusterClient", SimpleNamespace(name="east", config=None, principal=None))
         by_partition = {one.partition: one for one in self.replicators}
-        self.receiver = Receiver(assignment, client, by_partition, lambda client, broker: Wire(round_trip_s))
+        self.taking = True
+        """Whether destination brokers take more."""
+        self.receiver = Receiver(
+            assignment, client, by_partition, lambda broker: Wire(round_trip_s), lambda broker: self.taking
+        )
         self.ask()
 
     def ask(self) -> None:
@@ -277,3 +281,16 @@ def test_what_was_learnt_of_a_far_broker_is_forgotten_only_where_it_has_no_room(
     near.limit(8 * MIB)
     at_once.limit(4 * MIB)
     assert (near.size, at_once.size) == (2 * MIB, 4 * MIB)
+
+
+def test_what_is_for_brokers_that_take_nothing_leaves_half_of_the_room_to_others() -> None:
+    """However many partitions they lead: with an empty line each would be asked for until all of it is used up."""
+    with closing((source := Source(1, NEAR_S)).receiver):
+        one, wanted = source.replicators[0], source.receiver._wanted
+        waiting = one.outbox.waiting
+        waiting.changed(waiting.most // 2)
+        assert wanted(one)
+        source.taking = False
+        assert not wanted(one)
+        waiting.changed(-1)
+        assert wanted(one)

@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.copy import align
-from mirror_core.copy.align import Aligner
-from mirror_core.copy.beside import Beside
+from mirror_core.copy import asking
+from mirror_core.copy.asking import Asked, Asking, Views
+from mirror_core.copy.asking import _view as asking_view
 from mirror_core.copy.errors import answered, fetch_refused
 from mirror_core.copy.outbox import Sent
 from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.routing import route
 from mirror_core.copy.states import State
 from mirror_core.copy.task import CopyTask
 from mirror_core.copy.words import Side
@@ -83,32 +84,31 @@ def view(topic_id: uuid.UUID | None, leader: Leader | None = None) -> ClusterVie
 def test_a_topic_is_gone_when_no_broker_knows_it_any_more(
     said: uuid.UUID | None, others: tuple[uuid.UUID | Unreachable | None, ...], state: State
 ) -> None:
-    west = Brokers("west", said, *others)
-    aligner = aligner_of(Brokers("east", OLD), west)
+    both = asking_of(Brokers("east", OLD), Brokers("west", said, *others))
     assigned = Assigned(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
     replicator = PartitionReplicator(assigned)
-    assert not aligner._route(replicator, view(OLD), view(said))
+    assert routed_as(replicator, both, view(OLD), view(said)) is None
     assert replicator.state is state
     assert replicator.failure is None or replicator.failure.kind is FailureKind.REPLACED
 
 
 def test_a_partition_that_one_broker_has_not_heard_of_yet_is_waited_for() -> None:
     """A topic that was widened a moment ago. Nothing takes partitions away from a topic of the same id."""
-    west = Brokers("west", OLD)
-    aligner = aligner_of(Brokers("east", OLD), west)
+    both = asking_of(Brokers("east", OLD), Brokers("west", OLD))
     assigned = Assigned(partition=Partition("orders", 1), source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
     replicator = PartitionReplicator(assigned)
     wide = TopicView("orders", OLD.hex, False, {0: Leader(1, 1), 1: Leader(1, 1)}, 1, 1)
-    assert not aligner._route(replicator, ClusterView("", 1, {}, {"orders": wide}, frozenset()), view(OLD))
+    east = ClusterView("", 1, {}, {"orders": wide}, frozenset())
+    assert routed_as(replicator, both, east, view(OLD)) is None
     assert replicator.state is State.LOST
 
 
 def test_where_topics_have_no_ids_a_partition_that_is_missing_is_gone() -> None:
     none = uuid.UUID(int=0)
-    aligner = aligner_of(Brokers("east", none), Brokers("west", none))
+    both = asking_of(Brokers("east", none), Brokers("west", none))
     assigned = Assigned(partition=Partition("orders", 1), source_topic_id=none.hex, destination_topic_id=none.hex)
     replicator = PartitionReplicator(assigned)
-    assert not aligner._route(replicator, view(none), view(none))
+    assert routed_as(replicator, both, view(none), view(none)) is None
     assert replicator.failure
     assert replicator.failure.kind is FailureKind.GONE
 
@@ -129,20 +129,31 @@ def test_whose_word_has_led_to_nothing_before_is_not_believed_again_and_again(
     misled: ClusterName | None, times: int, source: Leader, destination: Leader, doubts: tuple[int, int]
 ) -> None:
     east, west = Brokers("east", OLD), Brokers("west", OLD)
-    aligner = aligner_of(east, west)
+    both = asking_of(east, west)
     replicator = PartitionReplicator(
         Assigned(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
     )
-    assert aligner._route(replicator, view(OLD, Leader(1, 7)), view(OLD, Leader(1, 7)))
+    assert routed_as(replicator, both, view(OLD, Leader(1, 7)), view(OLD, Leader(1, 7)))
     for _ in range(times):
         replicator.lose("why", misled)
-    assert aligner._route(replicator, view(OLD, source), view(OLD, destination))
+    assert routed_as(replicator, both, view(OLD, source), view(OLD, destination))
     assert (east.doubts, west.doubts) == doubts
 
 
-def aligner_of(east: Brokers, west: Brokers) -> Aligner:
-    beside = cast("Beside", None)  # no log is looked into
-    return Aligner(cast("ClusterClient", east), cast("ClusterClient", west), 1 << 62, list, beside)
+def asking_of(east: Brokers, west: Brokers) -> Asking:
+    return Asking(cast("ClusterClient", east), cast("ClusterClient", west), 1 << 62)
+
+
+def routed_as(
+    replicator: PartitionReplicator, asking: Asking, source: ClusterView, destination: ClusterView
+) -> Asked | None:
+    """By what one broker of each side has said, and where that is doubtful all of them."""
+    partition, assigned = replicator.partition, replicator.assigned
+    views = Views(
+        asking_view(asking.source, source, {partition: assigned.source_topic_id}),
+        asking_view(asking.destination, destination, {partition: assigned.destination_topic_id}),
+    )
+    return route(replicator, views, asking)
 
 
 def routed() -> PartitionReplicator:
@@ -153,10 +164,10 @@ def routed() -> PartitionReplicator:
 
 def test_of_a_partition_without_a_leader_the_truth_was_told() -> None:
     east, west = Brokers("east", OLD), Brokers("west", OLD)
-    aligner = aligner_of(east, west)
+    both = asking_of(east, west)
     one = routed()
     for _ in range(20):
-        assert not aligner._route(one, view(OLD, Leader(-1, 1)), view(OLD, Leader(1, 1)))
+        assert routed_as(one, both, view(OLD, Leader(-1, 1)), view(OLD, Leader(1, 1))) is None
     assert (east.doubts, west.doubts) == (0, 0)
 
 
@@ -236,20 +247,20 @@ LOG = LogLook(start=Offset(0), before=Offset(9), producers=(), replicated=Offset
 def test_a_leader_that_cannot_be_looked_at_misled(
     log: LogLook | None, misled: ClusterName | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(align, "_SETTLE_WAIT_S", 0.0)
-    monkeypatch.setattr(align, "look", lambda client, led: Looked({} if log is None else {PARTITION: log}, {}))
-    monkeypatch.setattr(align, "ends_of", lambda *asked: {})
-    east, west = Brokers("east", OLD), Brokers("west", OLD)
-    one = routed()
-    aligner = aligner_of(east, west)
-    assert aligner._settled({PARTITION: one}) == {}
-    assert one.misled == misled
+    monkeypatch.setattr(asking, "_SETTLE_WAIT_S", 0.0)
+    monkeypatch.setattr(asking, "look", lambda client, led: Looked({} if log is None else {PARTITION: log}, {}))
+    monkeypatch.setattr(asking, "ends_of", lambda *asked: {})
+    found = asking_of(Brokers("east", OLD), Brokers("west", OLD)).logs(
+        [Asked(PARTITION, 1, 1, 1, 1, unvouched=False, proved_end=None)]
+    )
+    assert found.seen == {}
+    assert found.unsure[PARTITION].misled == misled
 
 
-@pytest.mark.parametrize(("epoch", "known"), [(7, {PARTITION: 10}), (8, {})])
-def test_what_was_compared_counts_while_the_same_leader_leads(epoch: int, known: dict[Partition, int]) -> None:
+@pytest.mark.parametrize(("epoch", "known"), [(7, 10), (8, None)])
+def test_what_was_compared_counts_while_the_same_leader_leads(epoch: int, known: int | None) -> None:
     """Another one may have cut its log, and what stands there then was never compared (KIP-101)."""
-    aligner = aligner_of(Brokers("east", OLD), Brokers("west", OLD))
+    both = asking_of(Brokers("east", OLD), Brokers("west", OLD))
     assigned = Assigned(
         partition=PARTITION,
         source_topic_id=OLD.hex,
@@ -257,5 +268,6 @@ def test_what_was_compared_counts_while_the_same_leader_leads(epoch: int, known:
         proved_end=Offset(10),
         proved_epoch=7,
     )
-    assert aligner._route(PartitionReplicator(assigned), view(OLD), view(OLD, Leader(1, epoch)))
-    assert aligner._proved == known
+    asked = routed_as(PartitionReplicator(assigned), both, view(OLD), view(OLD, Leader(1, epoch)))
+    assert asked is not None
+    assert asked.proved_end == known

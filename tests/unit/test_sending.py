@@ -7,28 +7,47 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from mirror_core.copy import sending
-from mirror_core.copy.outbox import Sent
+from mirror_core.copy.outbox import Gap, Hidden, Ready, Sent
 from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.report import report
 from mirror_core.copy.sending import Item, Sender
 from mirror_core.copy.states import State
 from mirror_core.copy.words import Side
 from mirror_core.decide.position import Resume
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.producing import ProduceLink
-from mirror_core.model.copying import Assigned
+from mirror_core.kafka.faults import ErrorCode
+from mirror_core.kafka.sockets import receive
+from mirror_core.model.copying import Assigned, Assignment, TaskReport
 from mirror_core.model.errors import Unreachable
-from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.names import ClusterName, MirrorName, Partition
 
 HANGS, WELL = 1, 2
-PATIENCE_S = 0.2
+PATIENCE_S, ALONE_S = 0.2, 0.6
+
+
+def reading(sock: socket.socket, broker: int) -> Callable[..., int]:
+    """As of a connection that has this socket."""
+
+    def receive_some(view: memoryview, *, whole: bool = True, brief: bool = False) -> int:
+        try:
+            count = receive(sock, view, whole=whole, wait=not brief)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise Unreachable(f"broker {broker}: {error}") from None
+        if not count:
+            raise Unreachable(f"broker {broker}: it closed the connection")
+        return count
+
+    return receive_some
 
 
 class Brokers:
@@ -38,14 +57,17 @@ class Brokers:
         self.ends: dict[int, socket.socket] = {}
         self.sent: dict[int, int] = {HANGS: 0, WELL: 0}
         self.dead: set[int] = set()
+        self.push: Callable[[Sequence[bytes], float], memoryview] | None = None
+        """To the one that hangs; None: the system takes all."""
 
-    def connect(self, client: object, broker: int) -> Connection:
+    def connect(self, broker: int) -> Connection:
         if broker in self.dead:
             raise Unreachable(f"broker {broker}: cannot connect")
         ours, self.ends[broker] = socket.socketpair()
 
-        def send(parts: object) -> None:
+        def push(parts: Sequence[bytes], patience_s: float) -> memoryview:
             self.sent[broker] += 1
+            return self.push(parts, patience_s) if self.push and broker == HANGS else memoryview(b"")
 
         return cast(
             "Connection",
@@ -54,15 +76,24 @@ class Brokers:
                 where=f"broker {broker}",
                 round_trip_s=0.001,
                 next_id=itertools.count(1).__next__,
-                send=send,
+                push=push,
+                receive_some=reading(ours, broker),
                 close=ours.close,
             ),
         )
 
-    def answer(self, broker: int, one: PartitionReplicator, correlation: int, base: int, throttle_ms: int = 0) -> None:
-        """It has appended one partition's batch there."""
+    def answer(
+        self,
+        broker: int,
+        one: PartitionReplicator,
+        correlation: int,
+        base: int,
+        throttle_ms: int = 0,
+        error: ErrorCode = ErrorCode.none,
+    ) -> None:
+        """It has appended one partition's batch there, or refused it."""
         topic = one.partition.topic.encode()
-        row = struct.pack(">ihqqqih", one.partition.index, 0, base, -1, 0, 0, -1)
+        row = struct.pack(">ihqqqih", one.partition.index, error.value, base, -1, 0, 0, -1)
         body = struct.pack(">iih", correlation, 1, len(topic)) + topic + struct.pack(">i", 1) + row
         body += struct.pack(">i", throttle_ms)
         self.ends[broker].sendall(struct.pack(">i", len(body)) + body)
@@ -93,7 +124,8 @@ def both() -> tuple[PartitionReplicator, PartitionReplicator]:
 def sender(
     brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Sender]:
-    monkeypatch.setattr(sending, "_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(sending, "_BRIEF_S", PATIENCE_S)
+    monkeypatch.setattr(sending, "_ALONE_S", ALONE_S)
     monkeypatch.setattr(Side, "of", lambda client: Side(ClusterName("west"), "data"))
     made = Sender(cast("ClusterClient", None), both, float("inf"), 1, brokers.connect)
     yield made
@@ -107,6 +139,11 @@ def item(one: PartitionReplicator) -> Item:
     return one, sent, memoryview(bytes(100))
 
 
+def in_line(one: PartitionReplicator) -> list[int]:
+    """Offsets of what waits."""
+    return [entry[0].base for entry in one.outbox.items if not isinstance(entry, Gap | Hidden)]
+
+
 def test_all_others_do_not_wait_for_a_broker_that_is_owed_answers(
     sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
 ) -> None:
@@ -114,8 +151,10 @@ def test_all_others_do_not_wait_for_a_broker_that_is_owed_answers(
     sender.send([item(hangs)])
     sender.send([item(hangs), item(well)])
     assert brokers.sent == {HANGS: 1, WELL: 1}
-    assert (hangs.state, hangs.place.in_flight, well.state) == (State.LOST, 1, State.READY)
-    assert "broker 1 has answered nothing" in hangs.lost_why
+    assert (hangs.state, hangs.place.in_flight, well.state) == (State.READY, 1, State.READY)
+    assert in_line(hangs) == [10]
+    assert "broker 1: it has answered nothing" in sender.owed(HANGS)
+    assert not sender.takes(HANGS)
 
 
 def test_they_wait_once_for_it_however_many_partitions_it_leads(sender: Sender, brokers: Brokers) -> None:
@@ -124,49 +163,116 @@ def test_they_wait_once_for_it_however_many_partitions_it_leads(sender: Sender, 
     began = time.monotonic()
     for one in many[1:]:
         sender.send([item(one)])
-    assert [one.state for one in many[1:]] == [State.LOST] * 19
+    assert [in_line(one) for one in many[1:]] == [[0]] * 19
     assert time.monotonic() - began < 10 * PATIENCE_S
 
 
 def test_who_has_answered_is_waited_for_again(
     sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
 ) -> None:
-    slow, other = replicator(2, HANGS), replicator(3, HANGS)
-    sender.send([item(both[0])])
+    slow, other, busy = replicator(2, HANGS), replicator(3, HANGS), both[0]
+    sender.send([item(busy)])
     sender.send([item(slow)])
-    assert slow.state is State.LOST
+    assert in_line(slow) == [0]
     assert "is owed too much" in sender.owed(HANGS)
-    brokers.answer(HANGS, both[0], 1, 0)
+    brokers.answer(HANGS, busy, 1, 0)
     sender.answers(HANGS)
     assert not sender.owed(HANGS)
-    sender.send([item(both[0])])
-    answering = threading.Timer(PATIENCE_S / 2, brokers.answer, (HANGS, both[0], 2, 10))
+    sender.send([item(busy)])
+    brokers.answer(HANGS, busy, 2, 10)
+    sender.answers(HANGS)  # at once
+    sender.send([item(busy)])
+    answering = threading.Timer(PATIENCE_S / 2, brokers.answer, (HANGS, busy, 3, 20))
     answering.start()
     sender.send([item(other)])
     answering.join()
-    assert (other.state, brokers.sent[HANGS]) == (State.READY, 3)
+    assert (in_line(other), brokers.sent[HANGS]) == ([], 4)
 
 
-def test_a_slow_one_is_waited_for_as_long_as_it_took_before(
+def test_one_that_usually_takes_long_is_not_waited_for(
     sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
 ) -> None:
+    """All others would have the pace of a slow broker."""
     slow, other = replicator(2, HANGS), both[0]
-    sender.send([item(other)])
+    sender.send([item(other), item(both[1])])
     time.sleep(1.2 * PATIENCE_S)  # what is measured
     brokers.answer(HANGS, other, 1, 0)
     sender.answers(HANGS)
     sender.send([item(other)])
-    answering = threading.Timer(1.5 * PATIENCE_S, brokers.answer, (HANGS, other, 2, 10))
-    answering.start()
+    began = time.monotonic()
     sender.send([item(slow)])
+    assert time.monotonic() - began < PATIENCE_S
+    assert (slow.state, in_line(slow), brokers.sent[HANGS]) == (State.READY, [0], 2)
+    assert not sender.owed(HANGS), "it is at work"
+
+
+def test_one_is_waited_for_longer_while_no_other_is_sent_anything(
+    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
+) -> None:
+    """What waits in line is copied for that, and there is nothing else to do."""
+    one, other = both[0], replicator(2, HANGS)
+    sender.send([item(one)])
+    answering = threading.Timer((PATIENCE_S + ALONE_S) / 2, brokers.answer, (HANGS, one, 1, 0))
+    answering.start()
+    sender.send([item(other)])
     answering.join()
-    assert (slow.state, brokers.sent[HANGS]) == (State.READY, 3)
+    assert (in_line(other), brokers.sent[HANGS]) == ([], 2)
+
+
+def test_what_waits_keeps_its_turn(
+    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
+) -> None:
+    """An answer comes between two batches of one partition: the second one does not overtake the first."""
+    one, busy = replicator(2, HANGS), both[0]
+    one.place.proven = True
+    sender.send([item(busy)])
+    first, second, third = (item(one) for _ in range(3))
+    sender.send([first])
+    one.skip_to(40)
+    one.put(Sent(base=40, records=10, size=100, content=7), memoryview(bytes(100)))
+    assert in_line(one) == [0, 40]
+    brokers.answer(HANGS, busy, 1, 0)
+    sender.answers(HANGS)
+    assert sender.takes(HANGS)
+    sender.send([second])
+    sender.send([third])
+    assert brokers.sent[HANGS] == 1
+    assert in_line(one) == [0, 10, 20, 40]
+    assert one.outbox.bytes == one.outbox.waiting.bytes == 400
+    sender.send([(one, *cast("Ready", one.take()))])
+    assert (brokers.sent[HANGS], in_line(one), one.place.in_flight) == (2, [10, 20, 40], 1)
+    one.disconnected("the link broke")
+    assert (one.state, in_line(one), one.outbox.waiting.bytes) == (State.LOST, [], 0)
+
+
+def test_what_the_system_does_not_take_is_sent_on_and_nobody_waits_for_it(
+    sender: Sender,
+    brokers: Brokers,
+    both: tuple[PartitionReplicator, PartitionReplicator],
+) -> None:
+    hangs, well = both
+    pushed, most = list[bytes](), 7
+
+    def push(parts: Sequence[bytes], patience_s: float) -> memoryview:
+        whole = b"".join(parts)
+        pushed.append(whole[:most])
+        return memoryview(whole[most:])
+
+    brokers.push = push
+    sender.send([item(hangs)])
+    sender.send([item(hangs), item(well)])
+    assert (in_line(hangs), brokers.sent[WELL]) == ([10], 1)
+    assert [one.fileno() for one in sender.unsent] == [sender.links[HANGS].connection.sock.fileno()]
+    most = 1 << 20
+    sender.flush()
+    assert sender.unsent == []
+    assert len(b"".join(pushed)) == 4 + int.from_bytes(b"".join(pushed)[:4], "big"), "one frame, whole"
 
 
 def test_what_a_quota_keeps_a_broker_from_reading_is_not_sent_and_nobody_waits_for_it(
     sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
 ) -> None:
-    """Sent, it would fill the buffers between us, and block us until the link counts as dead."""
+    """Sent, it would fill the buffers between us."""
     throttled, well = both
     sender.send([item(throttled)])
     brokers.answer(HANGS, throttled, 1, 0, throttle_ms=60_000)
@@ -175,82 +281,114 @@ def test_what_a_quota_keeps_a_broker_from_reading_is_not_sent_and_nobody_waits_f
     sender.send([item(throttled), item(well)])
     assert time.monotonic() - began < PATIENCE_S
     assert brokers.sent == {HANGS: 1, WELL: 1}
-    assert (throttled.state, throttled.place.in_flight, well.state) == (State.LOST, 0, State.READY)
-    assert "a quota" in throttled.lost_why
-    assert "a quota" in sender.owed(HANGS), "nor is more fetched for it"
-    sender.give_up()
-    assert list(sender.links) == [HANGS, WELL], "it is no broker that hangs"
+    assert (throttled.state, throttled.place.in_flight, well.state) == (State.READY, 0, State.READY)
+    assert in_line(throttled) == [10]
+    assert not sender.takes(HANGS)
+    assert "a quota" in sender.owed(HANGS)
+    assert "a quota" in told([throttled, well], sender).retry, "people are told what it waits for"
+    assert told([well], sender).retry.startswith("cluster west, broker 2: it has answered nothing for 0 s")
+    assert told([replicator(3, WELL)], sender).retry == "", "nothing of it is on its way, or waits"
 
 
-def test_who_waits_for_an_answer_behind_a_quota_is_not_hung_up_on(
-    sender: Sender,
-    brokers: Brokers,
-    both: tuple[PartitionReplicator, PartitionReplicator],
-    monkeypatch: pytest.MonkeyPatch,
+def told(ones: list[PartitionReplicator], sender: Sender) -> TaskReport:
+    partitions = tuple(one.assigned for one in ones)
+    given = Assignment(
+        config_path="",
+        mirror=MirrorName("orders"),
+        source=ClusterName("east"),
+        destination=ClusterName("west"),
+        producer_id=1,
+        partitions=partitions,
+        epoch=1,
+        task=0,
+        start_ms=0,
+        stop_ms=0,
+    )
+    return report(given, ones, "", 0.0, 0.0, sender.waits_for)
+
+
+class Forgetful:
+    """A leader that goes by sequences, and may forget who wrote: then it takes any."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self.brokers, self.end = brokers, 0
+        self.expected: int | None = None
+        self.refuses = 0
+
+    def handles(self, one: PartitionReplicator, correlation: int, sent: Sent, throttle_ms: int = 0) -> None:
+        error, base = ErrorCode.none, self.end
+        if self.refuses:
+            self.refuses, error = self.refuses - 1, ErrorCode.not_enough_replicas
+        elif self.expected not in (None, sent.base):
+            error = ErrorCode.out_of_order_sequence_number
+        else:
+            self.end, self.expected = self.end + sent.records, sent.base + sent.records
+        self.brokers.answer(HANGS, one, correlation, base if error is ErrorCode.none else -1, throttle_ms, error)
+
+
+def test_what_waited_for_long_is_not_sent_in_a_row_to_who_may_have_forgotten_us(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "_SILENCE_S", 0.0)
-    first, second = both[0], replicator(2, HANGS)
-    monkeypatch.setattr(ProduceLink, "full", False)
-    sender.send([item(first)])
-    sender.send([item(second)])
-    brokers.answer(HANGS, first, 1, 0, throttle_ms=60_000)
+    """The first one that is refused would be followed by the next ones, and each be taken in the place of another."""
+    monkeypatch.setattr(Side, "of", lambda client: Side(ClusterName("west"), "data"))
+    one, leader, now = replicator(0, HANGS), Forgetful(brokers), time.monotonic()
+    sender = Sender(cast("ClusterClient", None), [one], float("inf"), 1 << 20, brokers.connect)
+    monkeypatch.setattr("mirror_core.copy.sending.time.monotonic", lambda: now)
+    first = item(one)
+    sender.send([first])
+    leader.handles(one, 1, first[1], throttle_ms=25_000)
     sender.answers(HANGS)
-    sender.give_up()
-    assert (list(sender.links), second.place.in_flight) == ([HANGS], 1)
-    with pytest.raises(Unreachable, match="a quota"):
-        sender.drain(0.0)
-
-
-def test_a_quota_that_holds_a_broker_back_for_a_moment_changes_nothing(
-    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
-) -> None:
-    throttled, _ = both
-    sender.send([item(throttled)])
-    brokers.answer(HANGS, throttled, 1, 0, throttle_ms=int(500 * PATIENCE_S))
+    for _ in range(3):
+        sender.send([item(one)])
+    assert in_line(one) == [10, 20, 30]
+    now += 26.0
+    leader.expected, leader.refuses = None, 1
+    waiting = [entry[0] for entry in one.outbox.items if not isinstance(entry, Gap | Hidden)]
+    for _ in waiting:
+        if one.sendable and sender.takes(HANGS):
+            sender.send([(one, *cast("Ready", one.take()))])
+    assert (brokers.sent[HANGS], in_line(one)) == (2, [20, 30]), "the first one goes alone"
+    leader.handles(one, 2, waiting[0])
     sender.answers(HANGS)
-    assert not sender.owed(HANGS)
-    sender.send([item(throttled)])
-    assert (throttled.state, brokers.sent[HANGS]) == (State.READY, 2)
+    assert (one.state, leader.end) == (State.LOST, 10)
+    sender.close()
 
 
-def test_a_broker_that_cannot_be_reached_loses_the_places_of_what_it_leads(
+def test_a_request_that_is_still_on_its_way_out_is_no_silence(
     sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
 ) -> None:
-    hangs, well = both
-    brokers.dead.add(HANGS)
-    sender.send([item(hangs), item(well)])
-    assert (hangs.state, hangs.place.in_flight, well.state, well.place.in_flight) == (State.LOST, 0, State.READY, 1)
+    """By a slow way it takes longer than a broker may keep silent; cut, it would begin anew each time."""
+    brokers.push = lambda parts, patience_s: memoryview(b"".join(parts))[7:]
+    sender.send([item(both[0])])
+    link = sender.links[HANGS]
+    time.sleep(0.1)
+    waited = link.waits_s
+    sender.flush()
+    assert link.waits_s < waited
+    brokers.push = lambda parts, patience_s: memoryview(b"".join(parts))
+    time.sleep(0.1)
+    waited = link.waits_s
+    sender.flush()
+    assert link.waits_s >= waited > 0.05, "nothing more was taken"
 
 
-def test_a_broker_that_hangs_up_has_answered_nothing_of_its_own_and_all_of_others(
+def test_what_answers_nothing_ends_the_link_and_not_the_task(
     sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
 ) -> None:
-    hangs, well = both
-    sender.send([item(hangs), item(well)])
-    brokers.ends[HANGS].close()
+    sender.send([item(both[0])])
+    brokers.answer(HANGS, both[0], 1, 0)
+    brokers.ends[HANGS].sendall(b"HTTP/1.1 400")
     sender.answers(HANGS)
-    assert (hangs.state, hangs.place.in_flight, well.state, well.place.in_flight) == (State.LOST, 0, State.READY, 1)
-    assert list(sender.links) == [WELL]
+    assert HANGS not in sender.links
+    assert (both[0].state, both[0].place.acknowledged, both[0].place.in_flight) == (State.LOST, 10, 0)
 
 
-def test_the_end_waits_for_answers_only_so_long(
-    sender: Sender, both: tuple[PartitionReplicator, PartitionReplicator]
-) -> None:
-    sender.send([item(both[1])])
-    with pytest.raises(Unreachable, match="no answer from broker"):
-        sender.drain(0.05)
-
-
-def test_a_broker_that_hangs_up_on_whatever_it_is_sent_is_tried_less_and_less_often(
+def test_nobody_waits_for_the_rest_of_an_answer(
     sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
 ) -> None:
-    hangs, _ = both
-    waits = list[float]()
-    for _ in range(8):
-        sender.send([item(hangs)])
-        brokers.ends[HANGS].close()
-        sender.answers(HANGS)
-        waits.append(hangs.look_at - time.monotonic())
-        hangs.resume_at(Resume(offset=0, sequence=0, gap_end=0, seed_end=0, check_tail=False))
-    assert waits[0] < 0.1, "at once, the first time"
-    assert waits[-1] > 0.5
+    sender.send([item(both[0])])
+    brokers.ends[HANGS].sendall(b"\0\0\0\x40\0\0\0\1")
+    began = time.monotonic()
+    sender.answers(HANGS)
+    assert time.monotonic() - began < PATIENCE_S
+    assert both[0].place.in_flight == 1

@@ -27,11 +27,13 @@ from mirror_core.copy.words import Side
 from mirror_core.decide.position import Resume
 from mirror_core.kafka import producing
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.connection import Connection, readable
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import ErrorCode
+from mirror_core.kafka.sockets import readable
 from mirror_core.model.copying import Assigned
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import ClusterName, Partition
+from tests.unit.test_sending import reading
 
 BROKERS, PARTITIONS, END = 3, 6, 200
 WALKS, STEPS = 100, 100
@@ -94,18 +96,22 @@ class World:
         assigned = Assigned(partition=Partition("orders", index), source_topic_id="", destination_topic_id="")
         return PartitionReplicator(assigned, clock=lambda: self.now)
 
-    def connect(self, client: object, broker: int) -> Connection:
+    def connect(self, broker: int) -> Connection:
         if broker in self.down:
             raise Unreachable("cannot connect")
         if broker in self.wires:
             self.old.append(self.wires[broker])
         wire = self.wires[broker] = Wire()
 
-        def send(parts: object) -> None:
+        def push(parts: list[bytes], patience_s: float) -> memoryview:
+            """The system takes it in one or in two parts."""
+            if len(parts) > 1 and self.chance.random() < 0.2:
+                return memoryview(b"the rest of it")
             due = self.sender.links[broker].outstanding[-1]
             if broker in self.breaks and self.chance.random() < 0.5:
                 raise Unreachable("lost while sending")
             wire.requests.append((due.correlation, [(index, sent) for (_, index), (_, sent) in due.tags.items()]))
+            return memoryview(b"")
 
         made = SimpleNamespace(
             sock=wire.ours,
@@ -113,7 +119,8 @@ class World:
             round_trip_s=0.001,
             timeout_s=1.0,
             next_id=itertools.count(1).__next__,
-            send=send,
+            push=push,
+            receive_some=reading(wire.ours, broker),
             close=wire.ours.close,
         )
         return cast("Connection", made)
@@ -125,9 +132,9 @@ class World:
         for one in self.chance.sample(self.replicators, self.chance.randint(1, PARTITIONS)):
             queue, place = list[Ready](), one.place
             while one.working and not place.first_waits and place.position < END and len(queue) < 3:
-                records = self.chance.randint(1, 9)
-                queue.append((Sent(place.position, records, 50, 7), memoryview(bytes(50))))
-                place.took(records)
+                sent = Sent(place.position, self.chance.randint(1, 9), 50, 7)
+                if one.put(sent, batch := memoryview(bytes(50))):
+                    queue.append((sent, batch))
             found.append((one, queue))
         self.sender.send_all(found)
 
@@ -149,6 +156,13 @@ class World:
             wire.theirs.sendall(struct.pack(">i", len(frame)) + frame)
         except OSError:
             return  # nobody is there any more
+
+    def goes_on(self) -> None:
+        """What waits in line is sent as soon as there is room, as the task's loop does."""
+        self.sender.flush()
+        for _ in range(self.chance.randint(1, 3)):
+            ready = [one for one in self.replicators if one.sendable and self.sender.takes(one.destination_broker)]
+            self.sender.send([(one, *cast("Ready", one.take())) for one in ready])
 
     def reads(self) -> None:
         for broker, link in list(self.sender.links.items()):
@@ -198,7 +212,7 @@ class World:
         for _ in range(20 * END):
             if all(one.place.acknowledged >= END for one in self.replicators):
                 return
-            for move in (self.aligns, self.sends, *[self.handles] * 6, self.reads):
+            for move in (self.aligns, self.sends, *[self.handles] * 6, self.reads, self.goes_on):
                 move()
                 self.holds()
         raise AssertionError([(one.state, one.place.acknowledged, one.lost_why) for one in self.replicators])
@@ -211,7 +225,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for patience in ("_PATIENCE_S", "_MOST_PATIENCE_S"):
+    for patience in ("_ALONE_S", "_BRIEF_S", "_MUTED_S"):
         monkeypatch.setattr(sending, patience, 0.0)
     monkeypatch.setattr(Side, "of", lambda client: Side(ClusterName("west"), "data"))
 
@@ -223,7 +237,7 @@ def test_nothing_counts_that_is_not_there_and_nothing_waits_for_ever(
     for walk in range(WALKS // 5):
         world = World(random.Random(1000 * seed + walk))
         monkeypatch.setattr(producing, "time", SimpleNamespace(monotonic=partial(getattr, world, "now")))
-        usual = [world.sends, world.handles, world.handles, world.reads, world.aligns]
+        usual = [world.sends, world.handles, world.handles, world.reads, world.goes_on, world.aligns]
         bad = [
             world.breaks_a_link,
             world.goes_down,

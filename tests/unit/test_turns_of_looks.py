@@ -7,42 +7,78 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from mirror_core.copy import align
 from mirror_core.copy.align import Aligner
+from mirror_core.copy.asking import Asked, Expected, Logs, View, Views
 from mirror_core.copy.beside import Beside
 from mirror_core.copy.looks import AT_ONCE, Case
-from mirror_core.decide.position import Seen
-from mirror_core.model.names import Partition
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.kafka.client import ClusterClient, ClusterView
 from tests.judging import EAST, WEST
 from tests.unit.test_looks import SEEN, replicator
+from tests.waiting import wait_until
 
 MANY = 40
 
 
+class Leaders:
+    """What both sides say, of partitions that have a leader each."""
+
+    def __init__(self) -> None:
+        self.source, self.destination = SimpleNamespace(name=EAST), SimpleNamespace(name=WEST)
+        self.asked_at = list[float]()
+
+    def views(self, wanted: Sequence[Expected]) -> Views:
+        nothing = View(ClusterView("", 1, {}, {}, frozenset()), {})
+        return Views(nothing, nothing)
+
+    def logs(self, wanted: Sequence[Asked]) -> Logs:
+        before = time.monotonic()
+        self.asked_at.append(before)
+        seen = {one.partition: replace(SEEN, source_end=100 + one.partition.index) for one in wanted}
+        return Logs(before, {}, seen, {})
+
+    def close(self) -> None: ...
+
+
+def routed(replicator: PartitionReplicator, views: Views, asking: object) -> Asked:
+    return Asked(replicator.partition, 1, 1, 1, 1, unvouched=False, proved_end=None)
+
+
 def looked_at(monkeypatch: pytest.MonkeyPatch, epoch: int) -> Sequence[Case]:
     """In this order, in an epoch. The higher a partition's number, the further it is behind."""
-    east, west = (SimpleNamespace(name=name, metadata=lambda topics: None) for name in (EAST, WEST))
     begun, many = list[Case](), [replicator(index) for index in range(MANY)]
-    settled_at = list[float]()
-
-    def settled(wanted: dict[Partition, object]) -> dict[Partition, Seen]:
-        settled_at.append(time.monotonic())
-        return {p: replace(SEEN, source_end=100 + p.index) for p in wanted}
+    leaders = Leaders()
 
     def begin(cases: Sequence[Case]) -> Iterator[Any]:
         begun.extend(cases)
         return iter(())
 
+    monkeypatch.setattr(align, "route", routed)
     with closing(Beside()) as beside:
-        aligner: Any = Aligner(east, west, 7, list, beside, epoch)  # type: ignore[arg-type]
-        for name, instead in (("_route", lambda *_: True), ("_agreed", lambda _: {}), ("_settled", settled)):
-            monkeypatch.setattr(aligner, name, instead)
+        aligner: Any = Aligner(
+            cast("ClusterClient", leaders.source),
+            cast("ClusterClient", leaders.destination),
+            7,
+            lambda *_: None,
+            list,
+            beside,
+            epoch,
+        )
+        monkeypatch.setattr(aligner, "_asking", lambda: leaders)
         monkeypatch.setattr(aligner._looks, "begin", begin)
         aligner.align(many)
-    assert all(case.asked <= settled_at[0] for case in begun), "a leader remembers what it did when it was asked"
+
+        def turn() -> bool:
+            aligner.take_in()
+            return bool(begun)
+
+        wait_until(turn, timeout_s=20, why="no look begins")
+    assert begun[0].asked <= leaders.asked_at[0], "a leader remembers what it did when it was asked"
     return begun
 
 
