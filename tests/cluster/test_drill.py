@@ -17,6 +17,7 @@ from mirror_core.kafka import group_reader
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
+from mirror_core.kafka.group_batches import fetch_all
 from mirror_core.kafka.groups import delete_group, list_groups
 from mirror_core.kafka.heartbeats import ensure_topic
 from mirror_core.mirrors import verbs
@@ -57,8 +58,12 @@ def all_there_is(beside: Mirrored) -> set[tuple[str, object]]:
             acls = describe_acls(client)
             assert not isinstance(acls, AuthorizerOff)
             topics = {name for name, topic in client.metadata().topics.items() if not topic.internal} - {ACTIVE_TOPIC}
-            # A canary's group has lost its offsets with the canary's topic: brokers forget such a one by themselves.
-            groups = {g for g in list_groups(client) if not g.startswith("mirrorbook-canary")}
+            # Brokers forget a group by themselves some time after it has lost its offsets with its topic.
+            listed = list_groups(client)
+            fetched = fetch_all(client, listed.values())
+            assert not fetched.faults
+            groups = {name for name, offsets in fetched.offsets.items() if offsets.committed}
+            groups |= listed.keys() & {group_of(beside.name)}
             found |= {(cluster.name, one) for one in (acls.entries - needed) | topics | groups}
     return found
 
