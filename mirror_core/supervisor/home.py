@@ -148,7 +148,13 @@ class Home:
         """Put a log that has grown too long aside, so that no disk fills up."""
         # The child appends, so its next line goes to the start of the emptied file; a line may be lost in between.
         if self.log.exists() and self.log.stat().st_size > MAX_LOG_BYTES:
-            shutil.copyfile(self.log, self.log.with_name(self.log.name + ".1"))
+            aside = self.log.with_name(self.log.name + ".1")
+            half = aside.with_suffix(".half")
+            try:
+                shutil.copyfile(self.log, half)
+                half.replace(aside)  # whoever reads it finds all of it
+            except OSError:  # the disk is full: what the child says from now on is worth more
+                half.unlink(missing_ok=True)
             os.truncate(self.log, 0)
 
     def last_words(self) -> str:
