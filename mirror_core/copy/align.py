@@ -17,6 +17,7 @@ from mirror_core.copy.routing import route
 from mirror_core.copy.states import State
 from mirror_core.copy.verdict import Resumes, take_in
 from mirror_core.decide.assign import in_turn
+from mirror_core.kafka.at_once import Late
 from mirror_core.kafka.client import ClusterClient, ClusterView, by_leader
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
@@ -46,9 +47,12 @@ class _Kept(NamedTuple):
 class _Round:
     """Partitions whose places are looked for together, and the question that is being asked about them."""
 
-    def __init__(self, wanted: Mapping[Partition, PartitionReplicator], asking: Asking, begun: Future[Views]) -> None:
+    def __init__(
+        self, wanted: Mapping[Partition, PartitionReplicator], asking: Asking, begun: Future[Views], hurry: bool
+    ) -> None:
         self.wanted = wanted
         self.asking = asking
+        self.hurry = hurry
         self.question: Future[Views] | Future[Logs] = begun
         self.began = time.monotonic()
 
@@ -119,9 +123,10 @@ class Aligner:
             return False
         return all(now - one.began >= _LONG_S for one in self._rounds)
 
-    def align(self, replicators: Iterable[PartitionReplicator]) -> None:
+    def align(self, replicators: Iterable[PartitionReplicator], *, hurry: bool = True) -> None:
         """Begin to look for the places of these. Each ends READY, DONE or FAILED, or stays LOST when its leader is away
-        at the moment, or while its logs are looked into."""
+        at the moment, or while its logs are looked into. `hurry`: those whose brokers do not answer soon are
+        asked about apart from the others, with time."""
         self._begin_at = time.monotonic() + _AGAIN_S
         wanted = {one.partition: one for one in replicators}
         expected = [
@@ -129,7 +134,7 @@ class Aligner:
             for one in wanted.values()
         ]
         asking = self._idle.pop() if self._idle else self._asking()
-        begun = _Round(wanted, asking, self._beside.begin(partial(asking.views, expected)))
+        begun = _Round(wanted, asking, self._beside.begin(partial(asking.views, expected, hurry=hurry)), hurry)
         begun.begins()
         self._rounds.append(begun)
 
@@ -143,11 +148,7 @@ class Aligner:
         return _leading(partitions, views.source.cluster), _leading(partitions, views.destination.cluster)
 
     def _asking(self) -> Asking:
-        source, destination = (
-            ClusterClient(client.config, client.principal, timeout_s=client.timeout_s)
-            for client in (self.source, self.destination)
-        )
-        return Asking(source, destination, self.producer_id)
+        return Asking(self.source.alike(), self.destination.alike(), self.producer_id)
 
     def _go_on(self, now: float) -> None:
         """Take in what has been answered."""
@@ -174,29 +175,43 @@ class Aligner:
 
     def _ask_logs(self, one: _Round, views: Views) -> None:
         self._learn(views.source.cluster, views.destination.cluster)
-        routed = {r: asked for r in one.lost if (asked := route(r, views, one.asking)) is not None}
-        if not (wanted := self._connected(list(routed))):
+        lost = one.lost
+        routed = {r: asked for r in lost if (asked := route(r, views, one.asking)) is not None}
+        if wanted := self._connected(list(routed)):
+            mine = [routed[replicator] for replicator in wanted]
+            one.goes_on(wanted, self._beside.begin(partial(one.asking.logs, mine, hurry=one.hurry)))
+            self._rounds.append(one)
+        else:
             self._end(one)
-            return
-        mine = [routed[replicator] for replicator in wanted]
-        one.goes_on(wanted, self._beside.begin(partial(one.asking.logs, mine)))
-        self._rounds.append(one)
+        if one.hurry:
+            undecided = {r.partition.topic for r in lost if any(view.undecided(r.partition.topic) for view in views)}
+            self._apart([r for r in lost if r not in routed and r.partition.topic in undecided])
 
     def _begin_looks(self, one: _Round, logs: Logs) -> None:
         self._end(one)
+        late = []
         for replicator in one.lost:
             if (unsure := logs.unsure.get(replicator.partition)) is None:
                 continue
-            if isinstance(unsure.why, RemoteFault):
+            if isinstance(unsure.why, Late):
+                replicator.lose(str(unsure.why))
+                late.append(replicator)
+            elif isinstance(unsure.why, RemoteFault):
                 unreadable(replicator, unsure.why, unsure.misled)
             else:
                 replicator.lose(unsure.why, unsure.misled)
+        self._apart(late)
         # Links may have been lost meanwhile.
         known = {r.partition: r for r in self._connected([r for r in one.lost if r.partition in logs.seen])}
         # Where there is most to copy, first: those for whom the time is not enough are looked at in the next round.
         behind = sorted(known, key=lambda p: logs.seen[p].log_end - logs.seen[p].source_end)
         cases = [Case(known[p], logs.seen[p], logs.agreed.get(p), logs.asked) for p in in_turn(behind, self._shift)]
         self._take(self._looks.begin(cases))
+
+    def _apart(self, late: list[PartitionReplicator]) -> None:
+        """In a round of their own, while room for another one stays. Otherwise they are asked about anew."""
+        if (late := [one for one in late if one.state is State.LOST]) and len(self._rounds) < _ROUNDS - 1:
+            self.align(late, hurry=False)
 
     def _end(self, one: _Round) -> None:
         one.over()

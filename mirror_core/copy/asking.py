@@ -14,11 +14,12 @@ from typing import Final, NamedTuple
 
 from mirror_core.copy.endings import ending_as_sent
 from mirror_core.decide.position import ANYWHERE, Ours, Seen
+from mirror_core.kafka.at_once import Late
 from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.epochs import epoch_ends
 from mirror_core.kafka.looking import LogLook, ends_of, look
 from mirror_core.kafka.offsets import Point, ProducerView
-from mirror_core.kafka.placing import known_ids
+from mirror_core.kafka.placing import Heard, heard_ids
 from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
@@ -40,8 +41,12 @@ class View:
     """One cluster, as one broker described it."""
 
     cluster: ClusterView
-    ids: Mapping[str, frozenset[str]]
-    """Of topics that it has called gone, or replaced, as all brokers know them."""
+    heard: Heard
+    """What all brokers say of topics that this one has called gone, or replaced."""
+
+    def undecided(self, topic: str) -> bool:
+        """Whether that depends on somebody who has not answered."""
+        return bool(self.heard.silent) and topic in self.heard.ids
 
 
 class Views(NamedTuple):
@@ -68,6 +73,7 @@ class Unsure(NamedTuple):
     """Why nothing is known of a partition now."""
 
     why: RemoteFault | str
+    """`Late`: it is to be asked about apart from others."""
     misled: ClusterName | None
     """As in `PartitionReplicator.lose`."""
 
@@ -92,45 +98,49 @@ class Asking:
         self.destination = destination
         self._producer_id = producer_id
 
-    def views(self, wanted: Sequence[Expected]) -> Views:
-        """Who leads these. RemoteFault when nobody of a cluster says so."""
+    def views(self, wanted: Sequence[Expected], *, hurry: bool = False) -> Views:
+        """Who leads these. RemoteFault when nobody of a cluster says so. `hurry`: as in `ask_brokers`."""
         topics = {one.partition.topic for one in wanted}
-        source, destination = self.source.metadata(topics), self.destination.metadata(topics)
+        source, destination = (c.metadata(topics, hurry=hurry) for c in (self.source, self.destination))
         here = {one.partition: one.source_topic_id for one in wanted}
         there = {one.partition: one.destination_topic_id for one in wanted}
-        return Views(_view(self.source, source, here), _view(self.destination, destination, there))
+        return Views(_view(self.source, source, here, hurry), _view(self.destination, destination, there, hurry))
 
-    def logs(self, wanted: Sequence[Asked]) -> Logs:
-        """Where the logs of both sides end, and who wrote the destination's."""
+    def logs(self, wanted: Sequence[Asked], *, hurry: bool = False) -> Logs:
+        """Where the logs of both sides end, and who wrote the destination's. `hurry`: as in `ask_brokers`."""
         by_partition = {one.partition: one for one in wanted}
         unsure: dict[Partition, Unsure] = {}
-        agreed = self._agreed(by_partition, unsure)
+        agreed = self._agreed(by_partition, unsure, hurry)
         rest = {p: one for p, one in by_partition.items() if p not in unsure}
         asked = time.monotonic()
-        seen = self._settled(rest, unsure)
+        seen = self._settled(rest, unsure, hurry)
         return Logs(asked, agreed, seen, unsure)
 
-    def _agreed(self, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure]) -> dict[Partition, int]:
+    def _agreed(
+        self, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure], hurry: bool
+    ) -> dict[Partition, int]:
         """Where the epoch that we know has ended in the new leader's log. ANYWHERE where it doesn't know that epoch: a
         cluster that was restored from a backup begins again with older ones."""
         changed = {p: r.vouched_epoch for p, r in wanted.items() if r.vouched_epoch != r.source_epoch}
         past = {p: epoch for p, epoch in changed.items() if epoch is not None and epoch < wanted[p].source_epoch}
-        ends = epoch_ends(self.source, past, _led(past, lambda p: wanted[p].source_broker))
+        ends = epoch_ends(self.source, past, _led(past, lambda p: wanted[p].source_broker), hurry=hurry)
         unsure.update({p: Unsure(error, self.source.name) for p, error in ends.unknown.items()})
         return {p: ends.offsets.get(p, ANYWHERE) for p in changed if p not in unsure}
 
-    def _settled(self, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure]) -> dict[Partition, Seen]:
+    def _settled(
+        self, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure], hurry: bool
+    ) -> dict[Partition, Seen]:
         """Both logs at a moment when nobody appends (`unsettled`).
 
         A predecessor's last requests may still be on their way into the log (they cannot do harm, see decide.position).
         Partitions that come to no rest are unsure, and hold up no others.
         """
         found: dict[Partition, LogLook] = {}
-        waiting, why, growing = list(wanted), dict[Partition, str](), set[Partition]()
+        waiting, why, growing = list(wanted), dict[Partition, RemoteFault | str](), set[Partition]()
         for _ in range(_SETTLE_TRIES):
-            seen = look(self.destination, _led(waiting, lambda p: wanted[p].destination_broker))
+            seen = look(self.destination, _led(waiting, lambda p: wanted[p].destination_broker), hurry=hurry)
+            why |= seen.unknown
             for p, error in seen.unknown.items():
-                why[p] = str(error)
                 if isinstance(error, MissingPermission):
                     unsure[p] = Unsure(error, None)
             waiting = [p for p in waiting if p in seen.logs]
@@ -147,13 +157,14 @@ class Asking:
             time.sleep(_SETTLE_WAIT_S)
         # The source's end is read last: it only grows, so a position beyond it was never there.
         led = _led(found, lambda p: wanted[p].source_broker)
-        ends = ends_of(self.source, led, Point.START, Point.LOG_END)
-        for p in wanted.keys() - ends.keys() - unsure.keys():
+        ends = ends_of(self.source, led, Point.START, Point.LOG_END, hurry=hurry)
+        why |= ends.unknown
+        for p in wanted.keys() - ends.points.keys() - unsure.keys():
             # A leader that its replicas do not follow may be one by its own word only.
             misled = self.source.name if p in found else None if p in growing else self.destination.name
             words = why.get(p) or f"{p}: a leader does not say now where its log begins and ends"
-            unsure[p] = Unsure(words, misled)
-        as_sent = self._ending_as_sent(wanted, {p: found[p] for p in ends})
+            unsure[p] = Unsure(words if isinstance(words, Late) else str(words), misled)
+        as_sent = self._ending_as_sent(wanted, {p: found[p] for p in ends.points})
         return {
             p: Seen(
                 log_start=found[p].start,
@@ -164,7 +175,7 @@ class Asking:
                 ends_as_sent=p in as_sent,
                 proved_end=wanted[p].proved_end,
             )
-            for p, (start, end) in ends.items()
+            for p, (start, end) in ends.points.items()
         }
 
     def _ending_as_sent(self, wanted: Mapping[Partition, Asked], logs: Mapping[Partition, LogLook]) -> set[Partition]:
@@ -190,11 +201,11 @@ class Asking:
         self.destination.close()
 
 
-def _view(client: ClusterClient, cluster: ClusterView, expected: Mapping[Partition, str | None]) -> View:
+def _view(client: ClusterClient, cluster: ClusterView, expected: Mapping[Partition, str | None], hurry: bool) -> View:
     """Where one broker does not know a topic as it should, all are asked: it may be behind."""
     doubtful = {p.topic for p, id_ in expected.items() if id_ is not None and not as_expected(cluster, p, id_)}
     doubtful -= cluster.denied
-    return View(cluster, known_ids(client, doubtful) if doubtful else {})
+    return View(cluster, heard_ids(client, doubtful, hurry=hurry) if doubtful else Heard({}, ()))
 
 
 def as_expected(cluster: ClusterView, partition: Partition, topic_id: str) -> bool:

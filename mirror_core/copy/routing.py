@@ -25,8 +25,8 @@ def route(replicator: PartitionReplicator, views: Views, asking: Asking) -> Aske
         if partition.topic in view.cluster.denied:
             replicator.fail(denied(Side.of(client), partition, "DESCRIBE"), None, FailureKind.DENIED)
             return None
-        if _disputed(view, partition, expected):
-            replicator.lose(f"cluster {cluster}: its brokers do not all say the same of topic {partition.topic}")
+        if why := _disputed(view, partition, expected):
+            replicator.lose(f"cluster {cluster}: {why}")
             return None
         if topic is None or partition.index not in topic.partitions:
             kind = FailureKind.GONE if client is asking.source else FailureKind.REPLACED
@@ -79,12 +79,16 @@ def _doubt_who_told(replicator: PartitionReplicator, asking: Asking, source: Lea
         asking.destination.ask_another()
 
 
-def _disputed(view: View, partition: Partition, expected: str) -> bool:
-    """Whether some broker still knows the topic that another one says is gone: either may be behind. So is who does
-    not know a partition of it: nothing takes partitions away from a topic, as long as it has the same id."""
+def _disputed(view: View, partition: Partition, expected: str) -> str:
+    """Why nobody knows yet that the topic is gone which one broker calls so; empty when it is. Another broker may still
+    know it: either is behind. One that does not answer may. And who does not know a partition of it is behind: nothing
+    takes partitions away from a topic, as long as it has the same id."""
     if as_expected(view.cluster, partition, expected):
-        return False
-    topic = view.cluster.topics.get(partition.topic)
-    if topic is not None and topic.id == expected:
-        return expected != _NO_ID
-    return expected in view.ids.get(partition.topic, ())
+        return ""
+    name, topic = partition.topic, view.cluster.topics.get(partition.topic)
+    same = topic is not None and topic.id == expected
+    if same and expected == _NO_ID:
+        return ""
+    if same or expected in view.heard.ids.get(name, ()):
+        return f"its brokers do not all say the same of topic {name}"
+    return view.heard.undecided(name) if view.heard.silent else ""

@@ -157,10 +157,7 @@ class BothLogs:
 
     def __init__(self, source: ClusterClient, destination: ClusterClient, producer_id: int) -> None:
         """Clients of its own: several look at a time."""
-        self._source, self._destination = (
-            ClusterClient(client.config, client.principal, timeout_s=client.timeout_s)
-            for client in (source, destination)
-        )
+        self._source, self._destination = source.alike(), destination.alike()
         self._producer_id = producer_id
         self._halted = False
         self._connection: Connection | None = None

@@ -216,13 +216,7 @@ class Planner:
             self.source.ask_another()
 
     def _leave_undecided(self, client: ClusterClient, topics: Collection[str], heard: Heard) -> None:
-        silent = ", ".join(map(str, heard.silent))
-        self.undecided += [
-            f"cluster {client.name}, topic {topic}: by the brokers that answer it was deleted or made anew, and "
-            f"broker(s) {silent} do not answer: nothing of it is copied until they do. Restore them, or let the data "
-            "plane reach them; a broker that its cluster does not list any more is not waited for"
-            for topic in sorted(topics)
-        ]
+        self.undecided += [f"cluster {client.name}, {heard.undecided(topic)}" for topic in sorted(topics)]
 
 
 def _status(

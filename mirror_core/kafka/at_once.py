@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from typing import Final, TypeVar
 
 from mirror_core.kafka.client import ClusterClient
@@ -18,6 +19,10 @@ Answer = TypeVar("Answer")
 Address = tuple[str, int]
 
 _GRACE_S: Final = 0.5
+_LATE_S: Final = 0.5
+_LATE_TRIPS: Final = 8
+"""Together how long a broker has in a hurry: as many round trips as it takes to connect by TLS, sign in by SCRAM, and
+ask."""
 _SILENT_S: Final = 10.0
 """A broker that has let a time limit pass is not asked again for so long. An epoch's plan has five questions."""
 
@@ -26,12 +31,20 @@ class Silent(Unreachable):
     """A broker has let the whole time limit pass: it hangs, or the way to it is cut, and nobody says so."""
 
 
+class Late(Unreachable):
+    """A broker has not answered yet. It may be slow, or hang: who has time learns it."""
+
+
 def ask_brokers(
-    client: ClusterClient, asked: Mapping[int, Callable[[Connection], Answer]]
+    client: ClusterClient, asked: Mapping[int, Callable[[Connection], Answer]], *, hurry: bool = False
 ) -> dict[int, Answer | RemoteFault]:
-    """What each broker says, or why nobody knows; it may have said what makes no sense. Any other error is raised."""
+    """What each broker says, or why nobody knows; it may have said what makes no sense. Any other error is raised.
+
+    `hurry`: nobody waits a whole time limit for who may not answer; those are `Late`.
+    """
     found: dict[int, Answer | RemoteFault] = {}
     asking: dict[int, tuple[Address, Future[tuple[Connection, Answer]]]] = {}
+    within_s = _LATE_S + _LATE_TRIPS * client.round_trip_s  # told by connections that are lent now
     pool = ThreadPoolExecutor(max(1, len(asked)), thread_name_prefix="ask")
     for broker, send in asked.items():
         try:
@@ -43,15 +56,19 @@ def ask_brokers(
             continue
         asking[broker] = address, pool.submit(copy_context().run, _ask, client, address, client.lend(address), send)
     pool.shutdown(wait=False)  # who hangs keeps its thread, not us
-    deadline, wrong = time.monotonic() + client.timeout_s + _GRACE_S, list[MirrorError]()
+    last, wrong = time.monotonic() + client.timeout_s + _GRACE_S, list[MirrorError]()
+    deadline = min(last, time.monotonic() + within_s) if hurry else last
     for broker, (address, one) in asking.items():
         try:
             connection, found[broker] = one.result(max(0.0, deadline - time.monotonic()))
             client.give_back(address, connection)
             client.silent.pop(broker, None)
         except TimeoutError:
-            one.add_done_callback(_close)
+            one.add_done_callback(partial(_ended, client, broker))
             where = f"cluster {client.name}, broker {address[0]}:{address[1]}"
+            if deadline < last:
+                found[broker] = Late(f"{where}: no answer yet")
+                continue
             found[broker] = Silent(f"{where}: no answer within {client.timeout_s:g} s")
             client.silent[broker] = time.monotonic()
         except RemoteFault as error:
@@ -87,6 +104,9 @@ def _asked(connection: Connection, send: Callable[[Connection], Answer]) -> tupl
         raise
 
 
-def _close(late: Future[tuple[Connection, Answer]]) -> None:
-    if late.exception() is None:
+def _ended(client: ClusterClient, broker: int, late: Future[tuple[Connection, Answer]]) -> None:
+    """When nobody waits any more."""
+    if (error := late.exception()) is None:
         late.result()[0].close()
+    elif isinstance(error, Silent):
+        client.silent[broker] = time.monotonic()

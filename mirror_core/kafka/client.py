@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, NamedTuple, TypeVar
 
@@ -101,6 +101,9 @@ class ClusterClient:
         self._doubts = Doubts()
         self.silent: dict[int, float] = {}  # brokers that let a time limit pass, and when (monotonic): of `at_once`
 
+    def alike(self) -> ClusterClient:  # for another thread
+        return ClusterClient(self.config, self.principal, timeout_s=self.timeout_s)
+
     # -- sending -------------------------------------------------------------------------------------------------
 
     def call(self, request: Request, answer: type[Response], broker: int | None = None) -> Response:
@@ -190,14 +193,12 @@ class ClusterClient:
 
     # -- metadata ------------------------------------------------------------------------------------------------
 
-    def metadata(self, topics: Iterable[str] | None = None) -> ClusterView:
-        """Describe these topics; all that this principal may see, when None. Topics that do not exist are left out."""
+    def metadata(self, topics: Iterable[str] | None = None, *, hurry: bool = False) -> ClusterView:
+        """Describe these topics; all that this principal may see, when None. Left out: those that do not exist.
+        `hurry`: a broker that hangs is left soon, and one that is slow is asked twice."""
         named = (MetadataRequestTopic(topic_id=None, name=TopicName(t)) for t in topics or ())
         wanted = None if topics is None else tuple(named)
-        request = MetadataRequest(
-            topics=wanted, allow_auto_topic_creation=False, include_topic_authorized_operations=False
-        )
-        answer = self._ask_any(request, MetadataResponse)
+        answer = self._ask_any(replace(_NO_TOPICS, topics=wanted), MetadataResponse, hurry)
         self._brokers = {int(b.node_id): (b.host, int(b.port)) for b in answer.brokers}
         self._controller = int(answer.controller_id)
         found, denied = {}, set()
@@ -225,6 +226,11 @@ class ClusterClient:
         wanted = list(partitions)
         return by_leader(wanted, self.metadata({p.topic for p in wanted}).topics)
 
+    @property
+    def round_trip_s(self) -> float:
+        """The longest of its connections'; 0 while there are none."""
+        return max((one.round_trip_s for one in self._connections.values()), default=0.0)
+
     # -- connections ---------------------------------------------------------------------------------------------
 
     def ask_another(self) -> None:
@@ -232,7 +238,7 @@ class ClusterClient:
         next question for any goes to another one, if one answers soon."""
         self._doubts.doubt()
 
-    def _ask_any(self, request: Request, answer: type[Response]) -> Response:
+    def _ask_any(self, request: Request, answer: type[Response], hurry: bool) -> Response:
         """Ask known brokers, then the bootstrap servers, all at once: the first good answer wins.
 
         One after the other would cost a time limit for each dead broker, and a plan must be there within seconds; so
@@ -245,7 +251,8 @@ class ClusterClient:
         self._open_others(addresses)
         for address, connection in self._doubts.in_order(self._connections):
             # Others were not asked yet: one that was kept is not waited for as if there were none.
-            limit = None if address in ours else min(self.timeout_s, _KEPT_S + _KEPT_TRIPS * connection.round_trip_s)
+            brief = min(self.timeout_s, _KEPT_S + _KEPT_TRIPS * connection.round_trip_s)
+            limit = brief if hurry or address not in ours else self.timeout_s
             try:
                 return self._told(address, connection.call(request, answer, limit))
             except RemoteFault:
@@ -277,7 +284,7 @@ class ClusterClient:
 
     def _open_others(self, addresses: Sequence[tuple[str, int]]) -> None:
         if others := self._doubts.to_open(addresses, self._connections, time.monotonic()):
-            limit_s = _KEPT_S + _SIGN_IN_TRIPS * max(one.round_trip_s for one in self._connections.values())
+            limit_s = _KEPT_S + _SIGN_IN_TRIPS * self.round_trip_s
             # Nobody needs them: where a file cannot be read now, we go on with the connections that we have.
             with suppress(BadRequest), closing(Opening(self.name, self.open, others)) as opening:
                 self._connections |= next(opening.connected(limit_s), {})

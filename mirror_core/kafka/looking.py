@@ -40,21 +40,29 @@ class LogLook:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What is known now, and why some producers are not."""
+    """What is known now, and why the rest is not, where there are words for it."""
 
     logs: Mapping[Partition, LogLook]
+    unknown: Mapping[Partition, RemoteFault]
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Two points of each log, the last one asked for after the first; and why the rest is not known, as above."""
+
+    points: Mapping[Partition, tuple[Offset, Offset]]
     unknown: Mapping[Partition, RemoteFault]
 
 
 _POINTS = (Point.START, Point.LOG_END, Point.HIGH_WATERMARK, Point.LOG_END)
 
 
-def look(client: ClusterClient, led: Mapping[int, list[Partition]]) -> Looked:
+def look(client: ClusterClient, led: Mapping[int, list[Partition]], *, hurry: bool) -> Looked:
     """`led`: partitions by the broker that leads them. Left out: what it does not lead any more, whose broker does not
-    answer, what cannot be told at the moment."""
+    answer, what cannot be told at the moment. `hurry`: as in `ask_brokers`."""
     logs: dict[Partition, LogLook] = {}
     unknown: dict[Partition, RemoteFault] = {}
-    answers = ask_brokers(client, {broker: _question(mine) for broker, mine in led.items()})
+    answers = ask_brokers(client, {broker: _question(mine) for broker, mine in led.items()}, hurry=hurry)
     for broker, answer in answers.items():
         if isinstance(answer, RemoteFault):
             unknown |= dict.fromkeys(led[broker], answer)
@@ -72,16 +80,19 @@ def _question(partitions: list[Partition]) -> Callable[[Connection], list[AnyRes
 
 
 def ends_of(
-    client: ClusterClient, led: Mapping[int, list[Partition]], first: Point, last: Point
-) -> dict[Partition, tuple[Offset, Offset]]:
-    """Two points of each log, the last one asked for after the first. Left out as in `look`."""
+    client: ClusterClient, led: Mapping[int, list[Partition]], first: Point, last: Point, *, hurry: bool
+) -> Ends:
+    """`led`, what is left out, and `hurry`: as in `look`."""
     found: dict[Partition, tuple[Offset, Offset]] = {}
+    unknown: dict[Partition, RemoteFault] = {}
     asked = {broker: _ends(mine, first, last) for broker, mine in led.items()}
-    for answer in ask_brokers(client, asked).values():
-        if not isinstance(answer, RemoteFault):
+    for broker, answer in ask_brokers(client, asked, hurry=hurry).items():
+        if isinstance(answer, RemoteFault):
+            unknown |= dict.fromkeys(led[broker], answer)
+        else:
             one, other = map(offsets_of, answer)
             found |= {p: (one[p], other[p]) for p in one.keys() & other.keys()}
-    return found
+    return Ends(found, unknown)
 
 
 def _ends(partitions: list[Partition], *points: Point) -> Callable[[Connection], list[ListOffsetsResponse]]:

@@ -76,15 +76,18 @@ class Heard:
     silent: tuple[int, ...]
     """Those that do not answer now: they may know any of these topics."""
 
+    def undecided(self, topic: str) -> str:
+        """In words, where somebody is silent and nobody else knows a topic as it was."""
+        return (
+            f"topic {topic}: by the brokers that answer it was deleted or made anew, and broker(s) "
+            f"{', '.join(map(str, self.silent))} do not answer: nothing of it is copied until they do. Restore them, "
+            "or let the data plane reach them; a broker that its cluster does not list any more is not waited for"
+        )
 
-def known_ids(client: ClusterClient, topics: Iterable[str]) -> dict[str, frozenset[str]]:
-    """The ids alone."""
-    return dict(heard_ids(client, topics).ids)
 
-
-def heard_ids(client: ClusterClient, topics: Iterable[str]) -> Heard:
+def heard_ids(client: ClusterClient, topics: Iterable[str], *, hurry: bool = False) -> Heard:
     """Ask each of the cluster's brokers. One broker's word may be an old one: its metadata lags behind while no
-    controller is in its reach."""
+    controller is in its reach. `hurry`: as in `ask_brokers`; who is late is silent."""
     wanted, silent = sorted(topics), set[int]()
     found: dict[str, set[str]] = {name: set() for name in wanted}
     for first in range(0, len(wanted), _TOPICS_AT_ONCE):
@@ -97,7 +100,7 @@ def heard_ids(client: ClusterClient, topics: Iterable[str]) -> Heard:
             include_topic_authorized_operations=False,
         )
         asked = dict.fromkeys(client.brokers(), partial(_ids, request))
-        for broker, answer in ask_brokers(client, asked).items():
+        for broker, answer in ask_brokers(client, asked, hurry=hurry).items():
             if isinstance(answer, RemoteFault):
                 silent.add(broker)
                 continue

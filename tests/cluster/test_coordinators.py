@@ -56,8 +56,8 @@ class Electing(ClusterClient):
     def call(self, *asked: Any) -> Any:
         return self._changed(super().call(*asked))
 
-    def metadata(self, *asked: Any) -> Any:
-        return self._changed(super().metadata(*asked))
+    def metadata(self, *asked: Any, **how: Any) -> Any:
+        return self._changed(super().metadata(*asked, **how))
 
     def _changed(self, found: Any) -> Any:
         changed = self.change(found, self.left) if self.left else None

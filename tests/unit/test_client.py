@@ -106,12 +106,15 @@ def test_when_one_connection_to_a_broker_is_found_dead_the_others_are_not_tried(
         assert KEPT.take(client.key(address)) is None
 
 
-def test_others_are_asked_soon_when_a_broker_whose_connection_was_kept_hangs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [True, False])
+def test_others_are_asked_soon_when_a_broker_hangs_whose_connection_was_kept_or_that_is_asked_in_a_hurry(
+    tmp_path: Path, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Half of the time that there is must not go to one of three brokers."""
 
     def ask() -> None:
         with suppress(Unreachable):
-            client.metadata(())
+            client.metadata((), hurry=not kept)
 
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
@@ -122,7 +125,11 @@ def test_others_are_asked_soon_when_a_broker_whose_connection_was_kept_hangs(tmp
         ports = [listener.getsockname()[1] for listener in (silent, other)]
         config = open_to_all(ports[0], tmp_path, f",127.0.0.1:{ports[1]}")
         client, address = ClusterClient(config, timeout_s=60.0), silent.getsockname()[:2]
-        KEPT.put(client.key(address), Connection(config, client.principal, *address))
+        mine = Connection(config, client.principal, *address)
+        if kept:
+            KEPT.put(client.key(address), mine)
+        else:
+            monkeypatch.setattr(client, "_connections", {address: mine})
         asking = Work(ask).start()
         connection, _ = other.accept()
         connection.close()

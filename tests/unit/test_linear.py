@@ -81,16 +81,16 @@ def test_brokers_are_asked_together_for_the_ids_of_many_topics(monkeypatch: pyte
         rows = [SimpleNamespace(name=one.name, topic_id=ids.get(broker), error_code=code) for one in request.topics]
         return SimpleNamespace(topics=rows)
 
-    def ask(client: Any, questions: Any) -> Any:
+    def ask(client: Any, questions: Any, hurry: bool) -> Any:
         connections = {b: SimpleNamespace(call=lambda request, _, b=b: said_by(b, request)) for b in questions}
         return {b: question(connections[b]) for b, question in questions.items()} | {4: Unreachable("4")}
 
     monkeypatch.setattr(placing, "ask_brokers", ask)
     client: Any = SimpleNamespace(brokers=lambda: (1, 2, 3))
-    found = placing.known_ids(client, names)
-    assert found == dict.fromkeys(names, frozenset(one.hex for one in ids.values()))
+    found = placing.heard_ids(client, names)
+    assert found.ids == dict.fromkeys(names, frozenset(one.hex for one in ids.values()))
+    assert found.silent == (4,), "who does not answer is named"
     assert asked == {1: 1, 2: 1, 3: 1}
     monkeypatch.setattr(placing, "_TOPICS_AT_ONCE", TOPICS // 2 - 1)
-    assert placing.known_ids(client, names) == found
+    assert placing.heard_ids(client, names) == found
     assert asked == {1: 4, 2: 4, 3: 4}, "and of very many in portions"
-    assert placing.heard_ids(client, names) == placing.Heard(found, (4,)), "who does not answer is named"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,13 +13,15 @@ import pytest
 
 from mirror_core.copy import align
 from mirror_core.copy.align import Aligner
-from mirror_core.copy.asking import Asked, Expected, Logs, Unsure, View, Views
+from mirror_core.copy.asking import Asked, Asking, Expected, Logs, Unsure, View, Views
 from mirror_core.copy.beside import Beside
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
 from mirror_core.copy.verdict import Resumes
 from mirror_core.decide.position import Resume, Seen
+from mirror_core.kafka.at_once import Late
 from mirror_core.kafka.client import ClusterClient, ClusterView
+from mirror_core.kafka.placing import Heard
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
@@ -26,8 +29,8 @@ from tests.judging import EAST, WEST
 from tests.unit.test_looks import SEEN, replicator
 from tests.waiting import wait_until
 
-HANGS, WELL = 0, 1
-"""Of a topic: the partition whose leader hangs, and another one."""
+HANGS, WELL, DOUBTFUL = 0, 1, 3
+"""Of a topic: the partition whose leader hangs, another one, and one that some broker calls gone."""
 
 
 class Leaders:
@@ -38,17 +41,22 @@ class Leaders:
         self.source, self.destination = SimpleNamespace(name=EAST), SimpleNamespace(name=WEST)
         self.closed = False
 
-    def views(self, wanted: Sequence[Expected]) -> Views:
+    def views(self, wanted: Sequence[Expected], *, hurry: bool) -> Views:
         if self.world.dead:
             raise Unreachable("cluster east: no broker answered")
-        nothing = View(ClusterView("", 1, {}, {}, frozenset()), {})
-        return Views(nothing, nothing)
+        nothing = View(ClusterView("", 1, {}, {}, frozenset()), Heard({}, ()))
+        doubtful = {one.partition.topic: frozenset[str]() for one in wanted if one.partition.index == DOUBTFUL}
+        heard = Heard(doubtful, (2,) if hurry else ())
+        return Views(replace(nothing, heard=heard), nothing)
 
-    def logs(self, wanted: Sequence[Asked]) -> Logs:
+    def logs(self, wanted: Sequence[Asked], *, hurry: bool) -> Logs:
         partitions = [one.partition for one in wanted]
-        if any(partition.index == HANGS for partition in partitions):
-            self.world.answers.wait()
-        unsure = self.world.unsure
+        unsure = dict(self.world.unsure)
+        if not self.world.answers.is_set() and (hanging := [p for p in partitions if p.index == HANGS]):
+            if not hurry:
+                self.world.answers.wait()
+            else:
+                unsure |= {p: Unsure(Late("no answer yet"), EAST) for p in hanging}
         seen: dict[Partition, Seen] = {partition: SEEN for partition in partitions if partition not in unsure}
         return Logs(0.0, {}, seen, unsure)
 
@@ -124,6 +132,46 @@ def test_who_is_asked_about_another_leader_does_not_wait_for_one_that_hangs(alig
     world.answers.set()
     becomes(aligner, hangs, State.READY)
     assert not aligner.at_work
+
+
+def test_who_is_lost_in_the_same_moment_does_not_wait_for_it_either(aligner: Aligner, world: World) -> None:
+    hangs, well = replicator(HANGS), replicator(WELL)
+    aligner.align([hangs, well])
+    becomes(aligner, well, State.READY)
+    assert hangs.state is State.LOST
+    assert "no answer yet" in hangs.lost_why
+    assert not hangs.due(), "it is asked about alone, with time"
+    world.answers.set()
+    becomes(aligner, hangs, State.READY)
+    assert not aligner.at_work
+
+
+def test_who_is_called_gone_while_a_broker_is_late_is_asked_about_apart_and_with_time(
+    aligner: Aligner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def route(one: PartitionReplicator, views: Views, asking: Asking) -> Asked | None:
+        if one.partition.index != DOUBTFUL:
+            return Asked(one.partition, 1, 1, 1, 1, unvouched=False, proved_end=None)
+        if views.source.undecided(one.partition.topic):
+            one.lose("broker(s) 2 do not answer")
+        else:
+            one.fail("it was deleted", None, FailureKind.GONE)
+        return None
+
+    monkeypatch.setattr(align, "route", route)
+    gone, well = replicator(DOUBTFUL), replicator(WELL)
+    aligner.align([gone, well])
+    becomes(aligner, well, State.READY)
+    becomes(aligner, gone, State.FAILED)
+    assert not aligner.at_work
+
+
+def test_there_is_room_for_others_beside_all_that_is_late(aligner: Aligner, world: World) -> None:
+    for number in range(align._ROUNDS):
+        well = replicator(WELL)
+        aligner.align([replicator(HANGS), well])
+        becomes(aligner, well, State.READY)
+        assert aligner.may_begin, number
 
 
 def test_rounds_are_limited_and_a_short_one_is_waited_for(

@@ -22,7 +22,7 @@ from mirror_core.copy.words import Side
 from mirror_core.decide.position import Resume
 from mirror_core.kafka.client import ClusterClient, ClusterView, Leader, TopicView
 from mirror_core.kafka.faults import ErrorCode
-from mirror_core.kafka.looking import LogLook, Looked
+from mirror_core.kafka.looking import Ends, LogLook, Looked
 from mirror_core.model.copying import Assigned
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind
@@ -39,7 +39,7 @@ class Brokers:
 
     def __init__(self, name: str, *answers: uuid.UUID | Unreachable | None) -> None:
         self.name, self._answers = ClusterName(name), answers
-        self.config, self.principal, self.timeout_s = None, None, 10.0
+        self.config, self.principal, self.timeout_s, self.round_trip_s = None, None, 10.0, 0.0
         self.silent: dict[int, float] = {}
         self.doubts = 0
 
@@ -77,11 +77,12 @@ def view(topic_id: uuid.UUID | None, leader: Leader | None = None) -> ClusterVie
     [
         ((OLD,), State.LOST),
         ((NEW, Unreachable("it is dead"), OLD), State.LOST),
-        ((NEW, Unreachable("it is dead"), None), State.FAILED),
+        ((NEW, Unreachable("it is dead"), None), State.LOST),
+        ((NEW, None), State.FAILED),
         ((), State.FAILED),
     ],
 )
-def test_a_topic_is_gone_when_no_broker_knows_it_any_more(
+def test_a_topic_is_gone_when_every_broker_says_that_it_does_not_know_it_any_more(
     said: uuid.UUID | None, others: tuple[uuid.UUID | Unreachable | None, ...], state: State
 ) -> None:
     both = asking_of(Brokers("east", OLD), Brokers("west", said, *others))
@@ -150,8 +151,8 @@ def routed_as(
     """By what one broker of each side has said, and where that is doubtful all of them."""
     partition, assigned = replicator.partition, replicator.assigned
     views = Views(
-        asking_view(asking.source, source, {partition: assigned.source_topic_id}),
-        asking_view(asking.destination, destination, {partition: assigned.destination_topic_id}),
+        asking_view(asking.source, source, {partition: assigned.source_topic_id}, hurry=False),
+        asking_view(asking.destination, destination, {partition: assigned.destination_topic_id}, hurry=False),
     )
     return route(replicator, views, asking)
 
@@ -248,8 +249,8 @@ def test_a_leader_that_cannot_be_looked_at_misled(
     log: LogLook | None, misled: ClusterName | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "_SETTLE_WAIT_S", 0.0)
-    monkeypatch.setattr(asking, "look", lambda client, led: Looked({} if log is None else {PARTITION: log}, {}))
-    monkeypatch.setattr(asking, "ends_of", lambda *asked: {})
+    monkeypatch.setattr(asking, "look", lambda client, led, hurry: Looked({} if log is None else {PARTITION: log}, {}))
+    monkeypatch.setattr(asking, "ends_of", lambda *asked, hurry: Ends({}, {}))
     found = asking_of(Brokers("east", OLD), Brokers("west", OLD)).logs(
         [Asked(PARTITION, 1, 1, 1, 1, unvouched=False, proved_end=None)]
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import MirrorName
-from mirror_core.supervisor import supervise
+from mirror_core.supervisor import home, supervise
 from mirror_core.supervisor.home import Home, Status, status_here
 from mirror_core.supervisor.identity import here, started
 from mirror_core.supervisor.supervisor import CALM_S, FIRST_DELAY_S, HEALTHY_S, MAX_DELAY_S, next_delay_s
@@ -260,6 +262,21 @@ def test_the_log_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         log = tmp_path / "east%2Fwest" / "replicate.log"
         wait_until(log.with_name("replicate.log.1").exists, timeout_s=TIMEOUT_S, why="the log is put aside")
         assert log.with_name("replicate.log.1").stat().st_size == 301
+
+
+def test_a_full_disk_costs_the_old_log_and_not_the_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        target.write_text("hal")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(home, "MAX_LOG_BYTES", 100)
+    monkeypatch.setattr(shutil, "copyfile", full)
+    made = Home(tmp_path, MIRROR)
+    made.make()
+    made.log.write_text("x" * 101)
+    made.bound_log()
+    assert made.log.read_text() == ""
+    assert not list(made.log.parent.glob("replicate.log.*"))
 
 
 def test_options_that_end_replicate_are_refused(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from mirror_core.copy.beside import Beside
 from mirror_core.copy.looks import AT_ONCE, Case
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.kafka.client import ClusterClient, ClusterView
+from mirror_core.kafka.placing import Heard
 from tests.judging import EAST, WEST
 from tests.unit.test_looks import SEEN, replicator
 from tests.waiting import wait_until
@@ -32,11 +33,11 @@ class Leaders:
         self.source, self.destination = SimpleNamespace(name=EAST), SimpleNamespace(name=WEST)
         self.asked_at = list[float]()
 
-    def views(self, wanted: Sequence[Expected]) -> Views:
-        nothing = View(ClusterView("", 1, {}, {}, frozenset()), {})
+    def views(self, wanted: Sequence[Expected], *, hurry: bool) -> Views:
+        nothing = View(ClusterView("", 1, {}, {}, frozenset()), Heard({}, ()))
         return Views(nothing, nothing)
 
-    def logs(self, wanted: Sequence[Asked]) -> Logs:
+    def logs(self, wanted: Sequence[Asked], *, hurry: bool) -> Logs:
         before = time.monotonic()
         self.asked_at.append(before)
         seen = {one.partition: replace(SEEN, source_end=100 + one.partition.index) for one in wanted}

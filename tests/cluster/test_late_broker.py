@@ -1,0 +1,95 @@
+"""One broker of several answers nothing: what others lead is known without waiting for it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from kio.schema.metadata.v12.request import MetadataRequest
+from kio.schema.metadata.v12.response import MetadataResponse
+
+from mirror_core.copy.asking import Asked, Asking
+from mirror_core.kafka.at_once import Late, Silent, ask_brokers
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.connection import Connection
+from mirror_core.model.names import ClusterName, Partition
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests.brokers import Pair, produce
+from tests.parity_topics import twin_topics
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+NO_TOPICS = MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+WELL, HANGS = 1, 2
+"""Brokers: the only one that there is, and one that takes connections and answers nothing."""
+LIMIT_S = 60.0
+
+
+@contextmanager
+def beside_one_that_hangs(cluster: SandboxCluster, timeout_s: float) -> Iterator[ClusterClient]:
+    properties = cluster.client_config("admin")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        ClusterClient(ClusterConfig(ClusterName(cluster.name), properties, properties), timeout_s=timeout_s) as client,
+    ):
+        addresses = {WELL: client.address(WELL), HANGS: silent.getsockname()}
+        client.address = lambda broker: addresses[broker or WELL]  # type: ignore[method-assign]
+        yield client
+
+
+def broker_id(connection: Connection) -> int:
+    return int(connection.call(NO_TOPICS, MetadataResponse).brokers[0].node_id)
+
+
+@pytest.mark.parametrize("asked", [(HANGS,), (HANGS, WELL)])
+def test_who_has_not_answered_is_late_in_a_hurry_and_may_turn_out_to_hang(pair: Pair, asked: tuple[int, ...]) -> None:
+    with beside_one_that_hangs(pair.east, 3.0) as client:
+        questions = dict.fromkeys(asked, broker_id)
+        found = ask_brokers(client, questions, hurry=True)
+        assert isinstance(found[HANGS], Late)
+        assert not client.silent, "nobody knows yet that it hangs"
+        wait_until(lambda: client.silent, timeout_s=LIMIT_S, why="its time is over")
+        assert isinstance(ask_brokers(client, questions, hurry=True)[HANGS], Silent), "it is not asked for a while"
+
+
+def test_without_hurry_it_has_its_whole_time(pair: Pair) -> None:
+    with beside_one_that_hangs(pair.east, 1.0) as client:
+        found = ask_brokers(client, dict.fromkeys((HANGS, WELL), broker_id))
+        assert found[WELL] == WELL
+        assert isinstance(found[HANGS], Silent)
+
+
+@pytest.mark.parametrize("side", ["source", "destination"])
+@pytest.mark.parametrize("vouched", [0, None])
+def test_the_logs_that_others_lead_are_known(pair: Pair, side: str, vouched: int | None) -> None:
+    """Also where only the one that hangs is asked where an older epoch has ended."""
+    topic = twin_topics(pair, 2)
+    produce(pair.east, topic, 10, partition=0)
+    led = {Partition(topic, 0): WELL, Partition(topic, 1): HANGS}
+    with ExitStack() as stack:
+        east, west = (stack.enter_context(beside_one_that_hangs(one, LIMIT_S)) for one in (pair.east, pair.west))
+        asking = Asking(east, west, 1 << 62)
+        found = asking.logs(
+            [
+                Asked(
+                    p,
+                    broker if side == "source" else WELL,
+                    1,
+                    vouched if broker == HANGS else 1,
+                    broker if side == "destination" else WELL,
+                    unvouched=True,
+                    proved_end=None,
+                )
+                for p, broker in led.items()
+            ],
+            hurry=True,
+        )
+    assert found.seen.keys() == {Partition(topic, 0)}
+    assert found.seen[Partition(topic, 0)].source_end == 10
+    unsure = found.unsure[Partition(topic, 1)]
+    assert isinstance(unsure.why, Late)
+    assert unsure.misled in (None, pair.east.name if side == "source" else pair.west.name)
