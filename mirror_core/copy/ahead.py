@@ -3,8 +3,9 @@ brokers never answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from functools import partial
 from typing import Final
@@ -17,6 +18,7 @@ from mirror_core.model.errors import RemoteFault, Unreachable
 ANSWER_TIMEOUT_S: Final = 10.0
 """For each step of signing in, and for the rest of an answer of which something has come."""
 _AT_ONCE: Final = 32
+_BRIEF_S: Final = 0.1
 
 
 class Ahead:
@@ -50,13 +52,14 @@ class Ahead:
                 found[broker] = str(error)
         return found
 
-    def missing(self, brokers: Collection[int], limit_s: float) -> dict[int, str]:
-        """To which of these there is no connection yet after so long, and why. Those that failed are begun anew by the
-        next call."""
+    def begun(self, broker: int) -> Future[Connection] | None:
+        """The connection to it, if it has been begun and is not in use."""
+        return self._opening.get(broker)
+
+    def missing(self, brokers: Collection[int]) -> dict[int, str]:
+        """To which of these there is no connection yet, and why. Those that failed are begun anew by the next call."""
         found = self.begin_some(brokers)
-        opening = {broker: self._opening[broker] for broker in brokers if broker not in found}
-        wait(opening.values(), limit_s)
-        for broker, begun in opening.items():
+        for broker, begun in {one: self._opening[one] for one in brokers if one not in found}.items():
             if not begun.done():
                 words = f"cluster {self._client.name}, broker {broker}: no answer on a new connection yet"
                 found[broker] = self._failed.get(broker, words)
@@ -97,6 +100,22 @@ class Ahead:
             begun.add_done_callback(_close)
         self._opening = {}
         self._pool.shutdown(wait=False)
+
+
+def await_first(needed: Collection[Set[Future[Connection]]], limit_s: float) -> None:
+    """Wait until all connections of one of these are there, and briefly for those of the others: they are mostly close
+    behind, and one may hang."""
+    deadline = time.monotonic() + limit_s
+    pending = set[Future[Connection]]().union(*needed)
+    while pending and not any(all(map(_there, one)) for one in needed):
+        done, pending = wait(pending, max(0.0, deadline - time.monotonic()), FIRST_COMPLETED)
+        if not done:
+            return
+    wait(pending, min(_BRIEF_S, max(0.0, deadline - time.monotonic())))
+
+
+def _there(begun: Future[Connection]) -> bool:
+    return begun.done() and begun.exception() is None
 
 
 def _close(unused: Future[Connection]) -> None:

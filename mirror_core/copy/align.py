@@ -134,7 +134,8 @@ class Aligner:
             for one in wanted.values()
         ]
         asking = self._idle.pop() if self._idle else self._asking()
-        begun = _Round(wanted, asking, self._beside.begin(partial(asking.views, expected, hurry=hurry)), hurry)
+        asking.hurries(hurry)
+        begun = _Round(wanted, asking, self._beside.begin(partial(asking.views, expected)), hurry)
         begun.begins()
         self._rounds.append(begun)
 
@@ -179,7 +180,7 @@ class Aligner:
         routed = {r: asked for r in lost if (asked := route(r, views, one.asking)) is not None}
         if wanted := self._connected(list(routed)):
             mine = [routed[replicator] for replicator in wanted]
-            one.goes_on(wanted, self._beside.begin(partial(one.asking.logs, mine, hurry=one.hurry)))
+            one.goes_on(wanted, self._beside.begin(partial(one.asking.logs, mine)))
             self._rounds.append(one)
         else:
             self._end(one)

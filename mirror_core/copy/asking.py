@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from mirror_core.copy.endings import ending_as_sent
+from mirror_core.copy.endings import Endings, endings_of
 from mirror_core.decide.position import ANYWHERE, Ours, Seen
 from mirror_core.kafka.at_once import Late
 from mirror_core.kafka.client import ClusterClient, ClusterView
@@ -98,38 +98,39 @@ class Asking:
         self.destination = destination
         self._producer_id = producer_id
 
-    def views(self, wanted: Sequence[Expected], *, hurry: bool = False) -> Views:
-        """Who leads these. RemoteFault when nobody of a cluster says so. `hurry`: as in `ask_brokers`."""
+    def hurries(self, hurry: bool) -> None:
+        """Whether who does not answer soon is left out of what is asked from now on."""
+        for client in (self.source, self.destination):
+            client.hurries(hurry)
+
+    def views(self, wanted: Sequence[Expected]) -> Views:
+        """Who leads these. RemoteFault when nobody of a cluster says so."""
         topics = {one.partition.topic for one in wanted}
-        source, destination = (c.metadata(topics, hurry=hurry) for c in (self.source, self.destination))
+        source, destination = (client.metadata(topics) for client in (self.source, self.destination))
         here = {one.partition: one.source_topic_id for one in wanted}
         there = {one.partition: one.destination_topic_id for one in wanted}
-        return Views(_view(self.source, source, here, hurry), _view(self.destination, destination, there, hurry))
+        return Views(_view(self.source, source, here), _view(self.destination, destination, there))
 
-    def logs(self, wanted: Sequence[Asked], *, hurry: bool = False) -> Logs:
-        """Where the logs of both sides end, and who wrote the destination's. `hurry`: as in `ask_brokers`."""
+    def logs(self, wanted: Sequence[Asked]) -> Logs:
+        """Where the logs of both sides end, and who wrote the destination's."""
         by_partition = {one.partition: one for one in wanted}
         unsure: dict[Partition, Unsure] = {}
-        agreed = self._agreed(by_partition, unsure, hurry)
+        agreed = self._agreed(by_partition, unsure)
         rest = {p: one for p, one in by_partition.items() if p not in unsure}
         asked = time.monotonic()
-        seen = self._settled(rest, unsure, hurry)
+        seen = self._settled(rest, unsure)
         return Logs(asked, agreed, seen, unsure)
 
-    def _agreed(
-        self, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure], hurry: bool
-    ) -> dict[Partition, int]:
+    def _agreed(self, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure]) -> dict[Partition, int]:
         """Where the epoch that we know has ended in the new leader's log. ANYWHERE where it doesn't know that epoch: a
         cluster that was restored from a backup begins again with older ones."""
         changed = {p: r.vouched_epoch for p, r in wanted.items() if r.vouched_epoch != r.source_epoch}
         past = {p: epoch for p, epoch in changed.items() if epoch is not None and epoch < wanted[p].source_epoch}
-        ends = epoch_ends(self.source, past, _led(past, lambda p: wanted[p].source_broker), hurry=hurry)
+        ends = epoch_ends(self.source, past, _led(past, lambda p: wanted[p].source_broker))
         unsure.update({p: Unsure(error, self.source.name) for p, error in ends.unknown.items()})
         return {p: ends.offsets.get(p, ANYWHERE) for p in changed if p not in unsure}
 
-    def _settled(
-        self, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure], hurry: bool
-    ) -> dict[Partition, Seen]:
+    def _settled(self, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure]) -> dict[Partition, Seen]:
         """Both logs at a moment when nobody appends (`unsettled`).
 
         A predecessor's last requests may still be on their way into the log (they cannot do harm, see decide.position).
@@ -138,7 +139,7 @@ class Asking:
         found: dict[Partition, LogLook] = {}
         waiting, why, growing = list(wanted), dict[Partition, RemoteFault | str](), set[Partition]()
         for _ in range(_SETTLE_TRIES):
-            seen = look(self.destination, _led(waiting, lambda p: wanted[p].destination_broker), hurry=hurry)
+            seen = look(self.destination, _led(waiting, lambda p: wanted[p].destination_broker))
             why |= seen.unknown
             for p, error in seen.unknown.items():
                 if isinstance(error, MissingPermission):
@@ -157,14 +158,15 @@ class Asking:
             time.sleep(_SETTLE_WAIT_S)
         # The source's end is read last: it only grows, so a position beyond it was never there.
         led = _led(found, lambda p: wanted[p].source_broker)
-        ends = ends_of(self.source, led, Point.START, Point.LOG_END, hurry=hurry)
+        ends = ends_of(self.source, led, Point.START, Point.LOG_END)
         why |= ends.unknown
         for p in wanted.keys() - ends.points.keys() - unsure.keys():
             # A leader that its replicas do not follow may be one by its own word only.
             misled = self.source.name if p in found else None if p in growing else self.destination.name
             words = why.get(p) or f"{p}: a leader does not say now where its log begins and ends"
             unsure[p] = Unsure(words if isinstance(words, Late) else str(words), misled)
-        as_sent = self._ending_as_sent(wanted, {p: found[p] for p in ends.points})
+        endings = self._endings(wanted, {p: found[p] for p in ends.points})
+        unsure.update({p: Unsure(error, None) for p, error in endings.late.items()})
         return {
             p: Seen(
                 log_start=found[p].start,
@@ -172,18 +174,19 @@ class Asking:
                 ours=self._ours(found[p].producers),
                 source_start=start,
                 source_end=end,
-                ends_as_sent=p in as_sent,
+                ends_as_sent=p in endings.as_sent,
                 proved_end=wanted[p].proved_end,
             )
             for p, (start, end) in ends.points.items()
+            if p not in unsure
         }
 
-    def _ending_as_sent(self, wanted: Mapping[Partition, Asked], logs: Mapping[Partition, LogLook]) -> set[Partition]:
+    def _endings(self, wanted: Mapping[Partition, Asked], logs: Mapping[Partition, LogLook]) -> Endings:
         led: dict[int, dict[Partition, int]] = {}
         for p, log in logs.items():
             if wanted[p].unvouched and log.start < log.after:
                 led.setdefault(wanted[p].destination_broker, {})[p] = log.after
-        return ending_as_sent(self.destination, led) if led else set()
+        return endings_of(self.destination, led) if led else Endings(frozenset(), {})
 
     def _ours(self, producers: Iterable[ProducerView]) -> Ours | None:
         """What the destination's leader remembers of this mirror."""
@@ -201,11 +204,11 @@ class Asking:
         self.destination.close()
 
 
-def _view(client: ClusterClient, cluster: ClusterView, expected: Mapping[Partition, str | None], hurry: bool) -> View:
+def _view(client: ClusterClient, cluster: ClusterView, expected: Mapping[Partition, str | None]) -> View:
     """Where one broker does not know a topic as it should, all are asked: it may be behind."""
     doubtful = {p.topic for p, id_ in expected.items() if id_ is not None and not as_expected(cluster, p, id_)}
     doubtful -= cluster.denied
-    return View(cluster, heard_ids(client, doubtful, hurry=hurry) if doubtful else Heard({}, ()))
+    return View(cluster, heard_ids(client, doubtful) if doubtful else Heard({}, ()))
 
 
 def as_expected(cluster: ClusterView, partition: Partition, topic_id: str) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from mirror_core.copy.ahead import Ahead
+from mirror_core.copy.ahead import Ahead, await_first
 from mirror_core.copy.align import Aligner
 from mirror_core.copy.beacon import Beacon
 from mirror_core.copy.beside import Beside
@@ -45,7 +45,7 @@ _log = logger(__name__)
 
 _CONTROL_TIMEOUT_S: Final = 10.0
 _CONNECT_S: Final = 1.0
-"""To wait for connections while nothing is copied anyway."""
+"""To wait for connections at most, while nothing is copied anyway."""
 _SOON_S: Final = 1.0
 """Within which brokers at work have answered."""
 _DRAIN_S: Final = 10.0
@@ -261,11 +261,11 @@ class CopyTask:
     def _connected(self, routed: list[PartitionReplicator]) -> list[PartitionReplicator]:
         """Those whose leaders have connected us, on both sides, and take something. The others wait, and hold up
         nobody."""
-        limit = 0.0 if any(replicator.working for replicator in self.replicators) else _CONNECT_S
         sources = {replicator.source_broker for replicator in routed} - self.receiver.lanes.keys()
         destinations = {replicator.destination_broker for replicator in routed} - self.sender.links.keys()
-        self._to.begin_some(destinations)
-        from_why, to_why = self._from.missing(sources, limit), self._to.missing(destinations, limit)
+        if not (self._aligner.at_work or any(replicator.working for replicator in self.replicators)):
+            self._await_connections(routed, sources, destinations)
+        from_why, to_why = self._from.missing(sources), self._to.missing(destinations)
         found = []
         for replicator in routed:
             broker = replicator.destination_broker
@@ -278,6 +278,15 @@ class CopyTask:
             else:
                 found.append(replicator)
         return found
+
+    def _await_connections(self, routed: list[PartitionReplicator], sources: set[int], destinations: set[int]) -> None:
+        """Until something can be copied: it is waited for while nothing else is to be done."""
+        nobody = (self._from.begin_some(sources), self._to.begin_some(destinations))
+        needed = []
+        for one, other in {(replicator.source_broker, replicator.destination_broker) for replicator in routed}:
+            if not (one in nobody[0] or other in nobody[1]):
+                needed.append({b for b in (self._from.begun(one), self._to.begun(other)) if b is not None})
+        await_first(needed, _CONNECT_S)
 
     def _learn(self, source: ClusterView, destination: ClusterView) -> None:
         self._from.learn(source)

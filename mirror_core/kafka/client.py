@@ -23,8 +23,8 @@ from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.doubts import Doubts
 from mirror_core.kafka.kept import KEPT
-from mirror_core.kafka.opening import Opening
-from mirror_core.model.errors import BadRequest, NotLetIn, RemoteFault, SignInFailed, Unreachable
+from mirror_core.kafka.opening import Opening, nobody_answered
+from mirror_core.model.errors import BadRequest, RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 
 _FORWARDED_S: Final = 45.0
@@ -100,8 +100,14 @@ class ClusterClient:
         self._controller = -1
         self._doubts = Doubts()
         self.silent: dict[int, float] = {}  # brokers that let a time limit pass, and when (monotonic): of `at_once`
+        self.hurry = False
 
-    def alike(self) -> ClusterClient:  # for another thread
+    def hurries(self, hurry: bool) -> None:
+        """Whether a broker that may hang is left soon from now on, where others are, or can be, asked (`at_once`)."""
+        self.hurry = hurry
+
+    def alike(self) -> ClusterClient:
+        """Another one, with nothing open yet, for another thread."""
         return ClusterClient(self.config, self.principal, timeout_s=self.timeout_s)
 
     # -- sending -------------------------------------------------------------------------------------------------
@@ -193,12 +199,11 @@ class ClusterClient:
 
     # -- metadata ------------------------------------------------------------------------------------------------
 
-    def metadata(self, topics: Iterable[str] | None = None, *, hurry: bool = False) -> ClusterView:
-        """Describe these topics; all that this principal may see, when None. Left out: those that do not exist.
-        `hurry`: a broker that hangs is left soon, and one that is slow is asked twice."""
+    def metadata(self, topics: Iterable[str] | None = None) -> ClusterView:
+        """Describe these topics; all that this principal may see, when None. Left out: those that do not exist."""
         named = (MetadataRequestTopic(topic_id=None, name=TopicName(t)) for t in topics or ())
         wanted = None if topics is None else tuple(named)
-        answer = self._ask_any(replace(_NO_TOPICS, topics=wanted), MetadataResponse, hurry)
+        answer = self._ask_any(replace(_NO_TOPICS, topics=wanted), MetadataResponse)
         self._brokers = {int(b.node_id): (b.host, int(b.port)) for b in answer.brokers}
         self._controller = int(answer.controller_id)
         found, denied = {}, set()
@@ -238,7 +243,7 @@ class ClusterClient:
         next question for any goes to another one, if one answers soon."""
         self._doubts.doubt()
 
-    def _ask_any(self, request: Request, answer: type[Response], hurry: bool) -> Response:
+    def _ask_any(self, request: Request, answer: type[Response]) -> Response:
         """Ask known brokers, then the bootstrap servers, all at once: the first good answer wins.
 
         One after the other would cost a time limit for each dead broker, and a plan must be there within seconds; so
@@ -252,7 +257,7 @@ class ClusterClient:
         for address, connection in self._doubts.in_order(self._connections):
             # Others were not asked yet: one that was kept is not waited for as if there were none.
             brief = min(self.timeout_s, _KEPT_S + _KEPT_TRIPS * connection.round_trip_s)
-            limit = brief if hurry or address not in ours else self.timeout_s
+            limit = brief if self.hurry or address not in ours else self.timeout_s
             try:
                 return self._told(address, connection.call(request, answer, limit))
             except RemoteFault:
@@ -266,17 +271,7 @@ class ClusterClient:
                     except RemoteFault as error:
                         self._drop(address)
                         opening.problems.append(error)
-            problems = opening.problems
-        refused = [problem for problem in problems if isinstance(problem, SignInFailed)]
-        if refused and len(refused) == len(problems):
-            raise BadRequest(str(refused[0]))  # wrong everywhere; say that, not "unreachable"
-        reasons = "; ".join(str(problem) for problem in problems)
-        # Who lets nobody in is there, and may take writes: it must not be taken for a cluster that is silent.
-        there = any(isinstance(p, NotLetIn) or not isinstance(p, Unreachable) for p in problems)
-        raise (SignInFailed if refused else NotLetIn if there else Unreachable)(
-            f"cluster {self.name}: no broker of {self.config.control['bootstrap.servers']} answered: {reasons}; "
-            "is the cluster up, and are its bootstrap.servers right?"
-        )
+            raise nobody_answered(self.name, self.config.control["bootstrap.servers"], opening.problems)
 
     def _told(self, address: tuple[str, int], said: Response) -> Response:
         self._doubts.told(address)

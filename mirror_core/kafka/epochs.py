@@ -35,18 +35,16 @@ class EpochEnds:
     """Why not: Unreachable, or MissingPermission."""
 
 
-def epoch_ends(
-    client: ClusterClient, epochs: Mapping[Partition, int], led: Mapping[int, list[Partition]], *, hurry: bool = False
-) -> EpochEnds:
+def epoch_ends(client: ClusterClient, epochs: Mapping[Partition, int], led: Mapping[int, list[Partition]]) -> EpochEnds:
     """Next offset after the last record of each partition's epoch, or of the newest older one that its leader knows.
 
     Records that were read under this epoch and lie at that offset or behind are no part of the log any more. An epoch
     that was current is answered with the log end, one that retention has forgotten with the log start. One request a
-    broker; needs DESCRIBE. `led`: the partitions by the broker that leads them. `hurry`: as in `ask_brokers`.
+    broker; needs DESCRIBE. `led`: the partitions by the broker that leads them.
     """
     found, unknown = dict[Partition, Offset](), dict[Partition, RemoteFault]()
     asked = {broker: _question({p: epochs[p] for p in mine}) for broker, mine in led.items()}
-    for broker, said in ask_brokers(client, asked, hurry=hurry).items():
+    for broker, said in ask_brokers(client, asked).items():
         if isinstance(said, RemoteFault):
             unknown |= dict.fromkeys(led[broker], said)
             continue

@@ -57,12 +57,12 @@ class Ends:
 _POINTS = (Point.START, Point.LOG_END, Point.HIGH_WATERMARK, Point.LOG_END)
 
 
-def look(client: ClusterClient, led: Mapping[int, list[Partition]], *, hurry: bool) -> Looked:
+def look(client: ClusterClient, led: Mapping[int, list[Partition]]) -> Looked:
     """`led`: partitions by the broker that leads them. Left out: what it does not lead any more, whose broker does not
-    answer, what cannot be told at the moment. `hurry`: as in `ask_brokers`."""
+    answer, what cannot be told at the moment."""
     logs: dict[Partition, LogLook] = {}
     unknown: dict[Partition, RemoteFault] = {}
-    answers = ask_brokers(client, {broker: _question(mine) for broker, mine in led.items()}, hurry=hurry)
+    answers = ask_brokers(client, {broker: _question(mine) for broker, mine in led.items()})
     for broker, answer in answers.items():
         if isinstance(answer, RemoteFault):
             unknown |= dict.fromkeys(led[broker], answer)
@@ -79,14 +79,12 @@ def _question(partitions: list[Partition]) -> Callable[[Connection], list[AnyRes
     return lambda connection: connection.call_all([start, before, *producers, replicated, after])
 
 
-def ends_of(
-    client: ClusterClient, led: Mapping[int, list[Partition]], first: Point, last: Point, *, hurry: bool
-) -> Ends:
-    """`led`, what is left out, and `hurry`: as in `look`."""
+def ends_of(client: ClusterClient, led: Mapping[int, list[Partition]], first: Point, last: Point) -> Ends:
+    """`led`, and what is left out: as in `look`."""
     found: dict[Partition, tuple[Offset, Offset]] = {}
     unknown: dict[Partition, RemoteFault] = {}
     asked = {broker: _ends(mine, first, last) for broker, mine in led.items()}
-    for broker, answer in ask_brokers(client, asked, hurry=hurry).items():
+    for broker, answer in ask_brokers(client, asked).items():
         if isinstance(answer, RemoteFault):
             unknown |= dict.fromkeys(led[broker], answer)
         else:

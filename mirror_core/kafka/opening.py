@@ -9,7 +9,7 @@ from contextvars import copy_context
 from typing import Final
 
 from mirror_core.kafka.connection import Connection
-from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
+from mirror_core.model.errors import BadRequest, MirrorError, NotLetIn, SignInFailed, Unreachable
 
 Address = tuple[str, int]
 
@@ -77,3 +77,17 @@ def _close(late: Future[Connection]) -> None:
     """A connection that nobody waits for any more."""
     if late.exception() is None:
         late.result().close()
+
+
+def nobody_answered(cluster: str, bootstrap: str, problems: Sequence[MirrorError]) -> MirrorError:
+    """What to say of a cluster of which no broker has answered: what each has said instead."""
+    refused = [problem for problem in problems if isinstance(problem, SignInFailed)]
+    if refused and len(refused) == len(problems):
+        return BadRequest(str(refused[0]))  # wrong everywhere; say that, not "unreachable"
+    reasons = "; ".join(str(problem) for problem in problems)
+    # Who lets nobody in is there, and may take writes: it must not be taken for a cluster that is silent.
+    there = any(isinstance(p, NotLetIn) or not isinstance(p, Unreachable) for p in problems)
+    return (SignInFailed if refused else NotLetIn if there else Unreachable)(
+        f"cluster {cluster}: no broker of {bootstrap} answered: {reasons}; "
+        "is the cluster up, and are its bootstrap.servers right?"
+    )

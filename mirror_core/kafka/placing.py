@@ -85,9 +85,9 @@ class Heard:
         )
 
 
-def heard_ids(client: ClusterClient, topics: Iterable[str], *, hurry: bool = False) -> Heard:
+def heard_ids(client: ClusterClient, topics: Iterable[str]) -> Heard:
     """Ask each of the cluster's brokers. One broker's word may be an old one: its metadata lags behind while no
-    controller is in its reach. `hurry`: as in `ask_brokers`; who is late is silent."""
+    controller is in its reach. Who is late is silent."""
     wanted, silent = sorted(topics), set[int]()
     found: dict[str, set[str]] = {name: set() for name in wanted}
     for first in range(0, len(wanted), _TOPICS_AT_ONCE):
@@ -100,7 +100,7 @@ def heard_ids(client: ClusterClient, topics: Iterable[str], *, hurry: bool = Fal
             include_topic_authorized_operations=False,
         )
         asked = dict.fromkeys(client.brokers(), partial(_ids, request))
-        for broker, answer in ask_brokers(client, asked, hurry=hurry).items():
+        for broker, answer in ask_brokers(client, asked).items():
             if isinstance(answer, RemoteFault):
                 silent.add(broker)
                 continue

@@ -49,11 +49,12 @@ def broker_id(connection: Connection) -> int:
 def test_who_has_not_answered_is_late_in_a_hurry_and_may_turn_out_to_hang(pair: Pair, asked: tuple[int, ...]) -> None:
     with beside_one_that_hangs(pair.east, 3.0) as client:
         questions = dict.fromkeys(asked, broker_id)
-        found = ask_brokers(client, questions, hurry=True)
+        client.hurries(True)
+        found = ask_brokers(client, questions)
         assert isinstance(found[HANGS], Late)
         assert not client.silent, "nobody knows yet that it hangs"
         wait_until(lambda: client.silent, timeout_s=LIMIT_S, why="its time is over")
-        assert isinstance(ask_brokers(client, questions, hurry=True)[HANGS], Silent), "it is not asked for a while"
+        assert isinstance(ask_brokers(client, questions)[HANGS], Silent), "it is not asked for a while"
 
 
 def test_without_hurry_it_has_its_whole_time(pair: Pair) -> None:
@@ -73,6 +74,7 @@ def test_the_logs_that_others_lead_are_known(pair: Pair, side: str, vouched: int
     with ExitStack() as stack:
         east, west = (stack.enter_context(beside_one_that_hangs(one, LIMIT_S)) for one in (pair.east, pair.west))
         asking = Asking(east, west, 1 << 62)
+        asking.hurries(True)
         found = asking.logs(
             [
                 Asked(
@@ -85,8 +87,7 @@ def test_the_logs_that_others_lead_are_known(pair: Pair, side: str, vouched: int
                     proved_end=None,
                 )
                 for p, broker in led.items()
-            ],
-            hurry=True,
+            ]
         )
     assert found.seen.keys() == {Partition(topic, 0)}
     assert found.seen[Partition(topic, 0)].source_end == 10

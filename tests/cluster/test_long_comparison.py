@@ -31,7 +31,7 @@ def test_it_ends_in_a_longer_epoch_and_holds_up_nothing_else(
     mirrored = new_mirror(pair, tmp_path, topic)
 
     def agreed(
-        asking: Asking, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure], hurry: bool
+        asking: Asking, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure]
     ) -> dict[Partition, int]:
         return {long: ANYWHERE} if long in wanted and not ended else {}
 

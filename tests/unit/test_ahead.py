@@ -7,6 +7,7 @@ import io
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, closing
 from functools import partial
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from kio.schema.types import BrokerId
 from kio.serial import entity_writer
 from kio.static.primitive import i32Timedelta
 
-from mirror_core.copy.ahead import Ahead
+from mirror_core.copy.ahead import Ahead, await_first
 from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import Connection
@@ -29,6 +30,7 @@ from tests.unit.test_client import frame
 
 HANGS, WELL = 1, 2
 ENOUGH_S = 5.0
+LATE_S = 20.0
 
 
 @pytest.fixture
@@ -58,6 +60,12 @@ def answer(listener: socket.socket) -> None:
         connection.sendall(len(said).to_bytes(4, "big") + said)
 
 
+def known(ahead: Ahead, broker: int) -> Future[Connection]:
+    begun = ahead.begun(broker)
+    assert begun is not None
+    return begun
+
+
 def test_who_takes_a_connection_and_answers_nothing_is_not_connected(addresses: dict[int, tuple[str, int]]) -> None:
     """Whoever finds a place there would wait for it, and all else with it."""
     config = ClusterConfig(ClusterName("east"), {}, {})
@@ -65,8 +73,9 @@ def test_who_takes_a_connection_and_answers_nothing_is_not_connected(addresses: 
     with closing(Ahead(client)) as ahead:
         ahead.learn(ClusterView("", 1, addresses, {}, frozenset()))
         ahead.begin(addresses)
-        assert ahead.missing([WELL], ENOUGH_S) == {}
-        assert list(ahead.missing([HANGS, WELL], 0.2)) == [HANGS]
+        await_first([{known(ahead, WELL)}], ENOUGH_S)
+        assert ahead.missing([WELL]) == {}
+        assert list(ahead.missing([HANGS, WELL])) == [HANGS]
         assert not ahead.failed(HANGS), "not yet"
         ahead.connect(WELL).close()
 
@@ -84,8 +93,10 @@ def test_the_last_reason_is_told_while_the_next_attempt_is_under_way(monkeypatch
     client = cast("ClusterClient", SimpleNamespace(name="east"))
     with closing(Ahead(client)) as ahead:
         ahead.learn(ClusterView("", 1, {WELL: ("127.0.0.1", 1)}, {}, frozenset()))
-        assert ahead.missing([WELL], ENOUGH_S) == {WELL: "certificate refused"}
-        assert ahead.missing([WELL], 0.0) == {WELL: "certificate refused"}, "not only that there is no answer yet"
+        ahead.begin([WELL])
+        wait([known(ahead, WELL)])
+        assert ahead.missing([WELL]) == {WELL: "certificate refused"}
+        assert ahead.missing([WELL]) == {WELL: "certificate refused"}, "not only that there is no answer yet"
         assert ahead.failed(WELL)
         held.set()
 
@@ -95,8 +106,34 @@ def test_nobody_is_asked_where_a_broker_is_that_leads_nothing_any_more() -> None
     with closing(Ahead(client)) as ahead:
         ahead.learn(ClusterView("", 1, {}, {}, frozenset()))
         words = "cluster east: broker 2 is not in the cluster now"
-        assert ahead.missing([WELL], ENOUGH_S) == {WELL: words}
+        assert ahead.missing([WELL]) == {WELL: words}
         assert ahead.failed(WELL)
         for connect in (ahead.connect, ahead.later):
             with pytest.raises(Unreachable, match=words):
                 connect(WELL)
+
+
+def test_one_that_hangs_is_not_waited_for_when_another_is_there() -> None:
+    hangs, here, there = Future[Connection](), Future[Connection](), Future[Connection]()
+    late = threading.Timer(LATE_S, hangs.set_result, [cast("Connection", None)])
+    late.start()
+    for one in (here, there):
+        threading.Timer(LATE_S / 100, one.set_result, [cast("Connection", None)]).start()
+    await_first([{hangs}, {hangs, here}, {here, there}], 2 * LATE_S)
+    assert here.done()
+    assert there.done()
+    assert not hangs.done()
+    late.cancel()
+
+
+def test_one_that_failed_is_none_that_is_there() -> None:
+    failed, late = Future[Connection](), Future[Connection]()
+    failed.set_exception(Unreachable("refused"))
+    threading.Timer(0.3, late.set_result, [cast("Connection", None)]).start()
+    await_first([{failed}, {late}], LATE_S)
+    assert late.done()
+
+
+def test_what_is_connected_already_is_all_that_it_takes() -> None:
+    await_first([set(), {Future[Connection]()}], 2 * LATE_S)
+    await_first([], 2 * LATE_S)

@@ -114,7 +114,7 @@ def test_others_are_asked_soon_when_a_broker_hangs_whose_connection_was_kept_or_
 
     def ask() -> None:
         with suppress(Unreachable):
-            client.metadata((), hurry=not kept)
+            client.metadata(())
 
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
@@ -130,6 +130,7 @@ def test_others_are_asked_soon_when_a_broker_hangs_whose_connection_was_kept_or_
             KEPT.put(client.key(address), mine)
         else:
             monkeypatch.setattr(client, "_connections", {address: mine})
+            client.hurries(True)
         asking = Work(ask).start()
         connection, _ = other.accept()
         connection.close()

@@ -81,7 +81,7 @@ def test_brokers_are_asked_together_for_the_ids_of_many_topics(monkeypatch: pyte
         rows = [SimpleNamespace(name=one.name, topic_id=ids.get(broker), error_code=code) for one in request.topics]
         return SimpleNamespace(topics=rows)
 
-    def ask(client: Any, questions: Any, hurry: bool) -> Any:
+    def ask(client: Any, questions: Any) -> Any:
         connections = {b: SimpleNamespace(call=lambda request, _, b=b: said_by(b, request)) for b in questions}
         return {b: question(connections[b]) for b, question in questions.items()} | {4: Unreachable("4")}
 

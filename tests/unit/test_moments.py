@@ -100,7 +100,7 @@ def test_the_silence_of_brokers_does_not_say_that_a_topic_is_deleted(
     monkeypatch: pytest.MonkeyPatch, source: Source, known_as: str | None
 ) -> None:
     said: dict[int, Any] = {1: [], 2: Unreachable("timed out"), 3: [(P.topic, known_as)] if known_as else []}
-    monkeypatch.setattr(placing, "ask_brokers", lambda client, asked, hurry: {broker: said[broker] for broker in asked})
+    monkeypatch.setattr(placing, "ask_brokers", lambda client, asked: {broker: said[broker] for broker in asked})
     state, made = mirrored(), planner(source)
     for _ in range(3):
         work = made.plan(state, all_ends=False)
@@ -123,7 +123,7 @@ def test_nor_that_it_was_made_anew(
     view = TopicView(P.topic, ANOTHER, False, {0: Leader(1, 5)}, 1, 1)
     said: dict[int, Any] = {1: [(P.topic, ANOTHER)], 2: Unreachable("timed out") if silent else [], 3: []}
     monkeypatch.setattr(planning, "mirror_topics", lambda link, client: {P.topic: view})
-    monkeypatch.setattr(placing, "ask_brokers", lambda client, asked, hurry: {broker: said[broker] for broker in asked})
+    monkeypatch.setattr(placing, "ask_brokers", lambda client, asked: {broker: said[broker] for broker in asked})
     work = planner(source).plan(mirrored(), all_ends=False)
     assert (list(work.partitions), list(work.failed), len(work.undecided)) == (copied, failed, int(silent))
 

@@ -39,21 +39,24 @@ class Leaders:
     def __init__(self, world: World) -> None:
         self.world = world
         self.source, self.destination = SimpleNamespace(name=EAST), SimpleNamespace(name=WEST)
-        self.closed = False
+        self.closed = self.hurry = False
 
-    def views(self, wanted: Sequence[Expected], *, hurry: bool) -> Views:
+    def hurries(self, hurry: bool) -> None:
+        self.hurry = hurry
+
+    def views(self, wanted: Sequence[Expected]) -> Views:
         if self.world.dead:
             raise Unreachable("cluster east: no broker answered")
         nothing = View(ClusterView("", 1, {}, {}, frozenset()), Heard({}, ()))
         doubtful = {one.partition.topic: frozenset[str]() for one in wanted if one.partition.index == DOUBTFUL}
-        heard = Heard(doubtful, (2,) if hurry else ())
+        heard = Heard(doubtful, (2,) if self.hurry else ())
         return Views(replace(nothing, heard=heard), nothing)
 
-    def logs(self, wanted: Sequence[Asked], *, hurry: bool) -> Logs:
+    def logs(self, wanted: Sequence[Asked]) -> Logs:
         partitions = [one.partition for one in wanted]
         unsure = dict(self.world.unsure)
         if not self.world.answers.is_set() and (hanging := [p for p in partitions if p.index == HANGS]):
-            if not hurry:
+            if not self.hurry:
                 self.world.answers.wait()
             else:
                 unsure |= {p: Unsure(Late("no answer yet"), EAST) for p in hanging}

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.copy import asking
-from mirror_core.copy.asking import Asked, Asking, Views
+from mirror_core.copy import asking, endings
+from mirror_core.copy.asking import Asked, Asking, Unsure, Views
 from mirror_core.copy.asking import _view as asking_view
 from mirror_core.copy.errors import answered, fetch_refused
 from mirror_core.copy.outbox import Sent
@@ -20,6 +20,7 @@ from mirror_core.copy.states import State
 from mirror_core.copy.task import CopyTask
 from mirror_core.copy.words import Side
 from mirror_core.decide.position import Resume
+from mirror_core.kafka.at_once import Late
 from mirror_core.kafka.client import ClusterClient, ClusterView, Leader, TopicView
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.looking import Ends, LogLook, Looked
@@ -41,7 +42,7 @@ class Brokers:
         self.name, self._answers = ClusterName(name), answers
         self.config, self.principal, self.timeout_s, self.round_trip_s = None, None, 10.0, 0.0
         self.silent: dict[int, float] = {}
-        self.doubts = 0
+        self.doubts, self.hurry = 0, False
 
     def ask_another(self) -> None:
         self.doubts += 1
@@ -151,8 +152,8 @@ def routed_as(
     """By what one broker of each side has said, and where that is doubtful all of them."""
     partition, assigned = replicator.partition, replicator.assigned
     views = Views(
-        asking_view(asking.source, source, {partition: assigned.source_topic_id}, hurry=False),
-        asking_view(asking.destination, destination, {partition: assigned.destination_topic_id}, hurry=False),
+        asking_view(asking.source, source, {partition: assigned.source_topic_id}),
+        asking_view(asking.destination, destination, {partition: assigned.destination_topic_id}),
     )
     return route(replicator, views, asking)
 
@@ -215,7 +216,7 @@ def test_a_leader_that_cannot_be_reached_misled_and_one_with_a_quota_did_not(
 ) -> None:
     def ahead(missing: dict[int, str]) -> SimpleNamespace:
         return SimpleNamespace(
-            missing=lambda brokers, limit: missing, begin_some=lambda brokers: {}, failed=lambda broker: failed
+            missing=lambda brokers: missing, begin_some=lambda brokers: {}, failed=lambda broker: failed
         )
 
     task: Any = SimpleNamespace(
@@ -224,6 +225,7 @@ def test_a_leader_that_cannot_be_reached_misled_and_one_with_a_quota_did_not(
         replicators=(),
         receiver=SimpleNamespace(lanes={}),
         sender=SimpleNamespace(links={}, owed=lambda broker: owed),
+        _aligner=SimpleNamespace(at_work=True),
         _from=ahead(source),
         _to=ahead(destination),
     )
@@ -249,13 +251,28 @@ def test_a_leader_that_cannot_be_looked_at_misled(
     log: LogLook | None, misled: ClusterName | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "_SETTLE_WAIT_S", 0.0)
-    monkeypatch.setattr(asking, "look", lambda client, led, hurry: Looked({} if log is None else {PARTITION: log}, {}))
-    monkeypatch.setattr(asking, "ends_of", lambda *asked, hurry: Ends({}, {}))
+    monkeypatch.setattr(asking, "look", lambda client, led: Looked({} if log is None else {PARTITION: log}, {}))
+    monkeypatch.setattr(asking, "ends_of", lambda *asked: Ends({}, {}))
     found = asking_of(Brokers("east", OLD), Brokers("west", OLD)).logs(
         [Asked(PARTITION, 1, 1, 1, 1, unvouched=False, proved_end=None)]
     )
     assert found.seen == {}
     assert found.unsure[PARTITION].misled == misled
+
+
+def test_who_takes_its_time_to_say_how_logs_end_is_asked_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The looks that its partitions would take, one by one, wait for it as well."""
+    late, other = Late("no answer yet"), Partition("orders", 1)
+    logs = {PARTITION: LOG, other: LOG}
+    monkeypatch.setattr(asking, "look", lambda client, led: Looked(logs, {}))
+    monkeypatch.setattr(asking, "ends_of", lambda *asked: Ends(dict.fromkeys(logs, (Offset(0), Offset(9))), {}))
+    monkeypatch.setattr(endings, "ask_brokers", lambda client, asked: {1: late, 2: {other}})
+    found = asking_of(Brokers("east", OLD), Brokers("west", OLD)).logs(
+        [Asked(p, 1, 1, 1, broker, unvouched=True, proved_end=None) for p, broker in ((PARTITION, 1), (other, 2))]
+    )
+    assert found.seen.keys() == {other}
+    assert found.seen[other].ends_as_sent
+    assert found.unsure == {PARTITION: Unsure(late, None)}
 
 
 @pytest.mark.parametrize(("epoch", "known"), [(7, 10), (8, None)])

@@ -33,11 +33,13 @@ class Leaders:
         self.source, self.destination = SimpleNamespace(name=EAST), SimpleNamespace(name=WEST)
         self.asked_at = list[float]()
 
-    def views(self, wanted: Sequence[Expected], *, hurry: bool) -> Views:
+    def hurries(self, hurry: bool) -> None: ...
+
+    def views(self, wanted: Sequence[Expected]) -> Views:
         nothing = View(ClusterView("", 1, {}, {}, frozenset()), Heard({}, ()))
         return Views(nothing, nothing)
 
-    def logs(self, wanted: Sequence[Asked], *, hurry: bool) -> Logs:
+    def logs(self, wanted: Sequence[Asked]) -> Logs:
         before = time.monotonic()
         self.asked_at.append(before)
         seen = {one.partition: replace(SEEN, source_end=100 + one.partition.index) for one in wanted}
