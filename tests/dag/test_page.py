@@ -261,7 +261,8 @@ def test_the_page_fits(
         page.locator("h1").evaluate("heading => Object.assign(heading.style, {color: '#888', background: '#999'})")
         assert any("color-contrast" in found for found in found_by_axe(page)), "axe sees nothing"
         page.goto(f"{airflow.url}/mirrorbook/")
-        expect(page.locator("#mirrors")).to_contain_text(mirror.name)
+        line = page.locator("#mirrors tbody tr").filter(has_text=mirror.name)
+        expect(line).to_contain_text("READY", timeout=30_000)
         expect(page.locator("#sets")).to_contain_text(LONG.replace("\u202e", "\\u202e"))
         looked_at(page, "mirrors", width, dark=dark)
         page.locator("#set-2-1").click()

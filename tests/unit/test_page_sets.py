@@ -43,7 +43,7 @@ def views(
     found: Clusters, looked: Mapping[MirrorName, Seen | None] | None = None, why_not: Mapping[str, str] = FREE
 ) -> list[SetView]:
     both: Mapping[MirrorName, Seen | None] = {NAME: seen(row(0, lag=5)), OTHER: seen(row(0, lag=9))}
-    return list(sets_of(found, overview(found, both if looked is None else looked, NOW), why_not, NOW))
+    return list(sets_of(found, overview(found, both if looked is None else looked, {}, NOW), why_not, NOW))
 
 
 def shown(found: Clusters, *sets: SetView) -> str:

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 from mirrorbook_airflow.page.buttons import ACTIONS, FAILBACK, FAILOVER, UNPLANNED, actions
-from mirrorbook_airflow.page.known import Clusters, Judged, Sample, Seen, Told
-from mirrorbook_airflow.page.overview import overview
+from mirrorbook_airflow.page.known import Judged, Sample, Seen, Told
 from mirrorbook_airflow.page.plots import POINTS, plot, rate
 from mirrorbook_airflow.page.rendering import render
 from mirrorbook_airflow.page.runs import dag_run_of, runs_of
@@ -28,7 +27,6 @@ from mirror_core.model.mirror import (
     Desired,
     FailureKind,
     GroupsSeen,
-    Lease,
     Mirror,
     NeverCopied,
     PartitionState,
@@ -308,53 +306,6 @@ def test_ids_are_unique() -> None:
 
     assert len(ids) > 10
     assert len(ids) == len(set(ids))
-
-
-def test_the_list_of_mirrors_says_what_is_stale() -> None:
-    clusters = Clusters(NOW, {ClusterName("west"): told(at_ms=NOW - 30_000)}, {})
-
-    (line,) = overview(clusters, {NAME: seen(row(0))}, NOW)
-
-    assert line.age.stale
-    assert (line.lag, line.lost, line.missing) == (None, None, "unknown")
-
-
-def test_the_list_and_the_card_say_how_many_seconds_a_mirror_is_behind_and_never_0_for_unknown() -> None:
-    clusters = Clusters(NOW, {ClusterName("west"): told()}, {})
-
-    def said(known: Seen | None) -> tuple[str, str]:
-        (line,) = overview(clusters, {NAME: known}, NOW)
-        card = next(c for c in page(known).cards if c.title == "Loss if the source died now")
-        return line.behind, next(words for words in card.lines if words.startswith("behind: "))
-
-    worst = "behind: 1.0 s: the destination holds all that t-0 had then, and no other is further behind"
-    assert said(seen(row(0), row(1))) == ("1.0", worst)
-    assert said(seen(row(0), row(1, lag=5))) == ("unknown", "behind: unknown of t-1")
-    assert said(seen(row(0), at_ms=NOW - 11_000)) == ("unknown", "behind: unknown")
-    assert said(None) == ("unknown", "behind: unknown")
-    assert said(seen()) == ("unknown", "behind: unknown: no partition is copied")
-
-
-def test_a_stopped_mirror_is_not_behind() -> None:
-    stopped = replace(MIRROR, desired=Desired.STOPPED)
-    told_ = told(stopped)
-    (line,) = overview(Clusters(NOW, {ClusterName("west"): told_}, {}), {NAME: seen(row(0))}, NOW)
-    assert line.behind == "stopped"
-    cards = mirror_page(stopped, told_, seen(row(0)), None, NOW).cards
-    assert "behind: stopped" in next(c.lines for c in cards if c.title == "Loss if the source died now")
-
-
-@pytest.mark.parametrize(
-    ("beat_ms", "waits", "copier"),
-    [(NOW - 11_000, ("a broker",), "not running"), (NOW, ("a broker",), "running, some wait"), (NOW, (), "running")],
-)
-def test_a_copier_that_is_silent_is_not_running_and_one_that_waits_says_so(
-    beat_ms: int, waits: tuple[str, ...], copier: str
-) -> None:
-    lease = Lease(mirror=NAME, owner="o", generation=1, beat_ms=beat_ms, writers_until_ms=0, waits=waits)
-    clusters = Clusters(NOW, {ClusterName("west"): told(lease)}, {})
-
-    assert [line.copier for line in overview(clusters, {}, NOW)] == [copier]
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------

@@ -41,6 +41,8 @@ JUDGED_S: Final = 30.0
 """Between two looks at all that a plan is made from, and at drift: they ask for much more."""
 AT_ONCE: Final = 4
 """Mirrors that are looked at at the same time."""
+JUDGED_AT_ONCE: Final = 2
+"""For the list, which judges all mirrors that there are: what is looked at of one does not wait for that."""
 SAMPLES: Final = 1800
 """Kept of each mirror for the plots: an hour, if somebody looks all the time."""
 CONFIG: Final = "dr-page"
@@ -57,8 +59,10 @@ class Looking:
         self._told: dict[ClusterName, Told] = {}  # replaced as a whole, by one thread
         self._seen: dict[MirrorName, OnDemand[Seen]] = {}
         self._judged: dict[MirrorName, OnDemand[Judged]] = {}
+        self._ready: dict[MirrorName, OnDemand[Judged]] = {}
         self._samples: dict[MirrorName, deque[Sample]] = {}
         self._some = threading.Semaphore(AT_ONCE)
+        self._in_turn = threading.Semaphore(JUDGED_AT_ONCE)
 
     def clusters(self) -> Clusters | None:
         return self._clusters.latest()
@@ -73,6 +77,12 @@ class Looking:
         """Of a mirror that `clusters` knows."""
         with self._lock:
             one = self._judged.setdefault(mirror, OnDemand(partial(self._judge, mirror), JUDGED_S))
+        return one.latest()
+
+    def ready(self, mirror: MirrorName) -> Judged | None:
+        """The same without what differs between both sides, and what speaks against a failback."""
+        with self._lock:
+            one = self._ready.setdefault(mirror, OnDemand(partial(self._judge_in_turn, mirror), JUDGED_S))
         return one.latest()
 
     # -- looks, each in a thread of its own -----------------------------------------------------------------------
@@ -118,17 +128,27 @@ class Looking:
 
     def _judge(self, mirror: MirrorName) -> Judged:
         with self._some:
-            begun = now_ms()
-            foreseen = _tried(lambda: self._foresee(mirror))
-            if isinstance(foreseen, Trouble):
-                return Judged(begun, None, None, foreseen.words, "not looked at")
-            decision, unplanned = foreseen
+            ready = self._readiness(mirror)
+            if ready.decision is None:
+                return ready
             back = _tried(lambda: self._objections(mirror))
             failback = (back.words,) if isinstance(back, Trouble) else back
             drift = _tried(lambda: survey(*self._told_of(mirror)).rows)
         if isinstance(drift, Trouble):
-            return Judged(begun, decision, None, "", drift.words, failback, unplanned)
-        return Judged(begun, decision, tuple(drift), failback=failback, unplanned=unplanned)
+            return replace(ready, failback=failback, drift_trouble=drift.words)
+        return replace(ready, failback=failback, drift=tuple(drift), drift_trouble="")
+
+    def _judge_in_turn(self, mirror: MirrorName) -> Judged:
+        with self._in_turn:
+            return self._readiness(mirror)
+
+    def _readiness(self, mirror: MirrorName) -> Judged:
+        begun = now_ms()
+        foreseen = _tried(lambda: self._foresee(mirror))
+        if isinstance(foreseen, Trouble):
+            return Judged(begun, None, None, foreseen.words, "not looked at")
+        decision, unplanned = foreseen
+        return Judged(begun, decision, None, drift_trouble="not looked at", unplanned=unplanned)
 
     def _foresee(self, mirror: MirrorName) -> tuple[Decision, WithoutSource]:
         link, _ = self._told_of(mirror)

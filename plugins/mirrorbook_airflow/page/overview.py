@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from mirror_core.decide.loss import Loss
 from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, is_fresh
 from mirror_core.model.names import MirrorName
+from mirrorbook_airflow.page.cards import (
+    Card,
+    current,
+    groups_synced,
+    last_drills,
+    proof_card,
+    readiness_card,
+    trouble_of,
+)
 from mirrorbook_airflow.page.figures import UNKNOWN, Age, age_of, counted
-from mirrorbook_airflow.page.known import Clusters, Seen, Told
+from mirrorbook_airflow.page.known import Clusters, Judged, Seen, Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +40,42 @@ class Overview:
     """Offsets that a failover without the source would be known to lose."""
     missing: str
     """The bound of these, in words."""
+    ready: Card
+    """Whether it could fail over now, and the first thing that speaks against it."""
+    proved: Card
+    synced: str
+    """When groups were."""
+    drilled: str
+    """How the last drills went, of each mode."""
     age: Age
 
 
-def overview(clusters: Clusters, seen: Mapping[MirrorName, Seen | None], now_ms: int) -> list[Overview]:
+def overview(
+    clusters: Clusters,
+    seen: Mapping[MirrorName, Seen | None],
+    judged: Mapping[MirrorName, Judged | None],
+    now_ms: int,
+) -> list[Overview]:
     """All mirrors that are known, by name."""
-    return [_line(mirror, told, seen.get(mirror.name), now_ms) for mirror, told in clusters.mirrors]
+    return [
+        _line(mirror, told, seen.get(mirror.name), judged.get(mirror.name), now_ms) for mirror, told in clusters.mirrors
+    ]
 
 
-def _line(mirror: Mirror, told: Told, seen: Seen | None, now_ms: int) -> Overview:
+def _line(mirror: Mirror, told: Told, seen: Seen | None, judged: Judged | None, now_ms: int) -> Overview:
     statuses = told.state.partitions.get(mirror.name, {}).values()
     lease, run = told.state.leases.get(mirror.name), told.state.active_run(mirror.name)
     at_ms = min(told.at_ms, seen.at_ms) if seen else told.at_ms
     age = age_of(at_ms, now_ms)
-    description, loss = (seen.description, seen.loss) if seen and not age.stale else (None, None)
+    fresh = seen if seen and not age.stale else None
+    description, loss = (fresh.description, fresh.loss) if fresh else (None, None)
+    states = counted(s.state for s in statuses)
     lag = description.facts["lag"] if description else None
     return Overview(
         name=mirror.name,
         route=f"{mirror.source} → {mirror.destination}",
         desired=mirror.desired,
-        states=counted(s.state for s in statuses),
+        states=states,
         failed=sum(s.state is PartitionState.FAILED for s in statuses),
         copier=_copier(lease, now_ms),
         run=f"{run.plan.kind} under way" if run else "none",
@@ -58,6 +83,10 @@ def _line(mirror: Mirror, told: Told, seen: Seen | None, now_ms: int) -> Overvie
         behind=_behind(mirror, loss),
         lost=loss.known if loss and not loss.unknown else None,
         missing=loss.bound if loss else UNKNOWN,
+        ready=readiness_card(current(judged, now_ms), told, mirror, states, trouble_of(told, seen)),
+        proved=proof_card(fresh, told, mirror, now_ms),
+        synced=str(groups_synced(told, mirror, now_ms)),
+        drilled="; ".join(last_drills(told, mirror, now_ms)) or "never",
         age=age,
     )
 

@@ -136,7 +136,9 @@ def _mirrors(user: Any, base: str) -> str:
     found = _looking.clusters()
     if found is None:
         return render("waiting", words=_FIRST)
-    rows = overview(found, {m.name: _looking.seen(m.name) for m, _ in found.mirrors}, now_ms())
+    names = [mirror.name for mirror, _ in found.mirrors]
+    seen, ready = {n: _looking.seen(n) for n in names}, {n: _looking.ready(n) for n in names}
+    rows = overview(found, seen, ready, now_ms())
     sets = list(sets_of(found, rows, permitted(user, SET_ACTIONS) if found.sets else {}, now_ms()))
     return render("mirrors", rows=rows, sets=sets, clusters=found, base=base, root=f"{base}{PREFIX}")
 

@@ -9,38 +9,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.decide import drills
 from mirror_core.decide.abandoned import abandoned
-from mirror_core.decide.clocks import UNKNOWN_TIME, ago, since
-from mirror_core.decide.loss_figures import behind
 from mirror_core.decide.run_standing import standing_of
-from mirror_core.decide.without_source import WithoutSource, again_in_words, group_in_words
+from mirror_core.decide.without_source import group_in_words
 from mirror_core.mirrors.describe import NOT_BEHIND, PartitionRow
 from mirror_core.model.drift import Action, DriftRow
-from mirror_core.model.mirror import Desired, Mirror, PartitionState, is_fresh
-from mirror_core.model.run import Mode, Run
+from mirror_core.model.mirror import Mirror, PartitionState, is_fresh
 from mirror_core.state.watchers import watched
+from mirrorbook_airflow.page.cards import (
+    Card,
+    current,
+    judged_age,
+    last_drills,
+    loss_card,
+    proof_card,
+    readiness_card,
+    time_card,
+    trouble_of,
+)
 from mirrorbook_airflow.page.figures import UNKNOWN, Age, age_of, counted, number
 from mirrorbook_airflow.page.forecast import ForecastView, forecasts_of
-from mirrorbook_airflow.page.known import Judged, Seen, Told, is_current
+from mirrorbook_airflow.page.known import Judged, Seen, Told
 from mirrorbook_airflow.page.plots import Plot, plot, rate
 from mirrorbook_airflow.page.runs import RunView, runs_of
 
 PER_PAGE: Final = 100
 """Rows of a table."""
-JUDGED_FRESH_S: Final = 120.0
-"""A judgement that is older is shown as unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """One answer of the first screen."""
-
-    title: str
-    value: str
-    tone: str
-    """good, warn, bad or unknown."""
-    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +98,7 @@ def mirror_page(
     """What was known is not shown as what is: a figure that is too old is unknown, and the alarm says so."""
     age = age_of(seen.at_ms if seen else None, now_ms)
     fresh = seen if seen and not age.stale else None
-    judged_age = age_of(judged.at_ms if judged else None, now_ms, JUDGED_FRESH_S)
-    known = judged if judged and not judged_age.stale else None
+    known = current(judged, now_ms)
     rows = fresh.description.rows if fresh and fresh.description else _recorded(mirror, told)
     topics = _topics(rows)
     runs = tuple(runs_of(told, mirror.name, now_ms))
@@ -115,13 +108,13 @@ def mirror_page(
         route=f"{mirror.source} → {mirror.destination}",
         owner=link.config.owner(mirror.name) if link else "",
         age=age,
-        judged=judged_age,
+        judged=judged_age(judged, now_ms),
         alarms=(*_alarms(told, seen, age, now_ms), *_nobody(told, mirror, now_ms)),
         cards=(
-            _readiness(known, told, mirror, rows, _trouble(told, seen)),
-            _loss(fresh, mirror),
-            _time(known, runs, _last_drills(told, mirror, now_ms)),
-            _proof(fresh, told, mirror, now_ms),
+            readiness_card(known, told, mirror, counted(row.state for row in rows), trouble_of(told, seen)),
+            loss_card(fresh, mirror),
+            time_card(known, runs, last_drills(told, mirror, now_ms)),
+            proof_card(fresh, told, mirror, now_ms),
         ),
         facts=_facts(fresh, told, mirror, now_ms),
         topics=tuple(topics[:PER_PAGE]),
@@ -168,14 +161,6 @@ def _recorded(mirror: Mirror, told: Told) -> tuple[PartitionRow, ...]:
     )
 
 
-def _trouble(told: Told, seen: Seen | None) -> str:
-    """Why the last look did not see everything; empty: it did."""
-    if told.silent or seen is None:
-        return told.silent
-    found = seen.description.facts["trouble"] if seen.description else seen.trouble
-    return "" if found == "none" else str(found)
-
-
 def _alarms(told: Told, seen: Seen | None, age: Age, now_ms: int) -> list[str]:
     """What must be read before any figure."""
     found = []
@@ -188,7 +173,7 @@ def _alarms(told: Told, seen: Seen | None, age: Age, now_ms: int) -> list[str]:
     clock = seen.description.facts["clock"] if seen and seen.description else NOT_BEHIND
     if clock != NOT_BEHIND:
         found.append(f"On the machine that serves this page {clock}")
-    return [*found, *filter(None, [_trouble(told, seen)])]
+    return [*found, *filter(None, [trouble_of(told, seen)])]
 
 
 def _nobody(told: Told, mirror: Mirror, now_ms: int) -> Iterator[str]:
@@ -201,35 +186,6 @@ def _nobody(told: Told, mirror: Mirror, now_ms: int) -> Iterator[str]:
         yield from watched(told.state, mirror.name, now_ms).alarms()
 
 
-def _readiness(known: Judged | None, told: Told, mirror: Mirror, rows: Sequence[PartitionRow], trouble: str) -> Card:
-    """A cluster that has fallen silent since it was judged makes it unknown, not ready."""
-    states = counted(row.state for row in rows) or "no partitions"
-    title = "Can it fail over now"
-    if known is None or known.decision is None:
-        return Card(title, "UNKNOWN", "unknown", (known.trouble if known else "not looked at yet", states))
-    run, decision = told.state.active_run(mirror.name), known.decision
-    notes = (*decision.plan.warnings, *(f"not known: {line}" for line in decision.plan.unknown))
-    more = (_without_source(known.unplanned), states)
-    if run is not None:
-        return Card(title, f"{run.plan.kind.upper()} UNDER WAY", "warn", (*decision.reasons, *notes, *more))
-    if decision.reasons:
-        return Card(title, "NOT READY", "bad", (*decision.reasons, *notes, *more))
-    if trouble:
-        return Card(title, "UNKNOWN", "unknown", (trouble, states))
-    if notes:
-        return Card(title, f"READY, {len(notes)} warning(s)", "warn", (*notes, *more))
-    return Card(title, "READY", "good", more)
-
-
-def _without_source(unplanned: WithoutSource | None) -> str:
-    """How it stands with an unplanned failover; what it would lose is a card of its own."""
-    if unplanned is None:
-        return f"without the source: {UNKNOWN}"
-    if unplanned.refused:
-        return f"without the source: refused: {'; '.join(unplanned.refused)}"
-    return f"without the source: possible; read again: {again_in_words(unplanned)}"
-
-
 def _groups(known: Judged | None) -> tuple[GroupRow, ...]:
     if known is None or known.decision is None:
         return ()
@@ -237,55 +193,6 @@ def _groups(known: Judged | None) -> tuple[GroupRow, ...]:
     return tuple(
         GroupRow(name, words, group_in_words(found.get(name))) for name, words in known.decision.plan.groups.items()
     )
-
-
-def _loss(seen: Seen | None, mirror: Mirror) -> Card:
-    """The bound in the core's words, how far behind the copy is in time, and the newest heartbeat."""
-    title = "Loss if the source died now"
-    if seen is None or seen.loss is None:
-        return Card(title, UNKNOWN, "unknown", (f"behind: {UNKNOWN}",))
-    loss = seen.loss
-    late = f"behind: {'stopped' if mirror.desired is Desired.STOPPED else behind(loss)}"
-    old = UNKNOWN_TIME if loss.heartbeat_s is None and loss.heartbeats else ago(loss.heartbeat_s)
-    beat = f"newest heartbeat on the destination: {old if loss.heartbeats else 'none'}"
-    missing = seen.description.facts["offsets known to be missing"] if seen.description else None
-    if missing is None:
-        return Card(title, UNKNOWN, "unknown", (loss.bound, late, beat))
-    tone = "good" if is_current(loss) and not missing else "warn"
-    return Card(title, f"at least {missing:,} offsets", tone, (loss.bound, late, beat))
-
-
-def _time(known: Judged | None, runs: Sequence[RunView], drilled: Sequence[str]) -> Card:
-    figures = known.decision.plan.figures if known and known.decision else {}
-    predicted = figures.get("seconds without writes, predicted", UNKNOWN)
-    last = next((f"last run: {r.kind} {r.id}, {r.state}, standstill {r.standstill}" for r in runs), "no run yet")
-    tone = "unknown" if predicted.startswith(UNKNOWN) else "good"
-    return Card("Time without writes", predicted, tone, (last, *drilled))
-
-
-def _last_drills(told: Told, mirror: Mirror, now_ms: int) -> list[str]:
-    """The newest one of each mode, the newest first: what failed in one mode is not hidden by what came through."""
-    newest = dict[Mode, Run]()
-    for run in drills.runs_of(told.state.runs.values(), mirror.name):
-        newest.setdefault(run.plan.mode, run)
-    return [_last_drill(told, run, now_ms) for run in newest.values()] or ["no drill yet"]
-
-
-def _last_drill(told: Told, run: Run, now_ms: int) -> str:
-    seen = drills.drilled(run, told.state.steps_of(run))
-    took = "none measured" if seen.measured_s is None else f"{seen.measured_s:.1f} s"
-    return f"last drill: {seen.mode}, {seen.words}, standstill {took}, {since(now_ms, seen.at_ms)}"
-
-
-def _proof(seen: Seen | None, told: Told, mirror: Mirror, now_ms: int) -> Card:
-    proved = str(seen.description.facts["proved equal"]) if seen and seen.description else UNKNOWN
-    differs = str(seen.description.facts["known to differ"]) if seen and seen.description else "none"
-    tone = "unknown" if proved == UNKNOWN else "warn" if proved.startswith("none") else "good"
-    if differs != "none":
-        return Card("Proved equal", f"the copy differs in {differs}", "bad", (proved,))
-    groups = told.state.groups.get(mirror.name)
-    synced = f"groups synced {age_of(groups.synced_ms if groups else None, now_ms)}"
-    return Card("Proved equal", proved, tone, (synced,))
 
 
 def _facts(seen: Seen | None, told: Told, mirror: Mirror, now_ms: int) -> dict[str, str]:

@@ -1,0 +1,136 @@
+"""The first screen of a mirror: can it fail over now, what would that cost, how long would it take, and how is that
+known. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mirror_core.decide import drills
+from mirror_core.decide.clocks import UNKNOWN_TIME, ago, since
+from mirror_core.decide.loss_figures import behind
+from mirror_core.decide.without_source import WithoutSource, again_in_words
+from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.run import Mode, Run
+from mirrorbook_airflow.page.figures import UNKNOWN, Age, age_of
+from mirrorbook_airflow.page.known import Judged, Seen, Told, is_current
+from mirrorbook_airflow.page.runs import RunView
+
+JUDGED_FRESH_S: Final = 120.0
+"""A judgement that is older is shown as unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One answer of the first screen."""
+
+    title: str
+    value: str
+    tone: str
+    """good, warn, bad or unknown."""
+    lines: tuple[str, ...]
+
+
+def judged_age(judged: Judged | None, now_ms: int) -> Age:
+    """How old it is."""
+    return age_of(judged.at_ms if judged else None, now_ms, JUDGED_FRESH_S)
+
+
+def current(judged: Judged | None, now_ms: int) -> Judged | None:
+    """None when it is too old."""
+    return None if judged_age(judged, now_ms).stale else judged
+
+
+def readiness_card(known: Judged | None, told: Told, mirror: Mirror, states: str, trouble: str) -> Card:
+    """A cluster that has fallen silent since it was judged makes it unknown, not ready. `known`: as `current` gives it;
+    `states`: of the partitions, counted."""
+    states = states or "no partitions"
+    title = "Can it fail over now"
+    if known is None or known.decision is None:
+        return Card(title, "UNKNOWN", "unknown", (known.trouble if known else "not looked at yet", states))
+    run, decision = told.state.active_run(mirror.name), known.decision
+    notes = (*decision.plan.warnings, *(f"not known: {line}" for line in decision.plan.unknown))
+    more = (_without_source(known.unplanned), states)
+    if run is not None:
+        return Card(title, f"{run.plan.kind.upper()} UNDER WAY", "warn", (*decision.reasons, *notes, *more))
+    if decision.reasons:
+        return Card(title, "NOT READY", "bad", (*decision.reasons, *notes, *more))
+    if trouble:
+        return Card(title, "UNKNOWN", "unknown", (trouble, states))
+    if notes:
+        return Card(title, f"READY, {len(notes)} warning(s)", "warn", (*notes, *more))
+    return Card(title, "READY", "good", more)
+
+
+def _without_source(unplanned: WithoutSource | None) -> str:
+    """How it stands with an unplanned failover; what it would lose is a card of its own."""
+    if unplanned is None:
+        return f"without the source: {UNKNOWN}"
+    if unplanned.refused:
+        return f"without the source: refused: {'; '.join(unplanned.refused)}"
+    return f"without the source: possible; read again: {again_in_words(unplanned)}"
+
+
+def loss_card(seen: Seen | None, mirror: Mirror) -> Card:
+    """The bound in the core's words, how far behind the copy is in time, and the newest heartbeat."""
+    title = "Loss if the source died now"
+    if seen is None or seen.loss is None:
+        return Card(title, UNKNOWN, "unknown", (f"behind: {UNKNOWN}",))
+    loss = seen.loss
+    late = f"behind: {'stopped' if mirror.desired is Desired.STOPPED else behind(loss)}"
+    old = UNKNOWN_TIME if loss.heartbeat_s is None and loss.heartbeats else ago(loss.heartbeat_s)
+    beat = f"newest heartbeat on the destination: {old if loss.heartbeats else 'none'}"
+    missing = seen.description.facts["offsets known to be missing"] if seen.description else None
+    if missing is None:
+        return Card(title, UNKNOWN, "unknown", (loss.bound, late, beat))
+    tone = "good" if is_current(loss) and not missing else "warn"
+    return Card(title, f"at least {missing:,} offsets", tone, (loss.bound, late, beat))
+
+
+def time_card(known: Judged | None, runs: Sequence[RunView], drilled: Sequence[str]) -> Card:
+    """What a planned failover would take, and what the last ones took. `drilled`: as `last_drills` gives it."""
+    figures = known.decision.plan.figures if known and known.decision else {}
+    predicted = figures.get("seconds without writes, predicted", UNKNOWN)
+    last = next((f"last run: {r.kind} {r.id}, {r.state}, standstill {r.standstill}" for r in runs), "no run yet")
+    tone = "unknown" if predicted.startswith(UNKNOWN) else "good"
+    lines = [f"last drill: {line}" for line in drilled] or ["no drill yet"]
+    return Card("Time without writes", predicted, tone, (last, *lines))
+
+
+def last_drills(told: Told, mirror: Mirror, now_ms: int) -> list[str]:
+    """The newest one of each mode, the newest first: what failed in one mode is not hidden by what came through."""
+    newest = dict[Mode, Run]()
+    for run in drills.runs_of(told.state.runs.values(), mirror.name):
+        newest.setdefault(run.plan.mode, run)
+    return [_last_drill(told, run, now_ms) for run in newest.values()]
+
+
+def _last_drill(told: Told, run: Run, now_ms: int) -> str:
+    seen = drills.drilled(run, told.state.steps_of(run))
+    took = "none measured" if seen.measured_s is None else f"{seen.measured_s:.1f} s"
+    return f"{seen.mode}, {seen.words}, standstill {took}, {since(now_ms, seen.at_ms)}"
+
+
+def proof_card(seen: Seen | None, told: Told, mirror: Mirror, now_ms: int) -> Card:
+    """How much of the copy was compared, and that it differs; how old the groups' offsets are."""
+    proved = str(seen.description.facts["proved equal"]) if seen and seen.description else UNKNOWN
+    differs = str(seen.description.facts["known to differ"]) if seen and seen.description else "none"
+    tone = "unknown" if proved == UNKNOWN else "warn" if proved.startswith("none") else "good"
+    if differs != "none":
+        return Card("Proved equal", f"the copy differs in {differs}", "bad", (proved,))
+    return Card("Proved equal", proved, tone, (f"groups synced {groups_synced(told, mirror, now_ms)}",))
+
+
+def groups_synced(told: Told, mirror: Mirror, now_ms: int) -> Age:
+    """Since when groups stand on the destination where they stood on the source."""
+    groups = told.state.groups.get(mirror.name)
+    return age_of(groups.synced_ms if groups else None, now_ms)
+
+
+def trouble_of(told: Told, seen: Seen | None) -> str:
+    """Why the last look did not see everything; empty: it did."""
+    if told.silent or seen is None:
+        return told.silent
+    found = seen.description.facts["trouble"] if seen.description else seen.trouble
+    return "" if found == "none" else str(found)
