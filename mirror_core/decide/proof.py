@@ -8,6 +8,7 @@ from typing import Final
 
 from mirror_core.decide.clocks import TOLERATED_MS, UNKNOWN_TIME
 from mirror_core.decide.parity import NOTHING
+from mirror_core.decide.view import some
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity import ALTERED, Finding, ParityRange, ParityResult
 from mirror_core.model.proof import Difference, Proof, Proved
@@ -140,12 +141,18 @@ def in_words(proof: Proof | None, positions: Mapping[Partition, Offset], ids: Ma
     )
 
 
-def never_compared(
-    holding: Mapping[Partition, Proved], ends: Mapping[Partition, Offset]
-) -> dict[Partition, tuple[Offset, Offset]]:
-    """Of what lies below these ends (next offsets), [first, next) of each partition that was never seen to be equal."""
-    proved = {p: min(holding[p].end, end) if p in holding else 0 for p, end in ends.items()}
-    return {p: (Offset(proved[p]), end) for p, end in ends.items() if proved[p] < end}
+def compared_before(known: Basis, ends: Mapping[Partition, Offset]) -> dict[str, str]:
+    """Of what lies below these ends (next offsets), how much was seen to be equal, and what was not, named. What was,
+    and nobody says now whether it still holds, is neither."""
+    held = {p: min(known.holding[p].end, end) if p in known.holding else 0 for p, end in ends.items()}
+    proved = {p: min(known.unsaid[p].end, end) if p in known.unsaid else held[p] for p, end in ends.items()}
+    unsaid = [f"{p} [0, {proved[p]})" for p in sorted(ends) if p in known.unsaid and proved[p]]
+    never = [f"{p} [{proved[p]}, {end})" for p, end in sorted(ends.items()) if proved[p] < end]
+    return {
+        "compared_before": f"{sum(held.values())} of {sum(ends.values())} offsets",
+        "compared_and_not_confirmed": some(unsaid) or "none",
+        "never_compared": some(never) or "none",
+    }
 
 
 def advanced(

@@ -110,6 +110,8 @@ def _proved_before(steps: Sequence[StepRecord]) -> str:
     compared = seen.get("compared_before")
     if compared is None:
         return UNKNOWN
-    rest = seen.get("never_compared")
     known = f"{compared} were compared equal with the source while it answered"
+    unsaid, rest = (seen.get(key, "none") for key in ("compared_and_not_confirmed", "never_compared"))
+    if unsaid != "none":
+        known += f"; compared, and nobody leads them now who could say whether it still holds: {unsaid}"
     return known if rest == "none" else f"{known}; never compared: {rest}"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from mirror_core.decide.left_behind import ways_on_unfenced, word_needed
-from mirror_core.decide.proof import never_compared
+from mirror_core.decide.proof import compared_before
 from mirror_core.decide.reckoning import lost_with_source
 from mirror_core.decide.sets import set_of, waiting_behind
 from mirror_core.decide.settling import agreed, ways_on
@@ -129,22 +129,18 @@ class LostSteps(Promotion):
         """As every failover does; and what of it was ever compared with the source, while there was one."""
         done = super().record_lmo()
         with ClusterClient(self.link.destination) as destination:
-            holding = known(self.link, self.writer.state, destination).holding
+            basis = known(self.link, self.writer.state, destination)
         ends = {p: s.lmo for p, s in self.statuses().items() if s.lmo is not None}
-        without = never_compared(holding, ends)
         self.journal.keep(
-            "record_lmo", ComparedBefore(ends=Offsets.of({p: Offset(one.end) for p, one in holding.items()}))
+            "record_lmo", ComparedBefore(ends=Offsets.of({p: Offset(one.end) for p, one in basis.holding.items()}))
         )
-        missing = sum(end - first for first, end in without.values())
-        named = [f"{p} [{first}, {end})" for p, (first, end) in sorted(without.items())]
         state, name = self.writer.state, self.link.mirror.name
         groups = self.link.config.belonging(name)
         whole = together(groups, self.statuses(), state.sightings.get(name), ends)
         return {
             **done,
             **{f"{COMPLETE}, {one.name}": in_words(one) for one in whole},
-            "compared_before": f"{sum(ends.values()) - missing} of {sum(ends.values())} offsets",
-            "never_compared": some(named) or "none",
+            **compared_before(basis, ends),
             "receipts": heads.in_words(state.receipts.get(name, {})),
         }
 

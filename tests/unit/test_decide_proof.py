@@ -18,6 +18,7 @@ from mirror_core.decide.proof import (
     Since,
     advanced,
     basis,
+    compared_before,
     differing,
     differing_in_words,
     in_words,
@@ -334,3 +335,17 @@ def test_differences_are_said_with_their_age() -> None:
     assert "unknown" in differing_in_words(some[:1], -600_000)
     assert differing_in_words([], 1) == ""
     assert differing(Proof(mirror=MIRROR, topics=(), differs=tuple(some)), {A1: "mirrored"}) == (some[1],)
+
+
+def test_what_was_compared_and_nobody_leads_now_is_not_called_never_compared() -> None:
+    known = Basis({A0: Proved(90, 4, 1, 9)}, EPOCHS, IDS, unsaid={B0: Proved(70, 4, 2, 9)})
+    assert compared_before(known, {A0: Offset(100), B0: Offset(80)}) == {
+        "compared_before": "90 of 180 offsets",
+        "compared_and_not_confirmed": f"{B0} [0, 70)",
+        "never_compared": f"{A0} [90, 100), {B0} [70, 80)",
+    }
+    assert compared_before(known, {A0: Offset(50)}) == {
+        "compared_before": "50 of 50 offsets",
+        "compared_and_not_confirmed": "none",
+        "never_compared": "none",
+    }
