@@ -181,7 +181,8 @@ class Replication:
                 and self.results.summary.positions.get(p, -1) < ends[p]
             }
             if not left:
-                self.results.summary.caught_up = True
+                self.results.summary.undecided = work.undecided
+                self.results.summary.caught_up = not work.undecided
                 break
             now = now_ms()
             self._submit(lease, work, left, now, now + int(self._length.s * 1000))

@@ -84,7 +84,7 @@ class Planner:
                 partition = Partition(name, index)
                 fresh[partition] = _status(partition, again.get(partition, known.get(partition)), view, placement)
         self._leave_disputed(known, fresh)
-        self._add_unlisted(known, topics, fresh)
+        self._add_unlisted(known, topics, fresh, once=all_ends)
         self._begin(fresh)
         copied = [p for p, s in fresh.items() if s.state in COPIED]
         # Where nothing had to be made we were told a moment ago who leads: it takes more to ask that than offsets.
@@ -187,12 +187,15 @@ class Planner:
         known: Mapping[Partition, PartitionStatus],
         topics: Mapping[str, TopicView],
         fresh: dict[Partition, PartitionStatus],
+        *,
+        once: bool,
     ) -> None:
         """What was copied, and twice in a row is not among the topics that a broker lists: one that is cut off from the
         controllers may list for long what was there before a topic was made. What another one knows is copied. It is
-        deleted when all of them say that they do not know it: one that is silent may."""
+        deleted when all of them say that they do not know it: one that is silent may. `once`: this plan is the only
+        one."""
         missing = {p.topic for p, s in known.items() if s.state in COPIED and p.topic not in topics}
-        sure = missing & self.absent
+        sure = missing if once else missing & self.absent
         self.absent = missing
         if not sure:
             return

@@ -16,7 +16,7 @@ from mirror_core.decide.deletions import recorded, total
 from mirror_core.decide.view import some
 from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import Aligned, Deletion, Failure, TaskReport
-from mirror_core.model.errors import MirrorError, PartitionFailed
+from mirror_core.model.errors import Indeterminate, MirrorError, PartitionFailed
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
@@ -49,6 +49,8 @@ class Summary:
     failed: dict[Partition, str] = field(default_factory=dict)
     never_copied: dict[Partition, int] = field(default_factory=dict)
     """Offsets that were found to be deleted on the source before they were copied; recorded by this process."""
+    undecided: tuple[str, ...] = ()
+    """What one that was to catch up has left out (`Work.undecided`)."""
     caught_up: bool = False
 
 
@@ -65,6 +67,8 @@ class Results:
         """How tasks found partitions to agree with the source; not in the state topic yet."""
         self.board = Board()
         """Where tasks tell what cannot wait for their reports."""
+        self._undecided: tuple[str, ...] = ()
+        """As the newest plan has it (`Work.undecided`)."""
         self._deletions: dict[Deletion, None] = {}
         """Of reports; perhaps not in the state topic yet."""
         self.answered: set[Partition] = set()
@@ -76,8 +80,6 @@ class Results:
         self._easing = Easing(link.destination, say)
         self._unmoved: dict[Partition, str] = {}
         self._said: dict[Partition, str] = {}
-        self._undecided: tuple[str, ...] = ()
-        """As the newest plan has it (`Work.undecided`)."""
 
     def remember(self, lease: HeldLease) -> None:
         """Record which partitions agree with the source, and under which of its leaders, before anything else is."""
@@ -253,10 +255,13 @@ def waits_of(said: Iterable[str]) -> tuple[str, ...]:
 
 
 def raise_if_failed(summary: Summary) -> None:
-    """PartitionFailed when partitions were left behind."""
+    """PartitionFailed when partitions were left behind; Indeterminate when topics were, which may not be there any
+    more."""
     if summary.failed:
         listed = "".join(f"\n  - {partition}: {reason}" for partition, reason in sorted(summary.failed.items()))
         raise PartitionFailed(
             f"{len(summary.failed)} partitions FAILED; `mirrorbook mirror recover` shows what can be done about each:"
             f"{listed}"
         )
+    if summary.undecided:
+        raise Indeterminate("; ".join(summary.undecided))

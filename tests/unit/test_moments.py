@@ -10,10 +10,11 @@ import pytest
 from mirror_core.dataplane import planning
 from mirror_core.dataplane.again import PASSING
 from mirror_core.dataplane.planning import Planner
+from mirror_core.dataplane.results import Summary, raise_if_failed
 from mirror_core.kafka import placing
 from mirror_core.kafka.client import Leader, TopicView
 from mirror_core.kafka.placing import Heard
-from mirror_core.model.errors import Unreachable
+from mirror_core.model.errors import Indeterminate, Unreachable
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.records import PartitionRecord, State
@@ -162,3 +163,24 @@ def test_a_partition_without_a_leader_keeps_its_own_topic_from_being_cleaned_by_
         name: cast("TopicView", SimpleNamespace(partitions={0: None})) for name in ("bills", "cards", "late", "lone")
     }
     assert behind(sides[0], sides[1], topics, 0.0) == {"cards", "late", "lone"}
+
+
+@pytest.mark.parametrize(("by_another", "silent"), [(HERS, False), (None, True), (None, False)])
+def test_the_only_plan_of_a_command_that_catches_up_asks_all_brokers_at_once(
+    monkeypatch: pytest.MonkeyPatch, source: Source, by_another: str | None, silent: bool
+) -> None:
+    """A listing that is behind would leave a topic out, and the command would say that all is copied."""
+    said: dict[int, Any] = {1: [], 2: Unreachable("timed out") if silent else [], 3: []}
+    said[3] = [(P.topic, by_another)] if by_another else []
+    monkeypatch.setattr(placing, "ask_brokers", lambda client, asked: {broker: said[broker] for broker in asked})
+    monkeypatch.setattr(planning, "list_offsets", lambda client, wanted, point: dict.fromkeys(wanted, Offset(0)))
+    work = planner(source).plan(mirrored(), all_ends=True)
+    assert list(work.partitions) == ([P] if by_another else [])
+    assert list(work.failed) == ([] if by_another or silent else [P])
+    assert len(work.undecided) == int(silent)
+
+
+def test_who_has_caught_up_but_for_what_nobody_knows_says_so() -> None:
+    raise_if_failed(Summary())
+    with pytest.raises(Indeterminate, match="broker 2 does not answer"):
+        raise_if_failed(Summary(undecided=("topic orders: broker 2 does not answer",)))
