@@ -103,15 +103,17 @@ class Ahead:
 
 
 def await_first(needed: Collection[Set[Future[Connection]]], limit_s: float) -> None:
-    """Wait until all connections of one of these are there, and briefly for those of the others: they are mostly close
-    behind, and one may hang."""
-    deadline = time.monotonic() + limit_s
+    """Wait until all connections of one of these are there, and as long again, and a little, for those of the others:
+    they are mostly close behind, and one may hang."""
+    began = time.monotonic()
+    deadline = began + limit_s
     pending = set[Future[Connection]]().union(*needed)
     while pending and not any(all(map(_there, one)) for one in needed):
         done, pending = wait(pending, max(0.0, deadline - time.monotonic()), FIRST_COMPLETED)
         if not done:
             return
-    wait(pending, min(_BRIEF_S, max(0.0, deadline - time.monotonic())))
+    now = time.monotonic()
+    wait(pending, min(_BRIEF_S + now - began, max(0.0, deadline - now)))
 
 
 def _there(begun: Future[Connection]) -> bool:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from mirror_core.copy.endings import Endings, endings_of
+from mirror_core.copy.endings import ending_as_sent
 from mirror_core.decide.position import ANYWHERE, Ours, Seen
 from mirror_core.kafka.at_once import Late
 from mirror_core.kafka.client import ClusterClient, ClusterView
@@ -165,8 +165,7 @@ class Asking:
             misled = self.source.name if p in found else None if p in growing else self.destination.name
             words = why.get(p) or f"{p}: a leader does not say now where its log begins and ends"
             unsure[p] = Unsure(words if isinstance(words, Late) else str(words), misled)
-        endings = self._endings(wanted, {p: found[p] for p in ends.points})
-        unsure.update({p: Unsure(error, None) for p, error in endings.late.items()})
+        as_sent = self._ending_as_sent(wanted, {p: found[p] for p in ends.points})
         return {
             p: Seen(
                 log_start=found[p].start,
@@ -174,19 +173,18 @@ class Asking:
                 ours=self._ours(found[p].producers),
                 source_start=start,
                 source_end=end,
-                ends_as_sent=p in endings.as_sent,
+                ends_as_sent=p in as_sent,
                 proved_end=wanted[p].proved_end,
             )
             for p, (start, end) in ends.points.items()
-            if p not in unsure
         }
 
-    def _endings(self, wanted: Mapping[Partition, Asked], logs: Mapping[Partition, LogLook]) -> Endings:
+    def _ending_as_sent(self, wanted: Mapping[Partition, Asked], logs: Mapping[Partition, LogLook]) -> set[Partition]:
         led: dict[int, dict[Partition, int]] = {}
         for p, log in logs.items():
             if wanted[p].unvouched and log.start < log.after:
                 led.setdefault(wanted[p].destination_broker, {})[p] = log.after
-        return endings_of(self.destination, led) if led else Endings(frozenset(), {})
+        return ending_as_sent(self.destination, led) if led else set()
 
     def _ours(self, producers: Iterable[ProducerView]) -> Ours | None:
         """What the destination's leader remembers of this mirror."""

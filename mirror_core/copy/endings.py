@@ -6,10 +6,10 @@ take as long as copying does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
-from mirror_core.kafka.at_once import Late, ask_brokers
+from mirror_core.kafka.at_once import ask_brokers
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.fetching import FetchLink
@@ -23,25 +23,14 @@ _AT_ONCE: Final = 512
 _BYTES: Final = 8 << 20
 
 
-class Endings(NamedTuple):
-    """What is known of how logs end. Of those that are in neither nothing is known: each has to be looked at."""
+def ending_as_sent(client: ClusterClient, led: Mapping[int, Mapping[Partition, int]]) -> set[Partition]:
+    """Those whose logs end at these offsets (next to be written) with a batch that has its own time, not the broker's.
 
-    as_sent: Collection[Partition]
-    """Those that end with a batch that has its own time, not the broker's."""
-    late: Mapping[Partition, Late]
-    """Those whose broker takes its time: they are to be asked about apart from others."""
-
-
-def endings_of(client: ClusterClient, led: Mapping[int, Mapping[Partition, int]]) -> Endings:
-    """Do logs end at these offsets (next to be written), and as they were sent? `led`: by the broker that leads
-    them."""
-    as_sent, late = set[Partition](), dict[Partition, Late]()
-    for broker, found in ask_brokers(client, {broker: _question(ends) for broker, ends in led.items()}).items():
-        if isinstance(found, Late):
-            late |= dict.fromkeys(led[broker], found)
-        elif not isinstance(found, RemoteFault):
-            as_sent |= found
-    return Endings(as_sent, late)
+    `led`: by the broker that leads them; they have answered a moment ago, and have time for answers of many megabytes.
+    Of those left out nothing is known: each has to be looked at.
+    """
+    answers = ask_brokers(client, {broker: _question(ends) for broker, ends in led.items()}, at_leisure=True)
+    return {p for found in answers.values() if not isinstance(found, RemoteFault) for p in found}
 
 
 def _question(ends: Mapping[Partition, int]) -> Callable[[Connection], set[Partition]]:

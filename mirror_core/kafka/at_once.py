@@ -36,11 +36,11 @@ class Late(Unreachable):
 
 
 def ask_brokers(
-    client: ClusterClient, asked: Mapping[int, Callable[[Connection], Answer]]
+    client: ClusterClient, asked: Mapping[int, Callable[[Connection], Answer]], *, at_leisure: bool = False
 ) -> dict[int, Answer | RemoteFault]:
     """What each broker says, or why nobody knows; it may have said what makes no sense. Any other error is raised.
 
-    Where the client is in a hurry, who does not answer soon is `Late`.
+    Where the client is in a hurry, who does not answer soon is `Late`; not where this question is asked `at_leisure`.
     """
     found: dict[int, Answer | RemoteFault] = {}
     asking: dict[int, tuple[Address, Future[tuple[Connection, Answer]]]] = {}
@@ -57,7 +57,7 @@ def ask_brokers(
         asking[broker] = address, pool.submit(copy_context().run, _ask, client, address, client.lend(address), send)
     pool.shutdown(wait=False)  # who hangs keeps its thread, not us
     last, wrong = time.monotonic() + client.timeout_s + _GRACE_S, list[MirrorError]()
-    deadline = min(last, time.monotonic() + within_s) if client.hurry else last
+    deadline = min(last, time.monotonic() + within_s) if client.hurry and not at_leisure else last
     for broker, (address, one) in asking.items():
         try:
             connection, found[broker] = one.result(max(0.0, deadline - time.monotonic()))

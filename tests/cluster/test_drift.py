@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.copy.endings import endings_of
+from mirror_core.copy.endings import ending_as_sent
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.producing import ProduceLink, Tag
@@ -202,7 +202,7 @@ def test_the_ends_of_many_logs_are_looked_at_together(pair: Pair) -> None:
         for partition in ends:
             send(producer, partition.topic, [Row(value=bytes(300_000))], partition=partition.index)
         led = {broker: {p: ends[p] for p in mine} for broker, mine in client.leaders(ends).items()}
-        assert endings_of(client, led).as_sent == {p for p in ends if p.topic == fine}
+        assert ending_as_sent(client, led) == {p for p in ends if p.topic == fine}
 
 
 @pytest.mark.slow

@@ -57,9 +57,11 @@ def test_who_has_not_answered_is_late_in_a_hurry_and_may_turn_out_to_hang(pair: 
         assert isinstance(ask_brokers(client, questions)[HANGS], Silent), "it is not asked for a while"
 
 
-def test_without_hurry_it_has_its_whole_time(pair: Pair) -> None:
+@pytest.mark.parametrize("at_leisure", [False, True])
+def test_without_hurry_it_has_its_whole_time(pair: Pair, at_leisure: bool) -> None:
     with beside_one_that_hangs(pair.east, 1.0) as client:
-        found = ask_brokers(client, dict.fromkeys((HANGS, WELL), broker_id))
+        client.hurries(at_leisure)
+        found = ask_brokers(client, dict.fromkeys((HANGS, WELL), broker_id), at_leisure=at_leisure)
         assert found[WELL] == WELL
         assert isinstance(found[HANGS], Silent)
 

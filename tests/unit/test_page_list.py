@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from mirrorbook_airflow.page.known import Clusters, Judged, Seen, Told
+from mirrorbook_airflow.page.looking import Looking
+from mirrorbook_airflow.page.on_demand import OnDemand
 from mirrorbook_airflow.page.overview import Overview, overview
 from mirrorbook_airflow.page.rendering import render
 from mirrorbook_airflow.page.views import mirror_page
@@ -15,6 +20,7 @@ from mirror_core.model.mirror import Desired, GroupsSeen, Lease
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Mode
 from tests.unit.test_page_views import HOSTILE, MIRROR, NAME, NOW, judged, page, plan, row, run, seen, told
+from tests.waiting import wait_until
 
 
 def line(known: Seen | None = None, judgement: Judged | None = None, one: Told | None = None) -> Overview:
@@ -28,7 +34,7 @@ def line(known: Seen | None = None, judgement: Judged | None = None, one: Told |
         (judged(), "READY", "good", "without the source: unknown"),
         (judged(warnings=("late", "old")), "READY, 2 warning(s)", "warn", "late"),
         (judged("2 partitions FAILED", "late"), "NOT READY", "bad", "2 partitions FAILED"),
-        (judged(at_ms=NOW - 121_000), "UNKNOWN", "unknown", "not looked at yet"),
+        (judged(at_ms=NOW - 121_000), "UNKNOWN", "unknown", "looked at 121.0 s ago"),
         (None, "UNKNOWN", "unknown", "not looked at yet"),
         (Judged(NOW, None, None, "cluster east: no broker answered"), "UNKNOWN", "unknown", "cluster east: no broker"),
     ],
@@ -39,6 +45,63 @@ def test_it_says_whether_each_could_fail_over_now_and_what_is_first_against_it(
     ready = line(seen(row(0)), judgement).ready
     assert (ready.value, ready.tone) == (value, tone)
     assert ready.lines[0].startswith(first)
+
+
+def test_it_says_how_old_a_judgement_is() -> None:
+    rows = [line(seen(row(0)), judged(at_ms=NOW - 60_000))]
+    page_ = render("mirrors", rows=rows, sets=[], clusters=Clusters(NOW, {}, {}), base="", root="/m")
+    assert "judged 60.0 s ago" in page_
+    rows = [line(seen(row(0)))]
+    assert "judged" not in render("mirrors", rows=rows, sets=[], clusters=Clusters(NOW, {}, {}), base="", root="/m")
+
+
+@pytest.mark.parametrize(
+    ("known", "one", "judgement", "first"),
+    [
+        (seen(row(0)), told(run(ended_ms=NOW - 1_000)), judged(), "not looked at since its last run has ended"),
+        (seen(row(0)), told(), replace(judged(), desired=Desired.STOPPED), "not looked at since it is STARTED"),
+        (seen(row(0)), told(at_ms=NOW - 30_000), judged(), "the state was last read 30.0 s ago"),
+        (seen(row(0), at_ms=NOW - 30_000), told(), judged(), "both clusters were last looked at 30.0 s ago"),
+    ],
+)
+def test_what_was_judged_before_something_changed_or_too_long_ago_is_not_ready(
+    known: Seen, one: Told, judgement: Judged, first: str
+) -> None:
+    for ready in (line(known, judgement, one).ready, page(known, judgement, one).cards[0]):
+        assert (ready.value, ready.tone, ready.lines[0]) == ("UNKNOWN", "unknown", first)
+
+
+def test_a_run_that_had_ended_before_it_was_judged_is_no_doubt() -> None:
+    assert line(seen(row(0)), judged(), told(run(ended_ms=NOW - 6_000))).ready.value == "READY"
+
+
+def test_a_silent_cluster_keeps_the_list_from_judging_its_own_mirrors_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = threading.Event()
+    names = {"hangs": "east", "waits": "east", "well": "north"}
+    mirrors = [replace(MIRROR, name=MirrorName(name), source=ClusterName(source)) for name, source in names.items()]
+    asked = list[MirrorName]()
+
+    def readiness(looking: Looking, name: MirrorName) -> Judged:
+        asked.append(name)
+        if name == "hangs":
+            held.wait()
+        return judged()
+
+    monkeypatch.setattr(Looking, "_readiness", readiness)
+    monkeypatch.setattr("mirrorbook_airflow.page.looking.JUDGED_S", 0.1)
+    looking = Looking()
+    links: Any = {mirror.name: SimpleNamespace(mirror=mirror) for mirror in mirrors}
+    looking._told = {ClusterName("west"): replace(told(), links=links)}
+
+    def ready() -> dict[str, bool]:
+        return {mirror.name: looking.ready(mirror) is not None for mirror in mirrors}
+
+    wait_until(lambda: ready()["well"], timeout_s=20, why="the others are judged")
+    assert ready() == {"hangs": False, "waits": False, "well": True}
+    monkeypatch.setattr(OnDemand, "wanted", False)
+    held.set()
+    wait_until(lambda: not any(one._at_work for one in looking._ready.values()), timeout_s=60, why="looks have ended")
+    assert sorted(asked) == ["hangs", "well"], "nobody looks any more"
 
 
 def test_a_cluster_that_has_fallen_silent_since_is_not_ready() -> None:

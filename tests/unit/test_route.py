@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.copy import asking, endings
-from mirror_core.copy.asking import Asked, Asking, Unsure, Views
+from mirror_core.copy import asking
+from mirror_core.copy.asking import Asked, Asking, Views
 from mirror_core.copy.asking import _view as asking_view
 from mirror_core.copy.errors import answered, fetch_refused
 from mirror_core.copy.outbox import Sent
@@ -20,7 +20,6 @@ from mirror_core.copy.states import State
 from mirror_core.copy.task import CopyTask
 from mirror_core.copy.words import Side
 from mirror_core.decide.position import Resume
-from mirror_core.kafka.at_once import Late
 from mirror_core.kafka.client import ClusterClient, ClusterView, Leader, TopicView
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.looking import Ends, LogLook, Looked
@@ -258,21 +257,6 @@ def test_a_leader_that_cannot_be_looked_at_misled(
     )
     assert found.seen == {}
     assert found.unsure[PARTITION].misled == misled
-
-
-def test_who_takes_its_time_to_say_how_logs_end_is_asked_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The looks that its partitions would take, one by one, wait for it as well."""
-    late, other = Late("no answer yet"), Partition("orders", 1)
-    logs = {PARTITION: LOG, other: LOG}
-    monkeypatch.setattr(asking, "look", lambda client, led: Looked(logs, {}))
-    monkeypatch.setattr(asking, "ends_of", lambda *asked: Ends(dict.fromkeys(logs, (Offset(0), Offset(9))), {}))
-    monkeypatch.setattr(endings, "ask_brokers", lambda client, asked: {1: late, 2: {other}})
-    found = asking_of(Brokers("east", OLD), Brokers("west", OLD)).logs(
-        [Asked(p, 1, 1, 1, broker, unvouched=True, proved_end=None) for p, broker in ((PARTITION, 1), (other, 2))]
-    )
-    assert found.seen.keys() == {other}
-    assert found.seen[other].ends_as_sent
-    assert found.unsure == {PARTITION: Unsure(late, None)}
 
 
 @pytest.mark.parametrize(("epoch", "known"), [(7, 10), (8, None)])

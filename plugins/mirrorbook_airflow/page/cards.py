@@ -42,25 +42,48 @@ def current(judged: Judged | None, now_ms: int) -> Judged | None:
     return None if judged_age(judged, now_ms).stale else judged
 
 
-def readiness_card(known: Judged | None, told: Told, mirror: Mirror, states: str, trouble: str) -> Card:
-    """A cluster that has fallen silent since it was judged makes it unknown, not ready. `known`: as `current` gives it;
-    `states`: of the partitions, counted."""
-    states = states or "no partitions"
-    title = "Can it fail over now"
+def readiness_card(
+    judged: Judged | None, told: Told, seen: Seen | None, mirror: Mirror, states: str, now_ms: int
+) -> Card:
+    """A judgement that is old, or was made before something changed, makes it unknown, not ready. `states`: of the
+    partitions, counted."""
+    title, states = "Can it fail over now", states or "no partitions"
+    known = current(judged, now_ms)
     if known is None or known.decision is None:
-        return Card(title, "UNKNOWN", "unknown", (known.trouble if known else "not looked at yet", states))
+        old = f"looked at {judged_age(judged, now_ms)}" if judged else "not looked at yet"
+        return Card(title, "UNKNOWN", "unknown", (known.trouble if known else old, states))
     run, decision = told.state.active_run(mirror.name), known.decision
     notes = (*decision.plan.warnings, *(f"not known: {line}" for line in decision.plan.unknown))
     more = (_without_source(known.unplanned), states)
     if run is not None:
         return Card(title, f"{run.plan.kind.upper()} UNDER WAY", "warn", (*decision.reasons, *notes, *more))
+    if since := _changed_since(known, told, mirror):
+        return Card(title, "UNKNOWN", "unknown", (since, states))
     if decision.reasons:
         return Card(title, "NOT READY", "bad", (*decision.reasons, *notes, *more))
-    if trouble:
-        return Card(title, "UNKNOWN", "unknown", (trouble, states))
+    if why := _stale(told, seen, now_ms) or trouble_of(told, seen):
+        return Card(title, "UNKNOWN", "unknown", (why, states))
     if notes:
         return Card(title, f"READY, {len(notes)} warning(s)", "warn", (*notes, *more))
     return Card(title, "READY", "good", more)
+
+
+def _changed_since(known: Judged, told: Told, mirror: Mirror) -> str:
+    """What has been done with the mirror since it was judged, in words; empty: nothing."""
+    ended = (r.ended_ms for r in told.state.runs.values() if r.plan.mirror == mirror.name and r.ended_ms is not None)
+    if max(ended, default=-1) >= known.at_ms:
+        return "not looked at since its last run has ended"
+    if known.desired not in (None, mirror.desired):
+        return f"not looked at since it is {mirror.desired}"
+    return ""
+
+
+def _stale(told: Told, seen: Seen | None, now_ms: int) -> str:
+    """What the page has not heard for too long, in words."""
+    state, both = age_of(told.at_ms, now_ms), age_of(seen.at_ms if seen else now_ms, now_ms)
+    if state.stale:
+        return f"the state was last read {state}"
+    return f"both clusters were last looked at {both}" if both.stale else ""
 
 
 def _without_source(unplanned: WithoutSource | None) -> str:

@@ -12,7 +12,7 @@ from mirror_core.decide.without_source import WithoutSource
 from mirror_core.mirrors.describe import Description
 from mirror_core.model.clock import FRESH_S
 from mirror_core.model.drift import DriftRow
-from mirror_core.model.mirror import Mirror
+from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Run
@@ -107,6 +107,8 @@ class Judged:
     drift_trouble: str = ""
     failback: tuple[str, ...] = ()
     """Why no failback may be run; also when that is not known."""
+    desired: Desired | None = None
+    """What the mirror was to do then."""
     unplanned: WithoutSource | None = None
     """What an unplanned failover would be if the source died now. None: unknown, as the decision is."""
 

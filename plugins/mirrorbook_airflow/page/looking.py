@@ -19,7 +19,7 @@ from mirror_core.mirrors.describe import describe_with_loss
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.logs import logger
-from mirror_core.model.mirror import Mirror
+from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.runbook.failback import Failback
 from mirror_core.runbook.failover import Failover
@@ -41,13 +41,13 @@ JUDGED_S: Final = 30.0
 """Between two looks at all that a plan is made from, and at drift: they ask for much more."""
 AT_ONCE: Final = 4
 """Mirrors that are looked at at the same time."""
-JUDGED_AT_ONCE: Final = 2
-"""For the list, which judges all mirrors that there are: what is looked at of one does not wait for that."""
 SAMPLES: Final = 1800
 """Kept of each mirror for the plots: an hour, if somebody looks all the time."""
 CONFIG: Final = "dr-page"
 
 T = TypeVar("T")
+Route = tuple[ClusterName, ClusterName]
+"""From where, and where to."""
 
 
 class Looking:
@@ -59,10 +59,10 @@ class Looking:
         self._told: dict[ClusterName, Told] = {}  # replaced as a whole, by one thread
         self._seen: dict[MirrorName, OnDemand[Seen]] = {}
         self._judged: dict[MirrorName, OnDemand[Judged]] = {}
-        self._ready: dict[MirrorName, OnDemand[Judged]] = {}
+        self._ready: dict[Route, OnDemand[None]] = {}
+        self._judged_in_turn: dict[MirrorName, Judged] = {}
         self._samples: dict[MirrorName, deque[Sample]] = {}
         self._some = threading.Semaphore(AT_ONCE)
-        self._in_turn = threading.Semaphore(JUDGED_AT_ONCE)
 
     def clusters(self) -> Clusters | None:
         return self._clusters.latest()
@@ -79,11 +79,14 @@ class Looking:
             one = self._judged.setdefault(mirror, OnDemand(partial(self._judge, mirror), JUDGED_S))
         return one.latest()
 
-    def ready(self, mirror: MirrorName) -> Judged | None:
-        """The same without what differs between both sides, and what speaks against a failback."""
+    def ready(self, mirror: Mirror) -> Judged | None:
+        """The same without what differs between both sides, and what speaks against a failback. Those between the same
+        clusters are judged one after the other: where one of these is silent, mirrors of others do not wait for it."""
+        route = mirror.source, mirror.destination
         with self._lock:
-            one = self._ready.setdefault(mirror, OnDemand(partial(self._judge_in_turn, mirror), JUDGED_S))
-        return one.latest()
+            one = self._ready.setdefault(route, OnDemand(partial(self._judge_in_turn, route), JUDGED_S))
+        one.latest()
+        return self._judged_in_turn.get(mirror.name)
 
     # -- looks, each in a thread of its own -----------------------------------------------------------------------
 
@@ -138,21 +141,24 @@ class Looking:
             return replace(ready, failback=failback, drift_trouble=drift.words)
         return replace(ready, failback=failback, drift=tuple(drift), drift_trouble="")
 
-    def _judge_in_turn(self, mirror: MirrorName) -> Judged:
-        with self._in_turn:
-            return self._readiness(mirror)
+    def _judge_in_turn(self, route: Route) -> None:
+        for told in self._told.values():
+            for name, link in told.links.items():
+                if (link.mirror.source, link.mirror.destination) == route and self._ready[route].wanted:
+                    self._judged_in_turn[name] = self._readiness(name)
 
     def _readiness(self, mirror: MirrorName) -> Judged:
         begun = now_ms()
         foreseen = _tried(lambda: self._foresee(mirror))
         if isinstance(foreseen, Trouble):
             return Judged(begun, None, None, foreseen.words, "not looked at")
-        decision, unplanned = foreseen
-        return Judged(begun, decision, None, drift_trouble="not looked at", unplanned=unplanned)
+        desired, decision, unplanned = foreseen
+        return Judged(begun, decision, None, drift_trouble="not looked at", desired=desired, unplanned=unplanned)
 
-    def _foresee(self, mirror: MirrorName) -> tuple[Decision, WithoutSource]:
+    def _foresee(self, mirror: MirrorName) -> tuple[Desired, Decision, WithoutSource]:
         link, _ = self._told_of(mirror)
-        return Failover(link, services(link.config.path, (), ""), started_by="the DR page").foresee()
+        run = Failover(link, services(link.config.path, (), ""), started_by="the DR page")
+        return link.mirror.desired, *run.foresee()
 
     def _objections(self, mirror: MirrorName) -> tuple[str, ...]:
         """Against a failback."""

@@ -44,6 +44,11 @@ class OnDemand(Generic[T]):
                 threading.Thread(target=self._run, name="mirrorbook-page", daemon=True).start()
             return self._latest
 
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody has asked lately: a look that takes long need not go on otherwise."""
+        return time.monotonic() - self._wanted_s <= self._idle_s
+
     def _run(self) -> None:
         try:
             with self._around():
@@ -63,5 +68,5 @@ class OnDemand(Generic[T]):
     def _is_wanted(self) -> bool:
         """Whether to look again; after a no the next who asks begins anew."""
         with self._lock:
-            self._at_work = time.monotonic() - self._wanted_s <= self._idle_s
+            self._at_work = self.wanted
             return self._at_work

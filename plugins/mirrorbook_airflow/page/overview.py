@@ -10,12 +10,11 @@ from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, is_
 from mirror_core.model.names import MirrorName
 from mirrorbook_airflow.page.cards import (
     Card,
-    current,
     groups_synced,
+    judged_age,
     last_drills,
     proof_card,
     readiness_card,
-    trouble_of,
 )
 from mirrorbook_airflow.page.figures import UNKNOWN, Age, age_of, counted
 from mirrorbook_airflow.page.known import Clusters, Judged, Seen, Told
@@ -42,6 +41,8 @@ class Overview:
     """The bound of these, in words."""
     ready: Card
     """Whether it could fail over now, and the first thing that speaks against it."""
+    judged: Age
+    """When that was looked at."""
     proved: Card
     synced: str
     """When groups were."""
@@ -83,7 +84,8 @@ def _line(mirror: Mirror, told: Told, seen: Seen | None, judged: Judged | None, 
         behind=_behind(mirror, loss),
         lost=loss.known if loss and not loss.unknown else None,
         missing=loss.bound if loss else UNKNOWN,
-        ready=readiness_card(current(judged, now_ms), told, mirror, states, trouble_of(told, seen)),
+        judged=judged_age(judged, now_ms),
+        ready=readiness_card(judged, told, seen, mirror, states, now_ms),
         proved=proof_card(fresh, told, mirror, now_ms),
         synced=str(groups_synced(told, mirror, now_ms)),
         drilled="; ".join(last_drills(told, mirror, now_ms)) or "never",

@@ -136,8 +136,8 @@ def _mirrors(user: Any, base: str) -> str:
     found = _looking.clusters()
     if found is None:
         return render("waiting", words=_FIRST)
-    names = [mirror.name for mirror, _ in found.mirrors]
-    seen, ready = {n: _looking.seen(n) for n in names}, {n: _looking.ready(n) for n in names}
+    known = [mirror for mirror, _ in found.mirrors]
+    seen, ready = {m.name: _looking.seen(m.name) for m in known}, {m.name: _looking.ready(m) for m in known}
     rows = overview(found, seen, ready, now_ms())
     sets = list(sets_of(found, rows, permitted(user, SET_ACTIONS) if found.sets else {}, now_ms()))
     return render("mirrors", rows=rows, sets=sets, clusters=found, base=base, root=f"{base}{PREFIX}")

@@ -111,7 +111,7 @@ def mirror_page(
         judged=judged_age(judged, now_ms),
         alarms=(*_alarms(told, seen, age, now_ms), *_nobody(told, mirror, now_ms)),
         cards=(
-            readiness_card(known, told, mirror, counted(row.state for row in rows), trouble_of(told, seen)),
+            readiness_card(judged, told, seen, mirror, counted(row.state for row in rows), now_ms),
             loss_card(fresh, mirror),
             time_card(known, runs, last_drills(told, mirror, now_ms)),
             proof_card(fresh, told, mirror, now_ms),
