@@ -265,6 +265,11 @@ class Connection:
         decrypted = self.sock.pending() if isinstance(self.sock, ssl.SSLSocket) else 0
         return decrypted > 0 or bool(readable([self.sock], 0.0))
 
+    @property
+    def greeted(self) -> bool:
+        """Whether the broker has said anything. A kernel takes connections for one that hangs."""
+        return self._welcome or isinstance(self.sock, ssl.SSLSocket)
+
     def another(self) -> Connection:
         """One more to the same broker. Uses nothing of this one, so any thread may ask for it."""
         return Connection(*self._to, timeout_s=self.timeout_s)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import io
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,10 +12,6 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from kio.schema.metadata.v12.response import MetadataResponse
-from kio.schema.types import BrokerId
-from kio.serial import entity_writer
-from kio.static.primitive import i32Timedelta
 
 from mirror_core.copy.ahead import Ahead, await_first
 from mirror_core.kafka.client import ClusterClient, ClusterView
@@ -26,7 +20,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.model.errors import SignInFailed, Unreachable
 from mirror_core.model.names import ClusterName
 from tests.threads import beside
-from tests.unit.test_client import frame
+from tests.unit.test_client import answer_metadata
 
 HANGS, WELL = 1, 2
 ENOUGH_S = 5.0
@@ -38,26 +32,8 @@ def addresses() -> Iterator[dict[int, tuple[str, int]]]:
     with ExitStack() as opened:
         listeners = {broker: opened.enter_context(socket.create_server(("127.0.0.1", 0))) for broker in (HANGS, WELL)}
         well = listeners[WELL]
-        opened.enter_context(beside(partial(answer, well), partial(well.shutdown, socket.SHUT_RDWR)))
+        opened.enter_context(beside(partial(answer_metadata, well), partial(well.shutdown, socket.SHUT_RDWR)))
         yield {broker: listener.getsockname() for broker, listener in listeners.items()}
-
-
-def answer(listener: socket.socket) -> None:
-    """One Metadata request."""
-    connection, _ = listener.accept()
-    with connection:
-        correlation = frame(connection)[4:8]
-        body = io.BytesIO()
-        nothing = MetadataResponse(
-            throttle_time=i32Timedelta.parse(datetime.timedelta()),
-            brokers=(),
-            cluster_id=None,
-            controller_id=BrokerId(-1),
-            topics=(),
-        )
-        entity_writer(MetadataResponse)(body, nothing)
-        said = correlation + b"\0" + body.getvalue()
-        connection.sendall(len(said).to_bytes(4, "big") + said)
 
 
 def known(ahead: Ahead, broker: int) -> Future[Connection]:

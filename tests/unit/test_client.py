@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import io
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,6 +12,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from kio.schema.metadata.v12.response import MetadataResponse
+from kio.schema.types import BrokerId
+from kio.serial import entity_writer
+from kio.static.primitive import i32Timedelta
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
@@ -17,6 +23,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.kept import KEPT
 from mirror_core.model.errors import RemoteFault, Unreachable
 from tests.threads import Work, beside
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -52,6 +59,24 @@ def frame(connection: socket.socket) -> bytes:
     """The next request, without its length; empty when there is none any more."""
     size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
     return connection.recv(size, socket.MSG_WAITALL) if size else b""
+
+
+def answer_metadata(listener: socket.socket, times: int = 1) -> None:
+    """So many Metadata requests on one connection, by saying that there is nothing."""
+    connection, _ = listener.accept()
+    nothing = MetadataResponse(
+        throttle_time=i32Timedelta.parse(datetime.timedelta()),
+        brokers=(),
+        cluster_id=None,
+        controller_id=BrokerId(-1),
+        topics=(),
+    )
+    with connection:
+        for _ in range(times):
+            correlation, body = frame(connection)[4:8], io.BytesIO()
+            entity_writer(MetadataResponse)(body, nothing)
+            said = correlation + b"\0" + body.getvalue()
+            connection.sendall(len(said).to_bytes(4, "big") + said)
 
 
 @pytest.fixture
@@ -104,6 +129,20 @@ def test_when_one_connection_to_a_broker_is_found_dead_the_others_are_not_tried(
         with pytest.raises(Unreachable):
             client.metadata(())
         assert KEPT.take(client.key(address)) is None
+
+
+def test_one_that_only_takes_connections_is_not_waited_for_when_another_one_answers(tmp_path: Path) -> None:
+    """Without signing in, and without TLS, nothing else tells them apart."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0)) as well:
+        ports = [listener.getsockname()[1] for listener in (silent, well)]
+        config = open_to_all(ports[0], tmp_path, f",127.0.0.1:{ports[1]}")
+        with (
+            beside(partial(answer_metadata, well, 2), partial(well.shutdown, socket.SHUT_RDWR)),
+            ClusterClient(config, timeout_s=600.0) as client,
+        ):
+            asking = Work(lambda: client.metadata(())).start()
+            wait_until(lambda: not asking.alive, timeout_s=60.0, why="the other one's answer is taken")
+            assert asking.result().topics == {}
 
 
 @pytest.mark.parametrize("kept", [True, False])
