@@ -116,7 +116,9 @@ class Replication:
                 self._watch.prepare(lease)
             # Whatever is wrong with the request is known before Spark has spent its seconds on starting.
             began = time.monotonic()
+            source.hurries(not self.options.until_caught_up)  # nothing is copied before it
             work = self._plan(planner, lease)
+            source.hurries(False)
             planned_s = time.monotonic() - began
             if not self.options.until_caught_up:
                 self._watch.start()

@@ -195,6 +195,29 @@ def test_a_source_broker_that_is_stopped_holds_up_no_other_for_2_s(distant: Dist
         same_again(distant, all_of(topic), topic)
 
 
+def test_a_data_plane_that_starts_beside_a_source_broker_that_is_stopped_copies_the_others_soon(
+    distant: Distant, tmp_path: Path
+) -> None:
+    mirrored, topic, away, others = mirrored_and_led(distant, tmp_path, distant.pair.east)
+    watch = Watch(distant, others)
+    with driving(mirrored):  # it has run before: no topic is to be made, for which a controller may have to be elected
+        same_again(distant, all_of(topic), topic)
+    distant.pair.east.stop_process(away)
+    try:
+        with Load(distant.pair.east, others), watch.watching():
+            wait_until(lambda: len(watch.copied) > 1, timeout_s=TIMEOUT_S, why="somebody watches")
+            began, before = watch.copied[-1]
+            with driving(mirrored, epoch_s=10) as said:
+                wait_until(lambda: watch.copied[-1][1] > before, timeout_s=TIMEOUT_S, why="copying begins")
+                took_s = watch.copied[-1][0] - began
+                print(f"the first record after {took_s:.1f} s; {said}")
+                assert took_s <= 5.0
+    finally:
+        distant.pair.east.cont_process(away)
+    with driving(mirrored):
+        same_again(distant, all_of(topic), topic)
+
+
 def test_a_rolling_restart_of_a_far_destination_holds_up_no_partition_for_15_s(
     distant: Distant, tmp_path: Path
 ) -> None:

@@ -60,7 +60,7 @@ class Brokers:
 
     def __init__(self, stack: ExitStack) -> None:
         self.asked = list[int]()
-        """Whom metadata was asked of."""
+        """Whom it was asked of."""
         self.says = {broker: Leader(broker, epoch=broker) for broker in (STALE, FRESH)}
         """Who leads, by each of them."""
         self._listeners = {broker: stack.enter_context(socket.create_server(("127.0.0.1", 0))) for broker in (1, 2)}
@@ -79,7 +79,8 @@ class Brokers:
         with suppress(OSError):
             while request := frame(connection):
                 if int.from_bytes(request[:2], "big") == METADATA:
-                    self.asked.append(broker)
+                    if P.topic.encode() in request:
+                        self.asked.append(broker)
                     said = b"\0" + encoded(MetadataResponse, self._view(self.says[broker]))
                 else:
                     said = offset_answer(leads=broker == FRESH)
