@@ -116,9 +116,8 @@ class Replication:
                 self._watch.prepare(lease)
             # Whatever is wrong with the request is known before Spark has spent its seconds on starting.
             began = time.monotonic()
-            source.hurries(not self.options.until_caught_up)  # nothing is copied before it
+            source.hurries(not self.options.until_caught_up)  # nothing is copied before the first plan
             work = self._plan(planner, lease)
-            source.hurries(False)
             planned_s = time.monotonic() - began
             if not self.options.until_caught_up:
                 self._watch.start()
@@ -168,7 +167,7 @@ class Replication:
 
     def _catch_up(self, planner: Planner, lease: HeldLease, work: Work) -> None:
         ends = dict(work.ends)
-        if not ends and not work.failed:
+        if not ends and not work.failed and not work.undecided:
             raise Indeterminate(
                 f"mirror {self.link.mirror.name}: no topic on cluster {self.link.source.name} matches its filters now; "
                 "nothing was copied"
@@ -216,6 +215,7 @@ class Replication:
             try:
                 state = self._patience.until_done(lease, lease.read, boundary_ms)
                 refuse_to_run(lease.know(state), self.link)
+                planner.source.hurries(False)
                 work = self._plan(planner, lease, boundary_ms)
             except RemoteFault as error:  # what may not be, or makes no sense, may be right again at the next plan
                 self.counters.retried(Retry.PLAN)

@@ -113,5 +113,5 @@ def _proved_before(steps: Sequence[StepRecord]) -> str:
     known = f"{compared} were compared equal with the source while it answered"
     unsaid, rest = (seen.get(key, "none") for key in ("compared_and_not_confirmed", "never_compared"))
     if unsaid != "none":
-        known += f"; compared, and nobody leads them now who could say whether it still holds: {unsaid}"
+        known += f"; compared, and nobody says now whether it still holds: {unsaid}"
     return known if rest == "none" else f"{known}; never compared: {rest}"

@@ -20,7 +20,7 @@ from kio.schema.types import TopicName
 
 from mirror_core.kafka.codec import Request, Response
 from mirror_core.kafka.config import ClusterConfig, Principal
-from mirror_core.kafka.connection import Connection, answering
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.doubts import Doubts
 from mirror_core.kafka.kept import KEPT
 from mirror_core.kafka.opening import Opening, nobody_answered
@@ -262,7 +262,7 @@ class ClusterClient:
                 return self._told(address, connection.call(request, answer, limit))
             except RemoteFault:
                 self._drop(address)
-        with closing(Opening(self.name, self._open_greeted, addresses)) as opening:
+        with closing(Opening(self.name, self.open, addresses)) as opening:
             for found in opening.connected(self.timeout_s):
                 self._connections |= found
                 for address, connection in found.items():
@@ -281,7 +281,7 @@ class ClusterClient:
         if others := self._doubts.to_open(addresses, self._connections, time.monotonic()):
             limit_s = _KEPT_S + _SIGN_IN_TRIPS * self.round_trip_s
             # Nobody needs them: where a file cannot be read now, we go on with the connections that we have.
-            with suppress(BadRequest), closing(Opening(self.name, self._open_greeted, others)) as opening:
+            with suppress(BadRequest), closing(Opening(self.name, self.open, others)) as opening:
                 self._connections |= next(opening.connected(limit_s), {})
 
     def address(self, broker: int | None) -> tuple[str, int]:
@@ -321,10 +321,6 @@ class ClusterClient:
     def open(self, address: tuple[str, int]) -> Connection:
         """A new one, which is the caller's. By any thread."""
         return Connection(self.config, self.principal, *address, timeout_s=self.timeout_s)
-
-    def _open_greeted(self, address: tuple[str, int]) -> Connection:
-        connection = self.open(address)
-        return connection if connection.greeted else answering(connection)
 
     def _connect(self, address: tuple[str, int]) -> Connection:
         if address not in self._connections:

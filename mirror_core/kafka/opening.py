@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from typing import Final
 
-from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.connection import Connection, answering
 from mirror_core.model.errors import BadRequest, MirrorError, NotLetIn, SignInFailed, Unreachable
 
 Address = tuple[str, int]
@@ -30,6 +30,9 @@ class Opening:
         self._open_one = open_one
         self._left = list(addresses)
         self._under_way: dict[Future[Connection], Address] = {}
+        self._unheard: dict[Address, Connection] = {}
+        """Connected, and waiting for the broker's first word."""
+        self._closed = False
         self._pool = ThreadPoolExecutor(len(addresses), thread_name_prefix="open")
 
     def connected(self, limit_s: float) -> Iterator[dict[Address, Connection]]:
@@ -51,7 +54,20 @@ class Opening:
     def _begin(self, most: int) -> None:
         while self._left and len(self._under_way) < most:
             address = self._left.pop(0)
-            self._under_way[self._pool.submit(copy_context().run, self._open_one, address)] = address
+            self._under_way[self._pool.submit(copy_context().run, self._open, address)] = address
+
+    def _open(self, address: Address) -> Connection:
+        """A kernel takes connections for a broker that hangs: it is there when it has said something."""
+        connection = self._open_one(address)
+        if connection.greeted:
+            return connection
+        self._unheard[address] = connection
+        try:
+            if self._closed:
+                connection.cut()
+            return answering(connection)
+        finally:
+            del self._unheard[address]
 
     def _there(self, done: Mapping[Future[Connection], Address]) -> dict[Address, Connection]:
         found = dict[Address, Connection]()
@@ -67,8 +83,12 @@ class Opening:
         return found
 
     def close(self) -> None:
-        """A broker that answers drop by drop keeps its thread, not us."""
+        """A broker that answers drop by drop keeps its thread, not us. One that says nothing does not keep the process
+        from ending, either."""
         self._pool.shutdown(wait=False)
+        self._closed = True
+        for connection in list(self._unheard.values()):
+            connection.cut()
         for future in self._under_way:
             future.add_done_callback(_close)
 

@@ -143,6 +143,11 @@ def test_one_that_only_takes_connections_is_not_waited_for_when_another_one_answ
             asking = Work(lambda: client.metadata(())).start()
             wait_until(lambda: not asking.alive, timeout_s=60.0, why="the other one's answer is taken")
             assert asking.result().topics == {}
+            connection, _ = silent.accept()
+            with connection:
+                connection.settimeout(60.0)
+                assert frame(connection), "it was asked"
+                assert connection.recv(1) == b"", "nobody waits for it, and the process may end"
 
 
 @pytest.mark.parametrize("kept", [True, False])

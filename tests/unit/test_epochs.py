@@ -77,7 +77,7 @@ def driven(
     lease: Any = SimpleNamespace(
         read=lambda: None, know=lambda state: state, lease=SimpleNamespace(writers_until_ms=clock.now)
     )
-    planner: Any = SimpleNamespace(hanging=str)
+    planner: Any = SimpleNamespace(hanging=str, source=SimpleNamespace(hurries=lambda hurry: None))
     one._go_on(planner, lease, look(), 0.0)
     return found
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from mirrorbook_airflow.page.known import Clusters, Judged, Seen, Told
@@ -90,8 +88,7 @@ def test_a_silent_cluster_keeps_the_list_from_judging_its_own_mirrors_only(monke
     monkeypatch.setattr(Looking, "_readiness", readiness)
     monkeypatch.setattr("mirrorbook_airflow.page.looking.JUDGED_S", 0.1)
     looking = Looking()
-    links: Any = {mirror.name: SimpleNamespace(mirror=mirror) for mirror in mirrors}
-    looking._told = {ClusterName("west"): replace(told(), links=links)}
+    looking._told = {ClusterName("west"): told(*mirrors)}
 
     def ready() -> dict[str, bool]:
         return {mirror.name: looking.ready(mirror) is not None for mirror in mirrors}
@@ -101,7 +98,16 @@ def test_a_silent_cluster_keeps_the_list_from_judging_its_own_mirrors_only(monke
     monkeypatch.setattr(OnDemand, "wanted", False)
     held.set()
     wait_until(lambda: not any(one._at_work for one in looking._ready.values()), timeout_s=60, why="looks have ended")
-    assert sorted(asked) == ["hangs", "well"], "nobody looks any more"
+    assert sorted(asked) == ["hangs", NAME, "well"], "nobody looks any more"
+
+
+def test_a_mirror_whose_other_cluster_is_not_in_airflow_says_so_in_the_list() -> None:
+    looking = Looking()
+    looking._told = {ClusterName("west"): told()}
+    wait_until(lambda: looking.ready(MIRROR), timeout_s=20, why="it is judged")
+    ready = looking.ready(MIRROR)
+    assert ready is not None
+    assert "add both of its clusters" in ready.trouble
 
 
 def test_a_cluster_that_has_fallen_silent_since_is_not_ready() -> None:

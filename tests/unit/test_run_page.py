@@ -203,7 +203,7 @@ def test_of_a_source_that_is_lost_the_page_says_what_was_ever_compared_with_it(t
     assert proved(some) == f"{known}; never compared: orders-0 [90, 100)"
     assert proved({**some, "never_compared": "none"}) == known
     unsaid = {"compared_and_not_confirmed": "orders-1 [0, 50)", "never_compared": "none"}
-    words = "compared, and nobody leads them now who could say whether it still holds: orders-1 [0, 50)"
+    words = "compared, and nobody says now whether it still holds: orders-1 [0, 50)"
     assert proved({**some, **unsaid}) == f"{known}; {words}"
     assert proved({}) == proved(some, StepState.FAILED) == "unknown"
 

@@ -40,7 +40,8 @@ LOOK_S: Final = 2.0
 JUDGED_S: Final = 30.0
 """Between two looks at all that a plan is made from, and at drift: they ask for much more."""
 AT_ONCE: Final = 4
-"""Mirrors that are looked at at the same time."""
+"""Mirrors between the same clusters that are looked at at the same time: where one of these is silent, others do not
+wait for it."""
 SAMPLES: Final = 1800
 """Kept of each mirror for the plots: an hour, if somebody looks all the time."""
 CONFIG: Final = "dr-page"
@@ -62,7 +63,7 @@ class Looking:
         self._ready: dict[Route, OnDemand[None]] = {}
         self._judged_in_turn: dict[MirrorName, Judged] = {}
         self._samples: dict[MirrorName, deque[Sample]] = {}
-        self._some = threading.Semaphore(AT_ONCE)
+        self._slots: dict[Route | None, threading.Semaphore] = {}
 
     def clusters(self) -> Clusters | None:
         return self._clusters.latest()
@@ -113,7 +114,7 @@ class Looking:
         return Clusters(begun, self._told, silent, sets=tuple(config.sets.values()), copy_to=config.evidence_copy)
 
     def _look(self, mirror: MirrorName) -> Seen:
-        with self._some:
+        with self._slot(mirror):
             begun = now_ms()
             found = _tried(lambda: describe_with_loss(*self._told_of(mirror), now_ms()))
             if isinstance(found, Trouble):
@@ -130,7 +131,7 @@ class Looking:
         return Seen(begun, description, loss, self._kept(mirror, sample))
 
     def _judge(self, mirror: MirrorName) -> Judged:
-        with self._some:
+        with self._slot(mirror):
             ready = self._readiness(mirror)
             if ready.decision is None:
                 return ready
@@ -142,10 +143,10 @@ class Looking:
         return replace(ready, failback=failback, drift=tuple(drift), drift_trouble="")
 
     def _judge_in_turn(self, route: Route) -> None:
-        for told in self._told.values():
-            for name, link in told.links.items():
-                if (link.mirror.source, link.mirror.destination) == route and self._ready[route].wanted:
-                    self._judged_in_turn[name] = self._readiness(name)
+        told = self._told.get(route[1])
+        for mirror in list(told.state.mirrors.values()) if told else ():
+            if (mirror.source, mirror.destination) == route and self._ready[route].wanted:
+                self._judged_in_turn[mirror.name] = self._readiness(mirror.name)
 
     def _readiness(self, mirror: MirrorName) -> Judged:
         begun = now_ms()
@@ -164,6 +165,12 @@ class Looking:
         """Against a failback."""
         link, _ = self._told_of(mirror)
         return Failback(link, services(link.config.path, (), ""), started_by="the DR page").decide().reasons
+
+    def _slot(self, mirror: MirrorName) -> threading.Semaphore:
+        known = (t.links[mirror].mirror for t in self._told.values() if mirror in t.links)
+        route = next(((one.source, one.destination) for one in known), None)
+        with self._lock:
+            return self._slots.setdefault(route, threading.Semaphore(AT_ONCE))
 
     def _told_of(self, mirror: MirrorName) -> tuple[Link, State]:
         for told in self._told.values():
