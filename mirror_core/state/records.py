@@ -196,13 +196,13 @@ class State:
         decoder = _DECODERS.get(key.partition("/")[0])
         if decoder is None:
             raise Unreadable("there are no records of this name: a newer Mirrorbook's, or somebody else's")
+        pieces = self._pieces.pop(key, {})  # they stand before their head: what is read here is theirs, or replaced it
         found = opened(value, decoder)
         if isinstance(found, Head):
             self._heads[key] = found
-            whole = joined(found, self._pieces.get(key, {}))
+            whole = joined(found, pieces)
             if whole is None:
                 raise Unreadable("its pieces are missing")
-            self._pieces.pop(key, None)
             found = opened(whole, decoder)
         if isinstance(found, Head) or key_of(found) != key:
             raise Unreadable("what it says is about something else: somebody else wrote it?")

@@ -72,11 +72,21 @@ def test_without_what_is_replaced_a_log_says_the_same(acts: list[tuple[int, str]
         else:
             rows += written.rows(Forget(record) if act == "forget" else record)
             written.put(Forget(record) if act == "forget" else record)
-    cut = data.draw(st.integers(0, len(rows)))  # answers end anywhere
+    says_the_same_cut_at(data.draw(st.integers(0, len(rows))), rows)  # answers end anywhere
+
+
+def says_the_same_cut_at(cut: int, rows: list[tuple[str, bytes | None]]) -> None:
     parts = [rows[:cut], rows[cut:]]
     found, each = fold(row for part in parts for row in lasting(part)), fold(rows)
     assert found == each
     assert list(found.checkpoints) == list(each.checkpoints)
+
+
+@pytest.mark.parametrize("later", [b"garbage", next(State().rows(kept(10)))[1]])
+def test_pieces_whose_head_was_replaced_are_not_kept(later: bytes) -> None:
+    long = list(State().rows(kept(2 * PIECE_BYTES)))
+    for cut in range(len(long) + 2):
+        says_the_same_cut_at(cut, [*long, (key_of(kept(1)), later)])
 
 
 @pytest.mark.parametrize(
