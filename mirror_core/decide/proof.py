@@ -135,10 +135,14 @@ def in_words(proof: Proof | None, positions: Mapping[Partition, Offset], ids: Ma
     ages = [now_ms - known[p].at_ms for p, end in ends.items() if end]
     if min(ages) < -TOLERATED_MS:
         return f"{proved} of {total} offsets, compared {UNKNOWN_TIME}"
-    return (
-        f"{proved} of {total} offsets, compared between {max(0, min(ages)) / 60_000:.0f} and "
-        f"{max(0, max(ages)) / 60_000:.0f} minutes ago"
-    )
+    return f"{proved} of {total} offsets, compared {_between(max(0, min(ages)), max(0, max(ages)))}"
+
+
+def _between(least_ms: int, most_ms: int) -> str:
+    if most_ms < 60_000:
+        return "less than a minute ago"
+    least, most = f"{least_ms / 60_000:.0f}", f"{most_ms / 60_000:.0f}"
+    return f"{most} minute(s) ago" if least == most else f"between {least} and {most} minutes ago"
 
 
 def compared_before(known: Basis, ends: Mapping[Partition, Offset]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from mirror_core.evidence.summary import UNASKED, answers
 from mirror_core.evidence.timeline import WIDTH, entries_of, timeline
 from mirror_core.model.files import writing
 from mirror_core.model.mirror import PartitionStatus
-from mirror_core.model.names import Partition
+from mirror_core.model.names import Partition, reverse_name
 from mirror_core.model.run import Evidence, Run, StepRecord
 
 SCHEMA: Final = "mirrorbook/run/2"
@@ -121,6 +121,7 @@ def _pages(
         approved=approved[:SHOWN],
         approved_in_all=len(approved),
         clocks=clocks(run, steps),
+        back=reverse_name(plan.mirror),
         answers=list(answers(run, steps, *sides, proof)),
         forecast=[
             (row.what, row.of, foretold_in_words(row), counted_in_words(row), error_in_words(row), row.by)

@@ -158,6 +158,8 @@ def test_how_much_is_proved_is_said_with_its_age() -> None:
     assert in_words(proof, ends, {}, 660_000) == "none of 65 offsets"
     assert in_words(proof, ends, IDS, 500_000) == "45 of 65 offsets, compared at an unknown time (clocks differ)"
     assert in_words(proof, ends, IDS, 599_500) == "45 of 65 offsets, compared between 0 and 9 minutes ago"
+    assert in_words(proof, {B0: Offset(5)}, IDS, 720_000) == "5 of 5 offsets, compared 2 minute(s) ago"
+    assert in_words(proof, {B0: Offset(5)}, IDS, 659_999) == "5 of 5 offsets, compared less than a minute ago"
     assert in_words(None, ends, IDS, 660_000) == "none of 65 offsets"
 
 

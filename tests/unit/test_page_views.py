@@ -224,6 +224,19 @@ def test_a_cluster_that_fell_silent_since_it_was_judged_is_not_ready(silent: str
     assert page(known, judged("the source is dead"), told(silent=silent)).cards[0].value == "NOT READY"
 
 
+def test_where_only_the_source_is_silent_the_first_line_says_that_applications_can_move_without_it() -> None:
+    silent = Decision(plan(), ("cluster east does not answer",), source_seen=False)
+    lost = replace(judged(), decision=silent, unplanned=WithoutSource(refused=(), groups={}, groups_of_source=False))
+    card = page(seen(row(0)), lost).cards[0]
+    assert (card.value, card.tone) == ("ONLY WITHOUT THE SOURCE", "warn")
+    assert card.lines[0] == "without the source: possible; read again: unknown of what groups had on the source only"
+    assert "cluster east does not answer" in card.lines
+    for unplanned in (None, WithoutSource(refused=("a run holds it",))):
+        assert page(seen(row(0)), replace(lost, unplanned=unplanned)).cards[0].value == "NOT READY"
+    seen_there = replace(lost, decision=replace(silent, source_seen=True))
+    assert page(seen(row(0)), seen_there).cards[0].value == "NOT READY", "a planned one is refused for another reason"
+
+
 def test_the_frame_of_a_page_holds_its_body_as_markup_and_its_title_as_text() -> None:
     text = render("page", title=HOSTILE, user=HOSTILE, body="<section id='x'></section>", data="", base="", root="/r")
 

@@ -59,6 +59,8 @@ def readiness_card(
         return Card(title, f"{run.plan.kind.upper()} UNDER WAY", "warn", (*decision.reasons, *notes, *more))
     if since := _changed_since(known, told, mirror):
         return Card(title, "UNKNOWN", "unknown", (since, states))
+    if decision.reasons and known.only_without_source:
+        return Card(title, "ONLY WITHOUT THE SOURCE", "warn", (more[0], *decision.reasons, *notes, states))
     if decision.reasons:
         return Card(title, "NOT READY", "bad", (*decision.reasons, *notes, *more))
     if why := _stale(told, seen, now_ms) or trouble_of(told, seen):

@@ -112,6 +112,12 @@ class Judged:
     unplanned: WithoutSource | None = None
     """What an unplanned failover would be if the source died now. None: unknown, as the decision is."""
 
+    @property
+    def only_without_source(self) -> bool:
+        """Whether the source did not answer, and nothing speaks against a failover without it."""
+        silent = self.decision is not None and not self.decision.source_seen
+        return silent and self.unplanned is not None and not self.unplanned.refused
+
 
 def is_current(loss: Loss) -> bool:
     """Whether the bound comes from what the source said just now: an old one says little, however small it is."""

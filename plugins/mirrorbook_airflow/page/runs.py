@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from mirror_core.decide.steps import STEPS, standing_still
 from mirror_core.evidence.run_report import clocks
-from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Run, StepRecord
+from mirror_core.model.names import MirrorName, reverse_name
+from mirror_core.model.run import Run, RunKind, StepRecord
 from mirrorbook_airflow.page.known import Told
 
 SHOWN: Final = 20
@@ -89,6 +89,8 @@ def _view(run: Run, steps: tuple[StepRecord, ...], conducted: str, now_ms: int) 
 
 def standstill(run: Run, steps: tuple[StepRecord, ...], now_ms: int) -> str:
     """Seconds in which applications write nowhere: the core's clock at the end, and the time until now before that."""
+    if run.plan.kind is RunKind.FAILBACK:
+        return f"that of the failover of {reverse_name(run.plan.mirror)}"  # its way home; a failback stops nobody itself
     whole = clocks(run, steps)["write_block_upper"]
     if whole is not None:
         return f"{whole:.1f} s"
