@@ -42,6 +42,13 @@ WORDS: Final[Mapping[Known, str]] = MappingProxyType(
         Known.DRILL: "a drill came through",
     }
 )
+NEVER: Final[Mapping[Known, str]] = MappingProxyType(
+    {
+        Known.GROUPS: "groups' offsets were never synced",
+        Known.PROOF: "no partition was ever compared",
+        Known.DRILL: "no drill has come through yet",
+    }
+)
 
 
 def known_since(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mirror_core.decide.ages import OLD_S, REMEDY, WORDS, Known
+from mirror_core.decide.ages import NEVER, OLD_S, REMEDY, WORDS, Known
 from mirror_core.decide.clocks import age_s, since
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.run_standing import Standing
@@ -80,8 +80,9 @@ def of_ages(mirror: str, known_ms: Mapping[Known, int], now_ms: int) -> Iterator
         if seconds is not None and seconds <= OLD_S[what]:
             continue
         last = "" if seconds is None else "last "
+        words = NEVER[what] if at_ms is None else f"{WORDS[what]} {last}{since(now_ms, at_ms)}"
         remedy = REMEDY[what] if at_ms is None or seconds is not None else "set the clock here, look again"
-        yield Point(Weight.WARNING, f"{WORDS[what]} {last}{since(now_ms, at_ms)}", remedy.format(mirror=mirror))
+        yield Point(Weight.WARNING, words, remedy.format(mirror=mirror))
 
 
 def of_uncompared(mirror: str, partitions: int) -> Iterator[Point]:

@@ -14,6 +14,7 @@ from mirror_core.decide.without_source import WithoutSource
 from mirror_core.mirrors.preflight import Verdict, check
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.names import MirrorName
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Services
 from mirror_core.state.link import Link
@@ -36,12 +37,9 @@ def look(
     except MirrorError as error:
         why = f"no plan can be made: {error}"
         points, figures, unplanned = [Point(Weight.REFUSAL, why)], {}, WithoutSource(refused=(why,))
-    statuses = state.partitions.get(name, {})
-    known = dict(known_since(name, state.groups.get(name), state.proofs.get(name), iter(state.runs.values()), statuses))
-    points += of_ages(name, known, begun)
-    points += of_uncompared(name, never_compared(state.proofs.get(name), statuses))
+    points += remembered(name, state, begun)
     if whole:
-        points += [*_drift(link, state), *_rights(link)]
+        points += [*_drift(link, state), *rights(link)]
     return Readiness(
         mirror=link.mirror,
         run=standing_of(run, state.steps_of(run)) if run else None,
@@ -49,10 +47,18 @@ def look(
         watched=watched(state, name, begun if read_ms is None else read_ms) if current else None,
         points=tuple(points),
         figures=figures,
-        differs=len(differing(state.proofs.get(name), statuses)),
+        differs=len(differing(state.proofs.get(name), state.partitions.get(name, {}))),
         unplanned=unplanned,
         at_ms=begun,
     )
+
+
+def remembered(name: MirrorName, state: State, now_ms: int) -> Iterator[Point]:
+    """What the mirror's state alone says against it: a sync, a comparison or a drill that is old, or never was."""
+    statuses, proof = state.partitions.get(name, {}), state.proofs.get(name)
+    known = dict(known_since(name, state.groups.get(name), proof, iter(state.runs.values()), statuses))
+    yield from of_ages(name, known, now_ms)
+    yield from of_uncompared(name, never_compared(proof, statuses))
 
 
 def _drift(link: Link, state: State) -> Iterator[Point]:
@@ -62,7 +68,8 @@ def _drift(link: Link, state: State) -> Iterator[Point]:
         yield Point(Weight.WARNING, f"drift is not known: {error}")
 
 
-def _rights(link: Link) -> Iterator[Point]:
+def rights(link: Link) -> Iterator[Point]:
+    """What we may not do on either side, and need to."""
     for side, role in ((link.source, "source"), (link.destination, "destination")):
         try:
             lacking = [r for r in check(side).rights if r.role == role and r.verdict is Verdict.MISSING]

@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
+from urllib.parse import quote
 
+from mirror_core.decide.drills import FORECAST
 from mirror_core.model.mirror_sections import OWNER
-from mirror_core.model.run import Plan, RunKind
+from mirror_core.model.run import Evidence, Plan, Run, RunKind, StepRecord
 from mirror_core.model.text import visible
+from mirrorbook_airflow.page import PREFIX
 
 MAX_PARTITIONS: Final = 50
 MAX_GROUPS: Final = 20
@@ -20,6 +23,10 @@ MAX_LINES: Final = 15
 MAX_RECOVERY: Final = 90
 LEAST: Final = 5
 """Rows of a table, however many plans share the page."""
+PROVE: Final = "prove"
+"""The step behind which a person is asked once more."""
+UNKNOWN: Final = "unknown"
+_SAID: Final = ("verdict", "records", "partitions", "records_proved_before", "left_for_the_gate")
 
 _MARKUP: Final = re.compile(r"[\\`*_{}\[\]<>#!|~&$]")
 _LIST: Final = re.compile(r"(?:[-+=]|\d+(?=[.)]))")
@@ -31,7 +38,8 @@ def set_markdown(name: str, order: str, joint_hash: str, plans: Sequence[Plan]) 
     mirrors = ", ".join(_code(plan.mirror) for plan in plans)
     head = (
         f"**Fail over set {_code(name)}**, {order.replace('_', ' ')}: {mirrors}. All plans together are "
-        f"**{joint_hash}**: approving approves exactly these; when the state of one of them has changed, none is run."
+        f"**{joint_hash}**: approving approves exactly these; when the state of one of them has changed, none is run. "
+        "Rejecting them leaves everything as it is."
     )
     return "\n\n---\n\n".join([head, *(plan_markdown(plan, share=len(plans)) for plan in plans)])
 
@@ -42,12 +50,12 @@ def plan_markdown(plan: Plan, share: int = 1) -> str:
     owner = figures.pop(OWNER, "")
     parts = [
         f"**{verb} mirror {_code(plan.mirror)}**, {plan.mode}. Plan **{plan.hash}**: approving approves exactly this; "
-        "when the state it was made from has changed, it is not run.",
+        "when the state it was made from has changed, it is not run. Rejecting it leaves everything as it is.",
         f"Owner: {_cell(owner)}" if owner else "",
         *_bullets("Warnings", plan.warnings),
         *_bullets("Not known", plan.unknown),
+        _table(("what it costs, by what is known", "now"), _cells(figures.items())),
         _table(("step", "what is done", ""), _steps(plan)),
-        _table(("figure", "now"), _cells(figures.items())),
     ]
     if plan.strategies:
         parts.append(_table(("topic", "strategy"), _cells(sorted(plan.strategies.items())), MAX_PARTITIONS))
@@ -55,6 +63,29 @@ def plan_markdown(plan: Plan, share: int = 1) -> str:
     parts.append(_table(("consumer group", "progress"), _cells(plan.groups.items()), max(LEAST, MAX_GROUPS // share)))
     parts.append(_table(("right given at promotion",), _cells((r,) for r in plan.rights or ()), MAX_GROUPS // share))
     return "\n\n".join(part for part in parts if part)
+
+
+def proved_markdown(proved: Iterable[tuple[Run, Sequence[StepRecord]]]) -> str:
+    """What a person needs who says that applications may be stopped now: of each run, what its proof found."""
+    parts = [_proved(run, next((s.evidence for s in steps if s.step == PROVE), {})) for run, steps in proved]
+    end = (
+        "**Approve** stops the applications now, until they may write on the other side. **Reject** gives "
+        f"{'the runs' if len(parts) > 1 else 'the run'} up: nobody has been stopped, and nobody will be."
+    )
+    return "\n\n".join([*parts, end])
+
+
+def _proved(run: Run, evidence: Evidence) -> str:
+    said = {name: _cell(str(evidence.get(name, UNKNOWN))) for name in _SAID}
+    page = f"{PREFIX}/runs/{quote(run.id, safe='')}/files/prove/index.html"
+    lines = [
+        f"**Mirror {_code(run.plan.mirror)}**, compared while applications write: **{said['verdict']}**, "
+        f"{said['records']} record(s) of {said['partitions']} partition(s), {said['records_proved_before']} of them "
+        f"before this run{f'; [its report]({page})' if 'report' in evidence else ''}.",
+        f"Left to compare while they stand still: {said['left_for_the_gate']}",
+        f"Seconds without writes, predicted: {_cell(run.plan.figures.get(FORECAST, UNKNOWN))}",
+    ]
+    return f"{lines[0]}\n\n- {lines[1]}\n- {lines[2]}"
 
 
 def recovery_markdown(mirror: str, plan_hash: str, lines: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ from mirrorbook_airflow.approving import ApprovePlan, ApproveSecond, GoAhead, ag
 from mirrorbook_airflow.closing import LAST_WORDS, LastWords
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.events import FENCED, HOME, SWITCHED, emit_home, emit_switched
-from mirrorbook_airflow.markdown import plan_markdown
+from mirrorbook_airflow.markdown import PROVE, plan_markdown, proved_markdown
 from mirrorbook_airflow.mirrors import find_mirror
 from mirrorbook_airflow.operators import MirrorOperator
 from mirrorbook_airflow.params import two_people
@@ -168,12 +168,10 @@ class TakeSteps(RunOperator):
                 self.log.info("%s: %s: %s", record.step, name, visible(str(value)))
         with airflow_errors():
             refuse_other((run, records))
-        said = [f"- {r.step}, {name}: {visible(str(value))}" for r in records for name, value in r.evidence.items()]
-        return {
-            "run": run,
-            "attempts": {record.step: record.attempt for record in records},
-            "said": "\n".join(said) or "nothing",
-        }
+        done = {"run": run, "attempts": {record.step: record.attempt for record in records}}
+        if PROVE in self.steps:
+            done["said"] = proved_markdown([(engine.status(run)[0], records)])
+        return done
 
     def _refuse_expired(self, engine: Failover | Failback, run: str, context: Context) -> None:
         """Before applications are stopped, or topics deleted: a task may be cleared days after people have answered."""

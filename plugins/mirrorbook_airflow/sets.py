@@ -14,12 +14,12 @@ from mirror_core.decide.steps import undisturbed
 from mirror_core.decide.vouching import refuse_other
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.run import Mode, RunKind
-from mirror_core.model.text import visible, visible_lines
+from mirror_core.model.text import visible_lines
 from mirrorbook_airflow.approving import GoAhead, agreed, approvals, approved
 from mirrorbook_airflow.closing import LAST_WORDS, LastWordsOfSet
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.events import FENCED, SWITCHED, emit_switched
-from mirrorbook_airflow.markdown import set_markdown
+from mirrorbook_airflow.markdown import proved_markdown, set_markdown
 from mirrorbook_airflow.mirrors import find_mirror, find_set
 from mirrorbook_airflow.operators import RETRIES
 from mirrorbook_airflow.runbook import (
@@ -135,13 +135,7 @@ class ProveSet(SetOperator):
             together = self.together(context, undisturbed(RunKind.FAILOVER))
             together.refuse_taken_over(attempt)
             proved = together.prove(attempt)
-        said = [
-            f"- {name}: {record.step}, {key}: {visible(str(value))}"
-            for name, standing in proved.items()
-            for record in standing.steps
-            for key, value in record.evidence.items()
-        ]
-        return {"run": attempt, "said": "\n".join(said)}
+        return {"run": attempt, "said": proved_markdown((one.run, one.steps) for one in proved.values())}
 
 
 class MoveSet(SetOperator):

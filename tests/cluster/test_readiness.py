@@ -43,7 +43,7 @@ def test_a_user_that_only_the_source_knows_is_named_and_a_mirror_that_was_stoppe
     code, told = found(desk, mirrored.name)
     words = {point["words"]: point["remedy"] for point in told["points"]}
     assert (code, told["ready"], told["run"]) == (0, True, None)
-    assert words["a drill came through never"].endswith(f"`mirrorbook drill run {mirrored.name}`")
+    assert words["no drill has come through yet"].endswith(f"`mirrorbook drill run {mirrored.name}`")
     assert any("1 of acls" in line for line in words), "the right to read is not copied yet"
     lost = told["unplanned"]
     assert (lost["refused"], lost["missing"], lost["unknown_partitions"], lost["missing_now"]) == ([], 0, 0, 0)

@@ -245,7 +245,8 @@ def test_a_person_fails_over_in_the_browser(runbook: Runbook, tmp_path: Path) ->
     runbook.airflow.await_question(DAG, run, "go_ahead", RUN_S)
     subject, body = runbook.airflow.question(DAG, run, "go_ahead")
     assert subject.startswith(f"Stop applications of mirror {mirror.name} now?")
-    assert "- prove, verdict: passed" in body
+    assert "compared while applications write: **passed**" in body
+    _the_report_opens(runbook.airflow, run, tmp_path)
     produce(runbook.pair.east, topic, 5, user="app")
     runbook.airflow.answer(DAG, run, "go_ahead", "Approve")
 
@@ -308,6 +309,16 @@ def _trigger_and_approve(airflow: Airflow, mirror: str, shown: str, pictures: Pa
         page.get_by_role("button", name="Approve", exact=True).click()
         wait_until(lambda: airflow.tasks(DAG, run).get("approve") == "success", timeout_s=RUN_S, why="it is approved")
         return run
+
+
+def _the_report_opens(airflow: Airflow, run: str, pictures: Path) -> None:
+    """By its link, where a person is asked whether applications may be stopped."""
+    from playwright.sync_api import expect
+
+    with browser(airflow, "admin", pictures) as page:
+        page.goto(f"{airflow.url}/dags/{DAG}/runs/{run}/tasks/go_ahead/required_actions")
+        page.goto(airflow.url + str(page.get_by_role("link", name="its report").get_attribute("href")))
+        expect(page.get_by_text("PASSED")).to_be_visible()
 
 
 def _run_of(airflow: Airflow, mirror: str) -> str:

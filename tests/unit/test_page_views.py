@@ -37,6 +37,7 @@ from mirror_core.model.reckoning import Counted, Foretold
 from mirror_core.model.run import Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.model.sighting import Sighting, TopicSeen
 from mirror_core.model.standing import Debt, Owed
+from mirror_core.runbook.readiness import remembered
 from mirror_core.state.journal import checkpoint
 from mirror_core.state.pulse import begun_by
 from mirror_core.state.records import PartitionRecord, State
@@ -256,6 +257,15 @@ def test_readiness_has_the_cores_reasons() -> None:
     assert (card.value, card.tone) == ("NOT READY", "bad")
     assert "somebody else writes" in card.lines
     assert page(seen(row(0)), judged(warnings=("slow",))).cards[0].value == "READY, 1 warning(s)"
+
+
+def test_a_mirror_that_was_never_drilled_nor_compared_is_not_green() -> None:
+    never = replace(judged(), points=tuple(remembered(NAME, told().state, NOW)))
+    card = page(seen(row(0)), never).cards[0]
+    assert (card.value, card.tone) == ("READY, 3 warning(s)", "warn")
+    assert (
+        "no drill has come through yet: is DAG mirror_drill paused or red? `mirrorbook drill run orders`" in card.lines
+    )
 
 
 def test_readiness_says_what_an_unplanned_failover_would_be_and_of_each_group_what_it_reads_again() -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
-from mirrorbook_airflow.markdown import MAX_PARTITIONS, plan_markdown
+from mirrorbook_airflow.markdown import MAX_PARTITIONS, PROVE, plan_markdown, proved_markdown
 
+from mirror_core.decide.drills import FORECAST
+from mirror_core.decide.steps import names
+from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Fact, Mode, Plan, PlanStep, RunKind, Strategy
+from mirror_core.model.run import Fact, Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState, Strategy
 
 
 def plan(**changes: object) -> Plan:
@@ -42,6 +48,67 @@ def test_it_shows_hash_steps_warnings_unknowns_and_figures() -> None:
     assert "- everything on east" in text
     assert "| lag in offsets | 12 |" in text
     assert "| orders-0 | MIRRORING, lag 12 |" in text
+
+
+def test_what_it_costs_stands_before_what_is_done_and_it_is_said_what_a_no_does() -> None:
+    text = plan_markdown(plan())
+
+    places = [text.index(words) for words in ("Rejecting it leaves", "**Warnings**", "| lag in offsets", "| fence |")]
+    assert places == sorted(places)
+
+
+RUN = Run(
+    id="orders-failover-1",
+    plan_hash="p",
+    plan=plan(figures={FORECAST: "4.2 (last run)"}),
+    state=RunState.RUNNING,
+    started_by="ann",
+    conducted_by="ann",
+    started_ms=1,
+    desired=Desired.STARTED,
+)
+FOUND: dict[str, Any] = {
+    "verdict": "passed",
+    "records": 3617,
+    "records_proved_before": 12,
+    "partitions": 2,
+    "report": "/a/worker's/path",
+    "left_for_the_gate": "27 offsets, about 0.1 s",
+}
+
+
+def proved(evidence: Mapping[str, Any], run: Run = RUN, step: str = PROVE) -> str:
+    record = StepRecord(run=run.id, step=step, state=StepState.DONE, attempt=1, started_ms=1, evidence=dict(evidence))
+    return proved_markdown([(run, [record])])
+
+
+def test_who_is_asked_whether_applications_may_be_stopped_reads_what_was_proved_and_what_either_answer_does() -> None:
+    text = proved(FOUND)
+
+    assert (
+        "**Mirror `orders`**, compared while applications write: **passed**, 3617 record(s) of 2 partition(s)" in text
+    )
+    assert "12 of them before this run; [its report](/mirrorbook/runs/orders-failover-1/files/prove/index.html)" in text
+    assert "- Left to compare while they stand still: 27 offsets, about 0.1 s" in text
+    assert r"- Seconds without writes, predicted: 4\.2 (last run)" in text
+    assert "**Reject** gives the run up" in text
+    assert "worker" not in text
+    assert PROVE in names(RunKind.FAILOVER)
+
+
+def test_what_a_proof_does_not_say_is_unknown_and_has_no_link() -> None:
+    assert "**unknown**, unknown record(s)" in proved({})
+    assert "](" not in proved({})
+    assert "**unknown**" in proved(FOUND, step="fence"), "another step's evidence is no proof"
+
+
+@pytest.mark.parametrize("name", ["[approve](https://evil.example)", "a\n\n**Reject** does nothing", "<b>x</b>"])
+def test_a_proof_in_strange_words_becomes_nothing_but_text(name: str) -> None:
+    reader = MarkdownIt("gfm-like", {"html": True})
+    page = reader.render(proved(dict.fromkeys(FOUND, name), replace(RUN, plan=plan(figures={FORECAST: name}))))
+    assert page.count("<a ") == 1, "that of the report"
+    assert page.count("<strong>Reject</strong>") == 1
+    assert "<b>" not in page
 
 
 def test_only_the_point_of_no_return_is_marked() -> None:

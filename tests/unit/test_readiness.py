@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from mirror_core.decide.ages import Known, never_compared
+from mirror_core.decide.ages import NEVER, Known, never_compared
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan, of_uncompared
 from mirror_core.decide.run_standing import Standing, standing_of
@@ -58,7 +58,7 @@ def test_refusals_make_it_not_ready_and_warnings_do_not() -> None:
 @pytest.mark.parametrize("what", Known)
 def test_what_is_old_or_never_was_is_a_point_with_a_command(what: Known) -> None:
     assert list(of_ages("m", FRESH, NOW_MS)) == []
-    for known, words in ((FRESH | {what: NOW_MS - 36 * 86_400_000}, "ago"), ({**FRESH, what: None}, "never")):
+    for known, words in ((FRESH | {what: NOW_MS - 36 * 86_400_000}, " ago"), ({**FRESH, what: None}, NEVER[what])):
         (point,) = of_ages("m", {k: v for k, v in known.items() if v is not None}, NOW_MS)
         assert point.words.endswith(words)
         assert " m`" in point.remedy

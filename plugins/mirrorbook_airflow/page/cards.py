@@ -53,7 +53,8 @@ def readiness_card(
         old = f"looked at {judged_age(judged, now_ms)}" if judged else "not looked at yet"
         return Card(title, "UNKNOWN", "unknown", (known.trouble if known else old, states))
     run, decision = told.state.active_run(mirror.name), known.decision
-    notes = (*decision.plan.warnings, *(f"not known: {line}" for line in decision.plan.unknown))
+    beside = (f"{point.words}: {point.remedy}" if point.remedy else point.words for point in known.points)
+    notes = (*decision.plan.warnings, *(f"not known: {line}" for line in decision.plan.unknown), *beside)
     more = (_without_source(known.unplanned), states)
     if run is not None:
         return Card(title, f"{run.plan.kind.upper()} UNDER WAY", "warn", (*decision.reasons, *notes, *more))

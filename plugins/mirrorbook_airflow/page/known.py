@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mirror_core.decide.conducting import Conducted, Sign
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss import Loss
+from mirror_core.decide.readiness import Point
 from mirror_core.decide.without_source import WithoutSource
 from mirror_core.mirrors.describe import Description
 from mirror_core.model.clock import FRESH_S
@@ -111,6 +112,8 @@ class Judged:
     """What the mirror was to do then."""
     unplanned: WithoutSource | None = None
     """What an unplanned failover would be if the source died now. None: unknown, as the decision is."""
+    points: tuple[Point, ...] = ()
+    """What speaks against it beside its plan; of the list's judgements, what the state alone says."""
 
     @property
     def only_without_source(self) -> bool:

@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
-from mirror_core.decide.failover import Decision
-from mirror_core.decide.without_source import WithoutSource
+from mirror_core.decide.readiness import Point, Weight, of_drift
 from mirror_core.mirrors.describe import describe_with_loss
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.logs import logger
-from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.runbook.failback import Failback
 from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.readiness import remembered, rights
 from mirror_core.state.link import Link, configured, link_of, states
 from mirror_core.state.records import State
 from mirror_core.state.remembered import REMEMBERED
@@ -138,9 +138,17 @@ class Looking:
             back = _tried(lambda: self._objections(mirror))
             failback = (back.words,) if isinstance(back, Trouble) else back
             drift = _tried(lambda: survey(*self._told_of(mirror)).rows)
+            lacking = _tried(lambda: tuple(rights(self._told_of(mirror)[0])))
+        unknown = [
+            Point(Weight.WARNING, f"{what} not known: {look.words}")
+            for what, look in (("rights are", lacking), ("drift is", drift))
+            if isinstance(look, Trouble)
+        ]
+        points = (*ready.points, *unknown, *(() if isinstance(lacking, Trouble) else lacking))
         if isinstance(drift, Trouble):
-            return replace(ready, failback=failback, drift_trouble=drift.words)
-        return replace(ready, failback=failback, drift=tuple(drift), drift_trouble="")
+            return replace(ready, failback=failback, drift_trouble=drift.words, points=points)
+        points = (*points, *of_drift(mirror, drift))
+        return replace(ready, failback=failback, drift=tuple(drift), drift_trouble="", points=points)
 
     def _judge_in_turn(self, route: Route) -> None:
         told = self._told.get(route[1])
@@ -150,16 +158,22 @@ class Looking:
 
     def _readiness(self, mirror: MirrorName) -> Judged:
         begun = now_ms()
-        foreseen = _tried(lambda: self._foresee(mirror))
-        if isinstance(foreseen, Trouble):
-            return Judged(begun, None, None, foreseen.words, "not looked at")
-        desired, decision, unplanned = foreseen
-        return Judged(begun, decision, None, drift_trouble="not looked at", desired=desired, unplanned=unplanned)
+        found = _tried(lambda: self._foresee(mirror, begun))
+        return Judged(begun, None, None, found.words, "not looked at") if isinstance(found, Trouble) else found
 
-    def _foresee(self, mirror: MirrorName) -> tuple[Desired, Decision, WithoutSource]:
-        link, _ = self._told_of(mirror)
+    def _foresee(self, mirror: MirrorName, begun_ms: int) -> Judged:
+        link, state = self._told_of(mirror)
         run = Failover(link, services(link.config.path, (), ""), started_by="the DR page")
-        return link.mirror.desired, *run.foresee()
+        decision, unplanned = run.foresee()
+        return Judged(
+            begun_ms,
+            decision,
+            None,
+            drift_trouble="not looked at",
+            desired=link.mirror.desired,
+            unplanned=unplanned,
+            points=tuple(remembered(mirror, state, begun_ms)),
+        )
 
     def _objections(self, mirror: MirrorName) -> tuple[str, ...]:
         """Against a failback."""

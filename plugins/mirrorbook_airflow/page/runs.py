@@ -88,9 +88,10 @@ def _view(run: Run, steps: tuple[StepRecord, ...], conducted: str, now_ms: int) 
 
 
 def standstill(run: Run, steps: tuple[StepRecord, ...], now_ms: int) -> str:
-    """Seconds in which applications write nowhere: the core's clock at the end, and the time until now before that."""
+    """Seconds in which applications write nowhere: the core's clock at the end, and the time until now before that. A
+    failback itself stops nobody: its way home is a failover."""
     if run.plan.kind is RunKind.FAILBACK:
-        return f"that of the failover of {reverse_name(run.plan.mirror)}"  # its way home; a failback stops nobody itself
+        return f"that of the failover of {reverse_name(run.plan.mirror)}"
     whole = clocks(run, steps)["write_block_upper"]
     if whole is not None:
         return f"{whole:.1f} s"
