@@ -52,6 +52,11 @@ class PartitionLine:
     unread: int
 
 
+def warm_up() -> None:
+    """Pyarrow imports pandas with the first array of a process: up to a second that a report then does not take."""
+    pa.array([], pa.int64())
+
+
 def to_table(rows: Sequence[Row], level: int) -> pa.Table:
     """The result table, one row per row."""
     return pa.Table.from_pylist(

@@ -90,7 +90,7 @@ class Steps(Promotion):
         """
         if self._may_stand():
             return None
-        self.services.check_room(self.journal.run_id)  # before applications stand still, and not while they do
+        self.services.ready_gate(self.journal.run_id)  # before applications stand still, and not while they do
         while True:
             try:
                 take_back(self, self.scope)

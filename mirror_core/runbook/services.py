@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from mirror_core.dataplane.local import Deleted, LocalCopy
 from mirror_core.evidence.folders import Folder, local_folder
+from mirror_core.evidence.parity_report import warm_up
 from mirror_core.model.files import Unwritable, check_room, check_writable, writing
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Saved
@@ -94,10 +95,12 @@ class Services:
         """Unwritable when evidence cannot be kept: asked before a run is begun."""
         check_writable("evidence", self.evidence_dir, ADVICE)
 
-    def check_room(self, run_id: str) -> None:
-        """The same of a run that has begun: whether there is room, too, for what its gate has to keep."""
+    def ready_gate(self, run_id: str) -> None:
+        """The same of a run that has begun, before applications stand still: whether there is room, too, for what its
+        gate has to keep; and what takes time once in a process is done."""
         self.check_evidence()
         check_room("evidence", self.run_dir(run_id), ADVICE)
+        warm_up()
 
     def gate(
         self, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange], run_id: str

@@ -75,11 +75,11 @@ def full() -> Iterator[None]:
 
 def test_a_disk_that_is_full_is_found_before_anything_is_written(tmp_path: Path) -> None:
     room = services(tmp_path)
-    room.check_room("r")
+    room.ready_gate("r")
     with full():
         room.check_evidence()
         with pytest.raises(Unwritable, match=r"evidence: .*/run-r cannot be written: File too large: make room"):
-            room.check_room("r")
+            room.ready_gate("r")
     assert [*(tmp_path / "run-r").iterdir()] == []
 
 

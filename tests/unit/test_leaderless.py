@@ -227,7 +227,7 @@ def test_one_that_is_back_before_is_compared_while_applications_still_write(
     monkeypatch.setattr(Steps, "_may_stand", lambda self: False)
     monkeypatch.setattr(failover_steps, "rest_of", rest_of)
     steps.journal.keep("prove", Proven(ends=Offsets(), records=1))
-    ready = replace(steps, services=cast("Any", SimpleNamespace(check_room=lambda run_id: None)))
+    ready = replace(steps, services=cast("Any", SimpleNamespace(ready_gate=lambda run_id: None)))
     ready.close_in(None)
     assert looked_at == [(P0, P1)]
 

@@ -99,7 +99,7 @@ def test_what_is_led_again_during_the_last_comparison_is_within_the_limit_of_the
     monkeypatch.setattr(Steps, "_prove_rest", compare)
     led(monkeypatch)
     with pytest.raises(Refused) as refused:
-        replace(steps, services=cast("Any", SimpleNamespace(check_room=lambda run: None))).close_in(5.0)
+        replace(steps, services=cast("Any", SimpleNamespace(ready_gate=lambda run: None))).close_in(5.0)
     assert "about 10000.0 s: more than the 5 s that were allowed" in refused.value.reasons[0]
     assert steps.scope.left == ()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +59,24 @@ def report(
     )
     assert written == replace(result, report=str(folder / "index.html"))
     return Path(written.report).read_text(encoding="utf-8")
+
+
+def test_a_report_imports_nothing_that_takes_long_once_it_is_warm() -> None:
+    code = """
+import sys, tempfile
+from pathlib import Path
+from mirror_core.evidence.parity_report import warm_up
+from tests.unit.test_parity_report import A0, EQUAL, ends, report
+assert "pandas" not in sys.modules, "importing it takes long by itself"
+warm_up()
+before = set(sys.modules)
+report(Path(tempfile.mkdtemp()), EQUAL, [ends(A0, 0, 30)])
+print(sorted(name for name in set(sys.modules) - before if not name.startswith("encodings")))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
+    assert done.stdout.strip() == "[]"
 
 
 def test_programs_read_the_result_and_its_sample(tmp_path: Path) -> None:
