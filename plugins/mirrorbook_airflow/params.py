@@ -155,6 +155,11 @@ def two_people() -> bool:
     return conf.getboolean(_SECTION, "two_people", fallback=False)
 
 
+def prometheus() -> str:
+    """Address of the Prometheus that the DR page asks for the past; empty: of none."""
+    return conf.get(_SECTION, "prometheus", fallback="").strip()
+
+
 def notify() -> list[str]:
     """Notifiers as `module:object`: called with the context of a run that is red, or of a task that asks."""
     return conf.get(_SECTION, "notify", fallback="").split()

@@ -134,7 +134,7 @@ def page(known: Seen | None, judgement: Judged | None = None, one: Told | None =
 
 def shown(view: MirrorPage) -> str:
     buttons = list(actions({}, None, None, NOT_KNOWN))
-    return render("mirror", view=view, actions=buttons, sets=[], trouble="", base="", root="/mirrorbook")
+    return render("mirror", view=view, actions=buttons, sets=[], trouble="", past="", base="", root="/mirrorbook")
 
 
 def test_failed_partitions_come_first_then_unknown_lag_then_the_greatest() -> None:

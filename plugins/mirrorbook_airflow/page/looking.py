@@ -31,6 +31,8 @@ from mirrorbook_airflow.hooks import current_config
 from mirrorbook_airflow.mirrors import known_clusters
 from mirrorbook_airflow.page.known import Clusters, Judged, Sample, Seen, Told, is_current
 from mirrorbook_airflow.page.on_demand import OnDemand
+from mirrorbook_airflow.page.past import STEP_S, Past, past
+from mirrorbook_airflow.params import prometheus
 from mirrorbook_airflow.services import services
 from mirrorbook_airflow.variables import CLUSTERS_VARIABLE
 
@@ -63,6 +65,7 @@ class Looking:
         self._ready: dict[Route, OnDemand[None]] = {}
         self._judged_in_turn: dict[MirrorName, Judged] = {}
         self._samples: dict[MirrorName, deque[Sample]] = {}
+        self._past: dict[MirrorName, OnDemand[Past]] = {}
         self._slots: dict[Route | None, threading.Semaphore] = {}
 
     def clusters(self) -> Clusters | None:
@@ -72,6 +75,15 @@ class Looking:
         """Of a mirror that `clusters` knows."""
         with self._lock:
             one = self._seen.setdefault(mirror, OnDemand(partial(self._look, mirror), LOOK_S))
+        return one.latest()
+
+    def past(self, mirror: MirrorName) -> Past | None:
+        """What the deployment's Prometheus remembers of it. None: there is none, or it has not answered yet."""
+        address = prometheus()
+        if not address:
+            return None
+        with self._lock:
+            one = self._past.setdefault(mirror, OnDemand(partial(_remembered, address, mirror), STEP_S))
         return one.latest()
 
     def judged(self, mirror: MirrorName) -> Judged | None:
@@ -196,6 +208,11 @@ class Looking:
         kept = self._samples.setdefault(mirror, deque(maxlen=SAMPLES))
         kept.append(sample)
         return tuple(kept)
+
+
+def _remembered(address: str, mirror: MirrorName) -> Past:
+    found = _tried(lambda: past(address, mirror, now_ms()))
+    return Past((), found.words) if isinstance(found, Trouble) else Past(found)
 
 
 def _towards(cluster: ClusterName, state: State, clusters: Collection[str]) -> list[Mirror]:

@@ -149,14 +149,16 @@ def _mirror(name: str, page: int, user: Any, base: str) -> str:
     if found is None or told is None:
         return _no_mirror(found, name)
     mirror_name = MirrorName(name)
-    seen, judged = _looking.seen(mirror_name), _looking.judged(mirror_name)
+    seen, judged, past = _looking.seen(mirror_name), _looking.judged(mirror_name), _looking.past(mirror_name)
+    seen = past.before(seen) if seen and past else seen
     view = mirror_page(told.state.mirrors[mirror_name], told, seen, judged, now_ms(), page)
     run = told.state.active_run(mirror_name)
     conducted = told.conducted(run, now_ms()) if run else NOT_KNOWN
     buttons = list(actions(permitted(user, ACTIONS), judged, run, conducted))
     sets = [one.name for one in found.sets or () if name in one.mirrors]
     root = f"{base}{PREFIX}"
-    return render("mirror", view=view, actions=buttons, sets=sets, trouble=found.trouble, base=base, root=root)
+    trouble = {"trouble": found.trouble, "past": past.trouble if past else ""}
+    return render("mirror", view=view, actions=buttons, sets=sets, base=base, root=root, **trouble)
 
 
 def _runbook(name: str, base: str) -> str:
