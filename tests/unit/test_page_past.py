@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
@@ -30,7 +30,7 @@ def _figures(end: int) -> Iterator[str]:
     """As a data plane served them. Half an hour ago the lag of a topic was unknown for ten minutes; the source has been
     silent for the last ten."""
     times = range(end + BEGAN, end + NOW + 1, SCRAPED_S)
-    gauges = {
+    gauges: dict[str, Callable[[int], int]] = {
         'mirrorbook_lag_offsets{mirror="orders",topic="a"}': lambda at: 100,
         'mirrorbook_lag_offsets{mirror="orders",topic="b"}': lambda at: 20,
         'mirrorbook_lag_offsets{mirror="other",topic="a"}': lambda at: 7_000,
