@@ -1,5 +1,5 @@
-"""Change a mirror: pause, resume, stop or throttle it, recover its FAILED partitions, abort its run, or say that an
-unplanned run may leave behind what it has stopped for, and go on with it (`leave_behind`).
+"""Change a mirror: pause, resume, stop, start or throttle it, recover its FAILED partitions, abort its run, or say that
+an unplanned run may leave behind what it has stopped for, and go on with it (`leave_behind`).
 
 Mirrorbook refuses an action that is not safe now: the task is red and lists every reason. A recovery that deletes or
 forgets something shows that first, and does exactly what was approved.
@@ -16,7 +16,7 @@ from mirrorbook_airflow.params import mirror
 
 with DAG(
     "mirror_control",
-    description="Pause, resume, stop or throttle a mirror; recover FAILED partitions; abort or unblock a run",
+    description="Pause, resume, stop, start or throttle a mirror; recover FAILED partitions; abort or unblock a run",
     doc_md=__doc__,
     schedule=None,
     start_date=datetime(2026, 1, 1),

@@ -99,6 +99,14 @@ def _stop(link: Link, context: Context) -> str:
     return f"stopped: the last mirrored offsets of {len(stop(link))} partition(s) are recorded"
 
 
+def _start(link: Link, context: Context) -> str:
+    from mirror_core.mirrors.verbs import start
+
+    done = link.mirror.desired is Desired.STARTED
+    desired = (link.mirror if done else start(link)).desired
+    return f"desired: {desired}. Where no data plane is at work for it, trigger mirror_replicate"
+
+
 def _throttle(link: Link, context: Context) -> str:
     from mirror_core.mirrors.verbs import throttle
 
@@ -189,6 +197,7 @@ ACTIONS: Final[Mapping[str, Callable[[Link, Context], str]]] = MappingProxyType(
         "pause": _pause,
         "resume": _resume,
         "stop": _stop,
+        "start": _start,
         "throttle": _throttle,
         "recover": _recover,
         "abort": _abort,

@@ -250,6 +250,8 @@ def test_a_mirror_is_controlled_without_a_shell(
     assert ends("abort") == "failed", "nothing is there to be given up"
     assert (ends("stop"), recorded().desired) == ("success", Desired.STOPPED)
     assert ends("resume") == "failed"
+    for _ in range(2):
+        assert (ends("start"), recorded().desired) == ("success", Desired.STARTED)
 
 
 def test_a_second_run_for_the_same_mirror_is_red_and_does_not_disturb_the_first(
