@@ -70,6 +70,13 @@ def known_since(
         yield Known.DRILL, drilled.started_ms
 
 
+def newest_of(known_ms: Mapping[Known, int], statuses: Mapping[Partition, PartitionStatus]) -> dict[Known, int | None]:
+    """What `known_since` found, in ms. None: it never was. A mirror without a partition to compare has no proof, and
+    lacks none: it is left out."""
+    comparable = any(one.state is not PartitionState.FAILED for one in statuses.values())
+    return {what: known_ms.get(what) for what in Known if what is not Known.PROOF or comparable}
+
+
 def never_compared(proof: Proof | None, statuses: Mapping[Partition, PartitionStatus]) -> int:
     """Partitions that no comparison has looked at yet, where it has looked at others: `known_since` leaves them out.
     What has FAILED is not compared."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -51,6 +51,10 @@ class Readiness:
     points: tuple[Point, ...]
     figures: Mapping[str, str]
     """As the plan of a planned failover has them."""
+    predicted_s: float | None = None
+    """Seconds without writes that a planned failover would take, by an earlier run or drill. None: unknown."""
+    known_ms: Mapping[Known, int | None] = field(default_factory=dict)
+    """Wall clock of the newest of what a failover would rely on, in ms. None: it never was."""
     differs: int = 0
     """Partitions of which the copy is known to be another one than the source."""
     unplanned: WithoutSource

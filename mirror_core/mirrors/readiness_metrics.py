@@ -29,6 +29,20 @@ METRICS: Final = (
         "knows. `mirrorbook readiness NAME` has their words and remedies",
     ),
     Described(
+        "mirrorbook_without_writes_predicted_seconds",
+        "gauge",
+        (),
+        "seconds without writes that a planned failover would take, as its plan predicts them by an earlier failover "
+        "or drill of the mirror. Absent: there is neither, or a run holds the mirror",
+    ),
+    Described(
+        "mirrorbook_readiness_known_timestamp_seconds",
+        "gauge",
+        ("what",),
+        "the same as mirrorbook_known_timestamp_seconds without a data plane, by the state topic as it was read last. "
+        "0: it never was. Absent while a run holds the mirror; of proof, too, where there is no partition to compare",
+    ),
+    Described(
         "mirrorbook_unplanned_ready",
         "gauge",
         (),
@@ -72,6 +86,7 @@ METRICS: Final = (
         (),
         "partitions that the newest comparison of each found to differ from the source, by whomever it was made",
     ),
+    Described("mirrorbook_created_timestamp_seconds", "gauge", (), "wall clock when the mirror was created"),
     Described(
         "mirrorbook_desired",
         "gauge",
@@ -131,6 +146,7 @@ def families(looks: Iterable[Readiness]) -> list[Metric]:
 def _samples(found: Readiness) -> Iterator[tuple[str, dict[str, str], float]]:
     yield "mirrorbook_readiness_looked_timestamp_seconds", {}, found.at_ms / 1000
     yield "mirrorbook_known_differences", {}, found.differs
+    yield "mirrorbook_created_timestamp_seconds", {}, found.mirror.created_ms / 1000
     for desired in Desired:
         yield "mirrorbook_desired", {"desired": desired}, float(found.mirror.desired is desired)
     if (seen := found.watched) is not None and seen.watching is not Watching.NOT_NEEDED:
@@ -146,6 +162,10 @@ def _samples(found: Readiness) -> Iterator[tuple[str, dict[str, str], float]]:
     yield "mirrorbook_ready", {}, float(found.ready)
     for weight in Weight:
         yield "mirrorbook_readiness_points", {"weight": weight}, found.count(weight)
+    if found.predicted_s is not None:
+        yield "mirrorbook_without_writes_predicted_seconds", {}, found.predicted_s
+    for what, at_ms in found.known_ms.items():
+        yield "mirrorbook_readiness_known_timestamp_seconds", {"what": what}, (at_ms or 0) / 1000
     yield from ((name, {}, value) for name, value in _unplanned(found.unplanned, found.at_ms / 1000))
 
 

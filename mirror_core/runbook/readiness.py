@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import UNSET
+
 from mirror_core.decide.abandoned import conducts
-from mirror_core.decide.ages import known_since, never_compared
+from mirror_core.decide.ages import Known, known_since, never_compared, newest_of
 from mirror_core.decide.proof import differing
 from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan, of_uncompared
 from mirror_core.decide.run_standing import standing_of
@@ -15,6 +17,7 @@ from mirror_core.mirrors.preflight import Verdict, check
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import MirrorName
+from mirror_core.model.reckoning import Foretold
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Services
 from mirror_core.state.link import Link
@@ -33,10 +36,12 @@ def look(
     run = state.active_run(name)
     try:
         decision, unplanned = Failover(link, services, started_by="readiness").foresee()
-        points, figures = [*of_plan(decision)], decision.plan.figures
+        points, figures, foretold = [*of_plan(decision)], decision.plan.figures, decision.plan.foretold
     except MirrorError as error:
         why = f"no plan can be made: {error}"
-        points, figures, unplanned = [Point(Weight.REFUSAL, why)], {}, WithoutSource(refused=(why,))
+        points, figures, foretold = [Point(Weight.REFUSAL, why)], {}, UNSET
+        unplanned = WithoutSource(refused=(why,))
+    statuses = state.partitions.get(name, {})
     points += remembered(name, state, begun)
     if whole:
         points += [*_drift(link, state), *rights(link)]
@@ -47,7 +52,9 @@ def look(
         watched=watched(state, name, begun if read_ms is None else read_ms) if current else None,
         points=tuple(points),
         figures=figures,
-        differs=len(differing(state.proofs.get(name), state.partitions.get(name, {}))),
+        predicted_s=foretold.seconds if isinstance(foretold, Foretold) else None,
+        known_ms=newest_of(_known(name, state), statuses),
+        differs=len(differing(state.proofs.get(name), statuses)),
         unplanned=unplanned,
         at_ms=begun,
     )
@@ -55,10 +62,13 @@ def look(
 
 def remembered(name: MirrorName, state: State, now_ms: int) -> Iterator[Point]:
     """What the mirror's state alone says against it: a sync, a comparison or a drill that is old, or never was."""
-    statuses, proof = state.partitions.get(name, {}), state.proofs.get(name)
-    known = dict(known_since(name, state.groups.get(name), proof, iter(state.runs.values()), statuses))
-    yield from of_ages(name, known, now_ms)
-    yield from of_uncompared(name, never_compared(proof, statuses))
+    yield from of_ages(name, _known(name, state), now_ms)
+    yield from of_uncompared(name, never_compared(state.proofs.get(name), state.partitions.get(name, {})))
+
+
+def _known(name: MirrorName, state: State) -> dict[Known, int]:
+    groups, proof = state.groups.get(name), state.proofs.get(name)
+    return dict(known_since(name, groups, proof, iter(state.runs.values()), state.partitions.get(name, {})))
 
 
 def _drift(link: Link, state: State) -> Iterator[Point]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from mirror_core.decide.ages import NEVER, Known, never_compared
+from mirror_core.decide.ages import NEVER, Known, known_since, never_compared, newest_of
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan, of_uncompared
 from mirror_core.decide.run_standing import Standing, standing_of
@@ -18,13 +18,13 @@ from mirror_core.decide.without_source import Again, WithoutSource
 from mirror_core.mirrors.readiness_metrics import Exposition
 from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.errors import Indeterminate
-from mirror_core.model.mirror import Desired
+from mirror_core.model.mirror import Desired, GroupsSeen, PartitionState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.proof import Proof, Proved
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
 from tests.unit.test_decide_verbs import RUN
-from tests.unit.test_metrics import MIRROR
-from tests.unit.test_ready_rows import A0, NAME, VIEW
+from tests.unit.test_metrics import MIRROR, status
+from tests.unit.test_ready_rows import A0, A1, NAME, VIEW
 
 NOW_MS = 100 * 86_400_000
 REFUSED = WithoutSource(refused=("the destination is silent",))
@@ -73,6 +73,20 @@ def test_partitions_that_were_never_compared_are_a_point_where_others_were() -> 
     (point,) = of_uncompared("m", 1)
     assert (point.words, "`mirrorbook parity m`" in point.remedy) == ("1 partition(s) were never compared", True)
     assert not list(of_uncompared("m", 0))
+
+
+def test_what_never_was_is_told_apart_from_what_cannot_be() -> None:
+    def newest(known: dict[Known, int], *states: PartitionState) -> dict[Known, int | None]:
+        return newest_of(known, {p: status(p, state) for p, state in zip((A0, A1), states, strict=False)})
+
+    never = dict.fromkeys(Known)
+    assert newest({}, PartitionState.MIRRORING, PartitionState.FAILED) == never
+    assert newest({Known.DRILL: 7}, PartitionState.MIRRORING) == {**never, Known.DRILL: 7}
+    nothing_to_compare = {Known.GROUPS: None, Known.DRILL: None}
+    assert newest({}) == newest({}, PartitionState.FAILED) == nothing_to_compare
+    seen = GroupsSeen(mirror=NAME, synced_ms=5, followed=True)
+    known = dict(known_since(NAME, seen, None, iter(()), VIEW.statuses))
+    assert newest_of(known, VIEW.statuses) == {**never, Known.GROUPS: 5}
 
 
 def test_drift_is_counted_by_part_and_what_needs_a_person_is_said_in_full() -> None:
@@ -173,6 +187,39 @@ def test_prometheus_is_told_and_of_a_mirror_that_a_run_holds_only_how_that_stand
         assert told["mirrorbook_run_conducted", "drain,nowhere"] == conducted
     assert ("mirrorbook_ready", "") not in held
     assert samples() == {}
+
+
+def test_prometheus_is_told_0_of_what_never_was_and_nothing_of_what_cannot_be() -> None:
+    def told(known_ms: dict[Known, int | None], run: Standing | None = None) -> dict[str, float]:
+        found = Readiness(
+            mirror=MIRROR, run=run, points=(), figures={}, known_ms=known_ms, unplanned=REFUSED, at_ms=5_000
+        )
+        name = "mirrorbook_readiness_known_timestamp_seconds"
+        return {what: value for (metric, what), value in samples(found).items() if metric == name}
+
+    known = {Known.GROUPS: 4_500, Known.PROOF: None, Known.DRILL: None}
+    assert told(known) == {"groups": 4.5, "proof": 0, "drill": 0}
+    assert told({Known.GROUPS: None, Known.DRILL: 2_000}) == {"groups": 0, "drill": 2}
+    assert told(known, Standing("drain", Writes.NOWHERE, 3_000)) == {}
+
+
+def test_prometheus_is_told_when_a_mirror_was_created_and_how_long_a_failover_would_take() -> None:
+    found = Readiness(
+        mirror=replace(MIRROR, created_ms=1_500),
+        run=None,
+        points=(),
+        figures={},
+        predicted_s=2.5,
+        unplanned=REFUSED,
+        at_ms=5_000,
+    )
+    created, predicted = "mirrorbook_created_timestamp_seconds", "mirrorbook_without_writes_predicted_seconds"
+    told = samples(found)
+    assert (told[created, ""], told[predicted, ""]) == (1.5, 2.5)
+    assert (predicted, "") not in samples(replace(found, predicted_s=None)), "unknown is not 0"
+    held = samples(replace(found, run=Standing("drain", Writes.NOWHERE, 3_000)))
+    assert held[created, ""] == 1.5
+    assert (predicted, "") not in held
 
 
 def test_prometheus_is_told_whether_anybody_watches_the_old_source_also_while_a_run_holds_the_mirror() -> None:

@@ -14,8 +14,11 @@ import pytest
 from mirrorbook_airflow.page import looking
 
 from mirror_core.cli import readiness as cli
+from mirror_core.decide.ages import Known
 from mirror_core.decide.conducting import STEP, place
+from mirror_core.decide.failover import Decision, decide
 from mirror_core.decide.readiness import Readiness
+from mirror_core.decide.view import Forecast
 from mirror_core.decide.watchers import STEP as WATCH
 from mirror_core.decide.watchers import Watching
 from mirror_core.decide.without_source import WithoutSource
@@ -24,13 +27,14 @@ from mirror_core.mirrors.readiness_metrics import Exposition
 from mirror_core.model.checkpoint import Beat, Watcher
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Unreachable
-from mirror_core.model.mirror import Desired
+from mirror_core.model.mirror import Desired, GroupsSeen
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook import readiness
 from mirror_core.state.journal import checkpoint
 from mirror_core.state.records import State
 from tests.unit.test_decide_verbs import RUN
+from tests.unit.test_ready_rows import VIEW
 from tests.unit.test_refusals import LINK
 
 BOTH = Config(Path("mirrorbook.yaml"), {side.name: side for side in (LINK.source, LINK.destination)})
@@ -157,3 +161,21 @@ def test_signs_are_as_old_as_they_were_when_the_state_was_read(monkeypatch: pyte
     found = readiness.look(LINK, known, None, whole=False, read_ms=read_ms)  # type: ignore[arg-type]
     assert found.watched is not None
     assert found.watched.watching is Watching.SOMEBODY
+    assert found.predicted_s is None, "no plan could be made"
+
+
+@pytest.mark.parametrize(("forecast", "seconds"), [(Forecast(2.5, "last drill"), 2.5), (None, None)])
+def test_a_look_knows_what_never_was_and_how_long_a_failover_would_take(
+    monkeypatch: pytest.MonkeyPatch, forecast: Forecast | None, seconds: float | None
+) -> None:
+    class Foreseen:
+        def __init__(self, *given: object, **more: object) -> None: ...
+
+        def foresee(self) -> tuple[Decision, WithoutSource]:
+            return decide(replace(VIEW, forecast=forecast)), WithoutSource(refused=())
+
+    monkeypatch.setattr(readiness, "Failover", Foreseen)
+    synced = GroupsSeen(mirror=LINK.mirror.name, synced_ms=4_000, followed=True)
+    found = readiness.look(LINK, state_of(STARTED, synced), None, whole=False)  # type: ignore[arg-type]
+    assert found.predicted_s == seconds
+    assert found.known_ms == {Known.GROUPS: 4_000, Known.DRILL: None}, "there is no partition to compare"
