@@ -12,7 +12,8 @@ from mirrorbook_airflow.page.plots import POINTS, plot, rate
 from mirrorbook_airflow.page.rendering import render
 from mirrorbook_airflow.page.runs import dag_run_of, runs_of
 from mirrorbook_airflow.page.static import STATIC
-from mirrorbook_airflow.page.views import PER_PAGE, MirrorPage, mirror_page
+from mirrorbook_airflow.page.tables import PER_PAGE
+from mirrorbook_airflow.page.views import MirrorPage, mirror_page
 
 from mirror_core.decide.clocks import words
 from mirror_core.decide.conducting import NOT_KNOWN
@@ -142,7 +143,7 @@ def test_failed_partitions_come_first_then_unknown_lag_then_the_greatest() -> No
 
     found = page(seen(*rows)).partitions.rows
 
-    assert [r.partition for r in found] == ["t-2", "t-1", "t-3", "t-0"]
+    assert [line.row.partition for line in found] == ["t-2", "t-1", "t-3", "t-0"]
 
 
 def test_a_partition_says_what_the_source_deleted_before_it_was_copied_also_when_no_cluster_answers() -> None:
@@ -161,7 +162,7 @@ def test_of_five_thousand_partitions_a_page_shows_a_hundred_and_the_failed_one()
     first, last = page(seen(*rows)), page(seen(*rows), number=10_000)
 
     assert len(first.partitions.rows) == PER_PAGE
-    assert first.partitions.rows[0].partition == "t-4999"
+    assert first.partitions.rows[0].row.partition == "t-4999"
     assert (last.partitions.page, last.partitions.pages) == (50, 50)
     assert len(shown(first)) < 100_000
 
@@ -183,7 +184,7 @@ def test_an_old_look_is_an_alarm_and_its_figures_are_gone() -> None:
     view = page(old, one=told(PartitionRecord(NAME, status(partition))))
 
     assert any("11.0 s ago" in line for line in view.alarms)
-    assert [r.lag for r in view.partitions.rows] == [None]
+    assert [line.row.lag for line in view.partitions.rows] == [None]
     assert "777" not in shown(view)
 
 
@@ -280,9 +281,9 @@ def test_readiness_says_what_an_unplanned_failover_would_be_and_of_each_group_wh
     lines, rows = said(WithoutSource(refused=(), missing=3, groups=groups), "no leader for t-0")
     words = "at most 1,204 offset(s), by 1 group(s); unknown of 1 group(s)"
     assert f"without the source: possible; read again: {words}" in lines
-    assert [cells[2] for cells in rows] == [
-        "at most 1,204 offset(s); by what it has committed on the source: 12",
-        "unknown",
+    assert rows == [
+        ["new", "not synced", "unknown"],
+        ["g", "0 after the final sync", "at most 1,204 offset(s); by what it has committed on the source: 12"],
     ]
     lines, rows = said(WithoutSource(refused=("west is silent", "it is stopped")))
     assert "without the source: refused: west is silent; it is stopped" in lines

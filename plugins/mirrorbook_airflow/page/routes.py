@@ -68,18 +68,18 @@ def mirrors_now(request: Request, user: GetUserDep) -> JSONResponse:
 
 
 @pages.get("/mirrors/{name}")
-def mirror(request: Request, user: GetUserDep, name: str, page: _Page = 1) -> HTMLResponse:
-    """One mirror."""
+def mirror(request: Request, user: GetUserDep, name: str, page: _Page = 1, topics: _Page = 1) -> HTMLResponse:
+    """One mirror. `page`: of its partitions; `topics`: of its topics."""
     _refuse_unknown(name)
-    body = _mirror(name, page, user, _base(request))
-    data = f"api/mirrors/{quote(name, safe='')}?page={page}"
+    body = _mirror(name, page, topics, user, _base(request))
+    data = f"api/mirrors/{quote(name, safe='')}?page={page}&topics={topics}"
     return _html("page", request, user=user.get_name(), title=f"Mirror {name}", body=body, data=data)
 
 
 @pages.get("/api/mirrors/{name}")
-def mirror_now(request: Request, user: GetUserDep, name: str, page: _Page = 1) -> JSONResponse:
+def mirror_now(request: Request, user: GetUserDep, name: str, page: _Page = 1, topics: _Page = 1) -> JSONResponse:
     """The same, for the page that is open."""
-    return JSONResponse({"html": _mirror(name, page, user, _base(request))}, headers=HEADERS)
+    return JSONResponse({"html": _mirror(name, page, topics, user, _base(request))}, headers=HEADERS)
 
 
 @pages.get("/mirrors/{name}/runbook")
@@ -143,7 +143,7 @@ def _mirrors(user: Any, base: str) -> str:
     return render("mirrors", rows=rows, sets=sets, clusters=found, base=base, root=f"{base}{PREFIX}")
 
 
-def _mirror(name: str, page: int, user: Any, base: str) -> str:
+def _mirror(name: str, page: int, topics: int, user: Any, base: str) -> str:
     found = _looking.clusters()
     told = found.find(name) if found else None
     if found is None or told is None:
@@ -151,7 +151,7 @@ def _mirror(name: str, page: int, user: Any, base: str) -> str:
     mirror_name = MirrorName(name)
     seen, judged, past = _looking.seen(mirror_name), _looking.judged(mirror_name), _looking.past(mirror_name)
     seen = past.before(seen) if seen and past else seen
-    view = mirror_page(told.state.mirrors[mirror_name], told, seen, judged, now_ms(), page)
+    view = mirror_page(told.state.mirrors[mirror_name], told, seen, judged, now_ms(), page, topics)
     run = told.state.active_run(mirror_name)
     conducted = told.conducted(run, now_ms()) if run else NOT_KNOWN
     buttons = list(actions(permitted(user, ACTIONS), judged, run, conducted))

@@ -5,16 +5,15 @@ Unknown is a value. Strings are as others chose them: the templates escape them,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.abandoned import abandoned
 from mirror_core.decide.run_standing import standing_of
-from mirror_core.decide.without_source import group_in_words
 from mirror_core.mirrors.describe import NOT_BEHIND, PartitionRow
-from mirror_core.model.drift import Action, DriftRow
-from mirror_core.model.mirror import Mirror, PartitionState, is_fresh
+from mirror_core.model.drift import DriftRow
+from mirror_core.model.mirror import Desired, Mirror, is_fresh
 from mirror_core.state.watchers import watched
 from mirrorbook_airflow.page.cards import (
     Card,
@@ -32,40 +31,17 @@ from mirrorbook_airflow.page.forecast import ForecastView, forecasts_of
 from mirrorbook_airflow.page.known import Judged, Seen, Told
 from mirrorbook_airflow.page.plots import Plot, plot, rate
 from mirrorbook_airflow.page.runs import RunView, runs_of
-
-PER_PAGE: Final = 100
-"""Rows of a table."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRow:
-    """One topic, summed up."""
-
-    topic: str
-    partitions: int
-    states: str
-    lag: str
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    """One consumer group."""
-
-    name: str
-    words: str
-    """As the plan of a planned failover has them."""
-    again: str
-    """What it would read again if the source died now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of one page of many."""
-
-    rows: Sequence[PartitionRow]
-    total: int
-    page: int
-    pages: int
+from mirrorbook_airflow.page.tables import (
+    GroupRow,
+    PartitionLine,
+    Table,
+    TopicRow,
+    drift_table,
+    group_table,
+    lateness,
+    partition_table,
+    topic_table,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +57,10 @@ class MirrorPage:
     alarms: tuple[str, ...]
     cards: tuple[Card, ...]
     facts: Mapping[str, str]
-    topics: tuple[TopicRow, ...]
-    topics_in_all: int
-    partitions: Table
-    groups: tuple[GroupRow, ...]
-    drift: tuple[DriftRow, ...]
+    topics: Table[TopicRow]
+    partitions: Table[PartitionLine]
+    groups: Table[GroupRow]
+    drift: Table[DriftRow]
     drift_words: str
     plots: tuple[Plot, ...]
     runs: tuple[RunView, ...]
@@ -93,14 +68,24 @@ class MirrorPage:
 
 
 def mirror_page(
-    mirror: Mirror, told: Told, seen: Seen | None, judged: Judged | None, now_ms: int, page: int = 1
+    mirror: Mirror,
+    told: Told,
+    seen: Seen | None,
+    judged: Judged | None,
+    now_ms: int,
+    page: int = 1,
+    topics_page: int = 1,
 ) -> MirrorPage:
-    """What was known is not shown as what is: a figure that is too old is unknown, and the alarm says so."""
+    """What was known is not shown as what is: a figure that is too old is unknown, and the alarm says so.
+
+    `page`: of the partitions; `topics_page`: of the topics.
+    """
     age = age_of(seen.at_ms if seen else None, now_ms)
     fresh = seen if seen and not age.stale else None
     known = current(judged, now_ms)
-    rows = fresh.description.rows if fresh and fresh.description else _recorded(mirror, told)
-    topics = _topics(rows)
+    asked = fresh.description if fresh else None
+    rows = asked.rows if asked else _recorded(mirror, told)
+    late = lateness(fresh, stopped=mirror.desired is Desired.STOPPED)
     runs = tuple(runs_of(told, mirror.name, now_ms))
     link = told.links.get(mirror.name)
     return MirrorPage(
@@ -117,29 +102,15 @@ def mirror_page(
             proof_card(fresh, told, mirror, now_ms),
         ),
         facts=_facts(fresh, told, mirror, now_ms),
-        topics=tuple(topics[:PER_PAGE]),
-        topics_in_all=len(topics),
-        partitions=partition_table(rows, page),
+        topics=topic_table(rows, late, topics_page),
+        partitions=partition_table(rows, late, page, asked=asked is not None),
         groups=_groups(known),
-        drift=_drift(known),
+        drift=drift_table(known.drift or () if known else ()),
         drift_words=_drift_words(known),
         plots=_plots(seen),
         runs=runs,
         forecasts=tuple(forecasts_of(told.state, mirror.name)),
     )
-
-
-def partition_table(rows: Sequence[PartitionRow], page: int) -> Table:
-    """FAILED first, then those whose lag is unknown, then the greatest lag; one page of them."""
-    ranked = sorted(rows, key=_worst_first)
-    pages = max(1, -(-len(ranked) // PER_PAGE))
-    page = min(max(1, page), pages)
-    return Table(ranked[(page - 1) * PER_PAGE : page * PER_PAGE], len(ranked), page, pages)
-
-
-def _worst_first(row: PartitionRow) -> tuple[bool, bool, int, str]:
-    copied = row.state is PartitionState.MIRRORING
-    return row.state is not PartitionState.FAILED, row.lag is not None or not copied, -(row.lag or 0), row.partition
 
 
 _NOT_ASKED: Final = dict.fromkeys(("position", "source_start", "source_end", "lag", "proved"))
@@ -186,13 +157,9 @@ def _nobody(told: Told, mirror: Mirror, now_ms: int) -> Iterator[str]:
         yield from watched(told.state, mirror.name, now_ms).alarms()
 
 
-def _groups(known: Judged | None) -> tuple[GroupRow, ...]:
-    if known is None or known.decision is None:
-        return ()
-    found = (known.unplanned.groups if known.unplanned else None) or {}
-    return tuple(
-        GroupRow(name, words, group_in_words(found.get(name))) for name, words in known.decision.plan.groups.items()
-    )
+def _groups(known: Judged | None) -> Table[GroupRow]:
+    words = known.decision.plan.groups if known and known.decision else {}
+    return group_table(words, (known.unplanned.groups if known and known.unplanned else None) or {})
 
 
 def _facts(seen: Seen | None, told: Told, mirror: Mirror, now_ms: int) -> dict[str, str]:
@@ -205,31 +172,6 @@ def _facts(seen: Seen | None, told: Told, mirror: Mirror, now_ms: int) -> dict[s
         "data plane": f"{lease.owner}, generation {lease.generation}" if lease and is_fresh(lease, now_ms) else UNKNOWN,
         "lag": UNKNOWN,
     }
-
-
-def _topics(rows: Sequence[PartitionRow]) -> list[TopicRow]:
-    """Those with FAILED partitions first, then by name."""
-    by_topic: dict[str, list[PartitionRow]] = {}
-    for row in rows:
-        by_topic.setdefault(row.partition.rpartition("-")[0], []).append(row)
-
-    def failed(topic: str) -> int:
-        return sum(row.state is PartitionState.FAILED for row in by_topic[topic])
-
-    return [
-        TopicRow(topic, len(by_topic[topic]), counted(r.state for r in by_topic[topic]), _sum_of_lags(by_topic[topic]))
-        for topic in sorted(by_topic, key=lambda t: (-failed(t), t))
-    ]
-
-
-def _sum_of_lags(rows: Sequence[PartitionRow]) -> str:
-    lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
-    return UNKNOWN if None in lags else f"{sum(lag or 0 for lag in lags):,}"
-
-
-def _drift(known: Judged | None) -> tuple[DriftRow, ...]:
-    rows = known.drift or () if known else ()
-    return tuple(row for row in rows if row.action is not Action.EQUAL)[:PER_PAGE]
 
 
 def _drift_words(known: Judged | None) -> str:
