@@ -13,7 +13,7 @@ from mirrorbook_airflow.page.rendering import render
 from mirrorbook_airflow.page.runs import dag_run_of, runs_of
 from mirrorbook_airflow.page.static import STATIC
 from mirrorbook_airflow.page.tables import PER_PAGE
-from mirrorbook_airflow.page.views import MirrorPage, mirror_page
+from mirrorbook_airflow.page.views import MirrorPage, mirror_page, still_holds
 
 from mirror_core.decide.clocks import words
 from mirror_core.decide.conducting import NOT_KNOWN
@@ -457,6 +457,26 @@ def grey(**known: object) -> dict[str, str]:
 def test_a_button_is_grey_by_the_users_rights_or_by_the_cores_reasons() -> None:
     assert grey(judged=None, run=None) == {FAILBACK: "viewer may not"}
     assert grey(judged=judged("not caught up"), run=None)[FAILOVER] == "not caught up"
+
+
+def test_a_failover_without_the_source_is_grey_with_the_reason_why_it_would_be_refused() -> None:
+    refused = replace(judged(), unplanned=WithoutSource(refused=("west is silent", "it is stopped")))
+    assert grey(judged=refused, run=None)[UNPLANNED] == "west is silent; it is stopped"
+    assert grey(judged=refused, run=run())[UNPLANNED] == "west is silent; it is stopped", (
+        "nor would it go on from there"
+    )
+    for other in (judged("not caught up"), replace(judged("the source is dead"), unplanned=WithoutSource(refused=()))):
+        assert UNPLANNED not in grey(judged=other, run=None)
+
+
+def test_no_button_is_grey_by_a_judgement_that_holds_no_longer() -> None:
+    one, ended = told(), told(run(ended_ms=NOW - 4_000))
+    refused = replace(judged(), unplanned=WithoutSource(refused=("it is stopped",)), desired=MIRROR.desired)
+    assert still_holds(refused, one, MIRROR, NOW) == refused
+    assert still_holds(refused, one, MIRROR, NOW + 120_000) is None, "too old"
+    assert still_holds(refused, ended, MIRROR, NOW) is None, "a run has ended since"
+    assert still_holds(refused, one, replace(MIRROR, desired=Desired.PAUSED), NOW) is None
+    assert still_holds(None, one, MIRROR, NOW) is None
 
 
 def test_a_planned_run_leaves_the_source_to_be_given_up_and_a_failback_does_not() -> None:

@@ -47,7 +47,10 @@ class Action:
 def actions(
     why_not: Mapping[str, str], judged: Judged | None, run: Run | None, conducted: Conducted
 ) -> Iterator[Action]:
-    """The buttons of a mirror: the user's rights first, then what the core says of the mirror, and of its run."""
+    """The buttons of a mirror: the user's rights first, then what the core says of the mirror, and of its run.
+
+    `judged`: None where that holds no longer.
+    """
     for dag, label in ACTIONS.items():
         yield Action(dag, label, why_not.get(dag, "") or "; ".join(_refused(dag, judged, run, conducted)))
 
@@ -69,6 +72,8 @@ def _refused(dag: str, judged: Judged | None, run: Run | None, conducted: Conduc
         return ()
     if dag == FAILOVER and judged.decision is not None:
         return judged.decision.reasons
+    if dag == UNPLANNED and judged.unplanned is not None:
+        return judged.unplanned.refused
     return judged.failback if dag == FAILBACK else ()
 
 

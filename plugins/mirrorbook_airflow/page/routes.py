@@ -31,7 +31,7 @@ from mirrorbook_airflow.page.rights import may_see, permitted
 from mirrorbook_airflow.page.runbook import runbook_body
 from mirrorbook_airflow.page.sets import sets_of
 from mirrorbook_airflow.page.static import STATIC
-from mirrorbook_airflow.page.views import mirror_page
+from mirrorbook_airflow.page.views import mirror_page, still_holds
 
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -151,10 +151,11 @@ def _mirror(name: str, page: int, topics: int, user: Any, base: str) -> str:
     mirror_name = MirrorName(name)
     seen, judged, past = _looking.seen(mirror_name), _looking.judged(mirror_name), _looking.past(mirror_name)
     seen = past.before(seen) if seen and past else seen
-    view = mirror_page(told.state.mirrors[mirror_name], told, seen, judged, now_ms(), page, topics)
+    one, at_ms = told.state.mirrors[mirror_name], now_ms()
+    view = mirror_page(one, told, seen, judged, at_ms, page, topics)
     run = told.state.active_run(mirror_name)
-    conducted = told.conducted(run, now_ms()) if run else NOT_KNOWN
-    buttons = list(actions(permitted(user, ACTIONS), judged, run, conducted))
+    conducted = told.conducted(run, at_ms) if run else NOT_KNOWN
+    buttons = list(actions(permitted(user, ACTIONS), still_holds(judged, told, one, at_ms), run, conducted))
     sets = [one.name for one in found.sets or () if name in one.mirrors]
     root = f"{base}{PREFIX}"
     trouble = {"trouble": found.trouble, "past": past.trouble if past else ""}
