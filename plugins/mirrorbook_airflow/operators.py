@@ -16,6 +16,7 @@ from mirror_core.model.text import visible
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
 from mirrorbook_airflow.mirrors import config_path, find_mirror, silent_clusters, started_mirrors
+from mirrorbook_airflow.page.mirror_reports import Kind, folder_name, page_path
 from mirrorbook_airflow.params import receipts
 from mirrorbook_airflow.services import parity_check, receipts_folder
 from mirrorbook_airflow.variables import remember_clusters, remember_mirror
@@ -147,7 +148,7 @@ class CheckClusters(BaseOperator):
 class CheckParity(MirrorOperator):
     """Compare both sides, by Spark or without; red unless all in scope was equal, and what else is expected is so.
 
-    The report's path is its result.
+    The report's path is its result; where Airflow shows it, is in the log and in the error.
     """
 
     def execute(self, context: Context) -> str:
@@ -162,7 +163,8 @@ class CheckParity(MirrorOperator):
             demands = Demands(suite=PARITY, more=expected(config, PARITY).of(MirrorName(self.mirror)))
             link, state = find(config, self.mirror)
             compared = scope(link, state)
-            output = home("evidence") / self.mirror / f"parity-{context['dag_run'].start_date:%Y%m%dT%H%M%SZ}"
+            folder = _report_folder(Kind.PARITY, context)
+            output = home("evidence") / self.mirror / folder
             check = parity_check(link.config.path, context["params"]["master"], demands)
             found = compare_and_remember(
                 link,
@@ -173,6 +175,7 @@ class CheckParity(MirrorOperator):
                 say=self.log.info,
             )
         self.log.info("%s: %s records in %s chunks, %.1f s", found.verdict, found.records, found.chunks, found.seconds)
+        where = _told_where(self, Kind.PARITY, folder, found.report)
         for left_out, why in compared.left_out.items():
             self.log.warning("%s is not in scope: it is %s", left_out, why)
         if found.verdict is not Verdict.PASSED:
@@ -182,7 +185,7 @@ class CheckParity(MirrorOperator):
                 *(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in found.findings),
             ]
             listed = "".join(f"\n  - {line}" for line in details[:SHOWN])
-            raise AirflowFailException(f"parity of mirror {self.mirror}: {found.verdict}; {found.report}{listed}")
+            raise AirflowFailException(f"parity of mirror {self.mirror}: {found.verdict}; {where}{listed}")
         return found.report
 
 
@@ -190,7 +193,7 @@ class CheckMirror(MirrorOperator):
     """Judge readiness and what a sync would find, by our rules and by what else is expected; red unless all is so, also
     where something is not known. Skipped while a run holds the mirror.
 
-    The path of the Data Docs is its result.
+    The path of the Data Docs is its result; where Airflow shows them, is in the log and in the error.
     """
 
     def execute(self, context: Context) -> str:
@@ -206,14 +209,30 @@ class CheckMirror(MirrorOperator):
             link, state = find(config, self.mirror)
             if (run := state.active_run(link.mirror.name)) is not None:
                 raise AirflowSkipException(f"run {run.id} holds mirror {self.mirror}: the next check is after it")
-            output = home("evidence") / self.mirror / f"check-{context['dag_run'].start_date:%Y%m%dT%H%M%SZ}"
+            folder = _report_folder(Kind.CHECK, context)
+            output = home("evidence") / self.mirror / folder
             check_writable(WHAT, output, ADVICE)
             found = check(link, state, more, output)
         self.log.info("%s; tiers: %s", found.verdict, ", ".join(found.tiers) or "none")
+        where = _told_where(self, Kind.CHECK, folder, found.report)
         if found.verdict is not Verdict.PASSED:
             listed = "".join(f"\n  - {visible(line)}" for line in found.unmet[:SHOWN])
-            raise AirflowFailException(f"check of mirror {self.mirror}: {found.verdict}; {found.report}{listed}")
+            raise AirflowFailException(f"check of mirror {self.mirror}: {found.verdict}; {where}{listed}")
         return found.report
+
+
+def _report_folder(kind: Kind, context: Context) -> str:
+    """By the start of the DAG run: a task that is tried again writes the same report."""
+    begun = context["dag_run"].start_date
+    assert begun is not None  # a task of it runs
+    return folder_name(kind, begun)
+
+
+def _told_where(task: MirrorOperator, kind: Kind, folder: str, path: str) -> str:
+    """Where Airflow shows a report, and where this worker has it. Also into the task's log."""
+    where = f"report: {page_path(task.mirror, kind, folder)}, on this worker {path}"
+    task.log.info("%s", where)
+    return where
 
 
 class CompactReceipts(MirrorOperator):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
@@ -15,12 +17,13 @@ from mirrorbook_airflow.page.known import Clusters, Told
 from mirror_core.evidence.set_page import Moved, write_set_page
 from mirror_core.model.clock import now_ms
 from mirror_core.model.mirror_set import MirrorSet
-from mirror_core.model.names import ClusterName
+from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.state.records import State
 from tests.dag.test_page_routes import signed_in
 from tests.unit.test_page_sets import ATTEMPT, run_of
-from tests.unit.test_page_views import NAME
+from tests.unit.test_page_views import HOSTILE, MIRROR, NAME
 from tests.unit.test_sets import P
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
@@ -31,7 +34,12 @@ pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]
 URL = "memory://reports@bucket/evidence"
 RUN = replace(run_of(NAME), ended_ms=9)
 FILES = f"/runs/{RUN.id}/files"
-ROUTES = (FILES, f"{FILES}/index.html", f"/sets/{ATTEMPT}/report", f"/sets/run-{RUN.id}/report.html")
+PARITY = "parity-20260102T030405Z"
+OF_MIRROR = f"/mirrors/{NAME}/reports/{PARITY}"
+REPORTS = (f"{FILES}/index.html", f"{OF_MIRROR}/index.html", f"/sets/{ATTEMPT}/report")
+ROUTES = (FILES, *REPORTS, f"/sets/run-{RUN.id}/report.html")
+HOSTILES = tuple(map(MirrorName, ("..", ".", "orders\n", "s3:@y", HOSTILE)))
+"""Names of mirrors that no command of ours would write, and somebody else could."""
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +65,14 @@ def get(client: TestClient) -> Callable[..., Response]:
 
 @pytest.fixture(autouse=True)
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MemoryFileSystem:
-    """Where copies are. This machine has none, and knows one run, which is a part of a set's failover."""
+    """Where copies are. This machine has none, and knows mirrors, and one run, which is a part of a set's failover."""
     from airflow.sdk.io import attach
     from mirrorbook_airflow.page import routes
 
     monkeypatch.setattr(MemoryFileSystem, "store", {})
     made = attach("memory", conn_id="reports", fs=MemoryFileSystem(skip_instance_cache=True)).fs
-    told = {ClusterName("west"): Told(State(runs={RUN.id: RUN}), {}, now_ms())}
+    state = State(runs={RUN.id: RUN}, mirrors={name: replace(MIRROR, name=name) for name in (NAME, *HOSTILES)})
+    told = {ClusterName("west"): Told(state, {}, now_ms())}
     monkeypatch.setattr(routes._looking, "clusters", lambda: Clusters(now_ms(), told, {}, copy_to=URL))
     monkeypatch.setattr(routes, "home", lambda part: tmp_path / part)
     return made
@@ -112,6 +121,66 @@ def test_the_report_of_a_set_opens_and_leads_to_those_of_its_runs(
     assert get("/sets/other-20260101T000000-abcd/report").status_code == 404, "no cluster knows of it"
 
 
+def test_a_comparison_opens_from_this_machine_and_from_the_copy_and_runs_nothing(
+    get: Callable[..., Response], store: MemoryFileSystem, tmp_path: Path
+) -> None:
+    from mirrorbook_airflow.page.routes import REPORT_HEADERS
+
+    here = tmp_path / "evidence" / NAME / PARITY
+    (here / "data-docs").mkdir(parents=True)
+    (here / "index.html").write_text("<p>equal")
+    (here / "table.parquet").write_text("no page")
+    (here / "secret.html").symlink_to(tmp_path / "secret.html")
+    (tmp_path / "secret.html").write_text("secret")
+    for name in ("index.html", "data-docs/index.html", "result.json", "table.parquet"):
+        store.pipe_file(f"/bucket/evidence/{NAME}/{PARITY}/{name}", b"the copy")
+    for name, content in (
+        ("index.html", "<p>equal"),
+        ("data-docs/index.html", "the copy"),
+        ("result.json", "the copy"),
+    ):
+        report = get(f"{OF_MIRROR}/{name}")
+        assert (report.status_code, report.text) == (200, content)
+        assert {key: report.headers[key] for key in REPORT_HEADERS} == REPORT_HEADERS
+    for other in ("table.parquet", "secret.html", "..%2F..%2F..%2Fsecret.html", "%2Fetc%2Fpasswd", "missing.html", ""):
+        answer = get(f"{OF_MIRROR}/{other}")
+        assert (answer.status_code, "secret" in answer.text) == (404, False), other
+    assert f"no copy in memory://bucket/evidence/{NAME}" in get(f"{OF_MIRROR}/missing.html").text
+
+
+@pytest.mark.parametrize(
+    ("mirror", "folder"),
+    [
+        *((mirror, PARITY) for mirror in ("other", *HOSTILES)),
+        *((NAME, folder) for folder in ("salvage", "recover-20260102T030405Z", f"run-{RUN.id}", f"{PARITY}\n", "..")),
+    ],
+)
+def test_nothing_but_reports_of_a_mirror_that_a_cluster_knows_is_given(
+    get: Callable[..., Response], store: MemoryFileSystem, tmp_path: Path, mirror: str, folder: str
+) -> None:
+    store.pipe_file(f"/bucket/evidence/{mirror}/{folder}/index.html", b"a report")
+    with suppress(OSError):  # a name that is too long for a file is a key of a store all the same
+        there = tmp_path / "evidence" / mirror / folder
+        there.mkdir(parents=True, exist_ok=True)
+        (there / "index.html").write_text("a report")
+    answer = get("/mirrors/{}/reports/{}/index.html".format(*map(escaped, (mirror, folder))))
+    assert (answer.status_code, "a report" in answer.text) == (404, False)
+    assert "<script" not in answer.text
+
+
+def escaped(name: str) -> str:
+    """Also dots, which a client would take for a step up."""
+    return quote(name, safe="").replace(".", "%2E")
+
+
+def test_a_mirrors_page_lists_its_newest_reports(get: Callable[..., Response], tmp_path: Path) -> None:
+    here = tmp_path / "evidence" / NAME / PARITY
+    here.mkdir(parents=True)
+    (here / "index.html").write_text("<p>equal")
+    link = f'href="/mirrorbook{OF_MIRROR}/index.html"'
+    wait_until(lambda: link in get(f"/mirrors/{NAME}").text, timeout_s=30, why="it is listed")
+
+
 def test_a_silent_or_large_copy_is_said(get: Callable[..., Response], monkeypatch: pytest.MonkeyPatch) -> None:
     from mirrorbook_airflow.page import copies
 
@@ -131,7 +200,7 @@ def test_a_silent_or_large_copy_is_said(get: Callable[..., Response], monkeypatc
 def test_whoever_may_not_see_runs_opens_no_report(
     get: Callable[..., Response], client: TestClient, store: MemoryFileSystem, path: str
 ) -> None:
-    for folder in (f"run-{RUN.id}", f"set-{ATTEMPT}"):
+    for folder in (f"run-{RUN.id}", f"set-{ATTEMPT}", f"{NAME}/{PARITY}"):
         store.pipe_file(f"/bucket/evidence/{folder}/index.html", b"a report")
     assert get(path).status_code in (200, 303)
     answer = get(path, role=None)

@@ -72,6 +72,16 @@ def test_what_passed_is_green_and_its_data_docs_lie_beside_the_comparisons(
     assert report == str(tmp_path / "evidence" / NAME / "check-20260102T030405Z" / "data-docs" / "index.html")
 
 
+def test_its_log_and_its_error_say_where_airflow_shows_the_report(
+    execute: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = f"report: /mirrorbook/mirrors/{NAME}/reports/check-20260102T030405Z/data-docs/index.html, on this worker /"
+    execute(WELL)
+    assert shown in capsys.readouterr().out
+    with pytest.raises(AirflowFailException, match=shown):
+        execute(FAILED)
+
+
 @pytest.mark.parametrize(
     ("held", "trouble", "said"),
     [

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from mirrorbook_airflow.page.buttons import ACTIONS, FAILBACK, FAILOVER, UNPLANNED, actions
 from mirrorbook_airflow.page.known import Judged, Sample, Seen, Told
+from mirrorbook_airflow.page.mirror_reports import Newest
 from mirrorbook_airflow.page.plots import POINTS, plot, rate
 from mirrorbook_airflow.page.rendering import render
 from mirrorbook_airflow.page.runs import dag_run_of, runs_of
@@ -133,9 +134,10 @@ def page(known: Seen | None, judgement: Judged | None = None, one: Told | None =
     return mirror_page(MIRROR, one or told(), known, judgement, NOW, number)
 
 
-def shown(view: MirrorPage) -> str:
+def shown(view: MirrorPage, reports: Newest | None = None) -> str:
     buttons = list(actions({}, None, None, NOT_KNOWN))
-    return render("mirror", view=view, actions=buttons, sets=[], trouble="", past="", base="", root="/mirrorbook")
+    beside = {"actions": buttons, "reports": reports, "sets": [], "trouble": "", "past": ""}
+    return render("mirror", view=view, **beside, base="", root="/mirrorbook")
 
 
 def test_failed_partitions_come_first_then_unknown_lag_then_the_greatest() -> None:

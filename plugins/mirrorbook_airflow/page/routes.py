@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -25,6 +25,7 @@ from mirrorbook_airflow.page.figures import age_of
 from mirrorbook_airflow.page.files import TYPES
 from mirrorbook_airflow.page.known import Clusters
 from mirrorbook_airflow.page.looking import Looking
+from mirrorbook_airflow.page.mirror_reports import Reports, is_report
 from mirrorbook_airflow.page.overview import overview
 from mirrorbook_airflow.page.rendering import render
 from mirrorbook_airflow.page.rights import may_see, permitted
@@ -48,6 +49,7 @@ REPORT_HEADERS: Final = {
 
 _looking: Final = Looking()
 _copies: Final = Copies()
+_reports: Final = Reports(lambda: home("evidence"))
 _FIRST: Final = "The clusters are being looked at for the first time."
 _Page = Annotated[int, Query(ge=1, le=1_000_000)]
 
@@ -108,13 +110,25 @@ def files(request: Request, user: GetUserDep, run: str) -> HTMLResponse:
 @pages.get("/runs/{run}/files/{name:path}")
 def file(run: str, name: str) -> Response:
     """One report."""
-    return _report(_knowing("run", lambda clusters: clusters.knows_run(run)), f"run-{run}", name)
+    found = _knowing("run", lambda clusters: clusters.knows_run(run))
+    return _report(home("evidence"), found.copy_to, f"run-{run}", name)
+
+
+@pages.get("/mirrors/{name}/reports/{folder}/{file:path}")
+def mirror_report(name: str, folder: str, file: str) -> Response:
+    """A page of a comparison, or of a check."""
+    found = _knowing("mirror", lambda clusters: clusters.find(name) is not None)
+    if not is_report(name, folder):
+        raise HTTPException(404, "there is no such report")
+    copies = f"{found.copy_to.rstrip('/')}/{name}" if found.copy_to else None
+    return _report(home("evidence") / name, copies, folder, file)
 
 
 @pages.get("/sets/{attempt}/report")
 def set_report(attempt: str) -> Response:
     """On the failover of a set."""
-    return _report(_knowing("failover", lambda clusters: clusters.knows_attempt(attempt)), f"set-{attempt}", SET_PAGE)
+    found = _knowing("failover", lambda clusters: clusters.knows_attempt(attempt))
+    return _report(home("evidence"), found.copy_to, f"set-{attempt}", SET_PAGE)
 
 
 @pages.get("/sets/run-{run}/{name:path}")
@@ -151,15 +165,15 @@ def _mirror(name: str, page: int, topics: int, user: Any, base: str) -> str:
     mirror_name = MirrorName(name)
     seen, judged, past = _looking.seen(mirror_name), _looking.judged(mirror_name), _looking.past(mirror_name)
     seen = past.before(seen) if seen and past else seen
-    one, at_ms = told.state.mirrors[mirror_name], now_ms()
-    view = mirror_page(one, told, seen, judged, at_ms, page, topics)
+    known, at_ms = told.state.mirrors[mirror_name], now_ms()
+    view = mirror_page(known, told, seen, judged, at_ms, page, topics)
     run = told.state.active_run(mirror_name)
     conducted = told.conducted(run, at_ms) if run else NOT_KNOWN
-    buttons = list(actions(permitted(user, ACTIONS), still_holds(judged, told, one, at_ms), run, conducted))
+    buttons = list(actions(permitted(user, ACTIONS), still_holds(judged, told, known, at_ms), run, conducted))
     sets = [one.name for one in found.sets or () if name in one.mirrors]
-    root = f"{base}{PREFIX}"
     trouble = {"trouble": found.trouble, "past": past.trouble if past else ""}
-    return render("mirror", view=view, actions=buttons, sets=sets, base=base, root=root, **trouble)
+    beside = {"reports": _reports.newest(name), "sets": sets, **trouble}
+    return render("mirror", view=view, actions=buttons, **beside, base=base, root=f"{base}{PREFIX}")
 
 
 def _runbook(name: str, base: str) -> str:
@@ -205,9 +219,9 @@ def _knowing(what: str, knows: Callable[[Clusters], bool]) -> Clusters:
     raise HTTPException(404, f"no cluster that answers knows such a {what}")
 
 
-def _report(found: Clusters, folder: str, name: str) -> Response:
+def _report(evidence: Path, copy_to: str | None, folder: str, name: str) -> Response:
     try:
-        report = _copies.report(home("evidence"), found.copy_to, folder, name)
+        report = _copies.report(evidence, copy_to, folder, name)
     except NoAnswer as error:
         raise HTTPException(503, f"this machine has no such report, and the copy cannot be read: {error}") from None
     except TooLarge as error:
@@ -216,7 +230,7 @@ def _report(found: Clusters, folder: str, name: str) -> Response:
     if isinstance(report, bytes):
         return Response(report, media_type=media_type, headers=REPORT_HEADERS)
     if report is None:
-        copied = f" and no copy in {where(found.copy_to)}" if found.copy_to else ""
+        copied = f" and no copy in {where(copy_to)}" if copy_to else ""
         raise HTTPException(404, f"{folder}: there is no such report on this machine{copied}")
     return FileResponse(report, media_type=media_type, headers=REPORT_HEADERS)
 

@@ -1,0 +1,61 @@
+"""The task that compares on a schedule: its log and its error say where Airflow shows the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+from mirrorbook_airflow import operators
+
+from mirror_core.decide.expected import Expected
+from mirror_core.evidence import asked
+from mirror_core.mirrors import proving
+from mirror_core.model.parity import Verdict
+from mirror_core.parity import scope
+from mirror_core.state import link
+from mirror_core.state.records import State
+from tests.unit.test_check_task import BEGUN, NAME
+from tests.unit.test_refusals import LINK
+
+FOLDER = "parity-20260102T030405Z"
+CONTEXT: Any = {"dag_run": SimpleNamespace(start_date=BEGUN), "params": {"master": "none", "whole": False}}
+SHOWN = f"report: /mirrorbook/mirrors/{NAME}/reports/{FOLDER}/index.html, on this worker /"
+
+
+@pytest.fixture
+def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Verdict], str]:
+    """The task, when a comparison ends like this."""
+
+    def executed(verdict: Verdict) -> str:
+        def check(source: str, destination: str, ranges: object, output: Path, so_far: object) -> SimpleNamespace:
+            found = {"verdict": verdict, "records": 1, "chunks": 1, "seconds": 1.0, "unmet": (), "findings": ()}
+            return SimpleNamespace(**found, reasons=("a record is missing",), report=str(output / "index.html"))
+
+        def compare(one: object, state: object, ranges: object, compared: Any, **options: object) -> object:
+            return compared(ranges, None)
+
+        monkeypatch.setattr(operators, "config_path", lambda name: tmp_path / f"{name}.yaml")
+        monkeypatch.setattr(operators, "home", lambda name: tmp_path / name)
+        monkeypatch.setattr(operators, "parity_check", lambda *_: check)
+        monkeypatch.setattr(link, "configured", lambda path: None)
+        monkeypatch.setattr(link, "find", lambda config, name: (LINK, State()))
+        monkeypatch.setattr(asked, "expected", lambda *_: Expected())
+        monkeypatch.setattr(scope, "scope", lambda *_: SimpleNamespace(ranges=(), left_out={}))
+        monkeypatch.setattr(proving, "compare_and_remember", compare)
+        return operators.CheckParity(task_id="parity", mirror=NAME).execute(CONTEXT)
+
+    return executed
+
+
+def test_the_report_of_a_comparison_is_named_as_airflow_shows_it(
+    execute: Callable[[Verdict], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(Verdict.PASSED) == str(tmp_path / "evidence" / NAME / FOLDER / "index.html")
+    assert SHOWN in capsys.readouterr().out
+    with pytest.raises(AirflowFailException, match=SHOWN) as red:
+        execute(Verdict.FAILED)
+    assert "a record is missing" in str(red.value)
