@@ -12,16 +12,17 @@ from urllib.parse import quote
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
-from mirrorbook_airflow.page.known import Clusters, Told
+from mirrorbook_airflow.page.known import Clusters, Judged, Told
 
+from mirror_core.decide.without_source import WithoutSource
 from mirror_core.evidence.set_page import Moved, write_set_page
 from mirror_core.model.clock import now_ms
 from mirror_core.model.mirror_set import MirrorSet
-from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.state.records import State
+from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.state.records import PartitionRecord, State
 from tests.dag.test_page_routes import signed_in
 from tests.unit.test_page_sets import ATTEMPT, run_of
-from tests.unit.test_page_views import HOSTILE, MIRROR, NAME
+from tests.unit.test_page_views import HOSTILE, MIRROR, NAME, status
 from tests.unit.test_sets import P
 from tests.waiting import wait_until
 
@@ -72,6 +73,8 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MemoryFileSystem:
     monkeypatch.setattr(MemoryFileSystem, "store", {})
     made = attach("memory", conn_id="reports", fs=MemoryFileSystem(skip_instance_cache=True)).fs
     state = State(runs={RUN.id: RUN}, mirrors={name: replace(MIRROR, name=name) for name in (NAME, *HOSTILES)})
+    for n in range(101):
+        state.put(PartitionRecord(NAME, status(Partition(f"t{n}", 0))))
     told = {ClusterName("west"): Told(state, {}, now_ms())}
     monkeypatch.setattr(routes._looking, "clusters", lambda: Clusters(now_ms(), told, {}, copy_to=URL))
     monkeypatch.setattr(routes, "home", lambda part: tmp_path / part)
@@ -173,6 +176,27 @@ def escaped(name: str) -> str:
     return quote(name, safe="").replace(".", "%2E")
 
 
+def test_a_page_of_the_topics_is_asked_for_and_stays_in_the_open_page(get: Callable[..., Response]) -> None:
+    text = get(f"/mirrors/{NAME}?page=1&topics=2").text
+    assert f"api/mirrors/{NAME}?page=1&amp;topics=2" in text
+    for shown in (text, get(f"/api/mirrors/{NAME}?page=1&topics=2").json()["html"]):
+        assert 'id="topics-before"' in shown
+        assert 'id="page-next"' in shown
+
+
+def test_a_failover_without_the_source_is_grey_while_its_refusal_is_known_to_hold(
+    get: Callable[..., Response], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mirrorbook_airflow.page import routes
+
+    monkeypatch.setattr(routes, "permitted", lambda user, dags: {})
+    for age_ms, grey in ((0, True), (200_000, False)):
+        refused = Judged(now_ms() - age_ms, None, None, unplanned=WithoutSource(refused=("west is silent",)))
+        monkeypatch.setattr(routes._looking, "judged", lambda name, refused=refused: refused)
+        text = get(f"/mirrors/{NAME}").text
+        assert ('id="why-mirror_failover_unplanned">west is silent<' in text) == grey
+
+
 def test_a_mirrors_page_lists_its_newest_reports(get: Callable[..., Response], tmp_path: Path) -> None:
     here = tmp_path / "evidence" / NAME / PARITY
     here.mkdir(parents=True)
@@ -184,15 +208,15 @@ def test_a_mirrors_page_lists_its_newest_reports(get: Callable[..., Response], t
 def test_a_silent_or_large_copy_is_said(get: Callable[..., Response], monkeypatch: pytest.MonkeyPatch) -> None:
     from mirrorbook_airflow.page import copies
 
-    for error, status in ((copies.NoAnswer("x: no answer within 5 s"), 503), (copies.TooLarge("x is too large"), 413)):
+    for error, code in ((copies.NoAnswer("x: no answer within 5 s"), 503), (copies.TooLarge("x is too large"), 413)):
 
         def fail(*asked: object, error: Exception = error) -> None:
             raise error
 
         monkeypatch.setattr(copies.Copies, "_ask", fail)
         answer = get(f"{FILES}/index.html")
-        assert (answer.status_code, str(error) in answer.text) == (status, True)
-        if status == 503:
+        assert (answer.status_code, str(error) in answer.text) == (code, True)
+        if code == 503:
             assert (get(FILES).status_code, str(error) in get(FILES).text) == (200, True)
 
 
