@@ -66,6 +66,11 @@ def test_topics_with_failed_partitions_come_first_then_unknown_lag_then_the_grea
     assert [one[0] for one in cells(at(look(*rows)), "topics")] == ["failed", "unknown", "late", "a", "b"]
 
 
+def test_of_a_topic_that_has_failed_as_a_whole_the_lag_is_not_0() -> None:
+    (found,) = at(look(of_topic("failed", row(0, FAILED, kind=FailureKind.GONE)))).topics.rows
+    assert found.lag == "unknown"
+
+
 def test_every_topic_is_on_some_page_and_the_latest_on_the_first() -> None:
     rows = [of_topic(f"t{n:03}", row(0, lag=9_000_000 if n == 199 else 0)) for n in range(201)]
     views = [at(look(*rows), topics=number) for number in (1, 2, 3, 10_000)]

@@ -58,7 +58,7 @@ def readiness_card(
     more = (_without_source(known.unplanned), states)
     if run is not None:
         return Card(title, f"{run.plan.kind.upper()} UNDER WAY", "warn", (*decision.reasons, *notes, *more))
-    if since := _changed_since(known, told, mirror):
+    if since := changed_since(known, told, mirror):
         return Card(title, "UNKNOWN", "unknown", (since, states))
     if decision.reasons and known.only_without_source:
         return Card(title, "ONLY WITHOUT THE SOURCE", "warn", (more[0], *decision.reasons, *notes, states))
@@ -71,7 +71,7 @@ def readiness_card(
     return Card(title, "READY", "good", more)
 
 
-def _changed_since(known: Judged, told: Told, mirror: Mirror) -> str:
+def changed_since(known: Judged, told: Told, mirror: Mirror) -> str:
     """What has been done with the mirror since it was judged, in words; empty: nothing."""
     ended = (r.ended_ms for r in told.state.runs.values() if r.plan.mirror == mirror.name and r.ended_ms is not None)
     if max(ended, default=-1) >= known.at_ms:

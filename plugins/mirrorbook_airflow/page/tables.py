@@ -155,9 +155,10 @@ def _topic(topic: str, rows: Sequence[PartitionRow], late: Lateness) -> TopicRow
 
 
 def _lag(rows: Iterable[PartitionRow]) -> int | None:
-    """Of those that are copied, in offsets. None: unknown of one of them."""
-    lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
-    return None if None in lags else sum(lag or 0 for lag in lags)
+    """Of those that are copied, in offsets. None: unknown of one of them, or all have FAILED."""
+    kept = [row for row in rows if row.state is not PartitionState.FAILED]
+    lags = [row.lag for row in kept if row.state is PartitionState.MIRRORING]
+    return None if not kept or None in lags else sum(lag or 0 for lag in lags)
 
 
 def _proved(row: PartitionRow, *, asked: bool) -> str:

@@ -17,7 +17,7 @@ from mirror_core.model.mirror import Desired, Mirror, is_fresh
 from mirror_core.state.watchers import watched
 from mirrorbook_airflow.page.cards import (
     Card,
-    _changed_since,
+    changed_since,
     current,
     judged_age,
     last_drills,
@@ -117,7 +117,7 @@ def mirror_page(
 def still_holds(judged: Judged | None, told: Told, mirror: Mirror, now_ms: int) -> Judged | None:
     """None when it is too old, or something was done with the mirror since."""
     known = current(judged, now_ms)
-    return None if known is None or _changed_since(known, told, mirror) else known
+    return None if known is None or changed_since(known, told, mirror) else known
 
 
 _NOT_ASKED: Final = dict.fromkeys(("position", "source_start", "source_end", "lag", "proved"))
