@@ -274,6 +274,7 @@ def test_a_person_makes_a_mirror_leaves_a_cluster_comes_home_and_loses_it(
         east.kill()
         me.open()
         me.shows("#alarms", "east")
+        me.shows("#cards", "ONLY WITHOUT THE SOURCE")
         me.look("east-is-dead", ours=True)
         run = me.trigger("mirror_failover_unplanned", from_page=True, mirror=NAME)
         me.answer("mirror_failover_unplanned", run, "approve", "Approve")
