@@ -12,10 +12,10 @@ from typing import Final
 from urllib.parse import quote
 
 from mirror_core.decide.drills import FORECAST
+from mirror_core.decide.steps import standing_still
 from mirror_core.model.mirror_sections import OWNER
 from mirror_core.model.run import Evidence, Plan, Run, RunKind, StepRecord
 from mirror_core.model.text import visible
-from mirrorbook_airflow.page import PREFIX
 
 MAX_PARTITIONS: Final = 50
 MAX_GROUPS: Final = 20
@@ -26,7 +26,6 @@ LEAST: Final = 5
 PROVE: Final = "prove"
 """The step behind which a person is asked once more."""
 UNKNOWN: Final = "unknown"
-_SAID: Final = ("verdict", "records", "partitions", "records_proved_before", "left_for_the_gate")
 
 _MARKUP: Final = re.compile(r"[\\`*_{}\[\]<>#!|~&$]")
 _LIST: Final = re.compile(r"(?:[-+=]|\d+(?=[.)]))")
@@ -65,27 +64,38 @@ def plan_markdown(plan: Plan, share: int = 1) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def proved_markdown(proved: Iterable[tuple[Run, Sequence[StepRecord]]]) -> str:
-    """What a person needs who says that applications may be stopped now: of each run, what its proof found."""
-    parts = [_proved(run, next((s.evidence for s in steps if s.step == PROVE), {})) for run, steps in proved]
-    end = (
-        "**Approve** stops the applications now, until they may write on the other side. **Reject** gives "
-        f"{'the runs' if len(parts) > 1 else 'the run'} up: nobody has been stopped, and nobody will be."
-    )
+def proved_markdown(proved: Iterable[tuple[Run, Sequence[StepRecord]]], root: str) -> str:
+    """What a person needs who says that applications may be stopped now: what the proof of each run found, by its steps
+    so far. `root`: path of the DR page."""
+    runs = list(proved)
+    parts = [_proved(run, next((s.evidence for s in steps if s.step == PROVE), {}), root) for run, steps in runs]
+    if any(step.step in standing_still(RunKind.FAILOVER) for _, steps in runs for step in steps):
+        end = "**Applications are stopped already.** Approve goes on; Reject gives up what can still be given up."
+    else:
+        end = (
+            "**Approve** stops the applications now, until they may write on the other side. **Reject** gives "
+            f"{'the runs' if len(runs) > 1 else 'the run'} up: nobody has been stopped."
+        )
+    if any(run.homecoming for run, _ in runs):
+        end += " The failback that this is a part of stays open, then: clear its task, or abort it."
     return "\n\n".join([*parts, end])
 
 
-def _proved(run: Run, evidence: Evidence) -> str:
-    said = {name: _cell(str(evidence.get(name, UNKNOWN))) for name in _SAID}
-    page = f"{PREFIX}/runs/{quote(run.id, safe='')}/files/prove/index.html"
+def _proved(run: Run, evidence: Evidence, root: str) -> str:
+    said = {name: _cell(str(value)) for name, value in evidence.items()}
+    amount = f"{said.get('records', UNKNOWN)} record(s)"
+    if "partitions" in said:
+        amount += f" of {said['partitions']} partition(s)"
+    earlier = f", and {said['records_proved_before']} by earlier comparisons" if "records_proved_before" in said else ""
+    page = f"{root}/runs/{quote(run.id, safe='')}/files/prove/index.html"
+    report = f"; [its report]({page})" if "report" in said else ""
     lines = [
-        f"**Mirror {_code(run.plan.mirror)}**, compared while applications write: **{said['verdict']}**, "
-        f"{said['records']} record(s) of {said['partitions']} partition(s), {said['records_proved_before']} of them "
-        f"before this run{f'; [its report]({page})' if 'report' in evidence else ''}.",
-        f"Left to compare while they stand still: {said['left_for_the_gate']}",
-        f"Seconds without writes, predicted: {_cell(run.plan.figures.get(FORECAST, UNKNOWN))}",
+        f"**Mirror {_code(run.plan.mirror)}**, compared while applications write: "
+        f"**{said.get('verdict', UNKNOWN)}**. {amount} now{earlier}{report}.",
+        f"- Left to compare while they stand still: {said.get('left_for_the_gate', UNKNOWN)}",
+        f"- Seconds without writes, predicted: {_cell(run.plan.figures.get(FORECAST, UNKNOWN))}",
     ]
-    return f"{lines[0]}\n\n- {lines[1]}\n- {lines[2]}"
+    return f"{lines[0]}\n\n{lines[1]}\n{lines[2]}"
 
 
 def recovery_markdown(mirror: str, plan_hash: str, lines: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
 from mirrorbook_airflow.mirrors import config_path, find_mirror, silent_clusters, started_mirrors
 from mirrorbook_airflow.page.mirror_reports import Kind, folder_name, page_path
-from mirrorbook_airflow.params import receipts
+from mirrorbook_airflow.params import page_root, receipts
 from mirrorbook_airflow.services import parity_check, receipts_folder
 from mirrorbook_airflow.variables import remember_clusters, remember_mirror
 
@@ -230,7 +230,7 @@ def _report_folder(kind: Kind, context: Context) -> str:
 
 def _told_where(task: MirrorOperator, kind: Kind, folder: str, path: str) -> str:
     """Where Airflow shows a report, and where this worker has it. Also into the task's log."""
-    where = f"report: {page_path(task.mirror, kind, folder)}, on this worker {path}"
+    where = f"report: {page_path(page_root(), task.mirror, kind, folder)}, on this worker {path}"
     task.log.info("%s", where)
     return where
 

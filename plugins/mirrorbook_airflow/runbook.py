@@ -30,7 +30,7 @@ from mirrorbook_airflow.events import FENCED, HOME, SWITCHED, emit_home, emit_sw
 from mirrorbook_airflow.markdown import PROVE, plan_markdown, proved_markdown
 from mirrorbook_airflow.mirrors import find_mirror
 from mirrorbook_airflow.operators import MirrorOperator
-from mirrorbook_airflow.params import two_people
+from mirrorbook_airflow.params import page_root, two_people
 from mirrorbook_airflow.replicating import ReplicateMirror
 from mirrorbook_airflow.services import services
 
@@ -170,7 +170,7 @@ class TakeSteps(RunOperator):
             refuse_other((run, records))
         done = {"run": run, "attempts": {record.step: record.attempt for record in records}}
         if PROVE in self.steps:
-            done["said"] = proved_markdown([(engine.status(run)[0], records)])
+            done["said"] = proved_markdown([engine.status(run)], page_root())
         return done
 
     def _refuse_expired(self, engine: Failover | Failback, run: str, context: Context) -> None:

@@ -22,6 +22,7 @@ from mirrorbook_airflow.events import FENCED, SWITCHED, emit_switched
 from mirrorbook_airflow.markdown import proved_markdown, set_markdown
 from mirrorbook_airflow.mirrors import find_mirror, find_set
 from mirrorbook_airflow.operators import RETRIES
+from mirrorbook_airflow.params import page_root
 from mirrorbook_airflow.runbook import (
     CUT_OVER,
     LOST,
@@ -135,7 +136,7 @@ class ProveSet(SetOperator):
             together = self.together(context, undisturbed(RunKind.FAILOVER))
             together.refuse_taken_over(attempt)
             proved = together.prove(attempt)
-        return {"run": attempt, "said": proved_markdown((one.run, one.steps) for one in proved.values())}
+        return {"run": attempt, "said": proved_markdown(((one.run, one.steps) for one in proved.values()), page_root())}
 
 
 class MoveSet(SetOperator):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,7 +72,8 @@ def test_a_folder_that_cannot_be_read_is_said_and_not_taken_for_empty(tmp_path: 
 @pytest.mark.parametrize("kind", Kind)
 def test_what_a_task_logs_is_the_place_of_a_report(kind: Kind) -> None:
     folder = folder_name(kind, BEGUN)
-    assert page_path("orders", kind, folder) == f"/mirrorbook/mirrors/orders/reports/{folder}/{FIRST[kind]}"
+    path = page_path("/air/mirrorbook", "orders", kind, folder)
+    assert path == f"/air/mirrorbook/mirrors/orders/reports/{folder}/{FIRST[kind]}"
     for name in ("orders", "orders-back", "drill.orders", "a.b_c-D1"):
         assert is_report(name, folder)
 
@@ -128,3 +130,13 @@ def test_the_page_leads_to_them_and_says_why_there_is_none(tmp_path: Path) -> No
     assert "are being looked for" in shown(page(None))
     assert "cannot be listed: &lt;b&gt;" in shown(page(None), Newest(trouble="<b>"))
     assert "has no report of mirror_parity" in shown(page(None), Newest())
+
+
+def test_a_folder_that_cannot_be_looked_into_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "orders" / "parity-20261127T100000Z").mkdir(parents=True)
+
+    def stale(self: Path) -> bool:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(Path, "is_file", stale)
+    assert newest(tmp_path, "orders") == Newest(trouble="Stale file handle")

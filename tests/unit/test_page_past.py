@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Final
 
 import pytest
@@ -123,6 +125,40 @@ def test_who_does_not_answer_as_prometheus_does_is_said(address: str, end: int) 
     with pytest.raises(RemoteFault, match=r"^Prometheus at 127\.0\.0\.1 does not answer: URLError$"):
         past(f"http://127.0.0.1:{choose_ports(1)[0]}", NAME, end * 1000)
     assert time.monotonic() - began < 3 * ANSWER_S
+
+
+@pytest.mark.parametrize(
+    ("answered", "samples"),
+    [
+        ('[[1, "5"], [1800000000, "7"], [9999999999, "9"]]', 2),
+        ('[[1800000000, "abc"]]', None),
+        ('[[1800000000, "NaN"]]', 0),
+    ],
+)
+def test_what_a_stranger_answers_makes_no_endless_past(answered: str, samples: int | None) -> None:
+    body = f'{{"data": {{"result": [{{"values": {answered}}}]}}}}'.encode()
+
+    class Stranger(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Stranger) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            where = f"http://127.0.0.1:{server.server_port}"
+            if samples is None:
+                with pytest.raises(RemoteFault, match="answers something else than series"):
+                    past(where, NAME, 1_800_000_000_000)
+            else:
+                assert len(past(where, NAME, 1_800_000_000_000)) == samples
+        finally:
+            server.shutdown()
 
 
 @pytest.mark.parametrize("given", ["prometheus:9090", "file:///etc/passwd", "https:///x", "http://p/?q=1", "ftp://p"])

@@ -6,6 +6,7 @@ import re
 import shlex
 from dataclasses import replace
 
+import pytest
 from mirrorbook_airflow.page.known import Judged, Seen
 from mirrorbook_airflow.page.tables import PER_PAGE, lateness, topic_table
 from mirrorbook_airflow.page.views import MirrorPage, mirror_page
@@ -69,6 +70,12 @@ def test_topics_with_failed_partitions_come_first_then_unknown_lag_then_the_grea
 def test_of_a_topic_that_has_failed_as_a_whole_the_lag_is_not_0() -> None:
     (found,) = at(look(of_topic("failed", row(0, FAILED, kind=FailureKind.GONE)))).topics.rows
     assert found.lag == "unknown"
+
+
+@pytest.mark.parametrize("state", [state for state in PartitionState if state is not PartitionState.FAILED])
+def test_a_lag_counts_in_whatever_state_its_partition_is(state: PartitionState) -> None:
+    late, unknown = (at(look(of_topic("t", row(0, state, lag=lag)))).topics.rows[0].lag for lag in (9_000_000, None))
+    assert (late, unknown) == ("9,000,000", "unknown")
 
 
 def test_every_topic_is_on_some_page_and_the_latest_on_the_first() -> None:

@@ -237,6 +237,8 @@ def test_where_only_the_source_is_silent_the_first_line_says_that_applications_c
     assert "cluster east does not answer" in card.lines
     for unplanned in (None, WithoutSource(refused=("a run holds it",))):
         assert page(seen(row(0)), replace(lost, unplanned=unplanned)).cards[0].value == "NOT READY"
+    for one in (told(silent="cluster west: no answer"), told(at_ms=NOW - 100_000)):
+        assert page(seen(row(0)), lost, one).cards[0].value == "UNKNOWN", "nobody hears the destination now"
     seen_there = replace(lost, decision=replace(silent, source_seen=True))
     assert page(seen(row(0)), seen_there).cards[0].value == "NOT READY", "a planned one is refused for another reason"
 
@@ -501,6 +503,16 @@ def test_a_plot_of_nothing_says_so() -> None:
     assert plot("Lag", "offsets", []).path == ""
     assert plot("Lag", "offsets", [(0, None)]).words == "Lag: unknown since 00:00:00 UTC"
     assert plot("Lag", "offsets", [(0, 2), (1_000, None)]).words.startswith("Lag: unknown now")
+
+
+def test_many_samples_of_now_leave_the_few_of_the_past_as_they_are() -> None:
+    past: list[tuple[int, float | None]] = [(n * 60_000, None if n % 8 == 0 else 1.0) for n in range(360)]
+    now: list[tuple[int, float | None]] = [(360 * 60_000 + n * 2_000, 1.0) for n in range(1_800)]
+
+    found = plot("Lag", "offsets", past + now).path
+
+    assert 30 < found.count("M") < 60, "a gap each eight minutes"
+    assert found.count("L") > 200
 
 
 def test_many_samples_keep_their_peak_and_their_gap() -> None:

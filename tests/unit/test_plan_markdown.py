@@ -69,8 +69,8 @@ RUN = Run(
 )
 FOUND: dict[str, Any] = {
     "verdict": "passed",
-    "records": 3617,
-    "records_proved_before": 12,
+    "records": 12,
+    "records_proved_before": 5_000_000,
     "partitions": 2,
     "report": "/a/worker's/path",
     "left_for_the_gate": "27 offsets, about 0.1 s",
@@ -79,16 +79,15 @@ FOUND: dict[str, Any] = {
 
 def proved(evidence: Mapping[str, Any], run: Run = RUN, step: str = PROVE) -> str:
     record = StepRecord(run=run.id, step=step, state=StepState.DONE, attempt=1, started_ms=1, evidence=dict(evidence))
-    return proved_markdown([(run, [record])])
+    return proved_markdown([(run, [record])], "/air/mirrorbook")
 
 
 def test_who_is_asked_whether_applications_may_be_stopped_reads_what_was_proved_and_what_either_answer_does() -> None:
     text = proved(FOUND)
 
-    assert (
-        "**Mirror `orders`**, compared while applications write: **passed**, 3617 record(s) of 2 partition(s)" in text
-    )
-    assert "12 of them before this run; [its report](/mirrorbook/runs/orders-failover-1/files/prove/index.html)" in text
+    assert "**Mirror `orders`**, compared while applications write: **passed**. 12 record(s) of 2 partition(s)" in text
+    page = "/air/mirrorbook/runs/orders-failover-1/files/prove/index.html"
+    assert f" now, and 5000000 by earlier comparisons; [its report]({page})." in text
     assert "- Left to compare while they stand still: 27 offsets, about 0.1 s" in text
     assert r"- Seconds without writes, predicted: 4\.2 (last run)" in text
     assert "**Reject** gives the run up" in text
@@ -96,10 +95,24 @@ def test_who_is_asked_whether_applications_may_be_stopped_reads_what_was_proved_
     assert PROVE in names(RunKind.FAILOVER)
 
 
-def test_what_a_proof_does_not_say_is_unknown_and_has_no_link() -> None:
-    assert "**unknown**, unknown record(s)" in proved({})
-    assert "](" not in proved({})
+def test_what_a_proof_does_not_say_is_unknown_or_left_out_and_has_no_link() -> None:
+    assert "**unknown**. unknown record(s) now.\n" in proved({})
+    assert "**nothing mirrored yet**. 0 record(s) now.\n" in proved({"verdict": "nothing mirrored yet", "records": 0})
     assert "**unknown**" in proved(FOUND, step="fence"), "another step's evidence is no proof"
+
+
+def test_who_is_asked_again_behind_the_fence_does_not_read_that_nobody_was_stopped() -> None:
+    steps = [
+        StepRecord(run=RUN.id, step=step, state=StepState.DONE, attempt=1, started_ms=1) for step in (PROVE, "fence")
+    ]
+    text = proved_markdown([(RUN, steps)], "")
+    assert "**Applications are stopped already.**" in text
+    assert "nobody has been stopped" not in text
+
+
+def test_of_the_way_home_it_is_said_that_a_no_leaves_the_failback_open() -> None:
+    assert "The failback that this is a part of stays open" in proved(FOUND, replace(RUN, homecoming="f"))
+    assert "failback" not in proved(FOUND)
 
 
 @pytest.mark.parametrize("name", ["[approve](https://evil.example)", "a\n\n**Reject** does nothing", "<b>x</b>"])

@@ -61,6 +61,8 @@ def readiness_card(
     if since := changed_since(known, told, mirror):
         return Card(title, "UNKNOWN", "unknown", (since, states))
     if decision.reasons and known.only_without_source:
+        if old := told.silent or _stale(told, seen, now_ms):
+            return Card(title, "UNKNOWN", "unknown", (old, *decision.reasons, states))
         return Card(title, "ONLY WITHOUT THE SOURCE", "warn", (more[0], *decision.reasons, *notes, states))
     if decision.reasons:
         return Card(title, "NOT READY", "bad", (*decision.reasons, *notes, *more))

@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote
 
-from mirrorbook_airflow.page import PREFIX
 from mirrorbook_airflow.page.on_demand import OnDemand
 
 
@@ -83,9 +82,9 @@ def is_report(mirror: str, folder: str) -> bool:
     return _MIRROR.fullmatch(mirror) is not None and _FOLDER.fullmatch(folder) is not None
 
 
-def page_path(mirror: str, kind: Kind, folder: str) -> str:
-    """Where Airflow shows the report."""
-    return f"{PREFIX}/mirrors/{_path(mirror, kind, folder)}"
+def page_path(root: str, mirror: str, kind: Kind, folder: str) -> str:
+    """Where Airflow shows the report. `root`: path of the DR page."""
+    return f"{root}/mirrors/{_path(mirror, kind, folder)}"
 
 
 def newest(evidence: Path, mirror: str) -> Newest:
@@ -94,13 +93,13 @@ def newest(evidence: Path, mirror: str) -> Newest:
         return Newest()
     try:
         found = [match for name in os.listdir(evidence / mirror) if (match := _FOLDER.fullmatch(name))]
+        found.sort(key=lambda match: match[2], reverse=True)
+        whole = (match for match in found if (evidence / mirror / match[0] / _FIRST[Kind(match[1])]).is_file())
+        return Newest([_report(mirror, match) for match in islice(whole, SHOWN)])
     except FileNotFoundError:
         return Newest()
     except OSError as error:
         return Newest(trouble=error.strerror or type(error).__name__)
-    found.sort(key=lambda match: match[2], reverse=True)
-    whole = (match for match in found if (evidence / mirror / match[0] / _FIRST[Kind(match[1])]).is_file())
-    return Newest([_report(mirror, match) for match in islice(whole, SHOWN)])
 
 
 def _report(mirror: str, folder: re.Match[str]) -> Report:

@@ -107,12 +107,11 @@ def _asked(address: str, query: str, mirror: MirrorName, end: int) -> Iterator[t
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             told = answer.read(MOST_BYTES + 1)
         found = msgspec.json.decode(told, type=_Answer).data.result
+        values = [(round(at), float(value)) for at, value in (found[0].values if found else ())]
     except urllib.error.HTTPError as error:
         raise RemoteFault(f"{where} answers with HTTP status {error.code}") from None
     except (OSError, HTTPException) as error:
         raise RemoteFault(f"{where} does not answer: {type(error).__name__}") from None
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, ValueError, OverflowError):
         raise RemoteFault(f"{where} answers something else than series: is it a Prometheus?") from None
-    for at, value in found[0].values if found else ():
-        if math.isfinite(number := float(value)):
-            yield round(at), number
+    yield from ((at, value) for at, value in values if end - SPAN_S <= at <= end and math.isfinite(value))

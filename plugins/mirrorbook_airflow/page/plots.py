@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Final
 
 WIDTH: Final = 600
@@ -67,9 +67,9 @@ def _path(points: Sequence[Point], top: float) -> str:
 
 
 def _thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """An unknown among several counts: a gap is not drawn over."""
-    size = -(-len(points) // POINTS)
-    if size <= 1:
+    """Of samples in the same part of the time. An unknown among several counts: a gap is not drawn over."""
+    if len(points) <= POINTS:
         return points
-    groups = (points[n : n + size] for n in range(0, len(points), size))
+    first, span = points[0][0], 1 + points[-1][0] - points[0][0]
+    groups = [[*group] for _, group in groupby(points, lambda point: (point[0] - first) * POINTS // span)]
     return [(g[-1][0], None if any(v is None for _, v in g) else max(v or 0 for _, v in g)) for g in groups]

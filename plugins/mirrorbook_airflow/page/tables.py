@@ -155,10 +155,9 @@ def _topic(topic: str, rows: Sequence[PartitionRow], late: Lateness) -> TopicRow
 
 
 def _lag(rows: Iterable[PartitionRow]) -> int | None:
-    """Of those that are copied, in offsets. None: unknown of one of them, or all have FAILED."""
-    kept = [row for row in rows if row.state is not PartitionState.FAILED]
-    lags = [row.lag for row in kept if row.state is PartitionState.MIRRORING]
-    return None if not kept or None in lags else sum(lag or 0 for lag in lags)
+    """Of those that have not FAILED, in offsets. None: unknown of one of them, or all have."""
+    lags = [row.lag for row in rows if row.state is not PartitionState.FAILED]
+    return None if not lags or None in lags else sum(lag or 0 for lag in lags)
 
 
 def _proved(row: PartitionRow, *, asked: bool) -> str:
