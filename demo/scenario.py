@@ -18,8 +18,8 @@ from mirror_core.demo.logs import TOPIC, LogEnds, read_log
 from mirror_core.demo.verdict import Verdict, judge, switches
 from mirror_core.sandbox.credentials import ADMIN
 
-CAUGHT_OUT: Final = 100
-"""Orders that east acknowledges while nothing gets through to west: half a second of life."""
+CAUGHT_OUT: Final = 400
+"""Orders that east acknowledges while nothing gets through to west: more than what is on its way there by then."""
 PATIENCE_S: Final = 300
 """For a data plane's start: a busy laptop is no incident."""
 ASKED: Final = ("approve", "home.approve", "home.go_ahead")

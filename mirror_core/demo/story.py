@@ -18,8 +18,8 @@ from mirror_core.sandbox.credentials import ADMIN
 
 CAUGHT_UP: Final = 100
 """Orders, half a second of them: a live mirror is never nearer for long."""
-CUT_OFF: Final = 100
-"""Orders that east acknowledges while nothing gets through to west."""
+CUT_OFF: Final = 400
+"""Orders that east acknowledges while nothing gets through to west: more than what is on its way there by then."""
 WAIT_S: Final = 120.0
 CONDUCTOR: Final = "mirrorbook failover run"
 

@@ -175,7 +175,8 @@ def test_what_no_cluster_knows_is_not_found_and_says_so(site: Site) -> None:
     for path in ("/mirrors/no-such", "/mirrors/no-such/runbook"):
         answer = site.get(path)
         assert answer.status_code == 404, path
-        assert "no cluster knows a mirror no-such" in answer.text
+        assert "No cluster that answers knows a mirror no-such. The page goes on asking" in answer.text
+        assert f'data-from="/mirrorbook/api{path}' in answer.text, "it may be made a moment later"
     assert "No cluster that answers knows a mirror no-such" in site.body("/mirrors/no-such"), "the page was open before"
     for path in ("/runs/no-such/files", "/runs/no-such/files/report.html"):
         answer = site.get(path)

@@ -72,10 +72,10 @@ def mirrors_now(request: Request, user: GetUserDep) -> JSONResponse:
 @pages.get("/mirrors/{name}")
 def mirror(request: Request, user: GetUserDep, name: str, page: _Page = 1, topics: _Page = 1) -> HTMLResponse:
     """One mirror. `page`: of its partitions; `topics`: of its topics."""
-    _refuse_unknown(name)
+    status = _found(name)
     body = _mirror(name, page, topics, user, _base(request))
     data = f"api/mirrors/{quote(name, safe='')}?page={page}&topics={topics}"
-    return _html("page", request, user=user.get_name(), title=f"Mirror {name}", body=body, data=data)
+    return _html("page", request, user=user.get_name(), title=f"Mirror {name}", body=body, data=data, status=status)
 
 
 @pages.get("/api/mirrors/{name}")
@@ -87,9 +87,10 @@ def mirror_now(request: Request, user: GetUserDep, name: str, page: _Page = 1, t
 @pages.get("/mirrors/{name}/runbook")
 def runbook(request: Request, user: GetUserDep, name: str) -> HTMLResponse:
     """What to do with one mirror, to be printed."""
-    _refuse_unknown(name)
+    status = _found(name)
     body, data = _runbook(name, _base(request)), f"api/mirrors/{quote(name, safe='')}/runbook"
-    return _html("page", request, user=user.get_name(), title=f"Runbook of mirror {name}", body=body, data=data)
+    title = f"Runbook of mirror {name}"
+    return _html("page", request, user=user.get_name(), title=title, body=body, data=data, status=status)
 
 
 @pages.get("/api/mirrors/{name}/runbook")
@@ -192,21 +193,22 @@ def _no_mirror(found: Clusters | None, name: str) -> str:
     """Why a mirror is not shown."""
     if found is None:
         return render("waiting", words=_FIRST)
-    return render("waiting", words=f"No cluster that answers knows a mirror {name}. {_why(found)}")
+    return render(
+        "waiting", words=f"No cluster that answers knows a mirror {name}. The page goes on asking. {_why(found)}"
+    )
 
 
 def _why(found: Clusters) -> str:
     return " ".join([found.trouble, *(f"Cluster {name}: {why}" for name, why in found.silent.items())]).strip()
 
 
-def _refuse_unknown(name: str) -> None:
-    """404 when all clusters have just answered, and none knows this mirror. A page that is open already says so in its
-    body, and goes on asking."""
+def _found(name: str) -> int:
+    """Status 404 when all clusters have just answered, and none knows this mirror. The page goes on asking all the same:
+    it may have been made since."""
     found = _looking.clusters()
     if found is None or found.trouble or found.silent or age_of(found.at_ms, now_ms()).stale:
-        return
-    if found.find(name) is None:
-        raise HTTPException(404, f"no cluster knows a mirror {name}")
+        return 200
+    return 404 if found.find(name) is None else 200
 
 
 def _knowing(what: str, knows: Callable[[Clusters], bool]) -> Clusters:
@@ -240,9 +242,9 @@ def _base(request: Request) -> str:
     return str(request.scope.get("root_path", "")).removesuffix(PREFIX)
 
 
-def _html(template: str, request: Request, **values: object) -> HTMLResponse:
+def _html(template: str, request: Request, status: int = 200, **values: object) -> HTMLResponse:
     base = _base(request)
-    return HTMLResponse(render(template, base=base, root=f"{base}{PREFIX}", **values), headers=HEADERS)
+    return HTMLResponse(render(template, base=base, root=f"{base}{PREFIX}", **values), status, HEADERS)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
