@@ -203,8 +203,8 @@ def _why(found: Clusters) -> str:
 
 
 def _found(name: str) -> int:
-    """Status 404 when all clusters have just answered, and none knows this mirror. The page goes on asking all the same:
-    it may have been made since."""
+    """Status 404 when all clusters have just answered, and none knows this mirror. The page goes on asking all the
+    same: it may have been made since."""
     found = _looking.clusters()
     if found is None or found.trouble or found.silent or age_of(found.at_ms, now_ms()).stale:
         return 200
