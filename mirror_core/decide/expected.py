@@ -33,6 +33,8 @@ LIMITS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "max_lag": "lag",
         "max_lag_s": "behind_s",
+        "max_missing": "missing",
+        "max_standstill_s": "standstill_s",
         "max_proof_age_s": "proof_age_s",
         "max_sync_age_s": "sync_age_s",
         "max_drill_age_s": "drill_age_s",

@@ -32,6 +32,7 @@ class Readiness:
     lag: int | None
     behind_s: float | None
     missing: int | None
+    standstill_s: float | None
     proved: int | None
     proof_age_s: float | None
     sync_age_s: float | None
@@ -65,6 +66,7 @@ def readiness(view: View, runs: Iterable[Run]) -> Iterator[Readiness]:
             lag=lag,
             behind_s=loss.partitions[partition].behind_s if dated else None,
             missing=loss.partitions[partition].missing,
+            standstill_s=view.forecast.seconds if view.forecast else None,
             proved=None if position is None else min(upto, position),
             proof_age_s=ages[Known.PROOF] if partition in proved else NEVER,
             sync_age_s=ages[Known.GROUPS],

@@ -224,6 +224,12 @@ READINESS: Final = Suite(
             nullable=True,
         ),
         Column("missing", pa.int64(), "the source's end as last seen, less position, in offsets", nullable=True),
+        Column(
+            "standstill_s",
+            pa.float64(),
+            f"seconds without writes that a planned failover would take, by an earlier one or a drill{_SAME}",
+            nullable=True,
+        ),
         Column("proved", pa.int64(), "next offset after what was compared equal; 0: nothing was", nullable=True),
         Column(
             "proof_age_s",

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mirror_core.decide.expected import NOTHING, Expected, expected_of
+from mirror_core.decide.expected import LIMITS, NOTHING, Expected, expected_of
 from mirror_core.evidence import expectations
 from mirror_core.evidence.expectations import Judged, judge_table, judge_tables
 from mirror_core.evidence.suites import PARITY, READINESS, SYNC, Demands, Suite
@@ -45,6 +45,7 @@ READY: Mapping[str, Any] = {
     "lag": 2,
     "behind_s": 0.5,
     "missing": 0,
+    "standstill_s": 4.5,
     "proved": 90,
     "proof_age_s": 60.0,
     "sync_age_s": 1.0,
@@ -171,6 +172,8 @@ def test_nothing_looked_at_is_indeterminate(suite: Suite) -> None:
     [
         ({"max_lag": 1}, {"lag": 2}),
         ({"max_lag_s": 0.4}, {"behind_s": 0.5}),
+        ({"max_missing": 0}, {"missing": 1}),
+        ({"max_standstill_s": 4}, {"standstill_s": 4.5}),
         ({"max_proof_age_s": 59}, {"proof_age_s": 60.0}),
         ({"max_sync_age_s": 0}, {"sync_age_s": 1.0}),
         ({"max_drill_age_s": 100_000}, {"drill_age_s": float("inf")}),
@@ -178,7 +181,7 @@ def test_nothing_looked_at_is_indeterminate(suite: Suite) -> None:
 )
 def test_a_limit_of_a_tier_fails_what_would_pass_and_only_there(limit: dict[str, float], row: dict[str, Any]) -> None:
     elsewhere, there = {**row}, {**row, "topic": "pay.in"}
-    well = {"topic": "pay.out", "lag": 0, "behind_s": 0.0, "proof_age_s": 0.0, "sync_age_s": 0.0, "drill_age_s": 0.0}
+    well = {"topic": "pay.out", **dict.fromkeys(READY.keys() & set(LIMITS.values()), 0)}
     more = payments(**limit)
     assert judge([elsewhere, there, well], suite=READINESS).verdict is Verdict.PASSED
     assert judge([elsewhere, well], suite=READINESS, more=more).verdict is Verdict.PASSED

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mirror_core.decide.loss import PartitionLoss
 from mirror_core.decide.ready_rows import NEVER, readiness
-from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View
+from mirror_core.decide.view import DestinationView, Forecast, SourceView, Topic, Unseen, View
 from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.mirror import Desired, GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -77,7 +77,9 @@ def test_each_partition_has_what_a_plan_knows_of_it() -> None:
     assert (second.lag, second.missing, second.behind_s, second.proved) == (0, 0, 0.5, 50)
     ages = (first.proof_age_s, first.sync_age_s, first.drill_age_s, first.heartbeat_age_s)
     assert ages == (70.0, 1.0, NEVER, 2.0)
-    assert (first.data_plane, first.refused) == (True, "")
+    assert (first.data_plane, first.refused, first.standstill_s) == (True, "", None)
+    (predicted, _) = readiness(replace(VIEW, forecast=Forecast(4.5, "last run")), [])
+    assert predicted.standstill_s == 4.5
 
 
 def test_a_partition_that_was_never_compared_is_older_than_any_limit() -> None:
