@@ -183,6 +183,8 @@ def advanced(
             again = before is not None and end >= before.end
             records = max(sampled, before.records if before and again else 0)
             proved[partition] = Proved(end, epochs[0], now_ms, records, epochs[1])
+        elif before is None and one.end == one.start and partition in known.source_epochs and not doubted(partition):
+            proved[partition] = Proved(one.start, epochs[0], now_ms, 0, epochs[1])  # neither side holds anything of it
         else:
             proved.pop(partition, None)
     return Proof.of(mirror, proved, known.ids, tuple(_differs(known, compared, result, now_ms)))

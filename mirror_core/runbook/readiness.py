@@ -43,7 +43,6 @@ def look(
         unplanned = WithoutSource(refused=(why,))
     statuses = state.partitions.get(name, {})
     points += remembered(name, state, begun)
-    points += of_uncompared(name, never_compared(state.proofs.get(name), statuses))
     if whole:
         points += [*_drift(link, state), *rights(link)]
     return Readiness(
@@ -64,6 +63,7 @@ def look(
 def remembered(name: MirrorName, state: State, now_ms: int) -> Iterator[Point]:
     """What the mirror's state alone says against it: a sync, a comparison or a drill that is old, or never was."""
     yield from of_ages(name, _known(name, state), now_ms)
+    yield from of_uncompared(name, never_compared(state.proofs.get(name), state.partitions.get(name, {})))
 
 
 def _known(name: MirrorName, state: State) -> dict[Known, int]:

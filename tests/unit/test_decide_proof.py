@@ -136,6 +136,19 @@ def test_a_comparison_from_the_start_replaces_what_was_known() -> None:
     assert rows(proof) == {A0: Proved(20, 5, NOW, 20)}, "there is a difference now below what was proved"
 
 
+def test_an_empty_partition_of_which_both_sides_have_told_was_compared() -> None:
+    known = replace(holding(), source_epochs={A0: 3})
+    empty = [wanted(A0, 7, start=7), wanted(A1, 0)]
+    proof = advanced(MIRROR, known, empty, found({}, {}), NOW)
+    assert rows(proof) == {A0: Proved(7, EPOCHS[A0], NOW, 0, 3)}, "of A1 the source was not asked"
+    doubtful = replace(found({}, {}), in_doubt=frozenset({A0}))
+    assert not rows(advanced(MIRROR, known, empty, doubtful, NOW))
+    again = replace(known, holding=rows(proof))
+    assert rows(advanced(MIRROR, again, [wanted(A0, 7, start=7)], found({}, {}), NOW + 5))[A0].at_ms == NOW + 5
+    grown = advanced(MIRROR, again, [wanted(A0, 9, start=7)], found({A0: 9}, {A0: 2}), NOW + 5)
+    assert rows(grown) == {A0: Proved(9, EPOCHS[A0], NOW + 5, 2, 3)}
+
+
 def test_a_partition_without_a_leader_proves_nothing() -> None:
     known = Basis({}, {A0: 5}, IDS)
     proof = advanced(MIRROR, known, [wanted(A0, 10), wanted(A1, 10)], found({A0: 10, A1: 10}, {A0: 1, A1: 1}), NOW)

@@ -129,11 +129,33 @@ def test_a_silent_store_is_said_and_holds_nobody_up(tmp_path: Path, hanging: thr
     silent = Listing(["index.html"], trouble=f"{SHOWN}: no answer within 0.2 s")
     waiting = Listing(["index.html"], trouble=f"{SHOWN}: earlier questions still wait for its answer")
     assert found == [silent, silent, waiting, waiting]
-    assert asked.report(tmp_path, URL, "run-r", "index.html") == tmp_path / "run-r" / "index.html", "it asks nobody"
+    assert asked.report(tmp_path, URL, "run-r", "index.html") == tmp_path / "run-r" / "index.html", (
+        "the store is not asked"
+    )
     with pytest.raises(NoAnswer, match="still wait"):
         asked.report(tmp_path, URL, "run-r", "run.json")
     hanging.set()
     wait_until(lambda: not asked.listing(tmp_path, URL, "run-r").trouble, timeout_s=10, why="the store answers again")
+
+
+def test_a_folder_of_this_machine_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    back = threading.Event()
+
+    def hang(*arguments: object) -> list[str]:
+        back.wait()
+        return []
+
+    monkeypatch.setattr(copies, "reports", hang)
+    monkeypatch.setattr(copies, "report", hang)
+    asked = Copies(answer_s=0.2, at_once=2)
+    silent = f"{copies.HERE}: no answer within 0.2 s"
+    assert asked.listing(tmp_path, None, "run-r") == Listing([], trouble=silent)
+    with pytest.raises(NoAnswer, match=silent):
+        asked.report(tmp_path, URL, "run-r", "index.html")
+    with pytest.raises(NoAnswer, match="earlier questions still wait"):
+        asked.report(tmp_path, URL, "run-r", "index.html")
+    back.set()
+    wait_until(lambda: not asked.listing(tmp_path, None, "run-r").trouble, timeout_s=10, why="it answers again")
 
 
 @pytest.mark.parametrize(

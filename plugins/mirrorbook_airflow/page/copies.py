@@ -1,6 +1,7 @@
 """Reports in the place that bundles are copied to (`evidence.copy_to`), for an API server that sees no worker's disk.
 
-A store may hang: it is asked by a thread of its own, and whoever asked waits for some seconds only.
+A store may hang, and so may a folder that machines share: each is asked by a thread of its own, and whoever asked waits
+for some seconds only.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from mirrorbook_airflow.page.files import report, reports, served
 
 ANSWER_S: Final = 5.0
 AT_ONCE: Final = 4
-"""Threads that may wait for a store at the same time, however many people ask."""
+"""Threads that may wait for a store at a time, however many people ask; and as many for this machine's folder."""
+HERE: Final = "this machine's folder mirrorbook/evidence"
 LARGEST: Final = 32 << 20
 """Bytes of a report: it is held in memory."""
 _LOGIN: Final = re.compile(r"//[^/@:]*:.*@|(?<!abfs:)(?<!abfss:)//[^/@]*@")
@@ -50,7 +52,7 @@ class Listing:
     copied: Sequence[str] = ()
     """Those that only the copy has."""
     trouble: str = ""
-    """Why it is not known what the copy has; empty: it is known, or no copy is wanted."""
+    """Why it is not known what there is, here or in the copy; empty: it is known, or no copy is wanted."""
 
 
 class Copies:
@@ -58,11 +60,14 @@ class Copies:
 
     def __init__(self, answer_s: float = ANSWER_S, at_once: int = AT_ONCE) -> None:
         self._answer_s = answer_s
-        self._free = threading.Semaphore(at_once)
+        self._free = {here: threading.Semaphore(at_once) for here in (True, False)}
 
     def listing(self, evidence: Path, place: str | None, folder: str) -> Listing:
         """What this machine has, and the copy besides."""
-        here = reports(evidence, folder)
+        try:
+            here = self._ask(HERE, partial(reports, evidence, folder))
+        except NoAnswer as error:
+            return Listing([], trouble=str(error))
         if place is None:
             return Listing(here)
         try:
@@ -73,13 +78,13 @@ class Copies:
 
     def report(self, evidence: Path, place: str | None, folder: str, name: str) -> Path | bytes | None:
         """One of these; None for whatever else is asked for. NoAnswer, TooLarge."""
-        found = report(evidence, folder, name)
+        found = self._ask(HERE, partial(report, evidence, folder, name))
         if found is not None or place is None:
             return found
         return self._ask(place, partial(_given, place, folder, name))
 
     def _ask(self, place: str, question: Callable[[], T]) -> T:
-        until_s = time.monotonic() + self._answer_s
+        until_s, free = time.monotonic() + self._answer_s, self._free[place is HERE]
         answers: SimpleQueue[T | Exception] = SimpleQueue()
 
         def ask() -> None:
@@ -88,9 +93,9 @@ class Copies:
             except Exception as error:  # noqa: BLE001 - handed to whoever waits, not swallowed
                 answers.put(error)
             finally:
-                self._free.release()
+                free.release()
 
-        if not self._free.acquire(timeout=self._answer_s):
+        if not free.acquire(timeout=self._answer_s):
             raise NoAnswer(f"{where(place)}: earlier questions still wait for its answer")
         # Not a pool: a thread that hangs must not keep the API server from ending.
         threading.Thread(target=ask, name="mirrorbook-copies", daemon=True).start()
