@@ -78,10 +78,10 @@ class Divergence:
     def first_divergence(self, partition: Partition, position: Offset, since: int | None = None) -> Offset | None:
         """First offset below `position` (next offset to copy) where both do not hold the same; None: there is none.
 
-        `since`: an offset below which both are known to agree, such as the end of the epoch that was copied last.
-        Without it the place is looked for from the end. Of a history that was cut once, all before a record that is
-        equal is equal; so of a long range only both ends are looked at first: where a log was cut and grew anew, its
-        first record differs, and where it did not, its last one is still the same. What only the destination holds
+        `since`: an offset below which both are known to agree, such as the end of the epoch that was copied last. Of a
+        history that was cut once, all before a record that is equal is equal; so of a long range only both ends are
+        looked at first: where a log was cut and grew anew, its first record differs, and where it did not, its last one
+        is still the same. Where that does not tell, and without `since`, the place is looked for from the end. What only the destination holds
         counts as a difference unless the source's cleaner can have taken it, and the other way round; so does what the
         source cannot read.
         Undecided when the source can't show it yet.
@@ -103,19 +103,28 @@ class Divergence:
         return None
 
     def _last_equal(self, partition: Partition, low: int, end: int) -> int:
-        """An offset near the end whose record is the same on both sides; `low` when there is none."""
-        step = _FIRST_STEP
-        while (start := end - step) > low:
-            try:
-                mine, theirs = (next(self._records(r, partition, start, end), None) for r in (self._one, self._two))
-            except Trimmed as error:
-                raise Undecided(str(error)) from None
-            except Unreadable:
-                return low
-            if mine is not None and mine == theirs:
-                return start
-            step *= 4
+        """An offset near the last one whose record is the same on both sides; `low` when none is found. However long
+        the logs are, few records are read: steps from the end grow, and then halve."""
+        step, high = _FIRST_STEP, end
+        try:
+            while (start := end - step) > low and not self._equal_at(partition, start, end):
+                step, high = 4 * step, start
+            low = max(low, start)
+            while high - low > _FIRST_STEP:
+                middle = (low + high) // 2
+                low, high = (middle, high) if self._equal_at(partition, middle, end) else (low, middle)
+        except Unreadable:
+            pass
         return low
+
+    def _equal_at(self, partition: Partition, start: int, end: int) -> bool:
+        """Whether the first record from there on is the same on both sides. Where a cleaner has been it may not be,
+        and nothing may be wrong."""
+        try:
+            mine, theirs = (next(self._records(r, partition, start, end), None) for r in (self._one, self._two))
+        except Trimmed as error:
+            raise Undecided(str(error)) from None
+        return mine is not None and mine == theirs
 
     def _differs(self, partition: Partition, start: int, end: int) -> Offset | None:
         if end - start > 2 * _WINDOW:
@@ -124,8 +133,10 @@ class Divergence:
                 return first.differs
             last = self._look(partition, end - _WINDOW, end)
             unexplained = last.differs is not None or self._left(partition, last, end)
-            if last.equal and not unexplained and not self._bare(partition, first.bare, start + _WINDOW):
-                return None
+            if not self._bare(partition, first.bare, start + _WINDOW):
+                if last.equal and not unexplained:
+                    return None
+                start = self._last_equal(partition, start, end)
         seen = self._look(partition, start, end)
         if seen.differs is not None:
             return seen.differs

@@ -48,9 +48,10 @@ class GapOwnership:
         """Take in what the leader remembers."""
         self.newest = max(self.newest, coordinator_epoch)
 
-    def forget(self) -> None:
-        """The leader has forgotten all markers, and would take any."""
-        self.newest = self._mine = self._handed = NO_MARKER
+    def forget(self, newest: int = NO_MARKER) -> None:
+        """The leader has forgotten all markers that are newer than this one, and would take any that is: also after
+        its log has lost its end. They are nobody's own any more."""
+        self.newest, self._mine, self._handed = newest, NO_MARKER, NO_MARKER
 
     def handed(self, coordinator_epoch: int) -> None:
         """The last owner has ended, and its newest marker was this one."""

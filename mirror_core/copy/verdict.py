@@ -238,6 +238,8 @@ def _resume(replicator: PartitionReplicator, found: Resumes, source: ClusterName
     replicator.agreed()
     if seen.ours is None:
         replicator.gaps.forget()
+    elif seen.log_end < acknowledged:  # and its markers with it
+        replicator.gaps.forget(seen.ours.coordinator_epoch)
     else:
         replicator.gaps.seen(seen.ours.coordinator_epoch)
     replicator.resume_at(resume, unremembered=seen.ours is None, end_unseen=found.unseen, asked=found.asked)
