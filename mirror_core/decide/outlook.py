@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from mirror_core.decide.gaps import FILLED_MASK
 from mirror_core.decide.position import MARKED_START
 from mirror_core.decide.topics import brokers_that_must_have_it, mirror_replication_factor
 from mirror_core.model.mirror import Gaps
@@ -23,6 +24,9 @@ SEED_BYTES: Final = 0.9
 MARKER_BYTES: Final = 78
 HIDDEN_BYTES: Final = 11
 """They are sent as seeds are, though not compressed, and need no look at the log between them."""
+RECORD_BYTES: Final = 7
+"""What a record takes at least, in a log that is not compressed."""
+_FEW_HOLES: Final = 1_000_000
 _NAMED: Final = 5
 """Topics of a line."""
 
@@ -43,6 +47,11 @@ class Outlook:
     """From the beginnings to what is readable now."""
     bytes: int | None
     """Of the source's logs, one replica of each; None when the source does not tell of all of them."""
+    holes: int
+    """Offsets behind the beginnings for whose records the logs have no room, unless they are well compressed; of
+    partitions whose size the source tells. The cleaner has taken what they held."""
+    too_many_holes: tuple[Partition, ...]
+    """Partitions that have more of them than markers can fill."""
 
     @property
     def seconds(self) -> float:
@@ -72,6 +81,8 @@ def outlook(
     """For a mirror of which nothing is copied: its topics are absent on the destination, or have never been written."""
     seeded = [start for start in starts.values() if start > MARKED_START]
     filled = [start for start in starts.values() if 0 < start <= MARKED_START]
+    room = {p: sizes[p] // RECORD_BYTES for p in starts if p in sizes}
+    holes = {p: n for p, records in room.items() if (n := ends[p] - starts[p] - records) > 0}
     return Outlook(
         partitions=len(starts),
         seeded_partitions=len(seeded),
@@ -81,6 +92,8 @@ def outlook(
         gaps=gaps,
         offsets=sum(max(0, ends[partition] - start) for partition, start in starts.items()),
         bytes=sum(sizes[partition] for partition in starts) if starts.keys() <= sizes.keys() else None,
+        holes=sum(holes.values()),
+        too_many_holes=tuple(sorted(p for p, n in holes.items() if n > FILLED_MASK and gaps is Gaps.MARKERS)),
     )
 
 
@@ -100,6 +113,20 @@ def in_words(seen: Outlook) -> Iterator[str]:
         )
     if seen.seconds:
         yield f"before their first records are copied: {_time(seen.seconds)} or less (estimate)"
+    if seen.holes >= _FEW_HOLES:
+        hidden = seen.gaps is Gaps.HIDDEN
+        seconds, size = (SEEDS_PER_S, HIDDEN_BYTES) if hidden else (MARKERS_PER_S, MARKER_BYTES)
+        yield (
+            f"holes: {seen.holes:,} offsets or more hold no record, by the size of the logs (fewer, if they are well "
+            f"compressed), and are filled: {_time(seen.holes / seconds)} more, {in_bytes(seen.holes * size)} on each "
+            "replica, if it is so many (estimate)"
+        )
+    if seen.too_many_holes:
+        yield (
+            f"warning: so {_named([str(p) for p in seen.too_many_holes])} may have more holes than the "
+            f"{FILLED_MASK:,} that markers can fill in a partition, and would be FAILED there (gap-limit): create the "
+            "mirror with --gaps hidden, or leave these topics out"
+        )
 
 
 def few_replicas(destination: str, factors: Mapping[str, int], brokers: int) -> list[str]:
@@ -109,13 +136,17 @@ def few_replicas(destination: str, factors: Mapping[str, int], brokers: int) -> 
     few = sorted(topic for topic, factor in here.items() if brokers_that_must_have_it(factor) < 2)
     if not few:
         return []
-    names = ", ".join(few[:_NAMED]) + (f" and {len(few) - _NAMED} more" if len(few) > _NAMED else "")
     most = max(here[topic] for topic in few)
     return [
-        f"replicas: {len(few)} topics have no more than {most} on {destination} ({names}), so "
+        f"replicas: {len(few)} topics have no more than {most} on {destination} ({_named(few)}), so "
         "min.insync.replicas=1 while they are mirrored: a record counts as copied once one broker has it, and one "
         "broken disk can lose it. With 3 replicas it takes two brokers"
     ]
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _time(seconds: float) -> str:
