@@ -81,9 +81,9 @@ class Divergence:
         `since`: an offset below which both are known to agree, such as the end of the epoch that was copied last. Of a
         history that was cut once, all before a record that is equal is equal; so of a long range only both ends are
         looked at first: where a log was cut and grew anew, its first record differs, and where it did not, its last one
-        is still the same. Where that does not tell, and without `since`, the place is looked for from the end. What only the destination holds
-        counts as a difference unless the source's cleaner can have taken it, and the other way round; so does what the
-        source cannot read.
+        is still the same. Where that does not tell, and without `since`, the place is looked for from the end. What
+        only the destination holds counts as a difference unless the source's cleaner can have taken it, and the other
+        way round; so does what the source cannot read.
         Undecided when the source can't show it yet.
         """
         there = list_offsets(self._source, [partition], Point.START)[partition]

@@ -8,6 +8,8 @@ from dataclasses import replace
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
 from mirror_core.copy.words import not_now
+from mirror_core.decide.crowded import in_steps
+from mirror_core.decide.gaps import filled
 from mirror_core.kafka.tiered import SILENT
 from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import Aligned, Assignment, Receipt, TaskReport
@@ -60,7 +62,12 @@ def report(
 
 def _aligned(one: PartitionReplicator, found: Aligned) -> Aligned:
     start = one.deletions.reached(one.place.acknowledged)
-    return replace(found, answered=one.answered, source_start=None if start is None else Offset(start))
+    return replace(
+        found,
+        answered=one.answered,
+        source_start=None if start is None else Offset(start),
+        filled=0 if one.hides else in_steps(filled(one.place.acknowledged, one.place.acknowledged_sequence)),
+    )
 
 
 def _why(source: str, replicators: Sequence[PartitionReplicator], trouble: str, waits_for: Callable[[int], str]) -> str:

@@ -80,6 +80,8 @@ class Snapshot:
     """Wall clock of the newest of each, as the state topic has it."""
     never_copied: Mapping[str, Missed]
     """By topic, as the state topic has them; those without any are not in it."""
+    filled: Mapping[str, int]
+    """The same of offsets that markers have filled: the most of one of its partitions (`PartitionStatus.filled`)."""
     copied: Mapping[str, Copied]
     """By topic."""
     retries: Mapping[Retry, int]
@@ -113,6 +115,7 @@ class Counters:
         self._throttle: int | None = None
         self._known_ms: Mapping[Known, int] = {}
         self._never_copied: dict[str, Missed] = {}
+        self._filled: dict[str, int] = {}
         self._copied: dict[str, Copied] = {}
         self._retries = Counter(dict.fromkeys(Retry, 0))
         self._epochs = [0] * (len(EPOCH_BUCKETS_S) + 1)
@@ -141,6 +144,9 @@ class Counters:
                 before = self._never_copied.get(topic, Missed())
                 newest_ms = max(before.newest_ms, one.newest_ms)
                 self._never_copied[topic] = Missed(before.offsets + one.offsets, newest_ms)
+            self._filled = {}
+            for topic, filled in ((s.partition.topic, s.filled) for s in known if s.filled):
+                self._filled[topic] = max(filled, self._filled.get(topic, 0))
             self._throttle = throttle
             self._known_ms = known_ms
 
@@ -183,6 +189,7 @@ class Counters:
                 throttle=self._throttle,
                 known_ms=self._known_ms,
                 never_copied=self._never_copied,
+                filled=self._filled,
                 copied=MappingProxyType(dict(self._copied)),
                 retries=MappingProxyType(dict(self._retries)),
                 epochs=tuple(accumulate(self._epochs)),

@@ -275,7 +275,7 @@ def aligned(status: PartitionStatus, found: Aligned) -> PartitionStatus:
     """The status of a copied partition after a task has found it to agree with the source under this epoch's leader."""
     state = after(status.state, Event.ALIGNED) if status.state is PartitionState.LOG_ALIGNMENT else status.state
     start = found.source_start if status.source_start is None else status.source_start
-    return replace(status, state=state, source_epoch=found.source_epoch, source_start=start)
+    return replace(status, state=state, source_epoch=found.source_epoch, source_start=start, filled=found.filled)
 
 
 def fail(status: PartitionStatus, failure: Failure) -> PartitionStatus:

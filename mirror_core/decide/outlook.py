@@ -115,10 +115,10 @@ def in_words(seen: Outlook) -> Iterator[str]:
         yield f"before their first records are copied: {_time(seen.seconds)} or less (estimate)"
     if seen.holes >= _FEW_HOLES:
         hidden = seen.gaps is Gaps.HIDDEN
-        seconds, size = (SEEDS_PER_S, HIDDEN_BYTES) if hidden else (MARKERS_PER_S, MARKER_BYTES)
+        per_s, each = (SEEDS_PER_S, HIDDEN_BYTES) if hidden else (MARKERS_PER_S, MARKER_BYTES)
         yield (
             f"holes: {seen.holes:,} offsets or more hold no record, by the size of the logs (fewer, if they are well "
-            f"compressed), and are filled: {_time(seen.holes / seconds)} more, {in_bytes(seen.holes * size)} on each "
+            f"compressed), and are filled: {_time(seen.holes / per_s)} more, {in_bytes(seen.holes * each)} on each "
             "replica, if it is so many (estimate)"
         )
     if seen.too_many_holes:

@@ -10,7 +10,7 @@ from typing import Final
 
 from mirror_core.dataplane.again import told
 from mirror_core.dataplane.planning import COPIED
-from mirror_core.decide import clocks, deletions
+from mirror_core.decide import clocks, crowded, deletions
 from mirror_core.decide.abandoned import abandoned
 from mirror_core.decide.loss import Loss, loss
 from mirror_core.decide.loss_figures import heartbeats, looked
@@ -144,7 +144,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "topics": " ".join(mirror.topics),
             "excluded": " ".join(mirror.exclude_topics) or "none",
             "groups": " ".join(mirror.groups),
-            "gaps": GAPS[mirror.gaps],
+            "gaps": "; ".join(filter(None, (GAPS[mirror.gaps], crowded.in_words(statuses.values())))),
             "compacted topics": "unknown" if trouble else _compacted(link, statuses.values()),
             "desired": mirror.desired,
             "throttle": "none" if mirror.throttle is None else f"{in_bytes(mirror.throttle)}/s",

@@ -8,7 +8,7 @@ from typing import Final
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from mirror_core.dataplane.metrics import Described
+from mirror_core.dataplane.metric_names import Described
 from mirror_core.decide.readiness import Readiness, Weight
 from mirror_core.decide.watchers import Watching
 from mirror_core.decide.without_source import WithoutSource

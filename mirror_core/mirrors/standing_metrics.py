@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from mirror_core.dataplane.metrics import Described
+from mirror_core.dataplane.metric_names import Described
 from mirror_core.decide.slipped import Ranges
 from mirror_core.decide.standing import Judgement, Standing
 from mirror_core.model.clock import now_ms

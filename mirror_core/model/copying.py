@@ -147,6 +147,8 @@ class Aligned:
     """Nothing that the task has sent is without an answer."""
     source_start: Offset | None = None
     """The source's log start when it was asked, if the copy has come so far; None: not yet."""
+    filled: int = 0
+    """As in `PartitionStatus`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

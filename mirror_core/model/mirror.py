@@ -155,6 +155,8 @@ class PartitionStatus:
     plan has seen that yet."""
     never_copied: NeverCopied | None = None
     """None: nothing is known to be."""
+    filled: int = 0
+    """Offsets without a record that markers were written for, in steps (`decide.crowded`); 0: fewer than a step."""
 
 
 ZOMBIE_MS: Final = 2_000

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from mirror_core.decide.abandoned import conducts
 from mirror_core.decide.ages import Known, known_since, never_compared, newest_of
+from mirror_core.decide.crowded import in_words
 from mirror_core.decide.proof import differing
 from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan, of_uncompared
 from mirror_core.decide.run_standing import standing_of
@@ -61,9 +62,13 @@ def look(
 
 
 def remembered(name: MirrorName, state: State, now_ms: int) -> Iterator[Point]:
-    """What the mirror's state alone says against it: a sync, a comparison or a drill that is old, or never was."""
+    """What the mirror's state alone says against it: a sync, a comparison or a drill that is old, or never was; gaps
+    that soon can be filled no more."""
     yield from of_ages(name, _known(name, state), now_ms)
-    yield from of_uncompared(name, never_compared(state.proofs.get(name), state.partitions.get(name, {})))
+    statuses = state.partitions.get(name, {})
+    yield from of_uncompared(name, never_compared(state.proofs.get(name), statuses))
+    if crowded := in_words(statuses.values()):
+        yield Point(Weight.WARNING, f"partitions come {crowded}")
 
 
 def _known(name: MirrorName, state: State) -> dict[Known, int]:

@@ -22,9 +22,11 @@ from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.dataplane.channel import Channel
 from mirror_core.dataplane.counters import Copied, Counters, Retry
 from mirror_core.dataplane.heart import Outcome
-from mirror_core.dataplane.metrics import METRICS, Exposition, families
+from mirror_core.dataplane.metric_names import METRICS
+from mirror_core.dataplane.metrics import Exposition, families
 from mirror_core.dataplane.progress import TOLD, Figures, Progress
 from mirror_core.decide.ages import Known
+from mirror_core.decide.crowded import STEP
 from mirror_core.decide.position import Resume
 from mirror_core.model.copying import Assigned, Listening, Receipt, TaskReport
 from mirror_core.model.errors import BadRequest
@@ -280,6 +282,13 @@ def test_what_a_comparison_beside_the_copying_found_is_told_once_there_was_one()
 # -- as Prometheus reads it ----------------------------------------------------------------------------------------
 
 
+def test_of_filled_offsets_the_fullest_partition_of_a_topic_is_told() -> None:
+    fuller = replace(status(A1), filled=3 * STEP)
+    found = families(MIRROR, counters(replace(status(A0), filled=STEP), fuller, status(B0)).snapshot(), {})
+    assert value(found, "mirrorbook_filled_offsets_of_a_partition", topic="a") == 3 * STEP
+    assert value(found, "mirrorbook_filled_offsets_of_a_partition", topic="b") is None
+
+
 def test_what_was_never_copied_is_told_by_topic_as_the_state_topic_has_it() -> None:
     first, last = (
         NeverCopied(offsets=n, since_ms=1_000, newest_ms=at_ms, first=Offset(0), next=Offset(n))
@@ -321,6 +330,7 @@ def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_ta
         "mirrorbook_heartbeat_timestamp_seconds",
         "mirrorbook_lease_generation",
         "mirrorbook_throttle_bytes_per_second",
+        "mirrorbook_filled_offsets_of_a_partition",  # fewer than a step
         "mirrorbook_never_copied_offsets",  # nothing was
         "mirrorbook_never_copied_timestamp_seconds",
         "mirrorbook_lag_seconds",  # behind when it was first looked at: since when is not known

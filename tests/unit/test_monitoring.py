@@ -19,7 +19,8 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
-from mirror_core.dataplane.metrics import METRICS, Exposition, as_markdown
+from mirror_core.dataplane.metric_names import METRICS, as_markdown
+from mirror_core.dataplane.metrics import Exposition
 from mirror_core.dataplane.progress import Progress
 from mirror_core.decide.ages import OLD_S, Known
 from mirror_core.mirrors.readiness_metrics import METRICS as OF_READINESS
@@ -176,7 +177,7 @@ def test_every_metric_is_shown_on_the_dashboard() -> None:
 
 
 def test_the_page_of_metrics_shows_the_table_of_the_code() -> None:
-    assert printed(PAGE, "mirror_core/dataplane/metrics.py") == list(as_markdown())
+    assert printed(PAGE, "mirror_core/dataplane/metric_names.py") == list(as_markdown())
     assert printed(PAGE, "mirror_core/mirrors/standing_metrics.py") == list(as_markdown(OF_THE_FENCE))
     assert printed(PAGE, "mirror_core/mirrors/readiness_metrics.py") == list(as_markdown(OF_READINESS))
 

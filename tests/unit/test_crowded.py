@@ -1,0 +1,72 @@
+"""How full of filled gaps a partition is: counted by the task, recorded in steps, and said before it is the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.report import report
+from mirror_core.dataplane.planning import aligned
+from mirror_core.decide.crowded import NEAR, STEP, in_steps, in_words
+from mirror_core.decide.gaps import FILLED_MASK
+from mirror_core.decide.position import Resume
+from mirror_core.model.copying import Assigned, Assignment
+from mirror_core.model.mirror import PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Partition
+
+P = Partition("payments", 3)
+STATUS = PartitionStatus(
+    partition=P, state=PartitionState.MIRRORING, source_topic_id="s", destination_topic_id="d", source_epoch=0
+)
+
+
+@pytest.mark.parametrize(
+    ("records", "gaps", "hides", "recorded"),
+    [
+        (10, STEP - 1, False, 0),
+        (10, STEP, False, STEP),
+        (5_000_000_000, NEAR + 5, False, NEAR),
+        (10, STEP, True, 0),
+    ],
+)
+def test_a_task_counts_what_is_filled_and_it_is_recorded_in_steps(
+    records: int, gaps: int, hides: bool, recorded: int
+) -> None:
+    one = PartitionReplicator(Assigned(partition=P, source_topic_id="s", destination_topic_id="d"), hides=hides)
+    one.route(1, 7, 1)
+    one.agreed()
+    end, sequence = records + gaps, records & 0x7FFFFFFF
+    one.resume_at(Resume(offset=end, sequence=sequence, gap_end=end, seed_end=end, check_tail=False))
+    assignment = Assignment(
+        mirror=MirrorName("m"),
+        source=ClusterName("east"),
+        destination=ClusterName("west"),
+        config_path="",
+        producer_id=1,
+        partitions=(),
+        epoch=1,
+        task=0,
+        start_ms=0,
+        stop_ms=0,
+    )
+    told = report(assignment, [one], "", 0.0, 0.0, lambda broker: "")
+    [found] = told.aligned
+    assert aligned(STATUS, found) == replace(STATUS, source_epoch=7, filled=recorded)
+
+
+def test_who_is_near_the_end_is_named_with_the_remedy_and_who_is_not_or_is_failed_is_not() -> None:
+    assert in_words([STATUS, replace(STATUS, filled=NEAR - STEP)]) == ""
+    assert in_words([replace(STATUS, filled=NEAR, state=PartitionState.FAILED)]) == ""
+    words = in_words(
+        [replace(STATUS, filled=NEAR), replace(STATUS, partition=Partition("audit", 0), filled=NEAR + STEP)]
+    )
+    assert words.startswith(
+        "near the 268,435,456 that a partition can have filled, and FAILED there (gap-limit): audit-0 (218,103,808 or "
+        "more), payments-3 (201,326,592 or more). Choose a quiet hour"
+    )
+
+
+def test_the_last_step_that_can_be_recorded_is_near() -> None:
+    assert NEAR < in_steps(FILLED_MASK) < FILLED_MASK
