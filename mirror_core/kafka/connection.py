@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Final
 
@@ -28,6 +27,7 @@ from mirror_core.kafka.codec import AnyResponse, Request, Response, decode, enco
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.hearing import heard, reading
 from mirror_core.kafka.sockets import Buffer, framed, push, readable, receive
+from mirror_core.kafka.tls import tls_context
 from mirror_core.model.errors import BadRequest, NotLetIn, RemoteFault, SignInFailed, Unreachable
 
 CLIENT_ID = "mirrorbook"
@@ -64,7 +64,7 @@ class Connection:
         self._hint, self._welcome = "", False
         tls = None
         if protocol.endswith("SSL"):
-            tls = _tls(cluster, properties)
+            tls = tls_context(cluster.name, properties)
             if "ssl.certificate.location" not in properties:
                 self._hint = "; if it wants client certificates, set ssl.certificate.location and ssl.key.location"
         began = time.monotonic()
@@ -314,34 +314,3 @@ def frame_size(header: bytes | bytearray | memoryview, where: str) -> int:
             f"{where}: frame of {size} bytes announced; this is not a Kafka broker, or TLS is expected there"
         )
     return int(size)
-
-
-def _tls(cluster: ClusterConfig, properties: dict[str, str]) -> ssl.SSLContext:
-    """A context from librdkafka's PEM properties."""
-    for key in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"):
-        try:
-            if key in properties:
-                Path(properties[key]).open("rb").close()
-        except OSError as error:
-            raise BadRequest(
-                f"cluster {cluster.name}: {key}: {properties[key]} cannot be read: {error.strerror}"
-            ) from None
-    try:
-        context = ssl.create_default_context(cafile=properties.get("ssl.ca.location"))
-        if properties.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
-            context.check_hostname = False
-        if "ssl.certificate.location" in properties:
-            # Without a password OpenSSL would ask for one on the terminal, in the middle of a failover.
-            context.load_cert_chain(
-                properties["ssl.certificate.location"],
-                properties.get("ssl.key.location"),
-                properties.get("ssl.key.password", ""),
-            )
-    except (OSError, ssl.SSLError) as error:
-        files = "ssl.ca.location"
-        if "ssl.certificate.location" in properties:
-            files = "ssl.ca.location, ssl.certificate.location, ssl.key.location and ssl.key.password"
-        raise BadRequest(
-            f"cluster {cluster.name}: TLS files cannot be used: {error.strerror or error.args[-1]}; check {files}"
-        ) from None
-    return context
