@@ -28,6 +28,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from benchmarks import report, verdict
 from benchmarks.copiers import COPIERS, MIRRORBOOK, Copier, running, stop
 from benchmarks.ground import DESTINATION, NEAR, SIDES, SOURCE, TIMEOUT_S, Ground, NotReached, ground
+from benchmarks.measure import Meter
 from benchmarks.traffic import PAIR
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -38,7 +39,7 @@ POLL_S: Final = 0.2
 NEAR_S: Final = 0.5
 """A copier has caught up when it is at most so far behind."""
 PERCENTILES: Final = {"p50_ms": 50.0, "p90_ms": 90.0, "p99_ms": 99.0, "p99.9_ms": 99.9}
-COLUMNS: Final = (*PERCENTILES, "records", "epoch_changes")
+COLUMNS: Final = (*PERCENTILES, "records", "epoch_changes", "copier_cores", "broker_cores")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,10 @@ def figures(latencies: Sequence[float]) -> dict[str, float]:
 class Bench:
     """Both clusters, and one topic for each run."""
 
-    def __init__(self, at: Ground, *, rate: int, warm_s: float, seconds: float, epoch_s: float) -> None:
+    def __init__(self, at: Ground, *, rate: int, warm_s: float, seconds: float, epoch_s: float, idle: int) -> None:
+        """`idle`: partitions of the topic that nobody writes to, besides the others."""
         self.at = at
+        self.idle = idle
         self.rate = rate
         self.warm_s = warm_s
         self.seconds = seconds
@@ -93,6 +96,7 @@ class Bench:
         with (
             ClusterClient(self.at.config.cluster(SOURCE)) as east,
             ClusterClient(self.at.config.cluster(DESTINATION)) as west,
+            Meter(copier.process.pid, self.at.brokers()) as meter,
         ):
             self._wait(copier, lambda: topic in west.metadata([topic]).topics, "there is no copy of the topic")
             with (
@@ -108,22 +112,25 @@ class Bench:
                         "it has not caught up",
                     )
                     time.sleep(self.warm_s)
-                    begin_ns = time.time_ns()
+                    begin_ns, before = time.time_ns(), meter.read()
                     time.sleep(self.seconds)
-                    window = Window(begin_ns, time.time_ns())
+                    window, after = Window(begin_ns, time.time_ns()), meter.read()
                 # Stopped and flushed: this is all there will be.
                 sent = self.at.ends(east, topic)
                 for name, path in files.items():
                     why = f"not all of {sent} records could be read on {name}"
                     self._wait(copier, partial(_holds, path, sent), why)
         mine, alone = (figures(latencies_ms(files[name].read_bytes(), window)) for name in (DESTINATION, SOURCE))
+        used = {name: one.cpu_s - before[name].cpu_s for name, one in after.items()}
+        mine["copier_cores"] = used.pop("copier") / self.seconds
+        mine["broker_cores"] = sum(used.values()) / self.seconds
         if copier.kind in MIRRORBOOK:
             mine["epoch_changes"] = epoch_changes(copier.receipts, window)
         return mine, alone
 
     def _create(self, topic: str) -> None:
         admin = AdminClient({**self.at.source.client_config("admin")})
-        admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(TIMEOUT_S)
+        admin.create_topics([NewTopic(topic, PARTITIONS + self.idle)])[topic].result(TIMEOUT_S)
 
     def _wait(self, copier: Copier, done: Callable[[], bool], why: str) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -172,6 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--epoch", type=float, default=10.0, help="seconds of Mirrorbook's epochs; its default is 30")
     parser.add_argument("--rate", type=int, default=2000, help="records a second")
+    parser.add_argument("--idle", type=int, default=0, help="partitions besides, to which nobody writes")
     parser.add_argument("--runs", type=int, default=2, help="rounds that count, each of every copier")
     parser.add_argument("--far", default="", help=f"which side is far away, comma-separated, of {', '.join(SIDES)}")
     parser.add_argument("--round-trip-ms", type=float, default=80.0, help="to the side that is far away")
@@ -184,7 +192,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     samples: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
     failures: list[dict[str, object]] = []
     with ground(linked=bool(sides)) as at:
-        bench = Bench(at, rate=chosen.rate, warm_s=chosen.warm, seconds=chosen.seconds, epoch_s=chosen.epoch)
+        bench = Bench(
+            at,
+            rate=chosen.rate,
+            warm_s=chosen.warm,
+            seconds=chosen.seconds,
+            epoch_s=chosen.epoch,
+            idle=chosen.idle,
+        )
         for number, kind in report.turns(copiers, chosen.runs):
             for side in (sides if number else sides[:1]) or (NEAR,):
                 name = verdict.at_distance(kind, side) if sides else kind
@@ -200,7 +215,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                         samples[name].append(mine)
                         samples[f"{name}, source"].append(alone)
     report.table(f"latency at {chosen.rate} records/s", samples, COLUMNS)
-    settings = {name: getattr(chosen, name) for name in ("rate", "seconds", "warm", "epoch", "far", "round_trip_ms")}
+    settings = {
+        name: getattr(chosen, name) for name in ("rate", "idle", "seconds", "warm", "epoch", "far", "round_trip_ms")
+    }
     body = {"machine": machine, "settings": settings, **report.measured(samples, failures)}
     if sides:
         report.finish(body, verdict.of_far_latencies(copiers, sides, chosen.round_trip_ms, samples))

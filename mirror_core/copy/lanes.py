@@ -27,8 +27,9 @@ class Lanes:
     """Partitions of one broker are asked for in several questions at a time, none of them in two.
 
     While one answer is taken in the others travel. Near by one link costs least, and a partition's batches share
-    requests with all others. Links after the first are made when there is more to fetch than comes in one answer, in
-    threads: a far broker lets one wait for half a second and more until it has authenticated whoever connects.
+    requests with all others; beside it there may be a calm one (`copy.led`). Links after the first are made when there
+    is more to fetch than comes in one answer, in threads: a far broker lets one wait for half a second and more until
+    it has authenticated whoever connects.
     """
 
     def __init__(self, first: Connection, link: Callable[[Connection, bool], FetchLink]) -> None:
@@ -39,6 +40,10 @@ class Lanes:
         self.links = [link(first, self.far)]
         self.most = MOST if self.far else 1
         """Links that there may be."""
+        self.calm: FetchLink | None = None
+        """Near by: for partitions of which nothing has come for a while."""
+        self._alone = self.far
+        """No calm link is to be made."""
         self._made = SimpleQueue[Connection | MirrorError]()
         self._making = 0
         self._thin = 0
@@ -48,8 +53,21 @@ class Lanes:
     def more(self) -> None:
         """There is more to fetch than came in one answer."""
         while len(self.links) + self._making < self.most:
-            self._making += 1
-            threading.Thread(target=self._make, name="fetch-link", daemon=True).start()
+            self._begin()
+
+    def _begin(self) -> None:
+        self._making += 1
+        threading.Thread(target=self._make, name="fetch-link", daemon=True).start()
+
+    def apart(self) -> None:
+        """There are many partitions of which nothing has come for a while."""
+        if not self._alone:
+            self._alone = True
+            self._begin()
+
+    @property
+    def every(self) -> list[FetchLink]:
+        return self.links if self.calm is None else [*self.links, self.calm]
 
     def heard(self, filled: bool) -> None:
         """Take in that an answer has come; whether there must be more than came in it."""
@@ -66,8 +84,10 @@ class Lanes:
         """Those that may be asked something."""
         for made in self._finished():
             self._making -= 1
-            if isinstance(made, Connection):
+            if isinstance(made, Connection) and self.far:
                 self.links.append(self._link(made, True))
+            elif isinstance(made, Connection):
+                self.calm = self._link(made, False)
             else:  # the first one works: a broker that takes no more of us is no reason to stop
                 _log.info("goes on with %d connections: %s", len(self.links), made)
                 self.most = len(self.links)
@@ -108,5 +128,5 @@ class Lanes:
     def close(self) -> None:
         self._closed.set()
         self._drop()
-        for link in self.links:
+        for link in self.every:
             link.connection.close()

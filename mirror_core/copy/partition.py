@@ -48,11 +48,12 @@ class PartitionReplicator:
         *,
         hides: bool = False,
         waiting: Waiting | None = None,
+        awake: set[PartitionReplicator] | None = None,
         clock: Callable[[], float] = time.monotonic,
         told: bool = False,
     ) -> None:
         """`hides`: gaps are used up by hidden records, which go the way of data, and not by markers. `waiting`: of all
-        partitions of a task together. `told`: a driver hears of deletions, and answers."""
+        partitions of a task together, as is `awake` (`CopyTask`). `told`: a driver hears of deletions, and answers."""
         self.assigned = assigned
         self.hides = hides
         self.partition: Final[Partition] = assigned.partition
@@ -87,15 +88,15 @@ class PartitionReplicator:
         time may have waited in a socket. ANYWHERE: nobody knows since where."""
         self.failure: Failure | None = None
         """Why it has failed; in state ENDING, why it will."""
-        self._clock = clock
+        self._clock, self._awake = clock, set() if awake is None else awake
+        self._awake.add(self)
 
     # -- what others ask -----------------------------------------------------------------------------------------
 
     @property
     def records(self) -> int:
         """Copied since the first place that was taken up."""
-        first = self.tally.first
-        return 0 if first is None else self.place.acknowledged - first - self.tally.gaps
+        return 0 if (first := self.tally.first) is None else self.place.acknowledged - first - self.tally.gaps
 
     @property
     def ended(self) -> bool:
@@ -219,6 +220,7 @@ class PartitionReplicator:
 
     def _enter(self, event: Event) -> None:
         self.state = after(self.state, event)
+        self._awake.add(self)
         self.working = self.state in WORKING
         if not self.working:
             self.outbox.drop()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from mirror_core.copy.errors import fetch_refused
 from mirror_core.copy.lanes import Lanes
+from mirror_core.copy.led import Led, many_calm
 from mirror_core.copy.outbox import Ready
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.rewrite import Rewriter
@@ -33,6 +34,13 @@ _SOCKET_BYTES: Final = 4 << 20
 _MAX_WAIT_MS: Final = 500
 """Brokers of 3.6 and 3.7 wait for remote storage so long, and no longer; newer ones have a setting of their own."""
 _SHORT_WAIT_MS: Final = 20
+_CALM_WAIT_MS: Final = 2_000
+"""A question about a thousand partitions costs a hundredth of a second on either side: not too often for nothing."""
+_CALM_BYTES: Final = 1 << 20
+_CALM_PART: Final = 8
+"""Of the budget, all calm links together."""
+_QUESTIONS: Final = 4
+"""After so many it is worth while to have a link for those that are calm."""
 _PATIENCE_S: Final = 10.0
 """With a broker that lets us wait longer than it was asked to: a half-open connection tells nobody that it is one."""
 _BRIEF_S: Final = 0.2
@@ -50,8 +58,9 @@ class Receiver:
         replicators: Mapping[Partition, PartitionReplicator],
         connect: Callable[[int], Connection],
         takes: Callable[[int], bool],
+        awake: set[PartitionReplicator],
     ) -> None:
-        """`takes`: whether a destination broker takes more now."""
+        """`takes`: whether a destination broker takes more now. `awake`: as in `CopyTask`."""
         self.lanes: dict[int, Lanes] = {}
         """By broker."""
         self.rate = RateLimiter(assignment.throttle)
@@ -64,32 +73,38 @@ class Receiver:
         self._most_bytes = min(_MOST_BYTES, assignment.max_bytes_in_flight // 4)
         self._budget = assignment.max_bytes_in_flight // 2
         self._stop_s = assignment.stop_ms / 1000
+        self._awake = awake
+        self._led: dict[int, Led] = {}
+        """By broker."""
+        self._led_by: dict[PartitionReplicator, int] = {}
         self._leading = set[int]()
         """Brokers that we are connected to, or about to be, and that lead something that has not ended."""
 
     def ask(self, now: float) -> None:
         """Ask every broker that leads something, and has no question yet."""
-        by_broker = self._by_broker()
-        self._leading = {broker for broker, some in by_broker.items() if some or broker in self.lanes}
+        self._route()
+        wanted = {broker: self._of_lanes(broker) for broker in self._led if self._free(broker)}
+        self._leading = {b for b, led in self._led.items() if (b in self.lanes or wanted.get(b)) and not led.ended}
         for broker in self.lanes.keys() - self._leading:  # there is no next question at which they give way
-            for link in self.lanes[broker].idle():
-                link.limit(0, 0)
+            for link in self.lanes[broker].every:
+                if not link.pending:
+                    link.limit(0, 0)
         if self.rate.wait_s(now):
             return
-        for broker, replicators in by_broker.items():
-            if not replicators:
-                continue
+        for broker in self._leading & wanted.keys():
             try:
                 lanes = self._lanes(broker)
-                for link in lanes.idle():
-                    self._ask(lanes, link, replicators, now)
+                for link in lanes.idle() if wanted[broker] else ():
+                    self._ask(lanes, link, wanted[broker], now)
+                if self._calm_is_free(broker, lanes):
+                    self._ask_calm(broker, lanes, now)
             except RemoteFault as error:
                 self.lost(broker, str(error))
 
     @property
     def pending(self) -> list[FetchLink]:
         """Links that wait for an answer."""
-        return [link for lanes in self.lanes.values() for link in lanes.links if link.pending]
+        return [link for lanes in self.lanes.values() for link in lanes.every if link.pending]
 
     def lost(self, broker: int, why: str) -> None:
         """Hang up: the places of what it leads are found anew, and all else goes on."""
@@ -103,7 +118,7 @@ class Receiver:
     def give_up(self) -> None:
         """Hang up where nothing came for too long. What has come while somebody else was waited for counts."""
         for broker, lanes in list(self.lanes.items()):
-            for link in lanes.links:
+            for link in lanes.every:
                 if link.waits_s > _PATIENCE_S and not readable([link.connection.sock], 0.0):
                     self.lost(broker, f"{link.connection.where}: no answer to a Fetch for {link.waits_s:.0f} s")
                     break
@@ -112,7 +127,7 @@ class Receiver:
         """What one Fetch answer puts into line and is to be sent at once. The next answer travels meanwhile: its bytes
         wait in the socket until the buffer is free again."""
         for broker, lanes in self.lanes.items():
-            if link not in lanes.links:
+            if link not in lanes.every:
                 continue
             try:
                 return self._take(broker, lanes, link) if link.arrived() else []
@@ -137,25 +152,20 @@ class Receiver:
     def _take(self, broker: int, lanes: Lanes, link: FetchLink) -> list[tuple[PartitionReplicator, list[Ready]]]:
         found: list[tuple[PartitionReplicator, list[Ready]]] = []
         nothing: list[tuple[PartitionReplicator, fetch.Fetched]] = []
-        size = read = 0
+        size, read, began = 0, 0, time.monotonic()
         for answer in link.take():
             read += len(answer.records)
             replicator = self._replicators[answer.partition]
-            if not replicator.awaits or replicator.source.asked_on is not link:
-                continue  # found its place anew since it was asked for here
-            if answer.error:
-                fetch_refused(replicator, answer.error, self._side)
-                continue
-            replicator.source.told(answer.last_stable)
-            if replicator.end_unseen and answer.last_stable > replicator.place.position:
-                replicator.lose(not_now(self._source.name, answer.partition, replicator.place.position, _UNSEEN))
+            if not self._brings(replicator, answer, link):
                 continue
             size += len(answer.records)
+            self._awake.add(replicator)
             ready = self._rewriter.accept(replicator, answer)
             if ready:
                 found.append((replicator, ready))
             if replicator.place.position != replicator.source.asked:
                 replicator.source.gave()
+                replicator.source.gave_at = began
             elif not replicator.finished:
                 nothing.append((replicator, answer))
         if link.alone or size <= link.room:  # others have left enough: no wonder, if there was something
@@ -163,11 +173,34 @@ class Receiver:
                 self._nothing(replicator, answer, honest=link.alone and not link.throttle_ms)
         now = time.time()
         self.rate.took(read, now)
-        lanes.heard(link.filled)
-        ready_again = [r for r in self._replicators.values() if r.source_broker == broker and self._wanted(r)]
-        if ready_again and now < self._stop_s and not self.rate.wait_s(now):
-            self._ask(lanes, link, ready_again, now)
+        if link is not lanes.calm:
+            lanes.heard(link.filled)
+        if now < self._stop_s and not self.rate.wait_s(now):
+            self._ask_again(broker, lanes, link, now)
         return found
+
+    def _brings(self, replicator: PartitionReplicator, answer: fetch.Fetched, link: FetchLink) -> bool:
+        """Take in what an answer says of a partition; whether its records, or that there are none, count."""
+        if not replicator.awaits or replicator.source.asked_on is not link:
+            return False  # found its place anew since it was asked for here, or is asked for elsewhere
+        if answer.error:
+            fetch_refused(replicator, answer.error, self._side)
+            return False
+        position = replicator.place.position
+        replicator.source.told(answer.last_stable)
+        if not answer.records and answer.last_stable <= position:
+            replicator.source.gave()  # nearly always: nothing new
+            return False
+        if replicator.end_unseen and answer.last_stable > position:
+            replicator.lose(not_now(self._source.name, answer.partition, position, _UNSEEN))
+            return False
+        return True
+
+    def _ask_again(self, broker: int, lanes: Lanes, link: FetchLink, now: float) -> None:
+        if link is lanes.calm:
+            self._ask_calm(broker, lanes, now)
+        elif wanted := self._of_lanes(broker):
+            self._ask(lanes, link, wanted, now)
 
     def _ask(self, lanes: Lanes, link: FetchLink, replicators: list[PartitionReplicator], now: float) -> None:
         """Ask for a link's share of what a broker leads; for one alone, where an empty answer has to be believed."""
@@ -176,23 +209,45 @@ class Receiver:
             return
         alone = next((one for one in free if one.source.suspect or one.source.alone), None)
         mine = free[: lanes.share(len(replicators))] if alone is None else [alone]
-        wanted = []
-        for replicator in mine:
-            position = replicator.place.position
-            replicator.source.ask(position, link, now)
-            wanted.append(fetch.Wanted(replicator.partition, position, replicator.source_epoch))
+        if not lanes.calm and link.asked > _QUESTIONS and many_calm(mine, time.monotonic()):
+            lanes.apart()
         # Who waits for the destination soon wants more, and cannot be added to a question that has been asked.
         soon = any(
-            (one.outbox.items or one.place.first_waits) and self._takes(one.destination_broker)
-            for one in self._replicators.values()
+            (one.outbox.items or one.place.first_waits) and self._takes(one.destination_broker) for one in self._awake
         )
         patience_ms = _SHORT_WAIT_MS if soon else _MAX_WAIT_MS
         if any(one.source.remote(one.place.position) for one in mine):
             patience_ms = _MAX_WAIT_MS
         elif alone is not None:
             patience_ms = 0
-        wait_ms = min(patience_ms, max(1, int((self._stop_s - now) * 1000)))
         self._limit(lanes)
+        self._send(link, mine, patience_ms, now)
+
+    def _ask_calm(self, broker: int, lanes: Lanes, now: float) -> None:
+        """Ask for those of which nothing has come for a while. Before that the lanes are asked for the others, if they
+        wait for nothing: else these would have to wait with the calm ones for their next turn."""
+        led, at = self._led[broker], time.monotonic()
+        for link in lanes.idle():
+            if lively := [one for one in led.lively(at) if self._wanted(one)]:
+                self._ask(lanes, link, lively, now)
+        mine = led.for_calm(at, set(lanes.links[0].partitions), self._wanted)
+        if mine and lanes.calm is not None:
+            most = max(LEAST_ANSWER, min(_CALM_BYTES, self._budget // (_CALM_PART * max(1, len(self._leading)))))
+            most = self.rate.answer_bytes(most, lanes.most)
+            lanes.calm.limit(most, most)
+            self._send(lanes.calm, mine, _CALM_WAIT_MS, now)
+
+    def _calm_is_free(self, broker: int, lanes: Lanes) -> bool:
+        free = lanes.calm is not None and not lanes.calm.pending
+        return free and self._led[broker].calm_due(time.monotonic())
+
+    def _send(self, link: FetchLink, mine: Collection[PartitionReplicator], patience_ms: int, now: float) -> None:
+        wanted = []
+        for replicator in mine:
+            position = replicator.place.position
+            replicator.source.ask(position, link, now)
+            wanted.append(fetch.Wanted(replicator.partition, position, replicator.source_epoch))
+        wait_ms = min(patience_ms, max(1, int((self._stop_s - now) * 1000)))
         link.ask(wanted, max_wait_ms=wait_ms, isolation=fetch.Isolation.READ_COMMITTED)
 
     def _wanted(self, one: PartitionReplicator) -> bool:
@@ -200,15 +255,25 @@ class Receiver:
         others, however many partitions it leads."""
         return one.fetchable and not (one.outbox.waiting.half_full and not self._takes(one.destination_broker))
 
-    def _by_broker(self) -> Mapping[int, list[PartitionReplicator]]:
-        """Those to be fetched, by the source broker that leads them; no one, where all that it leads has to wait."""
-        found: dict[int, list[PartitionReplicator]] = {}
-        for replicator in self._replicators.values():
-            if self._wanted(replicator):
-                found.setdefault(replicator.source_broker, []).append(replicator)
-            elif not replicator.ended:
-                found.setdefault(replicator.source_broker, [])
-        return found
+    def _route(self) -> None:
+        """Take in who has come to lead what. Who has been routed anew has not taken up its place, or just now."""
+        for one in self._awake:
+            broker, was = one.source_broker, self._led_by.get(one)
+            if broker < 0 or (broker == was and not (one.working and one.source.unasked)):
+                continue
+            if was is not None and was != broker:
+                self._led[was].drop(one)
+            self._led.setdefault(broker, Led()).add(one)
+            self._led_by[one] = broker
+
+    def _free(self, broker: int) -> bool:
+        """Whether something may be asked of a broker now."""
+        lanes = self.lanes.get(broker)
+        return lanes is None or bool(lanes.idle()) or self._calm_is_free(broker, lanes)
+
+    def _of_lanes(self, broker: int) -> list[PartitionReplicator]:
+        """What its lanes are to be asked for; nothing, where all of that has to wait."""
+        return [one for one in self._led[broker].for_lanes() if self._wanted(one)]
 
     def _nothing(self, replicator: PartitionReplicator, answer: fetch.Fetched, *, honest: bool) -> None:
         """Take in that an answer brought nothing of a partition: a gap up to the last stable offset, if that is
@@ -245,7 +310,7 @@ class Receiver:
         room = share(self._budget, len(self._leading) - quiet, quiet, gives=not lanes.quiet)
         mine = lanes.idle()
         # A broker that has to give way does so at its next question: until then its links hold what they may ask for.
-        held = sum(link.most for one in self.lanes.values() for link in one.links) - sum(link.most for link in mine)
+        held = sum(link.most for one in self.lanes.values() for link in one.every) - sum(link.most for link in mine)
         most = min(self._most_bytes, room // lanes.most, (self._budget - held) // len(mine))
         most = self.rate.answer_bytes(max(most, LEAST_ANSWER if lanes.far else _PARTITION_BYTES), lanes.most)
         for link in mine:

@@ -15,7 +15,18 @@ _SILENT_S: Final = 5.0
 class SourceProbe:
     """Of the answers to one partition's Fetches."""
 
-    __slots__ = ("alone", "asked", "asked_at", "asked_on", "empty", "end", "local_start", "readable_end", "suspect")
+    __slots__ = (
+        "alone",
+        "asked",
+        "asked_at",
+        "asked_on",
+        "empty",
+        "end",
+        "gave_at",
+        "local_start",
+        "readable_end",
+        "suspect",
+    )
 
     def __init__(self) -> None:
         self.asked = -1
@@ -25,6 +36,8 @@ class SourceProbe:
         """The link of that Fetch. One to a leader from before may still be without its answer."""
         self.asked_at = math.inf
         """Wall clock of that Fetch, while nothing is answered."""
+        self.gave_at = -math.inf
+        """Monotonic time at which something came of it last."""
         self.suspect = False
         """It gave nothing though there should be something: it is asked for this partition alone."""
         self.alone = False
@@ -40,6 +53,11 @@ class SourceProbe:
 
     def ask(self, position: int, link: object = None, now: float = math.inf) -> None:
         self.asked, self.asked_on, self.asked_at = position, link, now
+
+    @property
+    def unasked(self) -> bool:
+        """Whether nobody has been asked since this place was taken up."""
+        return self.asked < 0
 
     def senseless(self) -> None:
         """An answer that it was part of made no sense."""

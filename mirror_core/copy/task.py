@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -99,13 +99,21 @@ class CopyTask:
         ordered = sorted(given, key=lambda assigned: assigned.partition)
         waiting = Waiting(assignment.max_bytes_in_flight)
         told = assignment.driver is not None
-        self.replicators = [PartitionReplicator(one, hides=hides, waiting=waiting, told=told) for one in ordered]
+        self._awake = set[PartitionReplicator]()
+        """Those for which a turn may have something to do: whoever has come into another state, or been given
+        something, until it rests. Looking through thousands that rest would take most of a turn's time."""
+        self.replicators = [
+            PartitionReplicator(one, hides=hides, waiting=waiting, awake=self._awake, told=told) for one in ordered
+        ]
         self.replicator_of = {replicator.partition: replicator for replicator in self.replicators}
+        self._rank = {replicator: number for number, replicator in enumerate(self.replicators)}
         self._from, self._to = Ahead(source), Ahead(destination)
         self.sender = Sender(
             destination, self.replicators, self.stop_s, assignment.max_bytes_in_flight, self._to.connect
         )
-        self.receiver = Receiver(assignment, source, self.replicator_of, self._from.connect, self.sender.takes)
+        self.receiver = Receiver(
+            assignment, source, self.replicator_of, self._from.connect, self.sender.takes, self._awake
+        )
         self._beside = Beside()
         self._aligner = Aligner(
             source,
@@ -191,11 +199,12 @@ class CopyTask:
         """Align whoever is lost, ask every source broker, and handle what has arrived."""
         now = time.time()
         self._aligner.take_in()
-        if self._aligner.may_begin and (due := [replicator for replicator in self.replicators if replicator.due()]):
+        if self._aligner.may_begin and (due := self._ranked(one for one in self._awake if one.due())):
             self._aligner.align(due)
-        for replicator in self.replicators:
+        for replicator in list(self._awake):
             replicator.settle()
         self.receiver.ask(now)
+        self._awake -= {replicator for replicator in self._awake if _rests(replicator)}
         heard = self._wait(self._advance())
         if heard and heard.issubset(self._filler.sockets):  # send at once what waits behind markers
             heard = self._wait(self._advance())
@@ -209,11 +218,15 @@ class CopyTask:
         self.receiver.give_up()
         self.sender.give_up()
 
+    def _ranked(self, some: Iterable[PartitionReplicator]) -> list[PartitionReplicator]:
+        """By partition: those of a topic are neighbours."""
+        return sorted(some, key=self._rank.__getitem__)
+
     # -- gaps and seeds ------------------------------------------------------------------------------------------
 
     def _advance(self) -> bool:
         """Fill gaps, and send what waited behind them; seed what begins late. True when something came further."""
-        waiting = [replicator for replicator in self.replicators if replicator.outbox.items]
+        waiting = self._ranked(one for one in self._awake if one.outbox.items)
         self._successor.ask(self.replicator_of)
         moved = self._filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)
         for _ in range(_IN_A_ROW):
@@ -222,7 +235,7 @@ class CopyTask:
                 break
             self.sender.send(ready)
             moved = True
-        for replicator in self.replicators:
+        for replicator in list(self._awake):
             place, waits = replicator.place, bool(replicator.outbox.items)
             if place.seeding and replicator.working and not (place.in_flight or waits):
                 for seed in seeds(replicator, self.assignment.producer_id, PRODUCER_EPOCH):
@@ -245,7 +258,7 @@ class CopyTask:
         if any(link.outstanding and link.buffered for link in self.sender.links.values()):
             return readable(waiting, 0.0)
         now = time.time()
-        soon = any(r.state is State.LOST or r.gap is not None for r in self.replicators)
+        soon = any(r.state is State.LOST or r.gap is not None for r in self._awake)
         patience = min(0.05 if soon else 0.5, self.receiver.rate.wait_s(now) or 0.5)
         limit = 0.0 if moved else min(patience, max(0.0, self.stop_s - now))
         if not waiting:
@@ -298,3 +311,9 @@ class CopyTask:
         self._from.close()
         self._to.close()
         self._line.close()
+
+
+def _rests(one: PartitionReplicator) -> bool:
+    """Whether nothing is to be done for it before its source gives something, or something else happens to it."""
+    idle = one.state is State.READY and not (one.outbox.items or one.place.in_flight or one.place.seeding)
+    return one.ended or (idle and not one.beside)

@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,6 +50,12 @@ class Site:
         answer = self.get(f"/api{path}", role)
         assert answer.status_code == 200
         return html.unescape(answer.json()["html"])
+
+
+def not_found(site: Site, path: str) -> str:
+    """What is said of it, once it is not found."""
+    answer = site.get(path)
+    return answer.text if answer.status_code == 404 else ""
 
 
 def signed_in(role: str | None) -> dict[str, str]:
@@ -173,15 +180,14 @@ def test_whoever_is_not_signed_in_is_led_to_the_login(site: Site) -> None:
 
 def test_what_no_cluster_knows_is_not_found_and_says_so(site: Site) -> None:
     for path in ("/mirrors/no-such", "/mirrors/no-such/runbook"):
-        answer = site.get(path)
-        assert answer.status_code == 404, path
-        assert "No cluster that answers knows a mirror no-such. The page goes on asking" in answer.text
-        assert f'data-from="/mirrorbook/api{path}' in answer.text, "it may be made a moment later"
+        # A look at the clusters may take longer than a page waits for: until then nobody knows.
+        said = wait_until(partial(not_found, site, path), timeout_s=TIMEOUT_S, why=f"{path} is not found")
+        assert "No cluster that answers knows a mirror no-such. The page goes on asking" in said
+        assert f'data-from="/mirrorbook/api{path}' in said, "it may be made a moment later"
     assert "No cluster that answers knows a mirror no-such" in site.body("/mirrors/no-such"), "the page was open before"
     for path in ("/runs/no-such/files", "/runs/no-such/files/report.html"):
-        answer = site.get(path)
-        assert answer.status_code == 404, path
-        assert "no cluster that answers knows such a run" in answer.text
+        said = wait_until(partial(not_found, site, path), timeout_s=TIMEOUT_S, why=f"{path} is not found")
+        assert "no cluster that answers knows such a run" in said
     assert site.get(f"/runs/{site.run}/files/no-such.html").status_code == 404
 
 

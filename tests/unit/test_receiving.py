@@ -101,10 +101,11 @@ class Source:
             start_ms=0,
             stop_ms=stop_ms,
         )
-        self.replicator = PartitionReplicator(assigned)
+        awake = set[PartitionReplicator]()
+        self.replicator = PartitionReplicator(assigned, awake=awake)
         self.client = cast("ClusterClient", SimpleNamespace(name="east", config=None, principal=None))
         self.receiver = Receiver(
-            self.assignment, self.client, {PARTITION: self.replicator}, lambda broker: NEAR, lambda broker: True
+            self.assignment, self.client, {PARTITION: self.replicator}, lambda broker: NEAR, lambda broker: True, awake
         )
         self.links = {broker: Link() for broker in (1, 2)}
         self.receiver.lanes = {broker: lanes(link) for broker, link in self.links.items()}

@@ -42,7 +42,8 @@ class Source:
     """Four partitions on each of so many brokers; every question is sent, and the test says what came of it."""
 
     def __init__(self, brokers: int, round_trip_s: float, throttle: int | None = None) -> None:
-        self.replicators = [PartitionReplicator(_assigned(number)) for number in range(brokers * MOST)]
+        awake = set[PartitionReplicator]()
+        self.replicators = [PartitionReplicator(_assigned(number), awake=awake) for number in range(brokers * MOST)]
         for number, one in enumerate(self.replicators):
             led_by(one, number % brokers)
         assignment = Assignment(
@@ -63,7 +64,7 @@ class Source:
         self.taking = True
         """Whether destination brokers take more."""
         self.receiver = Receiver(
-            assignment, client, by_partition, lambda broker: Wire(round_trip_s), lambda broker: self.taking
+            assignment, client, by_partition, lambda broker: Wire(round_trip_s), lambda broker: self.taking, awake
         )
         self.ask()
 

@@ -1,0 +1,89 @@
+"""What one source broker leads: partitions that give something, and those of which nothing has come for a while.
+
+A question names each of its partitions, and so does its answer. Asked together with one that gives a hundred times a
+second, a thousand that give nothing would cost far more than that one does, on both sides. So they have a link of their
+own, the calm one, where a question rests at the broker until one of them gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.model.names import Partition
+
+MANY: Final = 64
+"""Calm partitions that are worth a link of their own."""
+_CALM_S: Final = 10.0
+"""After so long without anything."""
+_AGAIN_S: Final = 1.0
+
+
+class Led:
+    """By one broker. Who can be asked for is in a question under way, or in the next one of a link that is free."""
+
+    def __init__(self) -> None:
+        self._all: dict[PartitionReplicator, None] = {}
+        self._lively: dict[PartitionReplicator, None] = {}
+        """Whom the lanes ask for: all that the calm link does not."""
+        self._moving: list[PartitionReplicator] = []
+        """Lively ones that the calm link asks for until the lanes have their next question."""
+        self._again_at = 0.0
+        """Monotonic time before which nobody is looked for to be asked for on the calm link."""
+
+    def add(self, one: PartitionReplicator) -> None:
+        """It is led by this broker, and has not been asked for since it took up its place."""
+        self._all[one] = self._lively[one] = None
+
+    def drop(self, one: PartitionReplicator) -> None:
+        """Another broker leads it."""
+        for some in (self._all, self._lively):
+            some.pop(one, None)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes of any."""
+        return all(one.ended for one in self._all)
+
+    def for_lanes(self) -> Collection[PartitionReplicator]:
+        """Whom the lanes may ask for now."""
+        for one in self._moving:
+            if one in self._all:
+                self._lively[one] = None
+        self._moving = []
+        return self._lively
+
+    def lively(self, now: float) -> list[PartitionReplicator]:
+        """Those that are not calm. `now`: monotonic time."""
+        return [one for one in self._all if not _calm(one, now)]
+
+    def calm_due(self, now: float) -> bool:
+        return now >= self._again_at
+
+    def for_calm(
+        self, now: float, asked: Collection[Partition], wanted: Callable[[PartitionReplicator], bool]
+    ) -> list[PartitionReplicator]:
+        """Whom the calm link is to ask for: those that are calm, and lively ones that the lanes' question under way has
+        left out (`asked`: whom it names). The lanes ask for the others from now on."""
+        mine, self._moving, self._lively = list[PartitionReplicator](), [], {}
+        for one in self._all:
+            calm = _calm(one, now)
+            if not (calm or one.partition not in asked) or not wanted(one):
+                self._lively[one] = None
+                continue
+            mine.append(one)
+            if not calm:
+                self._moving.append(one)
+        self._again_at = 0.0 if mine else now + _AGAIN_S
+        return mine
+
+
+def many_calm(some: Collection[PartitionReplicator], now: float) -> bool:
+    """Whether so many of these are calm that they are worth a link of their own. `now`: monotonic time."""
+    return len(some) >= MANY and sum(_calm(one, now) for one in some) >= MANY
+
+
+def _calm(one: PartitionReplicator, now: float) -> bool:
+    source = one.source
+    return now - source.gave_at > _CALM_S and not (source.suspect or source.alone)
