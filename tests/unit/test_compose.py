@@ -22,7 +22,7 @@ from tests.unit.test_deploy import DOCKERFILE, ROOT, parsed
 TEXT: Final = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 COMPOSE: Final = yaml.safe_load(TEXT)
 SERVICES: Final[dict[str, dict[str, Any]]] = COMPOSE["services"]
-LOADED_S: Final = 60.0
+LOADED_S: Final = 300.0
 
 
 def mounted(service: dict[str, Any]) -> Iterator[str]:

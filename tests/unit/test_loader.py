@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "operate" / "managed-airflow.md"
-LOADED_S = 120.0
+LOADED_S = 300.0
 LOOK = """
 import json, sys
 from pathlib import Path
