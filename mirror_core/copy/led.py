@@ -85,5 +85,7 @@ def many_calm(some: Collection[PartitionReplicator], now: float) -> bool:
 
 
 def _calm(one: PartitionReplicator, now: float) -> bool:
+    """Whether all that its source has told of was read a while ago."""
     source = one.source
-    return now - source.gave_at > _CALM_S and not (source.suspect or source.alone)
+    read = source.readable_end is not None and one.place.position >= source.readable_end
+    return read and now - source.gave_at > _CALM_S and not source.alone
