@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.connection import Connection, answering
 from mirror_core.kafka.fetching import FetchLink
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.logs import logger
@@ -65,6 +65,12 @@ class Lanes:
             self._alone = True
             self._begin()
 
+    def together(self) -> None:
+        """The calm link does not work; no other one is made."""
+        if self.calm is not None:
+            self.calm.connection.close()
+        self.calm = None
+
     @property
     def every(self) -> list[FetchLink]:
         return self.links if self.calm is None else [*self.links, self.calm]
@@ -107,7 +113,7 @@ class Lanes:
 
     def _make(self) -> None:
         try:
-            made = self._first.another()
+            made = answering(self._first.another())
         except MirrorError as error:
             self._made.put(error)
             return

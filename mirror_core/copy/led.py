@@ -29,6 +29,8 @@ class Led:
         """Whom the lanes ask for: all that the calm link does not."""
         self._moving: list[PartitionReplicator] = []
         """Lively ones that the calm link asks for until the lanes have their next question."""
+        self.hurries = False
+        """One that neither question names waits for its first batch's answer, and then for either question's."""
         self._again_at = 0.0
         """Monotonic time before which nobody is looked for to be asked for on the calm link."""
 
@@ -67,16 +69,23 @@ class Led:
         """Whom the calm link is to ask for: those that are calm, and lively ones that the lanes' question under way has
         left out (`asked`: whom it names). The lanes ask for the others from now on."""
         mine, self._moving, self._lively = list[PartitionReplicator](), [], {}
+        self.hurries = False
         for one in self._all:
             calm = _calm(one, now)
-            if not (calm or one.partition not in asked) or not wanted(one):
+            if calm and wanted(one):
+                mine.append(one)
+            elif calm or one.partition in asked or one.source.apart(one.place.position) or not wanted(one):
                 self._lively[one] = None
-                continue
-            mine.append(one)
-            if not calm:
+                self.hurries |= one.place.first_waits and bool(asked) and one.partition not in asked
+            else:
+                mine.append(one)
                 self._moving.append(one)
         self._again_at = 0.0 if mine else now + _AGAIN_S
         return mine
+
+    def whole(self) -> None:
+        """There is no calm link any more."""
+        self._lively, self._moving = dict(self._all), []
 
 
 def many_calm(some: Collection[PartitionReplicator], now: float) -> bool:
@@ -88,4 +97,4 @@ def _calm(one: PartitionReplicator, now: float) -> bool:
     """Whether all that its source has told of was read a while ago."""
     source = one.source
     read = source.readable_end is not None and one.place.position >= source.readable_end
-    return read and now - source.gave_at > _CALM_S and not source.alone
+    return read and now - source.gave_at > _CALM_S and not source.apart(one.place.position)

@@ -52,6 +52,7 @@ class GapOwnership:
         """The leader has forgotten all markers that are newer than this one, and would take any that is: also after
         its log has lost its end. They are nobody's own any more."""
         self.newest, self._mine, self._handed = newest, NO_MARKER, NO_MARKER
+        self._quiet_at = -1  # what was watched before was another log
 
     def handed(self, coordinator_epoch: int) -> None:
         """The last owner has ended, and its newest marker was this one."""

@@ -24,9 +24,12 @@ from mirror_core.kafka.sockets import readable
 from mirror_core.kafka.tiered import local_start
 from mirror_core.model.copying import Assignment
 from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.logs import logger
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch
+
+_log = logger(__name__)
 
 _PARTITION_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 8 << 20
@@ -115,12 +118,22 @@ class Receiver:
                 replicator.source.disconnected()
                 replicator.lose(why)
 
+    def _lost_calm(self, broker: int, lanes: Lanes, why: str) -> None:
+        """One more connection than it takes is no reason to lose the others: it goes on with those."""
+        _log.info("goes on without the calm link: %s", why)
+        lanes.together()
+        self._led[broker].whole()
+
     def give_up(self) -> None:
         """Hang up where nothing came for too long. What has come while somebody else was waited for counts."""
         for broker, lanes in list(self.lanes.items()):
             for link in lanes.every:
                 if link.waits_s > _PATIENCE_S and not readable([link.connection.sock], 0.0):
-                    self.lost(broker, f"{link.connection.where}: no answer to a Fetch for {link.waits_s:.0f} s")
+                    why = f"{link.connection.where}: no answer to a Fetch for {link.waits_s:.0f} s"
+                    if link is lanes.calm:
+                        self._lost_calm(broker, lanes, why)
+                        continue
+                    self.lost(broker, why)
                     break
 
     def take(self, link: FetchLink) -> list[tuple[PartitionReplicator, list[Ready]]]:
@@ -132,7 +145,10 @@ class Receiver:
             try:
                 return self._take(broker, lanes, link) if link.arrived() else []
             except Unreachable as error:  # what was put into line is dropped with its place
-                self.lost(broker, str(error))
+                if link is lanes.calm:
+                    self._lost_calm(broker, lanes, str(error))
+                else:
+                    self.lost(broker, str(error))
                 break
             except RemoteFault as error:
                 self.lost(broker, str(error))
@@ -233,9 +249,12 @@ class Receiver:
         mine = led.for_calm(at, set(lanes.links[0].partitions), self._wanted)
         if mine and lanes.calm is not None:
             most = max(LEAST_ANSWER, min(_CALM_BYTES, self._budget // (_CALM_PART * max(1, len(self._leading)))))
-            most = self.rate.answer_bytes(most, lanes.most)
+            most = self.rate.answer_bytes(most, len(lanes.every))
             lanes.calm.limit(most, most)
-            self._send(lanes.calm, mine, _CALM_WAIT_MS, now)
+            try:
+                self._send(lanes.calm, mine, _SHORT_WAIT_MS if led.hurries else _CALM_WAIT_MS, now)
+            except Unreachable as error:
+                self._lost_calm(broker, lanes, str(error))
 
     def _calm_is_free(self, broker: int, lanes: Lanes) -> bool:
         free = lanes.calm is not None and not lanes.calm.pending
@@ -312,7 +331,8 @@ class Receiver:
         # A broker that has to give way does so at its next question: until then its links hold what they may ask for.
         held = sum(link.most for one in self.lanes.values() for link in one.every) - sum(link.most for link in mine)
         most = min(self._most_bytes, room // lanes.most, (self._budget - held) // len(mine))
-        most = self.rate.answer_bytes(max(most, LEAST_ANSWER if lanes.far else _PARTITION_BYTES), lanes.most)
+        links = max(lanes.most, len(lanes.every))
+        most = self.rate.answer_bytes(max(most, LEAST_ANSWER if lanes.far else _PARTITION_BYTES), links)
         for link in mine:
             link.limit(most, most if lanes.far else min(most, _PARTITION_BYTES))
 

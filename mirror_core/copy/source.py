@@ -9,7 +9,7 @@ from mirror_core.kafka.empty_answers import SURE, Proof, proof
 from mirror_core.wire.fetch import Fetched
 
 _SILENT_S: Final = 5.0
-"""A broker holds a question for half a second at most, and what it answers when there is next to nothing is short."""
+"""A broker holds a question for two seconds at most, and what it answers when there is next to nothing is short."""
 
 
 class SourceProbe:
@@ -58,6 +58,10 @@ class SourceProbe:
     def unasked(self) -> bool:
         """Whether nobody has been asked since this place was taken up."""
         return self.asked < 0
+
+    def apart(self, position: int) -> bool:
+        """Whether it is to be asked for alone, or may keep all that are asked for with it waiting."""
+        return self.suspect or self.alone or self.remote(position)
 
     def senseless(self) -> None:
         """An answer that it was part of made no sense."""

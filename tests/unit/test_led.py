@@ -24,6 +24,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.fetching import FetchLink
 from mirror_core.model.copying import Assigned, Assignment
+from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.wire import fetch
@@ -131,6 +132,7 @@ class World:
         one.lose("looked for anew")
         one.route(broker, 1, 1)
         one.resume_at(Resume(offset=at, sequence=sequence, gap_end=at, seed_end=at, check_tail=False))
+        one.place.in_mind_at -= 20  # its next batch goes alone, and its answer is waited for
 
     def link(self, broker: int, *, calm: bool) -> Link | None:
         lanes = self.receiver.lanes.get(broker)
@@ -223,7 +225,14 @@ def test_who_begins_to_give_while_the_lanes_wait_moves_to_their_next_question(wo
     world.ends[world.names[8]] += 1
     world.answer(calm)
     world.turn()
+    assert lanes is not None
+    assert calm is not None
+    assert (names(lanes), names(calm)) == ({4, 6}, {0, 2, 10}), "its first batch went alone, and was not answered yet"
+    assert calm.max_wait_ms < lanes.max_wait_ms, "it is not kept waiting for either"
+    world.answer(calm)
+    world.turn()
     assert (names(lanes), names(calm)) == ({4, 6}, {0, 2, 8, 10}), "it is asked for, though not alone yet"
+    assert calm.max_wait_ms > lanes.max_wait_ms
     world.ends[world.names[4]] += 1
     world.answer(lanes)
     world.turn()
@@ -257,6 +266,49 @@ def test_who_has_to_wait_is_not_asked_for_and_then_does_not_wait_for_the_calm_qu
     waits.clear()
     world.turn()
     assert (names(world.link(1, calm=False)), names(calm)) == ({4}, {0, 2, 8, 10})
+
+
+def test_who_is_to_be_asked_for_alone_is_not_asked_for_with_the_calm_ones(world: World) -> None:
+    for index in (4, 6):
+        world.ends[world.names[index]] += 1
+    lanes, calm = (world.link(1, calm=which) for which in (False, True))
+    world.answer(calm)
+    world.turn()
+    world.placed(world.names[8], 1)
+    world.of[world.names[8]].source.alone = True
+    world.answer(calm)
+    world.turn()
+    assert (names(lanes), names(calm)) == ({4, 6}, {0, 2, 10})
+    world.answer(lanes)
+    world.turn()
+    assert names(lanes) == {8}
+
+
+@pytest.mark.parametrize("how", ["closed", "silent"])
+def test_a_calm_link_that_does_not_work_costs_nothing_but_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    lanes, calm = (world.link(1, calm=which) for which in (False, True))
+    assert lanes is not None
+    assert calm is not None
+    if how == "silent":
+        calm.waits_s = 60.0
+        world.receiver.give_up()
+    else:
+
+        def closed() -> bool:
+            raise Unreachable("cluster east, broker 1: the broker closed the connection")
+
+        monkeypatch.setattr(calm, "arrived", closed)
+        world.answer(calm)
+    world.turn()
+    assert all(one.state is State.READY for one in world.of.values())
+    assert world.link(1, calm=True) is None
+    assert world.link(1, calm=False) is lanes
+    assert names(lanes) == {0, 2, 4, 6, 8, 10}
+    for _ in range(5):
+        world.round()
+    assert world.link(1, calm=True) is None, "it is not tried again"
 
 
 def test_a_broker_that_hung_up_is_asked_for_all_that_it_leads(world: World) -> None:
