@@ -180,8 +180,7 @@ class Receiver:
             if ready:
                 found.append((replicator, ready))
             if replicator.place.position != replicator.source.asked:
-                replicator.source.gave()
-                replicator.source.gave_at = began
+                replicator.source.came(began)
             elif not replicator.finished:
                 nothing.append((replicator, answer))
         if link.alone or size <= link.room:  # others have left enough: no wonder, if there was something

@@ -85,6 +85,11 @@ class SourceProbe:
         self.asked, self.asked_on, self.asked_at = -1, None, math.inf
         self.suspect, self.empty, self.local_start, self.readable_end = False, 0, 0, None
 
+    def came(self, now: float) -> None:
+        """Something came of it. `now`: monotonic time."""
+        self.gave_at = now
+        self.gave()
+
     def gave(self) -> None:
         """Something came, or is known not to be there."""
         self.suspect, self.empty = False, 0
