@@ -42,8 +42,8 @@ class Lanes:
         """Links that there may be."""
         self.calm: FetchLink | None = None
         """Near by: for partitions of which nothing has come for a while."""
-        self._alone = self.far
-        """No calm link is to be made."""
+        self.parted = self.far
+        """No calm link is to be made: there is one, or it did not work; far away there is none."""
         self._made = SimpleQueue[Connection | MirrorError]()
         self._making = 0
         self._thin = 0
@@ -61,8 +61,8 @@ class Lanes:
 
     def apart(self) -> None:
         """There are many partitions of which nothing has come for a while."""
-        if not self._alone:
-            self._alone = True
+        if not self.parted:
+            self.parted = True
             self._begin()
 
     def together(self) -> None:

@@ -18,6 +18,8 @@ MANY: Final = 64
 _CALM_S: Final = 10.0
 """After so long without anything."""
 _AGAIN_S: Final = 1.0
+_SOON_S: Final = 1.0
+"""A destination that has not answered within it may never do."""
 
 
 class Led:
@@ -30,7 +32,8 @@ class Led:
         self._moving: list[PartitionReplicator] = []
         """Lively ones that the calm link asks for until the lanes have their next question."""
         self.hurries = False
-        """One that neither question names waits for its first batch's answer, and then for either question's."""
+        """One that neither question names waits for its first batch's answer, which comes soon, and then for either
+        question's."""
         self._again_at = 0.0
         """Monotonic time before which nobody is looked for to be asked for on the calm link."""
 
@@ -76,7 +79,8 @@ class Led:
                 mine.append(one)
             elif calm or one.partition in asked or one.source.apart(one.place.position) or not wanted(one):
                 self._lively[one] = None
-                self.hurries |= one.place.first_waits and bool(asked) and one.partition not in asked
+                waits = one.place.first_waits and now - one.source.gave_at < _SOON_S
+                self.hurries |= waits and bool(asked) and one.partition not in asked
             else:
                 mine.append(one)
                 self._moving.append(one)

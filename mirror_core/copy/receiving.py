@@ -224,7 +224,7 @@ class Receiver:
             return
         alone = next((one for one in free if one.source.suspect or one.source.alone), None)
         mine = free[: lanes.share(len(replicators))] if alone is None else [alone]
-        if not lanes.calm and link.asked > _QUESTIONS and many_calm(mine, time.monotonic()):
+        if not lanes.parted and link.asked > _QUESTIONS and many_calm(mine, time.monotonic()):
             lanes.apart()
         # Who waits for the destination soon wants more, and cannot be added to a question that has been asked.
         soon = any(

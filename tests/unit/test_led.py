@@ -245,6 +245,27 @@ def test_who_begins_to_give_while_the_lanes_wait_moves_to_their_next_question(wo
     assert not world.behind()
 
 
+def test_a_destination_that_does_not_answer_makes_nobody_ask_again_and_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in (4, 6):
+        world.ends[world.names[index]] += 1
+    lanes, calm = (world.link(1, calm=which) for which in (False, True))
+    world.answer(calm)
+    world.turn()
+    monkeypatch.setattr("tests.unit.test_led.answered", lambda *unused: None)
+    world.ends[world.names[8]] += 1
+    world.answer(calm)
+    world.turn()
+    assert lanes is not None
+    assert calm is not None
+    assert calm.max_wait_ms < lanes.max_wait_ms
+    world.of[world.names[8]].source.gave_at -= 2
+    world.answer(calm)
+    world.turn()
+    assert calm.max_wait_ms > lanes.max_wait_ms
+
+
 def test_who_has_found_its_place_anew_does_not_wait_for_the_calm_question(world: World) -> None:
     world.placed(world.names[4], 1)
     world.turn()
