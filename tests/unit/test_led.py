@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -176,6 +177,8 @@ class World:
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mirror_core.copy.receiving.Side.of", lambda client: SIDE)
     monkeypatch.setattr(led, "MANY", MANY)
+    monkeypatch.setattr(led, "_CALM_S", 1000.0)
+    monkeypatch.setattr(led, "_SOON_S", 100.0)
     monkeypatch.setattr(receiving, "_QUESTIONS", 0)
 
 
@@ -209,7 +212,7 @@ def test_who_gives_nothing_is_asked_for_apart_and_who_does_is_alone(world: World
         world.turn()
     assert world.of[busy].place.acknowledged == 8
     assert calm.named.keys() == {world.names[index] for index in (0, 2, 6, 8, 10)}
-    world.of[busy].source.gave_at = 0.0
+    world.of[busy].source.gave_at = -math.inf
     world.answer(calm)
     world.turn()
     assert names(calm) == {0, 2, 4, 6, 8, 10}
@@ -260,7 +263,7 @@ def test_a_destination_that_does_not_answer_makes_nobody_ask_again_and_again(
     assert lanes is not None
     assert calm is not None
     assert calm.max_wait_ms < lanes.max_wait_ms
-    world.of[world.names[8]].source.gave_at -= 2
+    world.of[world.names[8]].source.gave_at -= 200
     world.answer(calm)
     world.turn()
     assert calm.max_wait_ms > lanes.max_wait_ms
@@ -386,7 +389,7 @@ def happens(world: World, act: str, whom: object) -> None:
     elif act == "moves":
         world.placed(name, sum(BROKERS) - one.source_broker)
     elif act == "calms down":
-        one.source.gave_at = 0.0
+        one.source.gave_at = -math.inf
     elif act == "is suspected":
         one.source.suspect = True
     elif not one.ended:
