@@ -19,7 +19,7 @@ from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 
-RECORDS: Final = 4
+RECORDS: Final = 10
 """In each partition."""
 VALUE: Final = b"x" * 100
 AT_ONCE: Final = 100
@@ -74,15 +74,32 @@ class Crowd:
             )
 
 
-def gather(cluster: SandboxCluster, config: ClusterConfig, crowd: Crowd) -> None:
-    """Topics, records, committed offsets and rights, on this cluster."""
+def create(cluster: SandboxCluster, config: ClusterConfig, crowd: Crowd) -> float:
+    """Its topics, on this cluster, as an administrator's tool would. Seconds until every partition has a leader."""
     admin = AdminClient({**cluster.client_config("admin")})
     names = crowd.names()
+    began = time.monotonic()
     for start in range(0, len(names), AT_ONCE):
         wanted = [NewTopic(name, crowd.width) for name in names[start : start + AT_ONCE]]
         made = admin.create_topics(wanted, operation_timeout=TIMEOUT_S)
         for future in made.values():
             future.result(CREATE_S)
+    with ClusterClient(config, timeout_s=TIMEOUT_S) as client:
+        while not _led(client, crowd):
+            if time.monotonic() - began > CREATE_S:
+                raise SystemExit(f"{client.name}: not every partition has a leader after {CREATE_S:.0f} s")
+            time.sleep(0.1)
+    return time.monotonic() - began
+
+
+def _led(client: ClusterClient, crowd: Crowd) -> bool:
+    topics = client.metadata(crowd.names()).topics
+    leaders = [leader.broker for view in topics.values() for leader in view.partitions.values()]
+    return len(leaders) == len(crowd.partitions()) and min(leaders) >= 0
+
+
+def gather(cluster: SandboxCluster, config: ClusterConfig, crowd: Crowd) -> None:
+    """Records, committed offsets and rights, for topics that are there."""
     write(cluster, crowd)
     with ClusterClient(config, timeout_s=TIMEOUT_S) as client:
         create_acls(client, crowd.rights())

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from benchmarks import floor, report
 from benchmarks.copiers import COMMAND, stop
-from benchmarks.crowd import RECORDS, Crowd, commit, gather, write
+from benchmarks.crowd import RECORDS, Crowd, commit, create, gather, write
 from benchmarks.ground import DESTINATION, SOURCE, Ground, NotReached, ground
 from benchmarks.measure import Meter
 from benchmarks.verdict import of_scale
@@ -69,13 +69,17 @@ class Bench:
 
 
 def gathered(bench: Bench) -> None:
+    """The source's own creation of the topics is the floor of ours: both brokers have just been started."""
+    config = bench.at.config.cluster(SOURCE)
+    bench.note(create_floor_s=round(create(bench.at.source, config, bench.crowd), 1))
     began = time.monotonic()
-    gather(bench.at.source, bench.at.config.cluster(SOURCE), bench.crowd)
+    gather(bench.at.source, config, bench.crowd)
     bench.note(gather_s=round(time.monotonic() - began, 1))
 
 
 def created(bench: Bench) -> None:
     """From `mirror create` until a data plane has made all topics, and until it has copied all."""
+    created = time.monotonic()
     ends = (f"--source={SOURCE}", f"--destination={DESTINATION}")
     took, _ = bench.ours(
         "mirror", "create", NAME, *ends, "--topics=crowd.*", "--groups=crowd.*", "--yes", json_too=False
@@ -88,7 +92,8 @@ def created(bench: Bench) -> None:
             _until(lambda: set(bench.crowd.names()) <= west.metadata().topics.keys(), process)
             bench.note(all_topics_s=round(time.monotonic() - began, 1))
             _until(lambda: _all_there(bench, west), process)
-            bench.note(all_copied_s=round(time.monotonic() - began, 1))
+            now = time.monotonic()
+            bench.note(all_copied_s=round(now - began, 1), create_to_caught_up_s=round(now - created, 1))
             with Meter(process.pid, bench.at.brokers()) as meter:
                 before = meter.read()
                 time.sleep(STANDS_BY_S)  # an epoch and a half: what a process that stands by takes

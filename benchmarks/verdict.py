@@ -202,6 +202,8 @@ PLAN_S: Final = 2.0
 """An epoch's plan."""
 CYCLE_S: Final = 30.0
 """Between two syncs, as `mirror_sync` is scheduled."""
+CREATION: Final = 3.0
+"""A new mirror is caught up within so many times what a broker takes to create its topics."""
 FLOOR: Final = 2.0
 """A planned failover takes at most so many times what the brokers take for its requests."""
 
@@ -210,7 +212,13 @@ def of_scale(found: Mapping[str, Any]) -> list[Verdict]:
     """Many topics and groups: plan, sync, failover. The worst figure counts."""
     floor_s = found.get("floor_s")
     limit = floor_s * FLOOR if floor_s else None
+    alone_s = found.get("create_floor_s")
     return [
+        _within(
+            "scale: from `mirror create` to caught up, at most three times what a broker needs to create the topics",
+            [found.get("create_to_caught_up_s")],
+            alone_s * CREATION if alone_s else None,
+        ),
         _within("scale: an epoch's plan", [found.get("plan_first_s"), *found.get("plan_s", [None])], PLAN_S),
         _within("scale: a sync with nothing to do", found.get("sync_s", [None]), CYCLE_S),
         _within("scale: a sync after every group has gone on", [found.get("sync_groups_moved_s")], CYCLE_S),

@@ -59,25 +59,32 @@ class Led:
         self._moving = []
         return self._lively
 
-    def lively(self, now: float) -> list[PartitionReplicator]:
-        """Those that are not calm. `now`: monotonic time."""
-        return [one for one in self._all if not _calm(one, now)]
+    def parted(self, now: float) -> tuple[list[PartitionReplicator], list[PartitionReplicator]]:
+        """Those that are lively, and those that are calm. `now`: monotonic time."""
+        lively, calm = list[PartitionReplicator](), list[PartitionReplicator]()
+        for one in self._all:
+            (calm if _calm(one, now) else lively).append(one)
+        return lively, calm
 
     def calm_due(self, now: float) -> bool:
         return now >= self._again_at
 
     def for_calm(
-        self, now: float, asked: Collection[Partition], wanted: Callable[[PartitionReplicator], bool]
+        self,
+        lively: Collection[PartitionReplicator],
+        calm: Collection[PartitionReplicator],
+        asked: Collection[Partition],
+        now: float,
+        wanted: Callable[[PartitionReplicator], bool],
     ) -> list[PartitionReplicator]:
         """Whom the calm link is to ask for: those that are calm, and lively ones that the lanes' question under way has
         left out (`asked`: whom it names). The lanes ask for the others from now on."""
-        mine, self._moving, self._lively = list[PartitionReplicator](), [], {}
+        mine = [one for one in calm if wanted(one)]
+        self._lively = {one: None for one in calm if not wanted(one)}
+        self._moving = []
         self.hurries = False
-        for one in self._all:
-            calm = _calm(one, now)
-            if calm and wanted(one):
-                mine.append(one)
-            elif calm or one.partition in asked or one.source.apart(one.place.position) or not wanted(one):
+        for one in lively:
+            if one.partition in asked or one.source.apart(one.place.position) or not wanted(one):
                 self._lively[one] = None
                 waits = one.place.first_waits and now - one.source.gave_at < _SOON_S
                 self.hurries |= waits and bool(asked) and one.partition not in asked

@@ -242,10 +242,11 @@ class Receiver:
         """Ask for those of which nothing has come for a while. Before that the lanes are asked for the others, if they
         wait for nothing: else these would have to wait with the calm ones for their next turn."""
         led, at = self._led[broker], time.monotonic()
+        lively, calm = led.parted(at)
         for link in lanes.idle():
-            if lively := [one for one in led.lively(at) if self._wanted(one)]:
-                self._ask(lanes, link, lively, now)
-        mine = led.for_calm(at, set(lanes.links[0].partitions), self._wanted)
+            if wanted := [one for one in lively if self._wanted(one)]:
+                self._ask(lanes, link, wanted, now)
+        mine = led.for_calm(lively, calm, set(lanes.links[0].partitions), at, self._wanted)
         if mine and lanes.calm is not None:
             most = max(LEAST_ANSWER, min(_CALM_BYTES, self._budget // (_CALM_PART * max(1, len(self._leading)))))
             most = self.rate.answer_bytes(most, len(lanes.every))

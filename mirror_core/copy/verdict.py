@@ -236,12 +236,11 @@ def _resume(replicator: PartitionReplicator, found: Resumes, source: ClusterName
         replicator.wait(unrecorded(source, replicator.partition, start))
         return
     replicator.agreed()
-    if seen.ours is None:
-        replicator.gaps.forget()
-    elif seen.log_end < acknowledged:  # and its markers with it
-        replicator.gaps.forget(seen.ours.coordinator_epoch)
+    newest = NO_MARKER if seen.ours is None else seen.ours.coordinator_epoch
+    if seen.ours is None or seen.log_end < acknowledged:  # the log has lost its end, and markers with it
+        replicator.gaps.forget(newest)
     else:
-        replicator.gaps.seen(seen.ours.coordinator_epoch)
+        replicator.gaps.seen(newest)
     replicator.resume_at(resume, unremembered=seen.ours is None, end_unseen=found.unseen, asked=found.asked)
 
 

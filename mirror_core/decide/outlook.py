@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.gaps import FILLED_MASK
 from mirror_core.decide.position import MARKED_START
 from mirror_core.decide.topics import brokers_that_must_have_it, mirror_replication_factor
+from mirror_core.decide.view import some
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.units import in_bytes
@@ -123,7 +124,7 @@ def in_words(seen: Outlook) -> Iterator[str]:
         )
     if seen.too_many_holes:
         yield (
-            f"warning: so {_named([str(p) for p in seen.too_many_holes])} may have more holes than the "
+            f"warning: so {some(seen.too_many_holes, _NAMED)} may have more holes than the "
             f"{FILLED_MASK:,} that markers can fill in a partition, and would be FAILED there (gap-limit): create the "
             "mirror with --gaps hidden, or leave these topics out"
         )
@@ -138,15 +139,10 @@ def few_replicas(destination: str, factors: Mapping[str, int], brokers: int) -> 
         return []
     most = max(here[topic] for topic in few)
     return [
-        f"replicas: {len(few)} topics have no more than {most} on {destination} ({_named(few)}), so "
+        f"replicas: {len(few)} topics have no more than {most} on {destination} ({some(few, _NAMED)}), so "
         "min.insync.replicas=1 while they are mirrored: a record counts as copied once one broker has it, and one "
         "broken disk can lose it. With 3 replicas it takes two brokers"
     ]
-
-
-def _named(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _time(seconds: float) -> str:

@@ -216,8 +216,8 @@ def failed_of(view: View) -> list[Partition]:
     return sorted(p for p, status in view.statuses.items() if not is_healthy(status))
 
 
-def some(items: Iterable[object]) -> str:
-    """The first ten, and how many more."""
+def some(items: Iterable[object], most: int = 10) -> str:
+    """The first ones, and how many more."""
     listed = [str(item) for item in items]
-    more = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
-    return ", ".join(listed[:10]) + more
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more

@@ -12,9 +12,10 @@ from mirror_core.dataplane.planning import aligned
 from mirror_core.decide.crowded import NEAR, STEP, in_steps, in_words
 from mirror_core.decide.gaps import FILLED_MASK
 from mirror_core.decide.position import Resume
-from mirror_core.model.copying import Assigned, Assignment
+from mirror_core.model.copying import Assigned
 from mirror_core.model.mirror import PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.model.names import Partition
+from tests.assignments import assignment
 
 P = Partition("payments", 3)
 STATUS = PartitionStatus(
@@ -39,19 +40,7 @@ def test_a_task_counts_what_is_filled_and_it_is_recorded_in_steps(
     one.agreed()
     end, sequence = records + gaps, records & 0x7FFFFFFF
     one.resume_at(Resume(offset=end, sequence=sequence, gap_end=end, seed_end=end, check_tail=False))
-    assignment = Assignment(
-        mirror=MirrorName("m"),
-        source=ClusterName("east"),
-        destination=ClusterName("west"),
-        config_path="",
-        producer_id=1,
-        partitions=(),
-        epoch=1,
-        task=0,
-        start_ms=0,
-        stop_ms=0,
-    )
-    told = report(assignment, [one], "", 0.0, 0.0, lambda broker: "")
+    told = report(assignment(), [one], "", 0.0, 0.0, lambda broker: "")
     [found] = told.aligned
     assert aligned(STATUS, found) == replace(STATUS, source_epoch=7, filled=recorded)
 

@@ -25,12 +25,13 @@ from mirror_core.dataplane.planning import aligned, assigned
 from mirror_core.dataplane.results import Results
 from mirror_core.decide.deletions import counted, counting, in_words, recorded, total
 from mirror_core.decide.position import Ours, Seen
-from mirror_core.model.copying import Aligned, Assignment, Deletion, Listening, TaskReport
+from mirror_core.model.copying import Aligned, Deletion, Listening, TaskReport
 from mirror_core.model.errors import Unwritten
 from mirror_core.model.mirror import Desired, Mirror, NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, heartbeat_topic
 from mirror_core.state.records import PartitionRecord, Record
 from mirror_core.state.records import State as Topic
+from tests.assignments import assignment
 from tests.judging import decide
 from tests.waiting import wait_until
 
@@ -185,19 +186,7 @@ def judged(one: PartitionReplicator, position: int, start: int, end: int = 1_000
 
 
 def reported(one: PartitionReplicator) -> TaskReport:
-    given = Assignment(
-        mirror=NAME,
-        source=EAST,
-        destination=WEST,
-        config_path="",
-        producer_id=1,
-        partitions=(one.assigned,),
-        epoch=1,
-        task=0,
-        start_ms=0,
-        stop_ms=1,
-    )
-    return report(given, [one], "", 0.0, 0.0, str)
+    return report(assignment(one.assigned), [one], "", 0.0, 0.0, str)
 
 
 def test_copying_does_not_go_on_before_what_was_deleted_is_recorded() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -13,164 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirror_core.copy import led, receiving
-from mirror_core.copy.errors import answered
-from mirror_core.copy.lanes import Lanes
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.receiving import Receiver
 from mirror_core.copy.states import State
-from mirror_core.copy.task import _rests
-from mirror_core.copy.words import Side
-from mirror_core.decide.position import Resume
-from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.fetching import FetchLink
-from mirror_core.model.copying import Assigned, Assignment
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind
-from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.wire import fetch
-from mirror_core.wire.produce import Produced
-from tests.unit.test_lanes import NEAR_S, Wire
-from tests.unit.test_rewrite import batch
-from tests.waiting import wait_until
+from tests.quiet_source import BROKERS, PARTITIONS, SIDE, Link, World
 
-BROKERS = (1, 2)
 MANY = 4
-PARTITIONS = 12
-SIDE = Side(ClusterName("west"), "data")
-
-
-class Link:
-    """To a broker that answers when it is told to."""
-
-    throttle_ms, waits_s, filled = 0, 0.0, False
-    room = 1 << 20
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.named: dict[Partition, int] = {}
-        self.pending, self.asked, self.most = False, 0, 0
-        self.max_wait_ms = 0
-        self.rows: list[fetch.Fetched] = []
-
-    def ask(self, wanted: list[fetch.Wanted], *, max_wait_ms: int, isolation: fetch.Isolation) -> None:
-        assert not self.pending
-        assert len({one.partition for one in wanted}) == len(wanted) > 0
-        self.named, self.max_wait_ms = {one.partition: one.offset for one in wanted}, max_wait_ms
-        self.pending, self.asked = True, self.asked + 1
-
-    def limit(self, max_bytes: int, partition_max_bytes: int) -> None:
-        self.most = max_bytes
-
-    @property
-    def alone(self) -> bool:
-        return len(self.named) == 1
-
-    @property
-    def partitions(self) -> list[Partition]:
-        return list(self.named) if self.pending else []
-
-    def arrived(self) -> bool:
-        return True
-
-    def take(self) -> Iterator[fetch.Fetched]:
-        self.pending = False
-        yield from self.rows
-
-
-class World:
-    """A source of two brokers, and a destination that takes everything."""
-
-    def __init__(self) -> None:
-        self.names = [Partition("t", index) for index in range(PARTITIONS)]
-        self.ends = dict.fromkeys(self.names, 0)
-        self.awake = set[PartitionReplicator]()
-        self.of = {
-            name: PartitionReplicator(
-                Assigned(partition=name, source_topic_id="", destination_topic_id=""), awake=self.awake
-            )
-            for name in self.names
-        }
-        assignment = Assignment(
-            mirror=MirrorName("m"),
-            source=ClusterName("east"),
-            destination=ClusterName("west"),
-            config_path="",
-            producer_id=1 << 62,
-            partitions=(),
-            epoch=1,
-            task=0,
-            start_ms=0,
-            stop_ms=int(1000 * (time.time() + 600)),
-        )
-        east = cast("ClusterClient", SimpleNamespace(name="east", config=None, principal=None))
-        self.receiver = Receiver(
-            assignment, east, self.of, lambda broker: Wire(NEAR_S), lambda broker: True, self.awake
-        )
-        self.receiver._link = lambda connection, far: cast("FetchLink", Link(connection))  # type: ignore[method-assign]
-        for number, name in enumerate(self.names):
-            self.placed(name, BROKERS[number % 2])
-        self.turn()
-
-    def turn(self) -> None:
-        self.receiver.ask(time.time())
-        self.awake -= {one for one in self.awake if _rests(one)}
-        wait_until(lambda: not any(lanes._making for lanes in self._lanes()), timeout_s=10, why="it connects")
-
-    def _lanes(self) -> list[Lanes]:
-        """All, with the connections that are made by now."""
-        for lanes in self.receiver.lanes.values():
-            lanes.idle()
-        return list(self.receiver.lanes.values())
-
-    def placed(self, name: Partition, broker: int) -> None:
-        """Its place is found anew, led by this broker."""
-        one = self.of[name]
-        if one.ended:
-            return
-        at, sequence = one.place.acknowledged, one.place.acknowledged_sequence
-        one.place.disconnected()
-        one.lose("looked for anew")
-        one.route(broker, 1, 1)
-        one.resume_at(Resume(offset=at, sequence=sequence, gap_end=at, seed_end=at, check_tail=False))
-        one.place.in_mind_at -= 20  # its next batch goes alone, and its answer is waited for
-
-    def link(self, broker: int, *, calm: bool) -> Link | None:
-        lanes = self.receiver.lanes.get(broker)
-        found = None if lanes is None else lanes.calm if calm else lanes.links[0]
-        return cast("Link | None", found)
-
-    def answer(self, link: Link | None) -> None:
-        """What there is of whom it was asked for; each batch is acknowledged at once."""
-        if link is None or not link.pending:
-            return
-        link.rows = []
-        for name, offset in link.named.items():
-            end = self.ends[name]
-            records = batch(offset, end - offset) if end > offset else b""
-            link.rows.append(fetch.Fetched(name, 0, end, end, 0, (), memoryview(bytearray(records))))
-        for one, ready in self.receiver.take(cast("FetchLink", link)):
-            for sent, _ in ready:
-                one.place.sent(time.monotonic())
-                answered(one, sent, Produced("t", one.partition.index, 0, sent.base, ""), SIDE)
-
-    def round(self) -> None:
-        for calm in (False, True):
-            for broker in BROKERS:
-                self.answer(self.link(broker, calm=calm))
-                self.turn()
-
-    def hangs_up(self, broker: int) -> None:
-        self.receiver.lost(broker, "it hung up")
-        for name, one in self.of.items():
-            if one.source_broker == broker and one.state is State.LOST:
-                self.placed(name, broker)
-
-    def behind(self) -> list[Partition]:
-        return [name for name, one in self.of.items() if not one.ended and one.place.acknowledged < self.ends[name]]
-
-    def close(self) -> None:
-        self.receiver.close()
 
 
 @pytest.fixture(autouse=True)
@@ -256,7 +102,7 @@ def test_a_destination_that_does_not_answer_makes_nobody_ask_again_and_again(
     lanes, calm = (world.link(1, calm=which) for which in (False, True))
     world.answer(calm)
     world.turn()
-    monkeypatch.setattr("tests.unit.test_led.answered", lambda *unused: None)
+    monkeypatch.setattr("tests.quiet_source.answered", lambda *unused: None)
     world.ends[world.names[8]] += 1
     world.answer(calm)
     world.turn()

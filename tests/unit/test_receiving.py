@@ -27,10 +27,11 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.fetching import FetchLink
 from mirror_core.kafka.sockets import readable
-from mirror_core.model.copying import Assigned, Assignment
+from mirror_core.model.copying import Assigned
 from mirror_core.model.errors import RemoteFault
-from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire import fetch
+from tests.assignments import assignment
 from tests.threads import Work
 from tests.unit.test_rewrite import batch, fetched
 
@@ -87,20 +88,8 @@ class Source:
     """A partition that is copied from two brokers in turn."""
 
     def __init__(self) -> None:
-        stop_ms = int(1000 * (time.time() + 60))
         assigned = Assigned(partition=PARTITION, source_topic_id="", destination_topic_id="")
-        self.assignment = Assignment(
-            mirror=MirrorName("m"),
-            source=ClusterName("east"),
-            destination=ClusterName("west"),
-            config_path="",
-            producer_id=1 << 62,
-            partitions=(assigned,),
-            epoch=1,
-            task=0,
-            start_ms=0,
-            stop_ms=stop_ms,
-        )
+        self.assignment = assignment(assigned)
         awake = set[PartitionReplicator]()
         self.replicator = PartitionReplicator(assigned, awake=awake)
         self.client = cast("ClusterClient", SimpleNamespace(name="east", config=None, principal=None))

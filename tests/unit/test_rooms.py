@@ -24,10 +24,11 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.fetch_size import FetchSizer, share
 from mirror_core.kafka.fetching import FetchLink
-from mirror_core.model.copying import Assigned, Assignment
+from mirror_core.model.copying import Assigned
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind
-from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.model.names import ClusterName, Partition
+from tests.assignments import assignment
 from tests.unit.test_lanes import FAR_S, NEAR_S, Wire
 from tests.unit.test_rewrite import batch
 from tests.unit.test_wire_protocol import Rows, fetch_answer
@@ -46,25 +47,13 @@ class Source:
         self.replicators = [PartitionReplicator(_assigned(number), awake=awake) for number in range(brokers * MOST)]
         for number, one in enumerate(self.replicators):
             led_by(one, number % brokers)
-        assignment = Assignment(
-            mirror=MirrorName("m"),
-            source=ClusterName("east"),
-            destination=ClusterName("west"),
-            config_path="",
-            producer_id=1 << 62,
-            partitions=(),
-            epoch=1,
-            task=0,
-            start_ms=0,
-            stop_ms=int(1000 * (time.time() + 60)),
-            throttle=throttle,
-        )
+        given = assignment(throttle=throttle)
         client = cast("ClusterClient", SimpleNamespace(name="east", config=None, principal=None))
         by_partition = {one.partition: one for one in self.replicators}
         self.taking = True
         """Whether destination brokers take more."""
         self.receiver = Receiver(
-            assignment, client, by_partition, lambda broker: Wire(round_trip_s), lambda broker: self.taking, awake
+            given, client, by_partition, lambda broker: Wire(round_trip_s), lambda broker: self.taking, awake
         )
         self.ask()
 

@@ -25,9 +25,10 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.sockets import receive
-from mirror_core.model.copying import Assigned, Assignment, TaskReport
+from mirror_core.model.copying import Assigned, TaskReport
 from mirror_core.model.errors import Unreachable
-from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.model.names import ClusterName, Partition
+from tests.assignments import assignment
 
 HANGS, WELL = 1, 2
 PATIENCE_S, ALONE_S = 0.2, 0.6
@@ -292,19 +293,7 @@ def test_what_a_quota_keeps_a_broker_from_reading_is_not_sent_and_nobody_waits_f
 
 def told(ones: list[PartitionReplicator], sender: Sender) -> TaskReport:
     partitions = tuple(one.assigned for one in ones)
-    given = Assignment(
-        config_path="",
-        mirror=MirrorName("orders"),
-        source=ClusterName("east"),
-        destination=ClusterName("west"),
-        producer_id=1,
-        partitions=partitions,
-        epoch=1,
-        task=0,
-        start_ms=0,
-        stop_ms=0,
-    )
-    return report(given, ones, "", 0.0, 0.0, sender.waits_for)
+    return report(assignment(*partitions), ones, "", 0.0, 0.0, sender.waits_for)
 
 
 class Forgetful:
