@@ -22,6 +22,8 @@ from tests.gate.verdict import Run, flaky_after, is_green, runs_again
 from tests.waiting import how_busy
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+BESIDE: Final = 2
+"""Processes that have what the others leave: one alone, on a busy machine, would go on long after all others."""
 KEPT: Final = ROOT / ".gate"
 DURATIONS: Final = ROOT / "tests" / "durations.json"
 """Seconds by file, by stage. A run writes what it measured to `.gate/durations.json`, in the same shape."""
@@ -39,8 +41,8 @@ def files_in(folders: Sequence[str]) -> list[str]:
 
 def run_stage(stage: Stage, durations: dict[str, float]) -> Run:
     shares = lanes([files_in(stage.folders), files_in(stage.together)], durations, stage.lanes)
-    patient = lanes([files_in(stage.beside)], durations, 1)
-    also = ", and one beside them" if patient else ""
+    patient = lanes([files_in(stage.beside)], durations, BESIDE)
+    also = f", and {len(patient)} beside them" if patient else ""
     tell(f"{stage.name}: {stage.lanes} process(es) at a time{also} ({how_busy()})")
     run = run_lanes(
         shares,

@@ -23,7 +23,7 @@ class Stage:
     together: tuple[str, ...] = ()
     """Folders whose tests run in one process of their own."""
     beside: tuple[str, ...] = ()
-    """Folders whose tests run in one process beside these, by what they leave of the CPUs. Never run again."""
+    """Folders whose tests run in processes beside these, by what they leave of the CPUs. Never run again."""
     env: Mapping[str, str] = field(default_factory=dict)
     times: int = 1
     again: bool = True
