@@ -39,7 +39,7 @@ CLEANED: Final = {
     "segment_bytes": str(1 << 20),
     "segment_ms": "5000",
     "min_compaction_lag_ms": "0",
-    "delete_retention_ms": "60000",  # a copier that is later than that may miss tombstones, and parity finds it
+    "delete_retention_ms": "600000",  # a copier that is later than that may miss tombstones, and parity finds it
 }
 
 
@@ -84,6 +84,7 @@ def end(pair: Pair, side: str, topic: str) -> int:
         return 0
 
 
+@pytest.mark.timeout(3600)
 def test_nothing_is_found_where_there_is_nothing(pair: Pair, tmp_path: Path) -> None:
     topic = new_topic(pair.east, PARTITIONS, **CLEANED)
     writer = Writer(pair, topic)
@@ -106,12 +107,12 @@ def test_nothing_is_found_where_there_is_nothing(pair: Pair, tmp_path: Path) -> 
             for number in range(ROUNDS):
                 compared = mirrorbook(
                     "parity", mirrored.name, "--whole", "--runner", "local", "--config", config, "--json",
-                    "--output", str(tmp_path / f"round-{number}"), timeout_s=300,
+                    "--output", str(tmp_path / f"round-{number}"), timeout_s=600,
                 )  # fmt: skip
-                assert compared.returncode == 0, (number, compared.stdout, compared.stderr)
+                assert compared.returncode in (0, 1), (number, compared.stderr)
                 found = json.loads(compared.stdout)
                 ends = end(pair, "east", topic)
-                assert (found["verdict"], found["findings"]) == ("passed", [])
+                assert (found["verdict"], found["findings"]) == ("passed", []), number
                 assert ends > before, "it is written meanwhile"
                 assert HELD <= found["records"] < ends, "some were taken by the cleaner"
                 before = ends
