@@ -57,12 +57,11 @@ class _Stream:
     digest: xxhash.xxh3_128 = field(default_factory=xxhash.xxh3_128)
     head: Record | None = None
 
-    def advance(self) -> None:
-        """Go on to the next record; the one before counts."""
-        if self.head is not None:
-            self.count += 1
-            self.digest.update(_INT64.pack(self.head.offset))
-            self.digest.update(canonical(self.head))
+    def advance(self, record: Record, content: bytes) -> None:
+        """Go on to the next record; the one before, this one with its canonical content, counts."""
+        self.count += 1
+        self.digest.update(_INT64.pack(record.offset))
+        self.digest.update(content)
         self.skip()
 
     def skip(self) -> None:
@@ -98,20 +97,23 @@ def compare_records(
                 found = _set_aside(lone, one, found[0])
                 src.skip()
             else:
-                src.advance()
+                src.advance(one, canonical(one))
         elif one is None or two.offset < one.offset:
             found = [_finding(partition, two, "extra", "the destination's record is not on the source")]
             if unkeyed_go if two.key is None else compacted:
                 found = _set_aside(lone, two, found[0])
                 dst.skip()
             else:
-                dst.advance()
+                dst.advance(two, canonical(two))
         else:
-            found = _altered(partition, one, two) if one != two else []
+            equal = one == two
+            found = [] if equal else _altered(partition, one, two)
+            here = canonical(one)
+            there = here if equal else canonical(two)
             if found and len(pairs) < KEPT_PER_CHUNK:
-                pairs[one.offset] = canonical(one), canonical(two)
-            src.advance()
-            dst.advance()
+                pairs[one.offset] = here, there
+            src.advance(one, here)
+            dst.advance(two, there)
         differing += len(found)
         findings += found[: KEPT_PER_CHUNK - len(findings)]
     return Difference(

@@ -11,7 +11,6 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -33,8 +32,7 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One record, as a consumer sees it."""
 
     offset: int

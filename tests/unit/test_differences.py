@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +21,7 @@ RECORD = st.builds(
     headers=HEADERS,
 )
 LOG = st.dictionaries(st.integers(0, 60), RECORD, max_size=40).map(
-    lambda log: [replace(record, offset=offset) for offset, record in sorted(log.items())]
+    lambda log: [record._replace(offset=offset) for offset, record in sorted(log.items())]
 )
 
 
