@@ -30,6 +30,12 @@ with DAG(
             type="boolean",
             description_md="Compare everything again; otherwise only what was not compared yet, and the ends",
         ),
+        "bytes_per_s": Param(
+            0,
+            type="integer",
+            minimum=0,
+            description_md="Bytes per second read of each cluster, of one mirror after the other; 0: no limit",
+        ),
         "master": spark_master(),
     },
 ) as dag:

@@ -22,7 +22,7 @@ from mirror_core.cli.common import (
 )
 from mirror_core.cli.spark_conf import SparkConfOption, spark_conf
 from mirror_core.cli.telling import tell
-from mirror_core.decide.parity import DIGEST, ENDS
+from mirror_core.decide.parity import DIGEST, ENDS, RECORDS
 from mirror_core.evidence.asked import expected
 from mirror_core.evidence.parity_document import ResultDocument, result_document
 from mirror_core.evidence.suites import PARITY, Demands
@@ -90,6 +90,9 @@ def parity_command(
     throttle: Annotated[
         str | None, typer.Option("--throttle", metavar="RATE", help="Of each cluster, all tasks together: 50MB/s.")
     ] = None,
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Show what differs, keys and values, and not only sizes and digests.")
+    ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -100,6 +103,8 @@ def parity_command(
     rate = None if throttle is None else bytes_per_s(throttle)
     if rate is not None and against == "certificates":
         raise BadRequest("--throttle is for a comparison with the source")
+    if show_values and (level < RECORDS or against == "certificates"):
+        raise BadRequest("--show-values is for a comparison with the source record by record: --level 3")
     loaded = configuration(config)
     more = expected(loaded, PARITY)
     link, state = find(loaded, name)
@@ -125,7 +130,7 @@ def parity_command(
         partitions, left_out, remarks = len(proved.vouched), dict(proved.left_out), [*proved.checked.remarks()]
     else:
         compared = scope(link, state)
-        check = parity_check(link.config.path, runner, master, level, conf, demands, rate)
+        check = parity_check(link.config.path, runner, master, level, conf, demands, rate, values=show_values)
         result = _compared(link, state, compared.ranges, level, whole, check, folder.absolute())
         partitions, left_out = len(compared.ranges), {p: f"it is {s.value}" for p, s in compared.left_out.items()}
         remarks = []
@@ -171,14 +176,17 @@ def parity_check(
     conf: list[str] | None,
     demands: Demands | None,
     throttle: int | None = None,
+    *,
+    values: bool = False,
 ) -> ParityCheck:
     if runner == "local":  # a small installation, without Great Expectations, unless something is asked of it
         own = demands if demands and demands.own else None
-        return LocalParity(config, level=level, demands=own, throttle=throttle)
+        return LocalParity(config, level=level, demands=own, throttle=throttle, values=values)
     # Imported late: `--runner local` must work where Spark is not installed.
     from mirror_core.spark.parity import SparkParity
 
-    return SparkParity(config, master, level=level, demands=demands, conf=spark_conf(conf), throttle=throttle)
+    settings = spark_conf(conf)
+    return SparkParity(config, master, level=level, demands=demands, conf=settings, throttle=throttle, values=values)
 
 
 def proof_tasks(runner: str, master: str, conf: list[str] | None) -> Proof:

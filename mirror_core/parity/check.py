@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -41,14 +42,17 @@ class LocalParity:
         chunk: int = CHUNK_OFFSETS,
         demands: Demands | None = None,
         throttle: int | None = None,
+        values: bool = False,
     ) -> None:
-        """`throttle`: bytes per second that are read of each cluster, by all threads together."""
+        """`throttle`: bytes per second that are read of each cluster, by all threads together. `values`: as in
+        `CompareTask`."""
         self._config_path = config_path
         self._threads = threads
         self._level = level
         self._chunk = chunk
         self._demands = demands
         self._throttle = throttle
+        self._values = values
 
     def __call__(
         self,
@@ -72,6 +76,7 @@ class LocalParity:
                 demands=self._demands,
                 so_far=so_far,
                 throttle=share_of(self._throttle, self._threads),
+                values=self._values,
             )
 
     def _run(self, tasks: Sequence[CompareTask]) -> Sequence[Row]:
@@ -98,26 +103,36 @@ def check(
     demands: Demands | None,
     so_far: SoFar | None = None,
     throttle: int | None = None,
+    values: bool = False,
     opened_by_tasks: Path | None = None,
 ) -> ParityResult:
     """Look at both ends, compare in at most `tasks` tasks at a time, judge; write the report when `output` is given.
 
     What cannot be reached makes the result indeterminate and is named in its reasons; only a wrong request raises.
     `opened_by_tasks`: the configuration that tasks open, where it is not `config_path`.
-    `throttle`: bytes per second that each task may read of each cluster.
+    `throttle`: bytes per second that each task may read of each cluster. `values`: findings show what differs.
     With `demands` Great Expectations judges the same table when a report is written, and must agree.
     """
     if not ENDS <= level <= RECORDS:
         raise BadRequest(f"parity level {level}: there are 1 (ends and counts), 2 (digests) and 3 (records)")
     started, began = time.time(), time.monotonic()
     config = load_config(config_path)
-    opened = opened_by_tasks or config_path
+    task = partial(
+        CompareTask,
+        config_path=str((opened_by_tasks or config_path).absolute()),  # links stay: they lead elsewhere on an executor
+        source=source,
+        destination=destination,
+        level=level,
+        chunk=chunk,
+        throttle=throttle,
+        values=values,
+    )
     ends, shared = _look_at_ends(config, source, destination, ranges)
     rows, said_at, said_for = Rows(ends), 0.0, 0.0
     planned = rounds(shared, tasks, chunk) if level > ENDS else iter(())
     shares = next(planned, None)
     while shares is not None:
-        rows.add(run([_task(opened, source, destination, level, chunk, pieces, throttle) for pieces in shares]))
+        rows.add(run([task(pieces=pieces) for pieces in shares]))
         shares, now = next(planned, None), time.monotonic()
         if so_far is not None and shares is not None and now - said_at >= SELDOM * said_for:
             so_far(judge(ranges, fill_gaps(ranges, rows.all, level), level))
@@ -129,26 +144,6 @@ def check(
         return result
     return write_report(
         output, result, table, source=source, destination=destination, level=level, started=started, demands=demands
-    )
-
-
-def _task(
-    config_path: Path,
-    source: ClusterName,
-    destination: ClusterName,
-    level: int,
-    chunk: int,
-    pieces: tuple[ParityRange, ...],
-    throttle: int | None,
-) -> CompareTask:
-    return CompareTask(
-        config_path=str(config_path.absolute()),  # links stay: they lead elsewhere on an executor
-        source=source,
-        destination=destination,
-        level=level,
-        chunk=chunk,
-        pieces=pieces,
-        throttle=throttle,
     )
 
 

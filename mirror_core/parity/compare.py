@@ -51,6 +51,8 @@ class CompareTask:
     pieces: tuple[ParityRange, ...]
     throttle: int | None = None
     """Bytes per second that it may read of each cluster; None: as fast as it goes."""
+    values: bool = False
+    """What differs is shown, and not only its size and digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,16 +186,20 @@ def _compare_chunks(source: LogReader, destination: LogReader, piece: ParityRang
         )
         doubtful = not row.equal or not one.exact or not two.exact
         if doubtful and task.level >= RECORDS:
-            row, lone[len(rows)] = _by_record(source, destination, row, piece)
+            row, lone[len(rows)] = _by_record(source, destination, row, piece, task.values)
         rows.append(row)
     return _explained(source, destination, rows, lone) if any(lone.values()) else rows
 
 
-def _by_record(source: LogReader, destination: LogReader, row: Row, piece: ParityRange) -> tuple[Row, Lone]:
+def _by_record(
+    source: LogReader, destination: LogReader, row: Row, piece: ParityRange, values: bool
+) -> tuple[Row, Lone]:
     span = row.partition, row.start, row.end
     streams = _records(source, *span), _records(destination, *span)
     try:
-        found = compare_records(row.partition, *streams, compacted=piece.compacted, unkeyed_go=piece.unkeyed_go)
+        found = compare_records(
+            row.partition, *streams, compacted=piece.compacted, unkeyed_go=piece.unkeyed_go, values=values
+        )
     except Trimmed:
         raise
     except MirrorError as error:

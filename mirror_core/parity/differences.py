@@ -14,6 +14,8 @@ from mirror_core.model.parity import Finding
 from mirror_core.wire.records import Record
 
 KEPT_PER_CHUNK: Final = 100
+SHOWN_BYTES: Final = 200
+"""Of a key, a value or a header, where they are shown."""
 _INT64: Final = struct.Struct(">q")
 _SIZE: Final = struct.Struct(">i")
 
@@ -76,11 +78,14 @@ def compare_records(
     *,
     compacted: bool = False,
     unkeyed_go: bool = False,
+    values: bool = False,
 ) -> Difference:
     """Merge both sides by offset. Memory doesn't grow with the number of records, but, where the topic is `compacted`,
     with the keys that only one side has: those are not counted, and are findings only if nothing explains them.
-    `unkeyed_go`: a record without a key on one side only is explained.
+    `unkeyed_go`: a record without a key on one side only is explained. `values`: findings show what differs, and not
+    only its size and digest.
     """
+    say = _Words(partition, values)
     src, dst = _Stream(source), _Stream(destination)
     findings: list[Finding] = []
     pairs: dict[int, tuple[bytes, bytes]] = {}
@@ -92,14 +97,14 @@ def compare_records(
         one, two = src.head, dst.head
         if two is None or (one is not None and one.offset < two.offset):
             assert one is not None
-            found = [_finding(partition, one, "missing", "the source's record is not on the destination")]
+            found = [say.alone(one, "missing", "the source's record is not on the destination")]
             if unkeyed_go if one.key is None else compacted:
                 found = _set_aside(lone, one, found[0])
                 src.skip()
             else:
                 src.advance(one, canonical(one))
         elif one is None or two.offset < one.offset:
-            found = [_finding(partition, two, "extra", "the destination's record is not on the source")]
+            found = [say.alone(two, "extra", "the destination's record is not on the source")]
             if unkeyed_go if two.key is None else compacted:
                 found = _set_aside(lone, two, found[0])
                 dst.skip()
@@ -107,7 +112,7 @@ def compare_records(
                 dst.advance(two, canonical(two))
         else:
             equal = one == two
-            found = [] if equal else _altered(partition, one, two)
+            found = [] if equal else say.altered(one, two)
             here = canonical(one)
             there = here if equal else canonical(two)
             if found and len(pairs) < KEPT_PER_CHUNK:
@@ -157,31 +162,54 @@ def _sized(data: bytes | None) -> bytes:
     return _SIZE.pack(-1) if data is None else _SIZE.pack(len(data)) + data
 
 
-def _altered(partition: Partition, one: Record, two: Record) -> list[Finding]:
-    found = []
-    if one.key != two.key:
-        found.append(_finding(partition, one, "key", f"{_shown(one.key)}; on the destination {_shown(two.key)}"))
-    if one.value != two.value:
-        found.append(_finding(partition, one, "value", f"{_shown(one.value)}; on the destination {_shown(two.value)}"))
-    if one.headers != two.headers:
-        text = f"{len(one.headers)} header(s); on the destination {len(two.headers)}"
-        if len(one.headers) == len(two.headers):
-            number = next(n for n, pair in enumerate(zip(one.headers, two.headers, strict=True)) if pair[0] != pair[1])
-            text = f"header {number + 1} of {len(one.headers)} differs"
-        found.append(_finding(partition, one, "headers", text))
-    if one.timestamp_ms != two.timestamp_ms:
-        text = f"{one.timestamp_ms} ms; on the destination {two.timestamp_ms} ms"
-        found.append(_finding(partition, one, "timestamp", text))
-    return found
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """Findings of a partition, in words."""
 
+    partition: Partition
+    values: bool
+    """Without it only sizes and digests are told: a report must not carry the data of others."""
 
-def _finding(partition: Partition, record: Record, kind: str, detail: str) -> Finding:
-    return Finding(partition=partition, offset=Offset(record.offset), kind=kind, detail=detail)
+    def alone(self, record: Record, kind: str, text: str) -> Finding:
+        if self.values:
+            text = f"{text}: key {self.shown(record.key)}; value {self.shown(record.value)}"
+        return self._finding(record, kind, text)
 
+    def altered(self, one: Record, two: Record) -> list[Finding]:
+        found = []
+        if one.key != two.key:
+            found.append(self._pair(one, "key", self.shown(one.key), self.shown(two.key)))
+        if one.value != two.value:
+            found.append(self._pair(one, "value", self.shown(one.value), self.shown(two.value)))
+        if one.headers != two.headers:
+            found.append(self._headers(one, two))
+        if one.timestamp_ms != two.timestamp_ms:
+            found.append(self._pair(one, "timestamp", f"{one.timestamp_ms} ms", f"{two.timestamp_ms} ms"))
+        return found
 
-def _shown(data: bytes | None) -> str:
-    """Size and digest: a report must not carry the data of others."""
-    return "null" if data is None else f"{len(data)} bytes, XXH3 {xxhash.xxh3_64_hexdigest(data)}"
+    def shown(self, data: bytes | None) -> str:
+        if data is None:
+            return "null"
+        if self.values:
+            return f"{data[:SHOWN_BYTES]!r}" + (f"... ({len(data)} bytes)" if len(data) > SHOWN_BYTES else "")
+        return f"{len(data)} bytes, XXH3 {xxhash.xxh3_64_hexdigest(data)}"
+
+    def _headers(self, one: Record, two: Record) -> Finding:
+        here, there = one.headers, two.headers
+        if len(here) != len(there):
+            return self._pair(one, "headers", f"{len(here)} header(s)", str(len(there)))
+        number = next(n for n, pair in enumerate(zip(here, there, strict=True)) if pair[0] != pair[1])
+        what = f"header {number + 1} of {len(here)}"
+        if self.values:
+            sides = (f"{self.shown(name)} = {self.shown(value)}" for name, value in (here[number], there[number]))
+            return self._pair(one, "headers", f"{what}: {next(sides)}", next(sides))
+        return self._finding(one, "headers", f"{what} differs")
+
+    def _pair(self, record: Record, kind: str, here: str, there: str) -> Finding:
+        return self._finding(record, kind, f"{here}; on the destination {there}")
+
+    def _finding(self, record: Record, kind: str, text: str) -> Finding:
+        return Finding(partition=self.partition, offset=Offset(record.offset), kind=kind, detail=text)
 
 
 def _moved(findings: list[Finding], pairs: dict[int, tuple[bytes, bytes]]) -> list[Finding]:

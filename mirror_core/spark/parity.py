@@ -63,7 +63,7 @@ class SparkParity:
 
     `config_path` is opened by each task; on a cluster it must be there, with what it refers to, on every executor.
     Where tasks open another file, `opened_by_tasks` names it.
-    With `demands` Great Expectations judges the result table when a report is written.
+    With `demands` Great Expectations judges the result table when a report is written. `values`: as in `CompareTask`.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class SparkParity:
         cores: int | None = None,
         conf: Mapping[str, str] = NO_CONF,
         throttle: int | None = None,
+        values: bool = False,
         opened_by_tasks: Path | None = None,
     ) -> None:
         self._config_path = config_path
@@ -88,6 +89,7 @@ class SparkParity:
         self._cores = cores
         self._conf = conf
         self._throttle = throttle
+        self._values = values
 
     def __call__(
         self,
@@ -111,6 +113,7 @@ class SparkParity:
             demands=self._demands,
             so_far=so_far,
             throttle=share_of(self._throttle, spark.defaultParallelism),
+            values=self._values,
             opened_by_tasks=self._opened_by_tasks,
         )
 

@@ -165,7 +165,8 @@ class CheckParity(MirrorOperator):
             compared = scope(link, state)
             folder = _report_folder(Kind.PARITY, context)
             output = home("evidence") / self.mirror / folder
-            check = parity_check(link.config.path, context["params"]["master"], demands)
+            params = context["params"]
+            check = parity_check(link.config.path, params["master"], demands, params["bytes_per_s"] or None)
             found = compare_and_remember(
                 link,
                 state,

@@ -41,17 +41,18 @@ def services(config: Path, steps: Collection[str], master: str) -> Services:
     return replace(made, by_airflow=True, salvage=kept(made.salvage))
 
 
-def parity_check(config: Path, master: str, demands: Demands) -> ParityCheck:
-    """Compares all of a mirror: by Spark, or in this process."""
+def parity_check(config: Path, master: str, demands: Demands, throttle: int | None = None) -> ParityCheck:
+    """Compares all of a mirror: by Spark, or in this process. `throttle`: bytes per second of each cluster."""
     if master == NO_SPARK:
         from mirror_core.parity.check import LocalParity
 
-        return LocalParity(config, demands=demands)
+        return LocalParity(config, demands=demands, throttle=throttle)
     from mirror_core.spark.parity import SparkParity
     from mirror_core.spark.session import check_conf
 
     check_conf(settings := spark_conf())
-    return SparkParity(config, master, demands=demands, conf=settings, opened_by_tasks=opened_by_tasks(config))
+    opened = opened_by_tasks(config)
+    return SparkParity(config, master, demands=demands, conf=settings, throttle=throttle, opened_by_tasks=opened)
 
 
 def receipts_folder(master: str, place: str) -> Folder:

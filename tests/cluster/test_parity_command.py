@@ -44,6 +44,29 @@ def test_a_mirror_that_has_caught_up_passes(pair: Pair, mirror: tuple[str, str],
     assert at_digests.exit_code == 0, "the copy is not byte for byte: record by record was needed"
 
 
+def test_what_differs_is_shown_to_who_asks_for_it_and_to_nobody_else(
+    pair: Pair, mirror: tuple[str, str], tmp_path: Path
+) -> None:
+    name, topic = mirror
+    produce(pair.east, topic, 3, partition=1)
+    theirs = produce(pair.west, topic, 3, partition=1)[0].value
+    assert theirs is not None
+    secret = theirs[-40:].decode()
+    arguments = ["parity", name, "--runner", "local", "--config", str(pair.config_path), "--json"]
+    for shows in (True, False):
+        out = tmp_path / f"out-{shows}"
+        told = invoked(*arguments, "--whole", "--output", str(out), *(["--show-values"] if shows else []))
+        assert told.exit_code == 1, told.output
+        assert (secret in told.stdout) == shows
+        pages = "".join(
+            page.read_text(encoding="utf-8") for page in out.rglob("*") if page.suffix in {".html", ".json"}
+        )
+        assert (secret in pages) == shows
+        assert "value" in {found["kind"] for found in json.loads(told.stdout)["findings"]}
+    with pytest.raises(BadRequest, match="--level 3"):
+        invoked(*arguments, "--show-values", "--level", "2")
+
+
 def test_a_write_that_is_not_the_mirrors_fails_and_is_named(
     pair: Pair, mirror: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -60,3 +60,25 @@ def test_content_is_not_shown() -> None:
     text = str(compare_records(P, iter([one]), iter([two])).findings)
     assert "secret" not in text
     assert "10 bytes" in text
+
+
+def test_content_is_shown_to_those_who_ask_for_it() -> None:
+    def told(one: Record | None, two: Record | None) -> list[tuple[str, str]]:
+        streams = (iter([record] if record else []) for record in (one, two))
+        return [(f.kind, f.detail) for f in compare_records(P, *streams, values=True).findings]
+
+    paid = Record(0, 5, b"order-7", b"9.95\x1b[2J", ((b"h", b"1"), (b"by", b"anna")))
+    other = Record(0, 6, b"order-8", bytes(300), ((b"h", b"1"), (b"by", None)))
+    assert told(paid, other) == [
+        ("key", "b'order-7'; on the destination b'order-8'"),
+        ("value", f"b'9.95\\x1b[2J'; on the destination {bytes(200)!r}... (300 bytes)"),
+        ("headers", "header 2 of 2: b'by' = b'anna'; on the destination b'by' = null"),
+        ("timestamp", "5 ms; on the destination 6 ms"),
+    ]
+    assert told(paid, None) == [
+        ("missing", "the source's record is not on the destination: key b'order-7'; value b'9.95\\x1b[2J'")
+    ]
+    assert told(None, Record(0, 5, None, b"x", ())) == [
+        ("extra", "the destination's record is not on the source: key null; value b'x'")
+    ]
+    assert told(paid, paid) == []

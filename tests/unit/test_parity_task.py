@@ -22,7 +22,10 @@ from tests.unit.test_check_task import BEGUN, NAME
 from tests.unit.test_refusals import LINK
 
 FOLDER = "parity-20260102T030405Z"
-CONTEXT: Any = {"dag_run": SimpleNamespace(start_date=BEGUN), "params": {"master": "none", "whole": False}}
+CONTEXT: Any = {
+    "dag_run": SimpleNamespace(start_date=BEGUN),
+    "params": {"master": "none", "whole": False, "bytes_per_s": 0},
+}
 SHOWN = f"report: /mirrorbook/mirrors/{NAME}/reports/{FOLDER}/index.html, on this worker /"
 
 
