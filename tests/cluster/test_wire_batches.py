@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 import pytest
@@ -106,11 +106,11 @@ def test_batches_written_anew_are_appended_and_read_as_what_they_were(pair: Pair
             header, batch = source(COPIED, codec, base=0, last=99, attributes=bits, max_time=BASE_TIME + 1)
             for run in dense_runs(header, batch, 0):
                 log.append(run)
-            seen = [replace(found, timestamp_ms=BASE_TIME + 1) for found in COPIED] if bits else COPIED
+            seen = [found._replace(timestamp_ms=BASE_TIME + 1) for found in COPIED] if bits else COPIED
             expected += [as_read(log.partition.index, found) for found in seen]
     tiny = [run for found in COPIED[:5] for run in dense_runs(*source([found], attributes=LOG_APPEND_TIME), 0)]
     logs[10].append(Run(COPIED[0].offset, 5, merge([whole(run.batch, run.base_offset) for run in tiny])))
-    expected += [as_read(10, replace(found, timestamp_ms=0)) for found in COPIED[:5]]
+    expected += [as_read(10, found._replace(timestamp_ms=0)) for found in COPIED[:5]]
     for log, magic in ((logs[11], 0), (logs[12], 1)):
         old = b"".join(message(row, magic) for row in OLD[:2]) + wrapper(OLD[2:], magic, Codec.LZ4)
         for header, view in batches(memoryview(old)):

@@ -97,7 +97,7 @@ def test_what_is_not_as_certificates_say_is_known(
     def compare() -> int:
         with pytest.raises(typer.Exit) as ended:
             parity.parity_command(
-                NAME, 3, "certificates", str(tmp_path), False, tmp_path / "out", "local", "", None, None, None, True
+                NAME, 3, "certificates", str(tmp_path), False, tmp_path / "out", "local", "", None, None, as_json=True
             )
         return ended.value.exit_code
 
