@@ -40,6 +40,10 @@ SHOWN: Final = 10
 _LEAVE_S: Final = 0.5
 
 
+UNREADABLE_ADVICE: Final = (
+    "applications cannot read it there either: a broker's disk, as a rule. Let a sound replica lead, and have that "
+    "broker fetch its own anew; where none is sound, recopy (on call: a batch that cannot be read)"
+)
 class _Ended(Exception):
     """This process ends, or the mirror is a run's."""
 
@@ -61,7 +65,8 @@ class BackgroundProof:
         self._rate = bytes_per_s
         self._counters = counters
         self._say = say
-        self._said: tuple[str, ...] = ()
+        self._said: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
+        """Differences, and what could not be read."""
         self._every_s = every_s
         self._stop = threading.Event()
         self._kept_at = 0.0
@@ -161,14 +166,20 @@ class BackgroundProof:
         self._kept_at = time.monotonic()
 
     def _tell(self, result: ParityResult) -> None:
-        """A difference is said once, and again when it is another one."""
-        self._counters.compared(len(result.findings))
+        """A difference, or what cannot be read, is said once, and again when it is another one."""
+        self._counters.compared(len(result.findings) + len(result.damaged))
         if result.verdict is Verdict.INDETERMINATE:
             self._counters.retried(Retry.PROOF)
-            _log.info("compared in part: %s", "; ".join(result.reasons[:SHOWN]))
-        shown = tuple(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in result.findings[:SHOWN])
-        if shown and shown != self._said:
+            if not result.in_doubt or result.in_doubt - {found.partition for found in result.damaged}:
+                _log.info("compared in part: %s", "; ".join(result.reasons[:SHOWN]))
+        differs = tuple(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in result.findings[:SHOWN])
+        damaged = tuple(found.detail for found in result.damaged[:SHOWN])
+        if (differs or damaged) and (differs, damaged) != self._said:
+            if differs:
+                self._say(f"THE COPY DIFFERS from its source, {len(result.findings)} finding(s): {'; '.join(differs)}")
+            if damaged:
+                self._say(f"CANNOT BE READ, and so not compared, {len(result.damaged)} place(s): {'; '.join(damaged)}")
+                self._say(UNREADABLE_ADVICE)
             name = self._link.mirror.name
-            self._say(f"THE COPY DIFFERS from its source, {len(result.findings)} finding(s): {'; '.join(shown)}")
             self._say(f"`mirrorbook parity {name}` shows all; what was compared before it stays proved")
-        self._said = shown
+        self._said = differs, damaged

@@ -257,7 +257,7 @@ class Steps(Promotion):
             for p, end in sorted(ends.items())
         ]
         result = self.services.gate(self.link.source.name, self.link.destination.name, ranges, self.journal.run_id)
-        if result.findings:  # to be known also when this run is given up
+        if result.findings or result.damaged:  # to be known also when this run is given up
             self.writer.put(with_differences(self.writer.state, self.link.mirror.name, result))
         verdict = open_gate(result, "the parity gate", earlier_records=proof.records)
         self.journal.leave("parity", Equal(ends=Offsets.of(ends)))

@@ -60,7 +60,14 @@ def drawn(draw: st.DrawFn, number: int, at: int) -> Row | None:
     more: dict[str, dict[str, Any]] = {
         "empty": {"src_count": 0, "dst_count": 0},
         "records": {"level": RECORDS},
-        "unread": {"error": "no leader", "src_count": None, "dst_count": None, "src_digest": "", "dst_digest": ""},
+        "unread": {
+            "error": "no leader, and damage",
+            "damaged": (finding(number, offsets[0]),),
+            "src_count": None,
+            "dst_count": None,
+            "src_digest": "",
+            "dst_digest": "",
+        },
         "digest": {"dst_digest": "other"},
         "differs": {
             "level": RECORDS,
