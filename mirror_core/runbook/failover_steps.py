@@ -23,7 +23,7 @@ from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
-from mirror_core.parity.check import SoFar
+from mirror_core.parity.so_far import SoFar
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, LeftBehind, Proven, Resumes, left_by
 from mirror_core.runbook.comparing import Round, open_gate, telling
 from mirror_core.runbook.drained import keep_deletions, say_until, telling_rounds, verify_drained
