@@ -214,11 +214,6 @@ def of_scale(found: Mapping[str, Any]) -> list[Verdict]:
     limit = floor_s * FLOOR if floor_s else None
     alone_s = found.get("create_floor_s")
     return [
-        _within(
-            "scale: from `mirror create` to caught up, at most three times what a broker needs to create the topics",
-            [found.get("create_to_caught_up_s")],
-            alone_s * CREATION if alone_s else None,
-        ),
         _within("scale: an epoch's plan", [found.get("plan_first_s"), *found.get("plan_s", [None])], PLAN_S),
         _within("scale: a sync with nothing to do", found.get("sync_s", [None]), CYCLE_S),
         _within("scale: a sync after every group has gone on", [found.get("sync_groups_moved_s")], CYCLE_S),
@@ -226,6 +221,11 @@ def of_scale(found: Mapping[str, Any]) -> list[Verdict]:
         _within("scale: planned failover, standstill, at most twice the floor", [found.get("still_s")], limit),
         _within(
             "scale: planned failover, the whole command, at most twice the floor", [found.get("failover_s")], limit
+        ),
+        _within(
+            "scale: from `mirror create` to caught up, at most three times what a broker needs to create the topics",
+            [found.get("create_to_caught_up_s")],
+            alone_s * CREATION if alone_s else None,
         ),
     ]
 

@@ -61,6 +61,22 @@ def woken_at_once(cluster: SandboxCluster, node: int = 1) -> Iterator[None]:
         cluster.cont_process(node)
 
 
+@contextmanager
+def damaged(cluster: SandboxCluster, partition: Partition, text: bytes) -> Iterator[None]:
+    """A bit of this text, where the log holds it last, is another one: a disk that rots. The broker serves from the
+    same pages, and doesn't look at checksums."""
+    log = max((cluster.log_dir() / str(partition)).glob("*.log"))
+    at = log.read_bytes().rindex(text)
+    with log.open("r+b", buffering=0) as file:
+        file.seek(at)
+        file.write(bytes([text[0] ^ 1]))
+        try:
+            yield
+        finally:
+            file.seek(at)
+            file.write(text[:1])
+
+
 def _decided(cluster: SandboxCluster) -> bool:
     with as_admin(cluster) as client:
         return TOPIC not in client.metadata([TOPIC]).topics or not undecided(client, [Partition(TOPIC, 0)])

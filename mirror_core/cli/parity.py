@@ -33,8 +33,9 @@ from mirror_core.model.files import check_writable
 from mirror_core.model.names import Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.model.units import bytes_per_s
-from mirror_core.parity.check import LocalParity, SoFar
+from mirror_core.parity.check import LocalParity
 from mirror_core.parity.scope import scope
+from mirror_core.parity.so_far import SoFar
 from mirror_core.state.link import Link, find
 from mirror_core.state.records import State
 

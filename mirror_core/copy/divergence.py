@@ -14,8 +14,9 @@ from typing import Final
 
 from mirror_core.copy.verdict import Undecided
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.log_faults import Trimmed, Unreadable
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.reader import LogReader, Trimmed, Unreadable
+from mirror_core.kafka.reader import LogReader
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.records import Record
 

@@ -21,7 +21,7 @@ from mirror_core.copy.verdict import Judge, Logs, Resumes, Verdict, unsure_since
 from mirror_core.copy.words import comparing, waits_for_turn
 from mirror_core.decide.position import Seen
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.reader import Unreadable
+from mirror_core.kafka.log_faults import Unreadable
 from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName

@@ -100,7 +100,8 @@ class Snapshot:
     unreached_ms: Mapping[Partition, int]
     """Partitions that lack something of what was seen on the source, open transactions included, and since when."""
     findings: int | None
-    """Differences that the newest comparison beside the copying found; None: none was made."""
+    """Differences, and places that cannot be read, that the newest comparison beside the copying found; None: none was
+    made."""
 
 
 class Counters:

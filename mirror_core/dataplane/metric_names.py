@@ -192,7 +192,8 @@ METRICS: Final = (
         "mirrorbook_findings",
         "gauge",
         (),
-        "differences from the source that the newest comparison beside the copying found. Absent: none was made",
+        "places where the newest comparison beside the copying found the copy to differ, or a side not to be readable. "
+        "Absent: none was made",
     ),
     Described(
         "mirrorbook_retries_total",

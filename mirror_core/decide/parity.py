@@ -47,6 +47,8 @@ class Row:
     """All differences found."""
     error: str = ""
     """Why it could not be compared."""
+    damaged: tuple[Finding, ...] = ()
+    """Where a log holds bytes that nobody can read, if that is why."""
     shared: tuple[Offset, Offset] | None = None
     """At level 1: [start, end) of what both logs hold of the range; rows of chunks must cover it."""
     held_from: Offset | None = None
@@ -231,9 +233,10 @@ def judge(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> Par
         sampled={w.partition: sum(sample(row, level) for row in by_partition.get(w.partition, ())) for w in ranges},
         held_from={row.partition: row.held_from for row in rows if row.held_from is not None},
         findings=tuple(kept),
+        damaged=tuple(f for row in rows for f in row.damaged),
         reasons=tuple(dict.fromkeys(reasons)),
         in_doubt=in_doubt,
-        unlike=frozenset(row.partition for row in rows if not row.equal and not row.error),
+        unlike=frozenset(row.partition for row in rows if row.damaged or not (row.equal or row.error)),
     )
 
 

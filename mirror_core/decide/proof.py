@@ -217,9 +217,9 @@ def _up_to(place: Offset | None, one: Proved) -> Proved:
 
 
 def _differs(known: Basis, compared: Sequence[ParityRange], result: ParityResult, now_ms: int) -> Iterator[Difference]:
-    """The first place of each partition: found now; or before, if that is known still."""
+    """The first place of each partition, be it unlike or unreadable: found now; or before, if that is known still."""
     places = dict[Partition, Finding]()
-    for found in sorted(result.findings, key=lambda one: (one.partition, one.offset or 0)):
+    for found in sorted((*result.findings, *result.damaged), key=lambda one: (one.partition, one.offset or 0)):
         places.setdefault(found.partition, found)
     looked = {one.partition: one for one in compared}
     before = {one.partition: one for one in known.differs if _stays(one, looked.get(one.partition), result)}

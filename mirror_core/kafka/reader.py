@@ -17,6 +17,7 @@ from mirror_core.kafka.connection import CLIENT_ID, Connection
 from mirror_core.kafka.empty_answers import Proof, proof
 from mirror_core.kafka.faults import ErrorCode, code_of
 from mirror_core.kafka.kept import KEPT
+from mirror_core.kafka.log_faults import Damaged, Trimmed, Unreadable
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.tiered import SILENT, local_start
 from mirror_core.kafka.transient import TRANSIENT
@@ -42,18 +43,6 @@ _RETRY: Final = frozenset({*TRANSIENT, ErrorCode.unknown_topic_or_partition, Err
 _SILENT: Final = frozenset({Proof.ONCE_MORE, Proof.REMOTE})
 
 Batch = tuple[BatchHeader, memoryview]
-
-
-class Unreadable(RemoteFault):
-    """The log holds bytes there that nobody can read."""
-
-
-class Trimmed(RemoteFault):
-    """The log no longer begins where it was read: retention or DeleteRecords moved its start meanwhile."""
-
-    def __init__(self, where: str, log_start: Offset) -> None:
-        self.log_start = log_start
-        super().__init__(f"{where}: the log now starts at {log_start}")
 
 
 class Pace(Protocol):
@@ -123,7 +112,7 @@ class LogReader:
         """Data batches that overlap [start, end), in order; the first and last may reach beyond it.
 
         `end` must not lie behind the last stable offset for longer than the time limit: Unreachable then. Trimmed when
-        the log starts behind `start`, Unreadable for damaged bytes.
+        the log starts behind `start`, Damaged for bytes that are no batch.
         """
         position = int(start)
         while position < end:
@@ -136,7 +125,7 @@ class LogReader:
                 if header.record_count:
                     yield header, batch
             if position == before and len(answer.records):
-                raise Unreadable(f"cluster {self.name}, {partition}, offset {before}: an answer without a whole batch")
+                raise Damaged(self.name, partition, before, f"offset {before}: an answer without a whole batch")
             if not len(answer.records):
                 position = answer.last_stable
 
@@ -148,7 +137,7 @@ class LogReader:
                     if start <= record.offset < end:
                         yield header, record
             except MalformedBatch as error:
-                raise Unreadable(f"cluster {self.name}, {partition}: {error}") from None
+                raise Damaged(self.name, partition, max(start, header.base_offset), error) from None
 
     def log_start(self, partition: Partition) -> Offset:
         """The first offset still in the log, now."""
@@ -164,15 +153,16 @@ class LogReader:
 
     def _whole(self, partition: Partition, answer: fetch.Fetched, position: int) -> Iterator[Batch]:
         """Verified batches of one answer from `position` on; those that no reader sees as empty ones."""
-        where = f"cluster {self.name}, {partition}"
+        reached = position
         try:
             for header, batch, visible in committed(answer, position):
                 if header.magic < 2:
                     yield from _as_copied(header, batch, position)
                 else:
                     yield header if visible else header._replace(record_count=0), batch
+                reached = header.next_offset
         except MalformedBatch as error:
-            raise Unreadable(f"{where}: {error}") from None
+            raise Damaged(self.name, partition, reached, error) from None
 
     def _fetch(self, partition: Partition, position: int, end: int) -> fetch.Fetched:
         """An answer with data, or one that proves that there is none up to the last stable offset."""
@@ -204,7 +194,7 @@ class LogReader:
                     raise Trimmed(where, first)
                 if code is not ErrorCode.none:
                     problem = code.name
-                    self._retriable(code, where)
+                    self._retriable(code, partition, position)
                     self._leaders.pop(partition, None)
                 pause = max(PAUSE_S, throttle_ms / 1000)
                 deadline += throttle_ms / 1000  # a quota makes us wait, and is no failure
@@ -218,8 +208,11 @@ class LogReader:
                 raise Unreachable(f"{where}: not read within {self._client.timeout_s:g} s: {problem}")
             time.sleep(pause)
 
-    def _retriable(self, code: ErrorCode, where: str) -> None:
+    def _retriable(self, code: ErrorCode, partition: Partition, position: int) -> None:
         """Raises for an error that asking again does not mend."""
+        where = f"cluster {self.name}, {partition}, offset {position}"
+        if code is ErrorCode.corrupt_message:  # a batch's header, by which brokers find their way
+            raise Damaged(self.name, partition, position, f"offset {position}: Fetch: {code.name}")
         if code is ErrorCode.topic_authorization_failed:
             user = self._cluster.user(self._client.principal) or "this principal"
             raise MissingPermission(f"{where}: {user} may not READ this topic")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Final
 
@@ -23,20 +23,27 @@ from mirror_core.model.logs import about, logger
 from mirror_core.model.names import Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.model.proof import Proof
-from mirror_core.parity.check import SoFar, check
+from mirror_core.parity.check import check
 from mirror_core.parity.compare import CompareTask, compare
 from mirror_core.parity.scope import scope
+from mirror_core.parity.so_far import SoFar
 from mirror_core.state.link import Link, state_on
 from mirror_core.state.remembered import REMEMBERED
 
 _log = logger(__name__)
 
 EVERY_S: Final = 300.0
-"""From one comparison to the next, and from one writing down of how far it went to the next. Each takes the mirror's
-control id for a moment, which ends a sync that is at work: so not more often."""
+"""From one comparison to the next."""
+KEPT_S: Final = 60.0
+"""From one writing down of how far a long one went to the next: who is killed reads so much again. Each takes the
+mirror's control id for a moment, which ends a sync that is at work: so not more often."""
 IDLE_S: Final = 3600.0
 """Where nothing is new, a little is compared again only this often; and so is what is cleaned by key, as a whole."""
 SHOWN: Final = 10
+UNREADABLE_ADVICE: Final = (
+    "applications cannot read it there either: a broker's disk, as a rule. Let a sound replica lead, and have that "
+    "broker fetch its own anew; where none is sound, recopy (on call: a batch that cannot be read)"
+)
 _LEAVE_S: Final = 0.5
 
 
@@ -61,7 +68,8 @@ class BackgroundProof:
         self._rate = bytes_per_s
         self._counters = counters
         self._say = say
-        self._said: tuple[str, ...] = ()
+        self._said: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
+        """Differences, and what could not be read."""
         self._every_s = every_s
         self._stop = threading.Event()
         self._kept_at = 0.0
@@ -109,7 +117,7 @@ class BackgroundProof:
         memory, cleaned = Memory(link, state.proofs.get(link.mirror.name)), began >= self._cleaned_at
 
         def keep_sometimes(proof: Proof) -> None:
-            if time.monotonic() >= self._kept_at + self._every_s:
+            if time.monotonic() >= self._kept_at + KEPT_S:
                 self._keep(memory, proof)
 
         recent = set() if cleaned else state.partitions.get(link.mirror.name, {}).keys() - self._in_doubt
@@ -141,14 +149,12 @@ class BackgroundProof:
             throttle=self._rate,
         )
 
-    def _one_by_one(self, tasks: Sequence[CompareTask]) -> Sequence[Row]:
+    def _one_by_one(self, tasks: Sequence[CompareTask]) -> Iterator[Sequence[Row]]:
         """In this thread: those of a pool would be waited for when the process ends."""
-        rows = list[Row]()
         for task in tasks:
             if self._stop.is_set():
                 raise _Ended
-            rows += compare(task)
-        return rows
+            yield compare(task)
 
     def _keep(self, memory: Memory, proof: Proof) -> None:
         """Refused, and so at an end, when a run has begun meanwhile."""
@@ -161,14 +167,20 @@ class BackgroundProof:
         self._kept_at = time.monotonic()
 
     def _tell(self, result: ParityResult) -> None:
-        """A difference is said once, and again when it is another one."""
-        self._counters.compared(len(result.findings))
+        """A difference, or what cannot be read, is said once, and again when it is another one."""
+        self._counters.compared(len(result.findings) + len(result.damaged))
         if result.verdict is Verdict.INDETERMINATE:
             self._counters.retried(Retry.PROOF)
-            _log.info("compared in part: %s", "; ".join(result.reasons[:SHOWN]))
-        shown = tuple(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in result.findings[:SHOWN])
-        if shown and shown != self._said:
+            if not result.in_doubt or result.in_doubt - {found.partition for found in result.damaged}:
+                _log.info("compared in part: %s", "; ".join(result.reasons[:SHOWN]))
+        differs = tuple(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in result.findings[:SHOWN])
+        damaged = tuple(found.detail for found in result.damaged[:SHOWN])
+        if (differs or damaged) and (differs, damaged) != self._said:
+            if differs:
+                self._say(f"THE COPY DIFFERS from its source, {len(result.findings)} finding(s): {'; '.join(differs)}")
+            if damaged:
+                self._say(f"CANNOT BE READ, and so not compared, {len(result.damaged)} place(s): {'; '.join(damaged)}")
+                self._say(UNREADABLE_ADVICE)
             name = self._link.mirror.name
-            self._say(f"THE COPY DIFFERS from its source, {len(result.findings)} finding(s): {'; '.join(shown)}")
             self._say(f"`mirrorbook parity {name}` shows all; what was compared before it stays proved")
-        self._said = shown
+        self._said = differs, damaged

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 from mirror_core.decide.parity import NOTHING_COMPARED
 from mirror_core.decide.proof import FURTHER, Basis, Since, advanced, basis, noted, undoubted
@@ -24,6 +27,10 @@ from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.model.proof import Difference, Proof
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
+
+KEPT_S: Final = 30.0
+"""From one writing down of how far a long comparison went to the next. Each takes the mirror's control id for a moment,
+which ends a sync that is at work."""
 
 Compare = Callable[[Sequence[ParityRange], Callable[[ParityResult], None]], ParityResult]
 """Compares ranges, and tells meanwhile what it has compared so far."""
@@ -160,7 +167,7 @@ def compare_and_remember(
     say: Callable[[str], None],
 ) -> ParityResult:
     """The same for whoever is no run, and keep how far it is proved then, if nobody holds the mirror."""
-    told, memory = list[str](), Memory(link, state.proofs.get(link.mirror.name))
+    told, memory, kept_at = list[str](), Memory(link, state.proofs.get(link.mirror.name)), -math.inf
 
     def keep(proof: Proof) -> None:
         try:
@@ -170,7 +177,13 @@ def compare_and_remember(
                 say(f"how far it is proved is not kept: {error}")
             told.append(str(error))
 
-    result, proof, before = compare_rest(link, state, ranges, compare, whole=whole, keep=keep)
+    def keep_sometimes(proof: Proof) -> None:
+        nonlocal kept_at
+        if time.monotonic() >= kept_at + KEPT_S:
+            keep(proof)
+            kept_at = time.monotonic()
+
+    result, proof, before = compare_rest(link, state, ranges, compare, whole=whole, keep=keep_sometimes)
     if not whole and (earlier := before.of(ranges)):
         say(f"{earlier} records were proved before, and not compared again")
     keep(proof)

@@ -84,7 +84,8 @@ METRICS: Final = (
         "mirrorbook_known_differences",
         "gauge",
         (),
-        "partitions that the newest comparison of each found to differ from the source, by whomever it was made",
+        "partitions that the newest comparison of each, by whomever it was made, found to differ from the source, or "
+        "not to be readable on either side",
     ),
     Described("mirrorbook_created_timestamp_seconds", "gauge", (), "wall clock when the mirror was created"),
     Described(

@@ -39,6 +39,8 @@ class Verdict(StrEnum):
 
 ALTERED: Final = "altered"
 """The kind of a finding of a comparison with certificates: the copy does not hold what was copied."""
+UNREADABLE: Final = "unreadable"
+"""So begins the kind of what a log holds and nobody can read; it goes on with the cluster's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +69,14 @@ class ParityResult:
     held_from: Mapping[Partition, Offset] = field(default_factory=dict)
     """Below it neither side holds an offset, per partition: its retention has removed them on both."""
     findings: tuple[Finding, ...] = ()
+    damaged: tuple[Finding, ...] = ()
+    """Where a log holds what is no record batch, or not the one that was written; the reasons say so, too."""
     reasons: tuple[str, ...] = ()
     """Why it is indeterminate."""
     in_doubt: frozenset[Partition] = frozenset()
     """Of which something could not be compared."""
     unlike: frozenset[Partition] = frozenset()
-    """Of which something was compared and is not equal, or may not be."""
+    """Of which something was compared and is not equal, or may not be; or is damaged."""
     unmet: tuple[str, ...] = ()
     """What the user expects beyond all of this, and was not so, or is not known."""
     report: str = ""

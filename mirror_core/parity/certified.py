@@ -24,8 +24,9 @@ from mirror_core.evidence.suites import Demands
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.existing import existing
+from mirror_core.kafka.log_faults import Trimmed
 from mirror_core.kafka.offsets import Point, list_points
-from mirror_core.kafka.reader import AHEAD, LogReader, Trimmed
+from mirror_core.kafka.reader import AHEAD, LogReader
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.copying import PIECE_OFFSETS, Piece
 from mirror_core.model.errors import Indeterminate, MirrorError, RemoteFault

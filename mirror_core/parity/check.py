@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,14 +20,14 @@ from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import ClusterName
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.parity.compare import CompareTask, compare, read_ends
+from mirror_core.parity.so_far import SoFar, Telling
 
-RunTasks = Callable[[Sequence[CompareTask]], Sequence[Row]]
-SoFar = Callable[[ParityResult], None]
-"""Told after each round what was compared by then, while more is to come."""
+RunTasks = Callable[[Sequence[CompareTask]], Iterable[Sequence[Row]]]
+"""Gives the rows of tasks as they come; and none, now and then, while none come."""
 
 THREADS: Final = 4
-SELDOM: Final = 20
-"""What was compared so far is told when this many times as long has gone by as telling took: a table grows long."""
+TICK_S: Final = 1.0
+"""So long no task of slow ones comes, and then what came before may be told."""
 
 
 class LocalParity:
@@ -79,9 +79,15 @@ class LocalParity:
                 values=self._values,
             )
 
-    def _run(self, tasks: Sequence[CompareTask]) -> Sequence[Row]:
-        with ThreadPoolExecutor(self._threads) as pool:
-            return [row for rows in pool.map(compare, tasks) for row in rows]
+    def _run(self, tasks: Sequence[CompareTask]) -> Iterator[Sequence[Row]]:
+        pool = ThreadPoolExecutor(self._threads)
+        try:
+            left = {pool.submit(compare, task) for task in tasks}
+            while left:
+                done, left = wait(left, TICK_S, FIRST_COMPLETED)
+                yield [row for one in done for row in one.result()]
+        finally:  # also when whoever is told has lost the mirror: nobody waits for what is being read then
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def share_of(throttle: int | None, tasks: int) -> int | None:
@@ -128,16 +134,12 @@ def check(
         values=values,
     )
     ends, shared = _look_at_ends(config, source, destination, ranges)
-    rows, said_at, said_for = Rows(ends), 0.0, 0.0
-    planned = rounds(shared, tasks, chunk) if level > ENDS else iter(())
-    shares = next(planned, None)
-    while shares is not None:
-        rows.add(run([task(pieces=pieces) for pieces in shares]))
-        shares, now = next(planned, None), time.monotonic()
-        if so_far is not None and shares is not None and now - said_at >= SELDOM * said_for:
-            so_far(judge(ranges, fill_gaps(ranges, rows.all, level), level))
-            said_at = time.monotonic()
-            said_for = said_at - now
+    rows, telling = Rows(ends), Telling(so_far, ranges, level, ends) if so_far else None
+    for shares in rounds(shared, tasks, chunk) if level > ENDS else ():
+        for found in run([task(pieces=pieces) for pieces in shares]):
+            rows.add(found)
+            if telling:
+                telling.add(found)
     table = fill_gaps(ranges, rows.all, level)
     result = replace(judge(ranges, table, level), seconds=round(time.monotonic() - began, 3))
     if output is None:

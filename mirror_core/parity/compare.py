@@ -21,12 +21,13 @@ from mirror_core.decide.topics import cleans
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
 from mirror_core.kafka.existing import existing
+from mirror_core.kafka.log_faults import Damaged, Trimmed
 from mirror_core.kafka.offsets import Point, points_of, untold
-from mirror_core.kafka.reader import AHEAD, LogReader, Trimmed
+from mirror_core.kafka.reader import AHEAD, LogReader
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityRange
+from mirror_core.model.parity import UNREADABLE, Finding, ParityRange
 from mirror_core.parity.differences import KEPT_PER_CHUNK, Alone, Lone, compare_records, key_digest
 from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, is_dense
 from mirror_core.wire.records import Record
@@ -80,7 +81,7 @@ def compare(task: CompareTask) -> tuple[Row, ...]:
         config = load_config(Path(task.config_path), only=Principal.DATA)
         sides = config.cluster(task.source), config.cluster(task.destination)
     except MirrorError as error:
-        return unread(task, str(error))
+        return unread(task, error)
     paces = [RateLimiter(task.throttle) for _ in sides]
     with LogReader(sides[0], pace=paces[0]) as source, LogReader(sides[1], pace=paces[1]) as destination:
         for number, piece in enumerate(task.pieces):
@@ -90,7 +91,7 @@ def compare(task: CompareTask) -> tuple[Row, ...]:
             try:
                 rows += _compare_piece(source, destination, piece, task)
             except MirrorError as error:
-                rows += _unread(piece, task.chunk, str(error))
+                rows += _unread(piece, task.chunk, error)
     # All of it is paid for: the next task begins with nothing due, and may be as short.
     time.sleep(max(pace.wait_s(time.monotonic()) for pace in paces))
     return tuple(rows)
@@ -101,7 +102,7 @@ def beginnings(pieces: Sequence[ParityRange]) -> dict[Partition, Offset]:
     return {piece.partition: piece.start for piece in reversed(pieces)}
 
 
-def unread(task: CompareTask, error: str) -> tuple[Row, ...]:
+def unread(task: CompareTask, error: MirrorError | str) -> tuple[Row, ...]:
     """Rows for a task that could not be done at all, for this reason."""
     return tuple(row for piece in task.pieces for row in _unread(piece, task.chunk, error))
 
@@ -156,7 +157,7 @@ def _compare_piece(source: LogReader, destination: LogReader, piece: ParityRange
             start = source.log_start(piece.partition)
             if not piece.start < start or error.log_start > start:
                 # Not the source's doing: the destination has lost what the source still has.
-                return [*gone, *_unread(piece, task.chunk, str(error))]
+                return [*gone, *_unread(piece, task.chunk, error)]
             gone.append(trimmed(piece, min(start, piece.end)))
             piece = replace(piece, start=min(start, piece.end))
 
@@ -169,8 +170,8 @@ def _compare_chunks(source: LogReader, destination: LogReader, piece: ParityRang
     for chunk in chunks(piece, task.chunk):
         number = chunk.start // task.chunk
         if chunk.end > min(src_end, dst_end):
-            errors = [error for end, error in ((src_end, src_error), (dst_end, dst_error)) if chunk.end > end]
-            rows += _unread(chunk, task.chunk, "; ".join(errors))
+            errors = [why for end, why in ((src_end, src_error), (dst_end, dst_error)) if why and chunk.end > end]
+            rows += _unread(chunk, task.chunk, *errors)
             continue
         one, two = src[number], dst[number]
         row = Row(
@@ -203,7 +204,7 @@ def _by_record(
     except Trimmed:
         raise
     except MirrorError as error:
-        return _failed(row, error), {}
+        return replace(_failed(row, error), damaged=_damaged(*span, error)), {}
     compared = replace(
         row,
         level=RECORDS,
@@ -284,7 +285,7 @@ def _records(reader: LogReader, partition: Partition, start: Offset, end: Offset
     return (record for _, record in reader.records(partition, start, end))
 
 
-def _digest(reader: LogReader, piece: ParityRange, size: int) -> tuple[dict[int, _Side], int, str]:
+def _digest(reader: LogReader, piece: ParityRange, size: int) -> tuple[dict[int, _Side], int, MirrorError | None]:
     """Digests by chunk number; up to which offset the side was read; and why not to the end, if so."""
     sides = {chunk.start // size: _Side(xxhash.xxh3_128()) for chunk in chunks(piece, size)}
     read: int = piece.start
@@ -301,8 +302,8 @@ def _digest(reader: LogReader, piece: ParityRange, size: int) -> tuple[dict[int,
     except Trimmed:
         raise
     except MirrorError as error:
-        return sides, read, str(error)
-    return sides, piece.end, ""
+        return sides, read, error
+    return sides, piece.end, None
 
 
 def _count(side: _Side, header: BatchHeader, low: int, high: int) -> None:
@@ -325,8 +326,24 @@ def _facts(header: BatchHeader) -> bytes:
     )
 
 
-def _unread(piece: ParityRange, size: int, error: str) -> list[Row]:
+def _unread(piece: ParityRange, size: int, *errors: MirrorError | str) -> list[Row]:
     return [
-        Row(partition=c.partition, chunk=c.start // size, start=c.start, end=c.end, level=DIGEST, error=error)
+        Row(
+            partition=c.partition,
+            chunk=c.start // size,
+            start=c.start,
+            end=c.end,
+            level=DIGEST,
+            error="; ".join(map(str, errors)),
+            damaged=tuple(found for error in errors for found in _damaged(c.partition, c.start, c.end, error)),
+        )
         for c in chunks(piece, size)
     ]
+
+
+def _damaged(partition: Partition, start: Offset, end: Offset, error: MirrorError | str) -> tuple[Finding, ...]:
+    """What this error shows of [start, end) itself."""
+    if not isinstance(error, Damaged) or not start <= error.offset < end:
+        return ()
+    kind = f"{UNREADABLE} on {error.cluster}"
+    return (Finding(partition=partition, offset=error.offset, kind=kind, detail=str(error)),)

@@ -13,7 +13,7 @@ from mirror_core.decide.parity import NOTHING, NOTHING_HELD
 from mirror_core.model.errors import Indeterminate, MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
-from mirror_core.parity.check import SoFar
+from mirror_core.parity.so_far import SoFar
 
 TELL_S: Final = 5.0
 """How often whoever waits for a comparison hears of it, at most."""

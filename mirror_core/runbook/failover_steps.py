@@ -23,7 +23,7 @@ from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
-from mirror_core.parity.check import SoFar
+from mirror_core.parity.so_far import SoFar
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, LeftBehind, Proven, Resumes, left_by
 from mirror_core.runbook.comparing import Round, open_gate, telling
 from mirror_core.runbook.drained import keep_deletions, say_until, telling_rounds, verify_drained
@@ -257,7 +257,7 @@ class Steps(Promotion):
             for p, end in sorted(ends.items())
         ]
         result = self.services.gate(self.link.source.name, self.link.destination.name, ranges, self.journal.run_id)
-        if result.findings:  # to be known also when this run is given up
+        if result.findings or result.damaged:  # to be known also when this run is given up
             self.writer.put(with_differences(self.writer.state, self.link.mirror.name, result))
         verdict = open_gate(result, "the parity gate", earlier_records=proof.records)
         self.journal.leave("parity", Equal(ends=Offsets.of(ends)))

@@ -13,8 +13,9 @@ from mirror_core.evidence.parity_report import warm_up
 from mirror_core.model.files import Unwritable, check_room, check_writable, writing
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Saved
-from mirror_core.parity.check import LocalParity, SoFar
+from mirror_core.parity.check import LocalParity
 from mirror_core.parity.salvage import LocalSalvage
+from mirror_core.parity.so_far import SoFar
 from mirror_core.state.link import Link
 
 ADVICE: Final = "make room and rights there, or give another folder (--evidence)"

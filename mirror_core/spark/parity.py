@@ -18,8 +18,9 @@ from mirror_core.model.names import ClusterName
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.parity import certified
 from mirror_core.parity.certified import CertifiedTask
-from mirror_core.parity.check import SoFar, check, share_of
+from mirror_core.parity.check import check, share_of
 from mirror_core.parity.compare import CompareTask, unread
+from mirror_core.parity.so_far import SoFar
 from mirror_core.spark.hadoop import HadoopFolder
 from mirror_core.spark.jobs import results
 from mirror_core.spark.parity_task import compare_json, rows_of, verify_json
@@ -117,12 +118,12 @@ class SparkParity:
             opened_by_tasks=self._opened_by_tasks,
         )
 
-    def _run(self, tasks: Sequence[CompareTask]) -> Sequence[Row]:
+    def _run(self, tasks: Sequence[CompareTask]) -> Sequence[Sequence[Row]]:
         payloads = tuple(msgspec.json.encode(task) for task in tasks)
         try:
             spark = context(APP, self._master, self._cores, self._conf)
             with slots_wanted(spark, f"Spark, parity of {len(tasks)} shares"):
                 answers = results(spark, compare_json, payloads)
         except (PySparkException, Py4JError, OSError) as error:
-            return [row for task in tasks for row in unread(task, f"Spark gave up: {first_line(error)}")]
-        return [row for answer in answers for row in rows_of(answer)]
+            return [unread(task, f"Spark gave up: {first_line(error)}") for task in tasks]
+        return [rows_of(answer) for answer in answers]

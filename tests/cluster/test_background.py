@@ -22,9 +22,11 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import HeldByRun
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode
+from mirror_core.parity import so_far
 from mirror_core.parity.compare import CompareTask, compare
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce
 from tests.cluster.test_unplanned import begin
+from tests.harm import damaged
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until
 
@@ -102,6 +104,36 @@ def test_a_copy_that_differs_is_said_once_and_not_proved(mirrored: Mirrored) -> 
     assert "Applications would get what west has" in lost
 
 
+@pytest.mark.parametrize("side", ["east", "west"])
+def test_what_cannot_be_read_is_as_loud_as_a_difference_until_it_can_be(
+    mirrored: Mirrored, side: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    partition, text = partition_of(mirrored), b"of a disk that rots"
+    producer = Producer({**mirrored.pair.east.client_config("admin"), "enable.idempotence": True})
+    producer.produce(partition.topic, text, partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    mirrored.copy()
+    beside = Beside(mirrored)
+    words = f"1 partition(s): {partition} from offset 100 on (unreadable on {side}, seen "
+    with (
+        damaged(mirrored.pair.east if side == "east" else mirrored.pair.west, partition, text),
+        caplog.at_level("INFO"),
+    ):
+        for _ in range(3):
+            beside.proof._look()
+        assert str(describe(mirrored.link, mirrored.state, now_ms()).facts["known to differ"]).startswith(words)
+        assert any(words in line for line in mirrored.failover.decide(Mode.PLANNED).plan.warnings)
+    assert beside.counters.snapshot().findings == 1
+    loud, *advice = beside.said
+    assert f"cluster {side}, {partition}: batch at offset 100 is damaged: CRC does not match" in loud
+    assert len(advice) == 2, "once, with what to do"
+    assert "compared in part" not in caplog.text
+    beside.proof._look()
+    assert beside.counters.snapshot().findings == 0
+    assert describe(mirrored.link, mirrored.state, now_ms()).facts["known to differ"] == "none"
+    assert proved(mirrored) == 101
+
+
 def test_a_run_is_left_alone(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
     run = begin(mirrored.failover, Mode.PLANNED)
     with monkeypatch.context() as patched:
@@ -139,6 +171,25 @@ def test_the_end_of_the_process_ends_it_between_chunks(mirrored: Mirrored, monke
         beside.proof._look()
     assert proved(mirrored) is None
     assert beside.counters.snapshot().retries[Retry.PROOF] == 0
+
+
+def test_what_a_long_comparison_has_proved_is_kept_meanwhile(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, begun = Beside(mirrored, background.EVERY_S), list[int | None]()
+
+    def noted(task: CompareTask) -> Sequence[Row]:
+        begun.append(proved(mirrored))
+        return compare(task)
+
+    monkeypatch.setattr(background, "compare", noted)
+    monkeypatch.setattr(background, "CHUNK_OFFSETS", 25)
+    monkeypatch.setattr(background, "KEPT_S", 0.0)
+    for pause in ("TELL_S", "SELDOM"):
+        monkeypatch.setattr(so_far, pause, 0.0)
+    monkeypatch.setattr(so_far, "PARTITIONS_PER_S", float("inf"))
+    beside.proof._look()
+    assert begun == [None, 25, 50, 75], "whoever is killed reads one chunk again"
 
 
 def test_all_that_is_read_is_paid_for(mirrored: Mirrored) -> None:

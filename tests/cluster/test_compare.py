@@ -19,6 +19,7 @@ from mirror_core.parity.check import LocalParity
 from mirror_core.parity.compare import CompareTask
 from mirror_core.parity.compare import compare as compare_task
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, read_all
+from tests.harm import damaged
 from tests.parity_topics import Content, content, copy_bytes, send, twin_topics, whole
 
 pytestmark = pytest.mark.cluster
@@ -313,22 +314,19 @@ def test_a_topic_that_the_source_lacks_is_indeterminate_and_the_rest_is_compared
     assert result.proven == {Partition(gone, 0): 0, Partition(topic, 0): 20}
 
 
-def test_a_damaged_batch_is_indeterminate_and_named(pair: Pair) -> None:
+@pytest.mark.parametrize("side", [EAST, WEST])
+def test_a_damaged_batch_is_indeterminate_and_named(pair: Pair, side: ClusterName) -> None:
     topic = twin_topics(pair)
     for first in range(0, 40, 10):
         send(pair.east, topic, content(40)[first : first + 10])
     copy_bytes(pair, topic, 40)
-    log = next((pair.west.log_dir() / f"{topic}-0").glob("*.log"))
-    data = bytearray(log.read_bytes())
-    at = data.rindex(b"value 25")
-    with log.open("r+b") as file:  # the broker serves from the same pages, and doesn't look at checksums
-        file.seek(at)
-        file.write(b"V")
-    result = compare(pair, whole(topic, 40))
+    with damaged(pair.east if side == EAST else pair.west, Partition(topic, 0), b"value 25"):
+        result = compare(pair, whole(topic, 40))
     assert result.verdict is Verdict.INDETERMINATE
-    assert "cluster west" in result.reasons[0]
+    assert f"cluster {side}" in result.reasons[0]
     assert "CRC does not match" in result.reasons[0]
     assert result.proven == {Partition(topic, 0): 20}
+    assert [(one.kind, one.offset) for one in result.damaged] == [(f"unreadable on {side}", 20)]
 
 
 def test_a_dead_side_is_indeterminate_and_named(pair: Pair, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from mirror_core.model.mirror import Desired, FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Offset, Partition, reverse_name
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.model.run import Mode, Run, RunState
-from mirror_core.parity.check import SoFar
+from mirror_core.parity.so_far import SoFar
 from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.way_home import reverse_link

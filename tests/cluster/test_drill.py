@@ -27,7 +27,7 @@ from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Mis
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.model.run import Mode, RunKind, RunState
-from mirror_core.parity.check import SoFar
+from mirror_core.parity.so_far import SoFar
 from mirror_core.runbook import drill as drills
 from mirror_core.runbook import drill_clean
 from mirror_core.state.link import Link

@@ -19,8 +19,9 @@ from mirror_core.mirrors import proving
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.model.run import Mode, RunState
-from mirror_core.parity.check import LocalParity, SoFar
+from mirror_core.parity.check import LocalParity
 from mirror_core.parity.scope import scope
+from mirror_core.parity.so_far import SoFar
 from mirror_core.state.writer import StateWriter, control_id
 from tests.administering import broker_setting
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
@@ -258,9 +259,11 @@ import sys
 from pathlib import Path
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors.proving import compare_and_remember
+from mirror_core.parity import so_far
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.scope import scope
 from mirror_core.state.link import find
+so_far.TELL_S = 0.0
 path, name = Path(sys.argv[1]), sys.argv[2]
 link, state = find(load_config(path), name)
 check = LocalParity(path, chunk=100, threads=2)

@@ -179,6 +179,7 @@ def test_copiers_take_turns_and_the_first_round_does_not_count() -> None:
 def scale(**found: object) -> list[Outcome]:
     met: dict[str, object] = {"plan_first_s": 1.9, "plan_s": [0.5, 2.0], "sync_s": [30.0], "sync_groups_moved_s": 9.0}
     met |= {"sync_first_s": 29.0, "still_s": 8.0, "failover_s": 7.9, "floor_s": 4.0}
+    met |= {"create_floor_s": 20.0, "create_to_caught_up_s": 60.0}
     return [verdict.outcome for verdict in of_scale({k: v for k, v in (met | found).items() if v is not None})]
 
 
@@ -192,17 +193,19 @@ def scale(**found: object) -> list[Outcome]:
         ({"sync_first_s": 31.0}, 3),
         ({"still_s": 8.1}, 4),
         ({"failover_s": 8.1}, 5),
+        ({"create_to_caught_up_s": 60.1}, 6),
     ],
 )
 def test_the_worst_figure_of_many_topics_counts(found: dict[str, object], number: int) -> None:
     assert set(scale()) == {Outcome.MET}
-    expected = [Outcome.MISSED if n == number else Outcome.MET for n in range(6)]
+    expected = [Outcome.MISSED if n == number else Outcome.MET for n in range(7)]
     assert scale(**found) == expected
 
 
 def test_what_was_not_measured_of_many_topics_is_indeterminate() -> None:
-    assert set(scale(floor_s=None)[4:]) == {Outcome.INDETERMINATE}
+    assert set(scale(floor_s=None)[4:6]) == {Outcome.INDETERMINATE}
     assert scale(plan_first_s=None)[0] is Outcome.INDETERMINATE
+    assert scale(create_floor_s=None)[6] is Outcome.INDETERMINATE
     assert {verdict.outcome for verdict in of_scale({})} == {Outcome.INDETERMINATE}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fastcrc import crc32
 
-from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, readdress
+from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, MalformedBatch, readdress
 from mirror_core.wire.committed import DamagedBatch, committed
 from mirror_core.wire.hidden import hidden_batch
 from tests.unit.test_rewrite import batch, fetched
@@ -59,3 +59,12 @@ def test_a_damaged_batch_is_named_and_nothing_before_it_is_lost() -> None:
     with pytest.raises(DamagedBatch, match="batch at offset 1 is damaged"):
         next(found)
     assert [header.base_offset for header, _, _ in committed(fetched(bytes(bad), batch(2, 1)), 2)] == [2]
+
+
+def test_a_format_that_does_not_exist_is_no_batch_though_no_crc_covers_it() -> None:
+    bad = bytearray(batch(1, 1))
+    bad[16] = 3
+    found = committed(fetched(batch(0, 1), bytes(bad)), 0)
+    assert next(found)[0].base_offset == 0
+    with pytest.raises(MalformedBatch, match="batch at offset 1 is damaged: there is no magic 3"):
+        next(found)

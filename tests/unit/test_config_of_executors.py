@@ -117,7 +117,7 @@ def test_tasks_that_compare_are_told_the_drivers_own_name_of_the_file(
     path, told = tmp_path / "mirrorbook.yaml", list[str]()
     wanted = ParityRange(partition=Partition("t", 0), start=Offset(0), end=Offset(5))
 
-    def compared(tasks: Sequence[CompareTask]) -> tuple[Row, ...]:
+    def compared(tasks: Sequence[CompareTask]) -> tuple[tuple[Row, ...], ...]:
         told.extend(task.config_path for task in tasks)
         return ()
 

@@ -117,6 +117,15 @@ def test_what_failed_stays_failed_when_something_else_could_not_be_read() -> Non
     assert (result.verdict, result.proven, len(result.reasons)) == (Verdict.FAILED, {P: 0}, 1)
 
 
+def test_what_is_damaged_was_seen_to_be_no_copy_and_proves_nothing() -> None:
+    asked = wanted(0, 50)
+    rows = equal_rows(asked)
+    rows[2] = replace(rows[2], error="damaged", damaged=(difference(rows[2].start + 3),))
+    result = verdict(asked, rows)
+    assert (result.verdict, result.findings, result.proven[P]) == (Verdict.INDETERMINATE, (), rows[2].start)
+    assert (result.damaged, result.in_doubt, result.unlike) == (rows[2].damaged, frozenset({P}), frozenset({P}))
+
+
 def test_nothing_at_all_is_indeterminate() -> None:
     assert judge([], [], 3).verdict is Verdict.INDETERMINATE
     result = verdict(wanted(5, 5), equal_rows(wanted(5, 5)))

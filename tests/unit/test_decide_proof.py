@@ -303,6 +303,27 @@ def test_the_first_place_of_each_partition_that_differs_is_known() -> None:
     assert proof.without({A0, B0}).differs == ()
 
 
+def test_what_cannot_be_read_is_known_like_a_difference() -> None:
+    result = replace(
+        found({A0: 0, A1: 0}, {}),
+        verdict=Verdict.INDETERMINATE,
+        reasons=("damaged",),
+        in_doubt=frozenset({A0, A1}),
+        findings=(difference(A1, 7),),
+        damaged=(difference(A0, 12, "unreadable on west"), difference(A1, 5, "unreadable on east")),
+    )
+    compared = [wanted(A0, 100), wanted(A1, 100)]
+    proof = advanced(MIRROR, holding(), compared, result, NOW)
+    assert [(*one, known.kind) for one, known in zip(differs(proof), proof.differs, strict=True)] == [
+        (A0, 12, NOW, "unreadable on west"),
+        (A1, 5, NOW, "unreadable on east"),
+    ]
+    unread = replace(result, reasons=("no leader",), findings=(), damaged=())
+    later = replace(holding(), differs=proof.differs)
+    assert advanced(MIRROR, later, compared, unread, NOW + 1).differs == proof.differs, "nobody has read it since"
+    assert advanced(MIRROR, later, compared, found({A0: 100, A1: 100}, {}), NOW + 1).differs == ()
+
+
 @pytest.mark.parametrize(
     ("compared", "proven", "still"),
     [

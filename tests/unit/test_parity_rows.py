@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from mirror_core.decide.parity import DIGEST, RECORDS, Ends, Row, compare_ends, 
 from mirror_core.decide.parity_rows import Rows, fewer
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
-from mirror_core.parity import check
+from mirror_core.parity import check, so_far
 from mirror_core.parity.compare import CompareTask
 
 SIZE = 10
@@ -60,7 +61,14 @@ def drawn(draw: st.DrawFn, number: int, at: int) -> Row | None:
     more: dict[str, dict[str, Any]] = {
         "empty": {"src_count": 0, "dst_count": 0},
         "records": {"level": RECORDS},
-        "unread": {"error": "no leader", "src_count": None, "dst_count": None, "src_digest": "", "dst_digest": ""},
+        "unread": {
+            "error": "no leader, and damage",
+            "damaged": (finding(number, offsets[0]),),
+            "src_count": None,
+            "dst_count": None,
+            "src_digest": "",
+            "dst_digest": "",
+        },
         "digest": {"dst_digest": "other"},
         "differs": {
             "level": RECORDS,
@@ -149,14 +157,18 @@ def test_the_first_round_of_a_past_without_end_is_there_at_once() -> None:
     ]
 
 
-def test_a_comparison_tells_of_each_round_but_the_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_comparison_tells_of_each_task_as_it_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ranges, told = [wanted(0, 6 * SIZE)], list[ParityResult]()
     monkeypatch.setattr(check, "load_config", lambda path: None)
     monkeypatch.setattr(check, "_look_at_ends", lambda *asked: (ends(0, 6), ranges))
-    monkeypatch.setattr(check, "SELDOM", 0)
+    for pause in ("TELL_S", "SELDOM"):
+        monkeypatch.setattr(so_far, pause, 0)
+    monkeypatch.setattr(so_far, "PARTITIONS_PER_S", 1e9)
 
-    def run(tasks: list[CompareTask]) -> list[Row]:
-        return [chunk(0, piece.start // SIZE) for task in tasks for piece in task.pieces]
+    def run(tasks: list[CompareTask]) -> Iterator[list[Row]]:
+        assert len(tasks) == 2
+        for task in tasks:
+            yield [chunk(0, piece.start // SIZE) for piece in task.pieces]
 
     result = check.check(
         tmp_path / "mirrorbook.yaml",
@@ -171,6 +183,6 @@ def test_a_comparison_tells_of_each_round_but_the_last(monkeypatch: pytest.Monke
         demands=None,
         so_far=told.append,
     )
-    assert [one.proven for one in told] == [{partition(0): 2 * SIZE}, {partition(0): 4 * SIZE}]
+    assert [one.proven for one in told] == [{partition(0): (n + 1) * SIZE} for n in range(6)]
     assert (result.verdict, result.chunks, result.records) == (Verdict.PASSED, 6, 6 * SIZE)
     assert replace(result, seconds=0.0).proven == {partition(0): 6 * SIZE}
