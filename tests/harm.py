@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -9,10 +10,12 @@ from typing import Final
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic, OffsetSpec
+from fastcrc import crc32
 
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.records import TOPIC
+from mirror_core.wire.batch import batches
 from tests.administering import as_admin, undecided
 from tests.brokers import TIMEOUT_S, admin_client
 from tests.waiting import wait_until
@@ -75,6 +78,40 @@ def damaged(cluster: SandboxCluster, partition: Partition, text: bytes) -> Itera
         finally:
             file.seek(at)
             file.write(text[:1])
+
+
+def alter(cluster: SandboxCluster, partition: Partition, offset: int, change: Callable[[memoryview], None]) -> None:
+    """Change the batch of format 2 that holds this offset where it lies, of the same length and with a CRC that fits:
+    the running broker gives it to whoever reads, and notices nothing."""
+    for path in sorted((cluster.log_dir() / str(partition)).glob("*.log")):
+        at = 0
+        for header, batch in batches(memoryview(bytearray(path.read_bytes()))):
+            if header.base_offset <= offset < header.next_offset:
+                change(batch)
+                struct.pack_into(">I", batch, 17, crc32.iscsi(batch[21:]))
+                with path.open("r+b") as log:
+                    log.seek(at)
+                    log.write(batch)
+                return
+            at += len(batch)
+    raise AssertionError(f"{cluster.name} holds no offset {offset} of {partition}")
+
+
+def in_place_of(old: bytes, new: bytes) -> Callable[[memoryview], None]:
+    """These bytes, which an uncompressed batch holds once, are others."""
+
+    def change(batch: memoryview) -> None:
+        before, _, behind = bytes(batch).partition(old)
+        batch[:] = before + new + behind
+
+    return change
+
+
+def later_by_one_ms(batch: memoryview) -> None:
+    """All times of a batch, however it is compressed: they count from the base timestamp."""
+    for at in (27, 35):
+        (time_ms,) = struct.unpack_from(">q", batch, at)
+        struct.pack_into(">q", batch, at, time_ms + 1)
 
 
 def _decided(cluster: SandboxCluster) -> bool:

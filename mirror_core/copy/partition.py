@@ -251,7 +251,7 @@ class PartitionReplicator:
         place, self.end_unseen = self.place, end_unseen
         records = (resume.sequence - place.acknowledged_sequence) & SEQUENCE_MASK
         self.tally.resume_at(
-            resume.offset, was=place.acknowledged, records=records, seeding=place.seeding, hiding=self.outbox.hiding
+            resume, was=place.acknowledged, records=records, seeding=place.seeding, hiding=self.outbox.hiding
         )
         place.resume(resume, self._clock() if asked is None else asked, unremembered=unremembered)
         self.outbox.resume(resume.newest_ms)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from mirror_core.copy.outbox import Sent
+from mirror_core.decide.position import Resume
 from mirror_core.model.copying import PIECE_OFFSETS, Piece
 from mirror_core.model.names import Offset
 from mirror_core.wire.digest import MODULUS
@@ -16,7 +17,7 @@ _NOWHERE: Final = -1
 class Tally:
     """Counts of what was acknowledged; see `model.copying.Receipt`."""
 
-    __slots__ = ("_at", "_begun", "_content", "_records", "batches", "bytes", "certified", "first", "gaps")
+    __slots__ = ("_at", "_begun", "_content", "_gap_end", "_records", "batches", "bytes", "certified", "first", "gaps")
 
     def __init__(self) -> None:
         self.first: int | None = None
@@ -30,6 +31,9 @@ class Tally:
         """Next offset to be acknowledged."""
         self._begun = _NOWHERE
         """Where the piece that is not ended begins."""
+        self._gap_end = _NOWHERE
+        """Where the gap ends that the place was taken up with. As a rule the source's log begins there, and so will the
+        destination's: a piece that reached in from before could never be proved."""
         self._records = 0
         self._content = 0
 
@@ -50,15 +54,20 @@ class Tally:
 
     def filled(self, offsets: int) -> None:
         self.gaps += offsets
-        self._at += offsets
+        end = self._at + offsets
+        if self._at < self._gap_end <= end:
+            self._at = self._gap_end
+            self._cut()
+        self._at = end
 
     def resume_at(
-        self, offset: int, *, was: int, records: int, seeding: bool, hiding: Iterable[tuple[int, int]]
+        self, resume: Resume, *, was: int, records: int, seeding: bool, hiding: Iterable[tuple[int, int]]
     ) -> None:
-        """The log ends at `offset`, where `was` was acknowledged to us; the sequences say `records` between them.
+        """Copying goes on here, and `was` was acknowledged to us; the sequences say `records` between the two.
 
         What was in flight and turns out to be appended was never acknowledged, so no piece can vouch for it.
         """
+        offset, self._gap_end = resume.offset, resume.gap_end
         if self.first is None:
             self.first = self._at = self._begun = offset
             return

@@ -36,8 +36,10 @@ class Logs:
         topic = row["topic"]
         if topic in self.unseen:
             return False
-        start = self.starts.get(Partition(topic, row["partition"]), 0)
-        return self.ids.get(topic) != row["destination_topic_id"] or end <= start
+        return self.ids.get(topic) != row["destination_topic_id"] or end <= self.start(row)
+
+    def start(self, row: Row) -> int:
+        return self.starts.get(Partition(row["topic"], row["partition"]), Offset(0))
 
 
 def pieces_of(row: Row) -> Iterator[Piece]:
@@ -78,9 +80,15 @@ def compacted(
             whole.append({**row, "pieces": pieces})
     if not whole:
         return None, left_out
-    plain = [{**row, "pieces": [_plain(piece) for piece in together(row["pieces"])]} for row in whole]
+    plain = [{**row, "pieces": [_plain(piece) for piece in _together(row["pieces"], logs.start(row))]} for row in whole]
     made = as_file(day, "", pa.Table.from_pylist(plain, schema=SCHEMA))
     return replace(made, name=day_file(made.sha256)), left_out
+
+
+def _together(pieces: list[Piece], start: int) -> tuple[Piece, ...]:
+    """One that begins below the log's start can't be proved any more, and would take its neighbours with it."""
+    below, rest = [p for p in pieces if p.first < start], [p for p in pieces if p.first >= start]
+    return (*below, *together(rest))
 
 
 def _follows(one: Row, two: Row) -> bool:

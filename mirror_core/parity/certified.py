@@ -43,6 +43,8 @@ CLEANED: Final = (
     "not as it was copied, and not comparable: the topic is cleaned by key, on each cluster at its own times; compare "
     "it with the source (`mirrorbook parity`, level 3)"
 )
+GONE: Final = "it was copied, and the destination does not show it"
+REPLACED: Final = "it was copied, and the destination shows another topic of its name"
 SOUND: Final = Checked(good=())
 TOLD_WITHIN: Final = timedelta(minutes=5)
 """A data plane whose newest receipt is older stores none: what it copies is vouched for by nobody."""
@@ -94,6 +96,8 @@ def certified(link: Link, state: State, folder: Folder) -> Certified:
         with ClusterClient(link.destination) as client:
             there = existing(client, {p.topic for p in statuses})
             held = sorted(p for p in statuses if p.topic in there and p.index in there[p.topic].partitions)
+            # Of another topic of the same name receipts say nothing, whatever it holds.
+            ours = {p for p in held if statuses[p].destination_topic_id in ("", there[p.topic].id)}
             points = list_points(client, held, [Point.START, Point.LOG_END])
             configs = describe_configs(client, {p.topic for p in held})
     except (RemoteFault, OSError) as error:
@@ -101,21 +105,23 @@ def certified(link: Link, state: State, folder: Folder) -> Certified:
     for row in kept.rows().select([*_COLUMNS, *_IDS]).to_pylist():
         partition = Partition(row["topic"], row["partition"])
         status = statuses.get(partition)
-        if partition in told and status and tuple(row[i] for i in _IDS) == tuple(getattr(status, i) for i in _IDS):
-            told[partition] += [Told(row["generation"], row["epoch"], _piece(one)) for one in row["pieces"] or ()]
+        if status and tuple(row[i] for i in _IDS) == tuple(getattr(status, i) for i in _IDS):
+            if partition in told:
+                told[partition] += [Told(row["generation"], row["epoch"], _piece(one)) for one in row["pieces"] or ()]
             one = row["generation"], row["epoch"], Offset(row["next"])
             if one > newest.get(partition, (0, 0, Offset(0))):
                 newest[partition], ended[partition] = one, row["ended"]
     starts, ends = points[Point.START], points[Point.LOG_END]
-    found = {p: vouched(told[p], starts[p], statuses[p].lmo) for p in held if p in told}
+    found = {p: vouched(told[p], starts[p], statuses[p].lmo) for p in held if p in told and p in ours}
     lease, soon = copier(state, mirror), datetime.now(UTC) - TOLD_WITHIN
     unproved, left_out = dict[Partition, tuple[Gap, ...]](), dict[Partition, str]()
     for p, status in sorted(statuses.items()):
-        if p not in held:
+        if p not in ours:
+            reached = newest[p][2] if p in newest else ends.get(p, Offset(0))
             if status.lmo is not None:
                 left_out[p] = "the destination does not hold it any more; its mirroring had ended"
-            elif told.get(p):
-                unproved[p] = (Gap(Offset(0), newest[p][2], "it was copied, and the destination does not show it"),)
+            elif reached:
+                unproved[p] = (Gap(Offset(0), reached, REPLACED if p in ends else GONE),)
             continue
         # What applications have written behind the LMO is theirs.
         end = ends[p] if status.lmo is None else min(ends[p], status.lmo)

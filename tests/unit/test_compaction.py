@@ -61,6 +61,15 @@ def test_what_lies_below_the_logs_start_is_dropped_and_what_reaches_over_it_is_n
     assert together(rows, replace(LOGS, starts={ORDERS: Offset(50)})) == []
 
 
+def test_what_reaches_over_the_logs_start_takes_no_neighbour_with_it() -> None:
+    rows = rows_of((1, receipt(0, 10)), (1, receipt(10, 30, epoch=1)), (1, receipt(30, 50, epoch=2)))
+    logs = replace(LOGS, starts={ORDERS: Offset(5)})
+    (whole,) = together(rows, logs)
+    assert len(whole["pieces"]) == 2
+    assert says([whole], 5) == says(rows, 5)
+    assert says([whole], 5).pieces[0].first == 10
+
+
 def test_receipts_of_topics_that_are_gone_go_with_them_unless_that_is_not_known() -> None:
     rows = rows_of((1, receipt(0, 10)), (1, receipt(0, 10, partition=Partition("gone", 0))))
     assert {row["topic"] for row in together(rows)} == {"orders"}

@@ -1,0 +1,126 @@
+"""Receipts and copies that were made anew: what vouched for the old one says nothing of the new one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from mirror_core.decide.recovery import Action
+from mirror_core.kafka.topics import delete_topic
+from mirror_core.mirrors import recovery
+from mirror_core.mirrors.receipts import compact
+from mirror_core.mirrors.recovery_plan import survey
+from mirror_core.model.mirror import FailureKind
+from mirror_core.model.names import Partition
+from mirror_core.model.parity import ALTERED, Verdict
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.state.writer import StateWriter, control_id
+from tests.administering import as_admin
+from tests.brokers import TIMEOUT_S, Pair, admin_client
+from tests.cluster.test_certified import TOMORROW, Copied, copied, unproved
+from tests.exact import about_data
+from tests.harm import alter, in_place_of
+from tests.mirroring import replicate
+from tests.parity_topics import content, send
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+def fail(made: Copied, kind: FailureKind) -> None:
+    assert replicate(made.mirrored.link).failed
+    assert {status.kind for status in made.mirrored.statuses.values()} == {kind}
+
+
+def recopy(made: Copied) -> None:
+    """Delete the mirror topic, as an operator does who was asked: the next epoch copies it anew."""
+    link = made.mirrored.link
+    recovery.recover(link, survey(link, made.mirrored.state, None, Action.RECOPY), lambda line: None)
+
+
+def replace_topic(cluster: SandboxCluster, topic: str) -> None:
+    """Delete it, and create another one of its name."""
+    admin = admin_client(cluster)
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    wait_until(lambda: topic not in admin.list_topics().topics, timeout_s=TIMEOUT_S, why=f"{topic} is gone")
+    admin.create_topics([NewTopic(topic, 1, config={"retention.ms": "-1"})])[topic].result(TIMEOUT_S)
+
+    def led() -> bool:
+        return any(p.leader >= 0 for p in admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions.values())
+
+    wait_until(led, timeout_s=TIMEOUT_S, why=f"{cluster.name} elects a leader of {topic}")
+
+
+@about_data()
+def test_a_copy_made_anew_is_proved_by_its_own_receipts_and_not_by_those_of_the_one_before(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Both copies hold the same records: what the old receipts say is true, and of another log."""
+    made = copied(pair, tmp_path, content(100), content(30))
+    partition, mirrored = Partition(made.topic, 0), made.mirrored
+    compact(mirrored.link, made.receipts, TOMORROW)
+    send(pair.west, made.topic, content(1))
+    fail(made, FailureKind.FOREIGN)
+    recopy(made)
+    nothing = made.proved()
+    assert (nothing.verdict, nothing.records, nothing.findings) == (Verdict.INDETERMINATE, 0, ())
+    mirrored.copy()
+    assert unproved(made.scope) == {partition: [(0, 130)]}
+    assert (made.proved().verdict, made.proved().records) == (Verdict.INDETERMINATE, 0)
+
+    send(pair.east, made.topic, content(20))
+    mirrored.copy(str(made.receipts.path))
+    assert (made.proved().verdict, made.proved().records) == (Verdict.INDETERMINATE, 20)
+    assert made.rebuilt().left == {}
+    found = made.proved()
+    assert (found.verdict, found.reasons, found.records) == (Verdict.PASSED, (), 150)
+    before = made.scope.vouched
+    done = compact(mirrored.link, made.receipts, TOMORROW)
+    assert (done.pieces_left_out, done.left) == (2, {}), "of both rounds of the old copy"
+    assert made.scope.vouched == before
+    assert (made.proved().verdict, made.proved().proven) == (Verdict.PASSED, {partition: 150})
+
+    alter(pair.west, partition, 41, in_place_of(b"\xfe value 41", b"\xfe value 14"))
+    found = made.proved()
+    assert (found.verdict, found.proven) == (Verdict.FAILED, {partition: 0})
+    assert [(one.partition, one.offset, one.kind) for one in found.findings] == [(partition, 0, ALTERED)]
+
+
+@about_data()
+def test_a_copy_of_another_source_topic_of_the_same_name_is_not_held_against_receipts_of_the_first(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """And between the two, whatever is deleted and wherever a recopy is killed, nothing passes for proved."""
+    made = copied(pair, tmp_path, content(100), content(30))
+    partition, mirrored = Partition(made.topic, 0), made.mirrored
+    replace_topic(pair.east, made.topic)
+    other = [replace(one, value=b"other") for one in content(60)]
+    send(pair.east, made.topic, other)
+    fail(made, FailureKind.RECREATED)
+    assert unproved(made.scope) == {partition: [(0, 130)]}
+
+    seen = survey(mirrored.link, mirrored.state, None, Action.RECOPY)
+    with StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer, as_admin(pair.west) as client:
+        recovery.begin_recopy(mirrored.link, writer, seen.costs[0])
+        delete_topic(client, made.topic, seen.costs[0].destination_id or "")
+    assert unproved(made.scope) == {partition: [(0, 130)]}, "it is FAILED, and no longer there"
+    assert made.proved().reasons[0].startswith("of 1 of 1 partitions not all is vouched for, 130 offsets together")
+
+    recopy(made)
+    mirrored.copy(str(made.receipts.path))
+    found = made.proved()
+    assert (found.verdict, found.findings, found.proven) == (Verdict.PASSED, (), {partition: 60})
+    done = compact(mirrored.link, made.receipts, TOMORROW)
+    assert (done.pieces_left_out, *done.files.values()) == (2, (3, 1))
+    assert (made.proved().verdict, made.proved().proven) == (Verdict.PASSED, {partition: 60})
+
+    replace_topic(pair.west, made.topic)
+    send(pair.west, made.topic, other[:7])
+    scope = made.scope
+    assert (unproved(scope), [*scope.ends]) == ({partition: [(0, 60)]}, [])
+    found = made.proved(scope)
+    assert (found.verdict, found.findings) == (Verdict.INDETERMINATE, ())
+    assert found.reasons[1].endswith("the destination shows another topic of its name")
