@@ -8,7 +8,6 @@ from functools import partial
 
 from mirror_core.dataplane.again import again_ms, tried_again
 from mirror_core.decide.deletions import counted
-from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.existing import hidden_among, undescribed
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
@@ -80,13 +79,8 @@ class Planner:
         placement = create_missing(self.link, state, self.source, self.destination, topics)
         again = tried_again(known, COPIED, now_ms(), held=state.active_run(self.link.mirror.name) is not None)
         fresh: dict[Partition, PartitionStatus] = {}
-        if placement.unseen:
-            new = some(sorted(placement.unseen))
-            self.undecided.append(
-                f"cluster {self.destination.name}: its brokers do not know these new topics yet: {new}"
-            )
         for name, view in topics.items():
-            for index in view.partitions if name not in placement.unseen else ():
+            for index in view.partitions:
                 partition = Partition(name, index)
                 fresh[partition] = _status(partition, again.get(partition, known.get(partition)), view, placement)
         self._leave_disputed(known, fresh)

@@ -26,7 +26,7 @@ from mirror_core.kafka.topics import (
     NewTopic,
     TopicConfigs,
     alter_configs,
-    await_leaders,
+    await_topics,
     create_partitions,
     create_topics,
     describe_configs,
@@ -57,8 +57,6 @@ class Placement:
     """Topics that must not be copied into, with the reason and the remedy."""
     kinds: Mapping[str, FailureKind] = field(default_factory=dict)
     """What sort of refusal it is, where it is not the broker's."""
-    unseen: frozenset[str] = frozenset()
-    """Created in this moment, and brokers do not tell of them yet: the next look finds them."""
 
 
 def mirror_topics(link: Link, source: ClusterClient) -> dict[str, TopicView]:
@@ -149,38 +147,32 @@ def create_missing(
         if len(there.partitions) < width:
             wider[name] = width
             rows.append(_row(name, f"{width} partitions", f"{len(there.partitions)} partitions", Action.WIDEN))
-    unseen = frozenset[str]()
     if not dry_run:
         existed = set[str]()
         by_name = {topic.name: topic for topic in new}
         faults = {
             **each(
-                lambda ns: existed.update(create_topics(destination, [by_name[n] for n in ns], wait=False)),
+                lambda ns: existed.update(create_topics(destination, [by_name[n] for n in ns], led=False)),
                 by_name,
                 of=of,
             ),
             **each(lambda ns: alter_configs(destination, {n: adopted[n] for n in ns}), adopted, of=of),
-            **each(lambda ns: create_partitions(destination, {n: wider[n] for n in ns}, wait=False), wider, of=of),
+            **each(lambda ns: create_partitions(destination, {n: wider[n] for n in ns}, led=False), wider, of=of),
         }
-        # A busy cluster may take long: who copies them waits for their leaders, and nobody else with them.
-        with suppress(Unreachable):
-            await_leaders(destination, (by_name.keys() | wider.keys()) - faults.keys(), wider)
-        if new or adopted or wider:
-            present = destination.metadata(topics).topics
-        unseen = frozenset(by_name.keys() - faults.keys() - present.keys())
+        with suppress(Unreachable):  # nobody leads them yet: who copies them waits, and nobody else with them
+            await_topics(destination, (by_name.keys() | wider.keys()) - faults.keys(), wider)
         refused |= {name: str(error) for name, error in faults.items()}
         kinds |= {name: kind(error) for name, error in faults.items()}
         rows = [_outcome(row, refused) for row in rows if row.subject not in existed]
-        existed -= unseen
         if existed:
             # Created in this very moment: by the data plane, by us (the first answer was lost), or by a stranger.
             some = {name: topics[name] for name in existed}
             again = create_missing(link, state, source, destination, some, of=of)
             rows, refused, kinds = [*rows, *again.rows], {**refused, **again.refused}, {**kinds, **again.kinds}
-            unseen |= again.unseen
+        if new or adopted or wider:
             present = destination.metadata(topics).topics
     ready = {name: view for name, view in present.items() if name not in refused}
-    return Placement(ready, tuple(rows), refused, kinds, unseen)
+    return Placement(ready, tuple(rows), refused, kinds)
 
 
 def sync_configs(

@@ -152,20 +152,6 @@ def test_a_topic_that_is_not_listed_any_more_is_gone_or_denied_and_then_tried_ag
     assert (change.again_ms is not None) == (kind is FailureKind.DENIED)
 
 
-def test_what_brokers_do_not_know_yet_is_left_to_the_next_plan_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recorded without its id, it would count as replaced at the next plan, and be FAILED."""
-    monkeypatch.setattr(planning, "mirror_topics", lambda link, client: client.metadata().topics)
-    monkeypatch.setattr(planning, "_known", lambda client, wanted, point, led=None: dict.fromkeys(wanted, Offset(0)))
-    placement = Placement({"paid": SEEN["paid"]}, (), {}, unseen=frozenset(["orders"]))
-    monkeypatch.setattr(planning, "create_missing", lambda *asked: placement)
-    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
-    for known in ({}, {Partition("orders", 0): status("orders")}):
-        state: Any = SimpleNamespace(partitions={"m": known}, active_run=lambda name: None)
-        work = Planner(link, cluster(), cluster(there=["paid"])).plan(state, all_ends=False)
-        assert {p.topic for p in work.partitions} == {c.status.partition.topic for c in work.changes} == {"paid"}
-        assert work.undecided == ("cluster east: its brokers do not know these new topics yet: orders",)
-
-
 def test_a_sync_says_of_a_recorded_topic_that_it_is_hidden_and_nothing_of_one_that_is_gone() -> None:
     known = {Partition(name, 0): status(name) for name in SEEN}
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
@@ -187,12 +173,12 @@ def test_a_topic_that_may_not_be_seen_on_the_destination_is_not_created_and_hold
     monkeypatch.setattr(placing, "told", lambda client, names, of: (dict.fromkeys(names, configs), {}))
     monkeypatch.setattr(placing, "known_settings", lambda *asked: frozenset())
 
-    def create(client: object, new: Iterable[NewTopic], *, wait: bool) -> frozenset[str]:
+    def create(client: object, new: Iterable[NewTopic], *, led: bool) -> frozenset[str]:
         made.extend(topic.name for topic in new)
         return frozenset()
 
     monkeypatch.setattr(placing, "create_topics", create)
-    monkeypatch.setattr(placing, "await_leaders", lambda *asked: None)
+    monkeypatch.setattr(placing, "await_topics", lambda *asked: None)
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state: Any = SimpleNamespace(partitions={}, mirrors={})
     placement = create_missing(link, state, cluster(), cluster(["orders"], there=["orders"]), SEEN)
