@@ -135,11 +135,8 @@ def _alter(
     settle(client, "IncrementalAlterConfigs (needs ALTER_CONFIGS)", wanted, attempt, refusals=refusals)
 
 
-def create_topics(client: ClusterClient, topics: Iterable[NewTopic], *, led: bool = True) -> frozenset[str]:
-    """Create those that do not exist, and wait until all are known, with leaders (`led`).
-
-    Returns the names that existed already.
-    """
+def create_topics(client: ClusterClient, topics: Iterable[NewTopic], *, validate_only: bool = False) -> frozenset[str]:
+    """Create those that do not exist, and wait until all have leaders. Returns the names that existed already."""
     wanted = {topic.name: topic for topic in topics}
 
     def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
@@ -147,7 +144,7 @@ def create_topics(client: ClusterClient, topics: Iterable[NewTopic], *, led: boo
             CreateTopicsRequest(
                 topics=tuple(_creatable(wanted[name]) for name in some),
                 timeout=_timeout(client),
-                validate_only=False,
+                validate_only=validate_only,
             )
             for some in _shares(names, lambda name: _size(wanted[name]))
         ]
@@ -156,36 +153,38 @@ def create_topics(client: ClusterClient, topics: Iterable[NewTopic], *, led: boo
 
     expected = (ErrorCode.topic_already_exists,)
     codes = settle(client, "CreateTopics (needs CREATE)", list(wanted), attempt, expected=expected)
-    await_topics(client, wanted, led=led)
+    if not validate_only:
+        await_leaders(client, wanted)
     return frozenset(name for name, code in codes.items() if code is not ErrorCode.none)
 
 
-def await_topics(
-    client: ClusterClient, topics: Collection[str], widths: Mapping[str, int] | None = None, *, led: bool = True
-) -> None:
-    """Return when brokers know these topics, with at least so many partitions (`widths`), each with a leader (`led`).
+def await_leaders(client: ClusterClient, topics: Collection[str], widths: Mapping[str, int] | None = None) -> None:
+    """Return when every partition of these topics has a leader, and (`widths`) there are at least so many.
 
-    Unreachable when none has got so far within the client's time limit.
+    Unreachable when none has got one more within the client's time limit.
     """
     deadline, left = time.monotonic() + client.timeout_s, set(topics)
     while left:
         view = client.metadata(sorted(left)).topics
-        there = {name for name in left if name in view and len(view[name].partitions) >= (widths or {}).get(name, 1)}
-        done = {n for n in there if not led or all(leader.broker >= 0 for leader in view[n].partitions.values())}
-        left -= done
-        if done:
+        led = {
+            name
+            for name in left
+            if name in view
+            and len(view[name].partitions) >= (widths or {}).get(name, 1)
+            and all(leader.broker >= 0 for leader in view[name].partitions.values())
+        }
+        left -= led
+        if led:
             deadline = time.monotonic() + client.timeout_s
         elif time.monotonic() > deadline:
             more = f" and {len(left) - 10} more" if len(left) > 10 else ""
-            what = "no leaders yet of" if led else "not known yet:"
-            raise Unreachable(f"cluster {client.name}: {what} {', '.join(sorted(left)[:10])}{more}")
+            raise Unreachable(f"cluster {client.name}: no leaders yet of {', '.join(sorted(left)[:10])}{more}")
         if left:
             time.sleep(0.05)
 
 
-def create_partitions(client: ClusterClient, counts: Mapping[str, int], *, led: bool = True) -> None:
-    """Widen topics to these partition counts, and wait until these are known, with leaders (`led`). Those that are as
-    wide already, or wider, are left alone."""
+def create_partitions(client: ClusterClient, counts: Mapping[str, int]) -> None:
+    """Widen topics to these partition counts; those that are as wide already, or wider, are left alone."""
     view = client.metadata(counts).topics
     more = {name: count - (len(view[name].partitions) if name in view else 0) for name, count in counts.items()}
     narrow = {name for name in counts if more[name] > 0}
@@ -207,7 +206,7 @@ def create_partitions(client: ClusterClient, counts: Mapping[str, int], *, led: 
     # A repeated request finds the topic wide enough, which the broker calls INVALID_PARTITIONS.
     expected = (ErrorCode.invalid_partitions,)
     settle(client, "CreatePartitions (needs ALTER)", sorted(narrow), attempt, expected=expected)
-    await_topics(client, narrow, counts, led=led)
+    await_leaders(client, narrow, counts)
 
 
 def delete_topics(client: ClusterClient, topics: Collection[str]) -> None:

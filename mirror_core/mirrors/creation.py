@@ -10,7 +10,7 @@ from typing import Final
 from mirror_core.decide.filters import group_filter
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
-from mirror_core.kafka.topics import NewTopic, await_topics, create_topics
+from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics
 from mirror_core.mirrors.first_acl import refused_of
 from mirror_core.mirrors.gaps import chosen_gaps
 from mirror_core.mirrors.preflight import not_known_to_shut_out, shuts_out
@@ -115,7 +115,7 @@ def ensure_state_topic(client: ClusterClient) -> None:
         "min.cleanable.dirty.ratio": "0.1",
     }
     create_topics(client, [NewTopic(name=TOPIC, partitions=1, replication_factor=factor, configs=configs)])
-    await_topics(client, [TOPIC])
+    await_leaders(client, [TOPIC])
 
 
 def _check_first_acls(mirror: str, *clusters: ClusterConfig) -> list[str]:

@@ -30,7 +30,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.kafka.heartbeats import Beats, ensure_topic
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.topics import await_topics
+from mirror_core.kafka.topics import await_leaders
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import create
 from mirror_core.model.clock import now_ms
@@ -110,7 +110,7 @@ def _made(config: Config, mirror: str, real: Link) -> Link:
     """A mirror like this one, of the drill's own topic, started."""
     with ClusterClient(real.source) as source:
         ensure_topic(source, drill_topic(mirror))
-        await_topics(source, [drill_topic(mirror)])
+        await_leaders(source, [drill_topic(mirror)])
     made = create(
         config,
         drill_name(mirror),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -26,14 +25,13 @@ from mirror_core.kafka.topics import (
     NewTopic,
     TopicConfigs,
     alter_configs,
-    await_topics,
     create_partitions,
     create_topics,
     describe_configs,
     try_alter_configs,
 )
 from mirror_core.model.drift import Action, DriftRow, Part, TopicSettings
-from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.mirror import FailureKind, Gaps, PartitionState
 from mirror_core.state.link import Link
 from mirror_core.state.records import TOPIC as STATE_TOPIC
@@ -151,16 +149,10 @@ def create_missing(
         existed = set[str]()
         by_name = {topic.name: topic for topic in new}
         faults = {
-            **each(
-                lambda ns: existed.update(create_topics(destination, [by_name[n] for n in ns], led=False)),
-                by_name,
-                of=of,
-            ),
+            **each(lambda ns: existed.update(create_topics(destination, [by_name[n] for n in ns])), by_name, of=of),
             **each(lambda ns: alter_configs(destination, {n: adopted[n] for n in ns}), adopted, of=of),
-            **each(lambda ns: create_partitions(destination, {n: wider[n] for n in ns}, led=False), wider, of=of),
+            **each(lambda ns: create_partitions(destination, {n: wider[n] for n in ns}), wider, of=of),
         }
-        with suppress(Unreachable):  # nobody leads them yet: who copies them waits, and nobody else with them
-            await_topics(destination, (by_name.keys() | wider.keys()) - faults.keys(), wider)
         refused |= {name: str(error) for name, error in faults.items()}
         kinds |= {name: kind(error) for name, error in faults.items()}
         rows = [_outcome(row, refused) for row in rows if row.subject not in existed]

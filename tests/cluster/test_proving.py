@@ -14,7 +14,7 @@ from typer.testing import Result
 
 from mirror_core.decide import proof as decide_proof
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.topics import NewTopic, await_topics, create_topics, delete_records
+from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics, delete_records
 from mirror_core.mirrors import proving
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult
@@ -167,7 +167,7 @@ def test_another_topic_of_the_same_name_on_the_source_was_never_compared(mirrore
     with ClusterClient(mirrored.link.source) as client:
         wait_until(lambda: topic not in client.metadata([topic]).topics, timeout_s=TIMEOUT_S, why="it is gone")
         create_topics(client, [NewTopic(name=topic, partitions=2, replication_factor=1)])
-        await_topics(client, [topic])
+        await_leaders(client, [topic])
     for partition in (0, 1):
         produce(mirrored.pair.east, topic, 100, partition=partition)
     found = parity(mirrored)

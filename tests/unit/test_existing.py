@@ -173,12 +173,11 @@ def test_a_topic_that_may_not_be_seen_on_the_destination_is_not_created_and_hold
     monkeypatch.setattr(placing, "told", lambda client, names, of: (dict.fromkeys(names, configs), {}))
     monkeypatch.setattr(placing, "known_settings", lambda *asked: frozenset())
 
-    def create(client: object, new: Iterable[NewTopic], *, led: bool) -> frozenset[str]:
+    def create(client: object, new: Iterable[NewTopic]) -> frozenset[str]:
         made.extend(topic.name for topic in new)
         return frozenset()
 
     monkeypatch.setattr(placing, "create_topics", create)
-    monkeypatch.setattr(placing, "await_topics", lambda *asked: None)
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state: Any = SimpleNamespace(partitions={}, mirrors={})
     placement = create_missing(link, state, cluster(), cluster(["orders"], there=["orders"]), SEEN)

@@ -16,17 +16,9 @@ from kio.schema.errors import ErrorCode
 from mirror_core.dataplane.local import not_reached
 from mirror_core.kafka.client import Leader, TopicView
 from mirror_core.kafka.offsets import producers_requests
-from mirror_core.kafka.topics import (
-    _MOST_CHANGES,
-    NewTopic,
-    _shares,
-    _size,
-    await_topics,
-    create_partitions,
-    delete_topics,
-)
+from mirror_core.kafka.topics import _MOST_CHANGES, NewTopic, _shares, _size, create_partitions, delete_topics
 from mirror_core.model.acl import Acl, Operation, Pattern, Resource
-from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.rights.acls import Names, covers
@@ -100,7 +92,7 @@ def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytes
 
     monkeypatch.setattr(topics, "told", told)
     monkeypatch.setattr(topics, "known_settings", lambda *asked: frozenset())
-    monkeypatch.setattr(topics, "create_topics", lambda client, new, *, led: {n.name for n in new} & {"a"})
+    monkeypatch.setattr(topics, "create_topics", lambda client, new: {n.name for n in new} & {"a"})
     there = dict[str, TopicView]()
 
     def metadata(names: Any) -> Any:
@@ -115,58 +107,6 @@ def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytes
     monkeypatch.setattr(topics, "alter_configs", lambda *asked: None)
     assert create_missing(link, state, cluster, cluster, views).ready == views
     assert counts == [2, 2]
-
-
-def test_a_new_topic_that_nobody_leads_yet_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy cluster may take long to give thousands of new topics their leaders: a plan goes on without."""
-    leaders = {"a": Leader(1, 0), "b": Leader(-1, 0)}
-    views = {name: TopicView(name, name, False, {0: leader}, 1, 1) for name, leader in leaders.items()}
-    there = dict[str, TopicView]()
-    waited = list[bool]()
-
-    def create(client: Any, new: Iterable[NewTopic], *, led: bool) -> frozenset[str]:
-        there.update({topic.name: views[topic.name] for topic in new})
-        waited.append(led)
-        return frozenset()
-
-    configs = SimpleNamespace(overrides={}, effective={})
-    monkeypatch.setattr(topics, "told", lambda client, names, of: (dict.fromkeys(names, configs), {}))
-    monkeypatch.setattr(topics, "known_settings", lambda *asked: frozenset())
-    monkeypatch.setattr(topics, "create_topics", create)
-    cluster: Any = SimpleNamespace(
-        name="west",
-        timeout_s=0.1,
-        metadata=lambda names: SimpleNamespace(
-            topics={name: there[name] for name in names if name in there}, denied=frozenset()
-        ),
-        brokers=lambda: (1,),
-    )
-    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
-    state: Any = SimpleNamespace(partitions={}, mirrors={})
-    placement = create_missing(link, state, cluster, cluster, views)
-    assert (placement.ready, placement.refused, waited) == (views, {}, [False])
-
-
-def test_new_topics_are_waited_for_until_brokers_know_them_even_where_nobody_needs_to_lead_them() -> None:
-    def view(*leaders: int) -> Any:
-        return TopicView("a", "a", False, {n: Leader(leader, 0) for n, leader in enumerate(leaders)}, 1, 1)
-
-    def told(*answers: Any, timeout_s: float = 30.0) -> Any:
-        left = list(answers)
-
-        def metadata(names: list[str]) -> Any:
-            return SimpleNamespace(topics={"a": seen} if (seen := left.pop(0) if left[1:] else left[0]) else {})
-
-        return SimpleNamespace(name="west", timeout_s=timeout_s, metadata=metadata)
-
-    await_topics(told(None, view(-1), view(-1, -1)), ["a"], {"a": 2}, led=False)
-    await_topics(told(None, view(1), view(1, -1), view(1, 1)), ["a"], {"a": 2})
-    with pytest.raises(Unreachable, match="cluster west: not known yet: a"):
-        await_topics(told(None, timeout_s=0.1), ["a"], led=False)
-    with pytest.raises(Unreachable, match="not known yet: a"):
-        await_topics(told(view(1), timeout_s=0.1), ["a"], {"a": 2}, led=False)
-    with pytest.raises(Unreachable, match="cluster west: no leaders yet of a"):
-        await_topics(told(view(-1), timeout_s=0.1), ["a"])
 
 
 def test_one_that_is_refused_among_many_costs_few_more_requests() -> None:
