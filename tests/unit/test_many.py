@@ -16,9 +16,18 @@ from kio.schema.errors import ErrorCode
 from mirror_core.dataplane.local import not_reached
 from mirror_core.kafka.client import Leader, TopicView
 from mirror_core.kafka.offsets import producers_requests
-from mirror_core.kafka.topics import _MOST_CHANGES, NewTopic, _shares, _size, create_partitions, delete_topics
+from mirror_core.kafka.topics import (
+    _MOST_CHANGES,
+    NEW_TOPIC_S,
+    NewTopic,
+    _shares,
+    _size,
+    await_leaders,
+    create_partitions,
+    delete_topics,
+)
 from mirror_core.model.acl import Acl, Operation, Pattern, Resource
-from mirror_core.model.errors import MissingPermission, RemoteFault
+from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.rights.acls import Names, covers
@@ -107,6 +116,36 @@ def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytes
     monkeypatch.setattr(topics, "alter_configs", lambda *asked: None)
     assert create_missing(link, state, cluster, cluster, views).ready == views
     assert counts == [2, 2]
+
+
+@pytest.mark.parametrize(("made", "raises"), [(7, True), (9, False)])
+def test_the_more_new_topics_there_are_the_longer_they_may_take(
+    monkeypatch: pytest.MonkeyPatch, made: int, raises: bool
+) -> None:
+    """Brokers tell of them when all are made."""
+    names = [f"t{number}" for number in range(made)]
+    now, looks = [100.0], list[float]()
+
+    def metadata(wanted: list[str]) -> Any:
+        looks.append(now[0])
+        views = {name: TopicView(name, name, False, {0: Leader(1, 0)}, 1, 1) for name in wanted}
+        return SimpleNamespace(topics=views if now[0] >= 101.8 else {})
+
+    monkeypatch.setattr("mirror_core.kafka.topics.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleeping(now)))
+    cluster: Any = SimpleNamespace(name="west", timeout_s=1.0, metadata=metadata)
+    if raises:
+        with pytest.raises(Unreachable, match="cluster west: no leaders yet of t0, t1"):
+            await_leaders(cluster, names)
+    else:
+        await_leaders(cluster, names)
+    assert looks[-1] == pytest.approx(100 + 1 + made * NEW_TOPIC_S if raises else 101.8, abs=0.11)
+
+
+def sleeping(now: list[float]) -> Callable[[float], None]:
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    return sleep
 
 
 def test_one_that_is_refused_among_many_costs_few_more_requests() -> None:
