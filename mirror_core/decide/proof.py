@@ -166,12 +166,16 @@ def advanced(
     in which nothing is new says that it holds still, where the source was asked and nothing speaks against it. Where
     nobody could look as far as was known before, that stays."""
     proved, doubted = {**known.unsaid, **known.holding}, _doubted(result)
+    differs = tuple(_differs(known, compared, result, now_ms))
+    places = {one.partition: one.offset or Offset(0) for one in differs if one not in known.differs}
     for one in compared:
         partition, before = one.partition, known.holding.get(one.partition)
         end, sampled = result.proven.get(partition, one.start), result.sampled.get(partition, 0)
         kept = proved.get(partition)
         blind = kept is not None and end < kept.end and partition in result.in_doubt - result.unlike
         if blind or partition not in known.epochs:
+            if kept is not None:  # what was found below it is to be read again
+                proved[partition] = _up_to(places.get(partition), kept)
             continue
         epochs = known.epochs[partition], known.source_epochs.get(partition, before.source_epoch if before else -1)
         if before and one.start == before.end:
@@ -187,7 +191,7 @@ def advanced(
             proved[partition] = Proved(one.start, epochs[0], now_ms, 0, epochs[1])  # neither side holds anything of it
         else:
             proved.pop(partition, None)
-    return Proof.of(mirror, proved, known.ids, tuple(_differs(known, compared, result, now_ms)))
+    return Proof.of(mirror, proved, known.ids, differs)
 
 
 def _doubted(result: ParityResult) -> Callable[[Partition], bool]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mirror_core.logdir.layout import SNAPSHOT, PartitionLog, Segment, Unfit
 from mirror_core.model.names import Offset
-from mirror_core.wire.batch import BatchHeader, MalformedBatch, batches, crc_matches
+from mirror_core.wire.batch import NEWEST, BatchHeader, MalformedBatch, batches, crc_matches
 from mirror_core.wire.snapshot import MalformedSnapshot, open_transactions
 
 
@@ -76,8 +76,10 @@ def place_of(segment: Segment, offset: Offset) -> int:
     for header, batch, behind in walk(segment):
         if header.next_offset > offset:
             break
-        if header.magic >= 2 and not crc_matches(header, batch):
-            raise Damaged(f"{segment.path}: the batch at offset {header.base_offset} is damaged: CRC does not match")
+        if header.magic not in (0, 1) and not (header.magic == NEWEST and crc_matches(header, batch)):
+            raise Damaged(
+                f"{segment.path}: the batch at offset {header.base_offset} is damaged: its magic or CRC is wrong"
+            )
         at, end = behind, Offset(header.next_offset)
     if end != offset:
         raise Damaged(f"{segment.path} holds no batch that ends at offset {offset}")

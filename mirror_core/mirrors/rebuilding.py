@@ -92,6 +92,9 @@ class Work:
         """Whether another rebuild could still find something."""
         self._pieces: dict[Partition, deque[Piece]] = {}
         lease = copier(state, mirror)
+        for partition in scope.unproved.keys() - scope.ends.keys():
+            for gap in scope.unproved[partition]:
+                self._leave(partition, f"[{gap.start}, {gap.end}): {gap.why}")
         for partition, (start, end) in sorted(scope.ends.items()):
             status = state.partitions[mirror][partition]
             generation, _, reached = scope.newest.get(partition, (-1, 0, start))

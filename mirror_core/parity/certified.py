@@ -43,8 +43,9 @@ CLEANED: Final = (
     "not as it was copied, and not comparable: the topic is cleaned by key, on each cluster at its own times; compare "
     "it with the source (`mirrorbook parity`, level 3)"
 )
-GONE: Final = "it was copied, and the destination does not show it"
-REPLACED: Final = "it was copied, and the destination shows another topic of its name"
+_ADVICE: Final = "`mirrorbook mirror recover` shows what can be done"
+GONE: Final = f"it was copied, and the destination does not show it: {_ADVICE}"
+REPLACED: Final = f"it was copied, and the destination shows another topic of its name: {_ADVICE}"
 SOUND: Final = Checked(good=())
 TOLD_WITHIN: Final = timedelta(minutes=5)
 """A data plane whose newest receipt is older stores none: what it copies is vouched for by nobody."""

@@ -21,6 +21,8 @@ LENGTH_PREFIX: Final = 12
 OLDER_HEADER: Final = struct.Struct(">qiIBB")
 OLDER_SIZES: Final = (26, 34)
 """Bytes that a message of magic 0 or 1 takes at least, its key and value null."""
+NEWEST: Final = 2
+"""Magic of record batches; consumers refuse others."""
 _MAGIC: Final = 16
 
 CODEC_MASK: Final = 0x07

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
-from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader, MalformedBatch, batches, crc_matches
+from mirror_core.wire.batch import CONTROL, NEWEST, TRANSACTIONAL, BatchHeader, MalformedBatch, batches, crc_matches
 from mirror_core.wire.fetch import Fetched
 from mirror_core.wire.hidden import is_hidden
 from mirror_core.wire.records import is_abort_marker
@@ -13,9 +12,6 @@ from mirror_core.wire.records import is_abort_marker
 Batch = tuple[BatchHeader, memoryview, bool]
 """A verified batch of a log, its header included in the bytes; and whether a reader sees anything of it. Nothing is
 seen of a control batch, an aborted transaction's, one of hidden records, or an empty one."""
-
-NEWEST: Final = 2
-"""Magic of record batches; consumers refuse others."""
 
 
 class DamagedBatch(MalformedBatch):
@@ -33,15 +29,16 @@ def committed(answer: Fetched, position: int) -> Iterator[Batch]:
     """
     transactions = _Aborted(answer.aborted) if answer.aborted else None
     for header, batch in batches(answer.records):
-        if header.magic < 2:
+        if 0 <= header.magic < NEWEST:
             if header.last_offset >= position:
                 yield header, batch, True
             continue
         aborted = transactions is not None and transactions.holds(header, batch)
         if header.last_offset < position:
             continue
-        if header.magic > NEWEST:  # which no CRC covers
-            raise MalformedBatch(f"batch at offset {header.base_offset} is damaged: there is no magic {header.magic}")
+        if header.magic != NEWEST:  # which no CRC covers
+            words = f"is damaged: there is no magic {header.magic & 0xFF}"
+            raise MalformedBatch(f"batch at offset {header.base_offset} {words}")
         if not crc_matches(header, batch):
             raise DamagedBatch(header.base_offset)
         nothing = aborted or header.attributes & CONTROL or not header.record_count or is_hidden(header, batch)

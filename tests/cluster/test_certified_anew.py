@@ -16,6 +16,7 @@ from mirror_core.mirrors.recovery_plan import survey
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.model.parity import ALTERED, Verdict
+from mirror_core.parity.certified import REPLACED
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.writer import StateWriter, control_id
 from tests.administering import as_admin
@@ -123,4 +124,5 @@ def test_a_copy_of_another_source_topic_of_the_same_name_is_not_held_against_rec
     assert (unproved(scope), [*scope.ends]) == ({partition: [(0, 60)]}, [])
     found = made.proved(scope)
     assert (found.verdict, found.findings) == (Verdict.INDETERMINATE, ())
-    assert found.reasons[1].endswith("the destination shows another topic of its name")
+    assert found.reasons[1].endswith(REPLACED)
+    assert made.rebuilt().left == {partition: (f"[0, 60): {REPLACED}",)}, "said, and neither compared nor vouched for"

@@ -61,10 +61,11 @@ def test_a_damaged_batch_is_named_and_nothing_before_it_is_lost() -> None:
     assert [header.base_offset for header, _, _ in committed(fetched(bytes(bad), batch(2, 1)), 2)] == [2]
 
 
-def test_a_format_that_does_not_exist_is_no_batch_though_no_crc_covers_it() -> None:
+@pytest.mark.parametrize("magic", [3, 0x82, 0xFF])
+def test_a_format_that_does_not_exist_is_no_batch_though_no_crc_covers_it(magic: int) -> None:
     bad = bytearray(batch(1, 1))
-    bad[16] = 3
+    bad[16] = magic
     found = committed(fetched(batch(0, 1), bytes(bad)), 0)
     assert next(found)[0].base_offset == 0
-    with pytest.raises(MalformedBatch, match="batch at offset 1 is damaged: there is no magic 3"):
+    with pytest.raises(MalformedBatch, match=f"batch at offset 1 is damaged: there is no magic {magic}$"):
         next(found)

@@ -303,6 +303,17 @@ def test_the_first_place_of_each_partition_that_differs_is_known() -> None:
     assert proof.without({A0, B0}).differs == ()
 
 
+def test_a_place_found_where_nobody_led_when_it_was_asked_what_holds_is_read_again() -> None:
+    """Recorded above that place, the proof would never let anybody read it again: it would stay known for ever."""
+    proof = Proof.of(MIRROR, {A1: Proved(4_000, 4, 1, 40)}, IDS)
+    known = replace(basis(proof, {}, EPOCHS, IDS), epochs={})
+    assert known.unsaid.keys() == {A1}
+    for place, stays in ((10, Proved(10, 4, 1, 0)), (5_000, Proved(4_000, 4, 1, 40))):
+        bad = replace(found({A1: 0}, {}), in_doubt=frozenset({A1}), unlike=frozenset({A1}))
+        bad = replace(bad, verdict=Verdict.INDETERMINATE, damaged=(difference(A1, place, "unreadable on east"),))
+        assert rows(advanced(MIRROR, known, [wanted(A1, 6_000)], bad, NOW)) == {A1: stays}
+
+
 def test_what_cannot_be_read_is_known_like_a_difference() -> None:
     result = replace(
         found({A0: 0, A1: 0}, {}),

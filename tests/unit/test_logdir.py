@@ -161,12 +161,14 @@ def test_only_what_has_to_be_read_is_read(broker: Broker) -> None:
         plan_of(broker, "long-0=75")
 
 
-def test_damage_in_what_stays_is_found(broker: Broker) -> None:
+@pytest.mark.parametrize(("place", "bits"), [(65, 1), (16, 0x80), (16, 1)])
+def test_damage_in_what_stays_is_found(broker: Broker, place: int, bits: int) -> None:
+    """A batch's magic is covered by no CRC."""
     first = broker.log_dir / "t-0" / f"{0:020d}.log"
     content = bytearray(first.read_bytes())
-    content[65] ^= 1
+    content[place] ^= bits
     first.write_bytes(content)
-    with pytest.raises(Refused, match=r"the batch at offset 0 is damaged: CRC does not match"):
+    with pytest.raises(Refused, match=r"the batch at offset 0 is damaged: its magic or CRC is wrong"):
         plan_of(broker, "t-0=15")
 
 
