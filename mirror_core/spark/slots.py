@@ -42,7 +42,7 @@ def slots_wanted(
             while not ended.wait(PATIENCE_S):
                 if _begun(context, group):
                     return
-                own.extend(other for other in others() if _begun(context, other))
+                own[:] = (other for other in others() if _begun(context, other))
                 gave_up.set()
                 context.cancelJobGroup(group)
 

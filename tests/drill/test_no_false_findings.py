@@ -37,7 +37,7 @@ CLEANED: Final = {
     "cleanup_policy": "compact",
     "min_cleanable_dirty_ratio": "0.01",
     "segment_bytes": str(1 << 20),
-    "segment_ms": "5000",
+    "segment_ms": "30000",  # of small segments a broker may come to have more than its system maps for one process
     "min_compaction_lag_ms": "0",
     "delete_retention_ms": "600000",  # a copier that is later than that may miss tombstones, and parity finds it
 }

@@ -18,14 +18,17 @@ class Context:
 
     master = "spark://m:7077"
 
-    def __init__(self, *at_work: str) -> None:
+    def __init__(self, *at_work: str, asked_to_cancel: int = 1) -> None:
         self.at_work = at_work
+        self.left = asked_to_cancel
         self.cancelled = threading.Event()
 
     def setJobGroup(self, group: str, what: str, *, interruptOnCancel: bool) -> None: ...
 
     def cancelJobGroup(self, group: str) -> None:
-        self.cancelled.set()
+        self.left -= 1
+        if self.left <= 0:
+            self.cancelled.set()
 
     def statusTracker(self) -> Any:
         stage = SimpleNamespace(numActiveTasks=1, numCompletedTasks=0, numFailedTasks=0)
@@ -47,6 +50,12 @@ def test_who_holds_the_slots_is_said(monkeypatch: pytest.MonkeyPatch, at_work: t
     monkeypatch.setattr(slots, "PATIENCE_S", 0.01)
     with pytest.raises(NoSlot, match=words):
         ends_when_cancelled(Context(*at_work))
+
+
+def test_who_holds_them_is_counted_once_however_long_the_cancelling_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "PATIENCE_S", 0.01)
+    with pytest.raises(NoSlot, match=r": 1 job\(s\) that this process began before"):
+        ends_when_cancelled(Context("ours-1", asked_to_cancel=3))
 
 
 def ends_when_cancelled(context: Any) -> None:
