@@ -79,7 +79,7 @@ def gathered(bench: Bench) -> None:
 
 def created(bench: Bench) -> None:
     """From `mirror create` until a data plane has made all topics, and until it has copied all."""
-    created = time.monotonic()
+    asked_at = time.monotonic()
     ends = (f"--source={SOURCE}", f"--destination={DESTINATION}")
     took, _ = bench.ours(
         "mirror", "create", NAME, *ends, "--topics=crowd.*", "--groups=crowd.*", "--yes", json_too=False
@@ -93,7 +93,7 @@ def created(bench: Bench) -> None:
             bench.note(all_topics_s=round(time.monotonic() - began, 1))
             _until(lambda: _all_there(bench, west), process)
             now = time.monotonic()
-            bench.note(all_copied_s=round(now - began, 1), create_to_caught_up_s=round(now - created, 1))
+            bench.note(all_copied_s=round(now - began, 1), create_to_caught_up_s=round(now - asked_at, 1))
             with Meter(process.pid, bench.at.brokers()) as meter:
                 before = meter.read()
                 time.sleep(STANDS_BY_S)  # an epoch and a half: what a process that stands by takes

@@ -12,7 +12,7 @@ from datetime import datetime
 from airflow.sdk import DAG, Param
 from mirrorbook_airflow.controlling import ACTIONS, RECOVERIES, ApproveRecovery, ControlMirror, ShowRecovery
 from mirrorbook_airflow.notifying import when_red
-from mirrorbook_airflow.params import mirror
+from mirrorbook_airflow.params import bytes_per_s, mirror
 
 with DAG(
     "mirror_control",
@@ -26,12 +26,7 @@ with DAG(
     params={
         "mirror": mirror("Name of the mirror"),
         "action": Param("pause", type="string", enum=[*ACTIONS], description_md="Action"),
-        "bytes_per_s": Param(
-            0,
-            type="integer",
-            minimum=0,
-            description_md="`throttle`: bytes per second read from the source; 0: no limit",
-        ),
+        "bytes_per_s": bytes_per_s("`throttle`: bytes per second read from the source"),
         "take_over": Param(
             False,
             type="boolean",

@@ -11,7 +11,7 @@ from datetime import datetime
 from airflow.sdk import DAG, Param
 from mirrorbook_airflow.notifying import when_red
 from mirrorbook_airflow.operators import RETRIES, CheckClusters, CheckParity, CompactReceipts, ListMirrors
-from mirrorbook_airflow.params import mirror_list, spark_master
+from mirrorbook_airflow.params import bytes_per_s, mirror_list, spark_master
 
 with DAG(
     "mirror_parity",
@@ -30,12 +30,7 @@ with DAG(
             type="boolean",
             description_md="Compare everything again; otherwise only what was not compared yet, and the ends",
         ),
-        "bytes_per_s": Param(
-            0,
-            type="integer",
-            minimum=0,
-            description_md="Bytes per second read of each cluster, of one mirror after the other; 0: no limit",
-        ),
+        "bytes_per_s": bytes_per_s("Bytes per second read of each cluster, of one mirror after the other"),
         "master": spark_master(),
     },
 ) as dag:

@@ -113,12 +113,13 @@ def parity_command(
     folder = output or Path("evidence") / name / f"parity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     check_writable("parity report", folder.absolute(), "give another folder: --output")
     if against == "certificates":
-        from mirror_core.parity.certified import certified, prove, ranges_of
+        from mirror_core.parity.certified import prove
+        from mirror_core.parity.certified_scope import certified, ranges_of
 
         level = DIGEST
         proof = proof_tasks(runner, master, conf)
         proved = certified(link, state, proof.folder(receipts))
-        result = prove(
+        result, _ = prove(
             link.config.path,
             link.destination.name,
             proved,

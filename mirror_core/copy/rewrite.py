@@ -12,6 +12,7 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName
 from mirror_core.wire import legacy
 from mirror_core.wire.batch import (
+    NEWEST,
     BatchHeader,
     MalformedBatch,
     base_sequence,
@@ -55,7 +56,7 @@ class Rewriter:
         try:
             for header, batch, visible in committed(answer, place.position):
                 self._take(replicator, ready, header, batch, visible)
-                if header.record_count <= TINY and header.magic == 2 and mergeable(header):
+                if header.record_count <= TINY and header.magic == NEWEST and mergeable(header):
                     tiny[header.base_offset] = header
                 if place.first_waits or (ends and replicator.finished):
                     break

@@ -30,6 +30,7 @@ from mirror_core.decide.view import (
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.mirror_sections import OWNER
 from mirror_core.model.names import Partition
+from mirror_core.model.parity import UNREADABLE
 from mirror_core.model.ruling import Authorizer
 from mirror_core.model.run import Mode
 from mirror_core.rights.acls import OUR_TOPICS
@@ -89,15 +90,19 @@ def warnings_of(view: View) -> Iterator[str]:
 
 
 def _differs(view: View) -> Iterator[str]:
-    """A copy that is known to be wrong."""
-    mirror, words = view.mirror, differing_in_words(differing(view.proof, view.statuses), view.now_ms)
-    if words and view.mode is Mode.UNPLANNED:
-        yield f"THE COPY DIFFERS from {mirror.source} in {words}. Applications would get what {mirror.destination} has"
-    elif words:
-        yield (
-            f"THE COPY DIFFERS from {mirror.source} in {words}: this run will end at its proof, before anybody is "
-            f"stopped. `mirrorbook parity {mirror.name}` shows all"
-        )
+    """A copy that is known to be wrong, or of which nobody can know it."""
+    mirror, found = view.mirror, differing(view.proof, view.statuses)
+    unlike = [one for one in found if not one.kind.startswith(UNREADABLE)]
+    unread = [one for one in found if one.kind.startswith(UNREADABLE)]
+    at_proof = f"this run will end at its proof, before anybody is stopped. `mirrorbook parity {mirror.name}` shows all"
+    if words := differing_in_words(unlike, view.now_ms):
+        what = f"THE COPY DIFFERS from {mirror.source} in {words}"
+        unplanned = f"{what}. Applications would get what {mirror.destination} has"
+        yield unplanned if view.mode is Mode.UNPLANNED else f"{what}: {at_proof}"
+    if words := differing_in_words(unread, view.now_ms):
+        what = f"CANNOT BE READ, and so not compared: {words}"
+        unplanned = f"{what}. What is unreadable on {mirror.destination}, applications could not read either"
+        yield unplanned if view.mode is Mode.UNPLANNED else f"{what}: {at_proof}"
 
 
 def _standstill_warnings(lease: Lease | None, now_ms: int) -> Iterator[str]:

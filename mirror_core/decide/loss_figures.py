@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from mirror_core.decide.clocks import UNKNOWN_TIME, age_s, ago, since
-from mirror_core.decide.loss import Fate, Loss, PartitionLoss, TransactionLoss, loss_of
+from mirror_core.decide.loss import Fate, Loss, PartitionLoss, TransactionLoss, loss, loss_of
 from mirror_core.decide.view import SHOWN, Unseen, View, failed_of, some
-from mirror_core.model.names import heartbeat_topic
+from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.names import Offset, Partition, heartbeat_topic
 from mirror_core.model.run import Mode
-from mirror_core.model.sighting import Heartbeat
+from mirror_core.model.sighting import Heartbeat, Sighting
+
+CUT: Final = "transactions cut in half"
+IN_DOUBT: Final = "transactions in doubt"
 
 
 def loses(view: View) -> bool:
@@ -24,43 +29,63 @@ def loss_figures(view: View) -> Iterator[tuple[str, str]]:
         yield "loss", f"none{but}: the source was fenced and drained before it died"
     if not loses(view):
         return
-    loss = loss_of(view)
-    yield "loss", loss.bound
-    yield "source last looked at", looked(loss)
-    yield "newest heartbeats on the destination", heartbeats(loss.heartbeats, view.now_ms)
-    apart = [one for one in loss.partitions.values() if one.apart]
+    found = loss_of(view)
+    yield "loss", found.bound
+    yield "source last looked at", looked(found)
+    yield "newest heartbeats on the destination", heartbeats(found.heartbeats, view.now_ms)
+    apart = [one for one in found.partitions.values() if one.apart]
     if apart:
         missing = sum(one.missing or 0 for one in apart)
         yield "of the loss, FAILED or without a leader", f"{missing} offset(s) of {len(apart)} partition(s)"
-    if view.sighting is None or view.sighting.transactions_ms is None:
-        yield "transactions cut in half", "unknown"
-    else:
-        seen = since(view.now_ms, view.sighting.transactions_ms)
-        yield "transactions cut in half", f"{len(loss.cut)}, of those seen {seen}; of later ones it is not known"
+    yield CUT, _cut(found, view.sighting, view.now_ms)
+
+
+def cut_at(
+    statuses: Mapping[Partition, PartitionStatus],
+    sighting: Sighting | None,
+    ends: Mapping[Partition, Offset],
+    now_ms: int,
+) -> Iterator[tuple[str, str]]:
+    """What became of the transactions that were seen, where the copy has ended for good. `ends`: the last mirrored
+    offsets."""
+    found = loss(statuses, sighting, ends, (), now_ms=now_ms)
+    yield CUT, _cut(found, sighting, now_ms)
+    if sighting is None or sighting.transactions_ms is None:
+        yield IN_DOUBT, "unknown"
+        return
+    doubtful = [_in_doubt(t) for t in found.transactions if t.fate is not Fate.ABSENT]
+    more = [f"{found.unnamed} that were too many to be noted"] if found.unnamed else []
+    yield IN_DOUBT, f"{some([*doubtful, *more]) or 'none'}; later ones of {len(found.busy)} id(s) that were busy then"
+
+
+def _cut(found: Loss, sighting: Sighting | None, now_ms: int) -> str:
+    if sighting is None or sighting.transactions_ms is None:
+        return "unknown"
+    return f"{len(found.cut)}, of those seen {since(now_ms, sighting.transactions_ms)}; of later ones it is not known"
 
 
 def loss_warnings(view: View) -> Iterator[str]:
-    loss = loss_of(view)
+    found = loss_of(view)
     if view.sighting is None:
         yield f"no data plane of this mirror ever looked at {view.mirror.source}: what is missing is not known"
-    elif not loss.heartbeats:
+    elif not found.heartbeats:
         yield (
             f"no heartbeat of {view.mirror.source} has arrived on {view.mirror.destination} (topic "
             f"{heartbeat_topic(view.mirror.name)}): how far the copy had come in time is not known"
         )
-    for partition, one in loss.partitions.items():
+    for partition, one in found.partitions.items():
         if one.leaderless and not one.failed:
             yield (
                 f"nobody led {partition} on {view.mirror.source} when it was last looked at; its end was last seen "
                 f"{_last_seen(one)}"
             )
-    doubtful = [t for t in loss.transactions if t.fate is not Fate.ABSENT]
+    doubtful = [t for t in found.transactions if t.fate is not Fate.ABSENT]
     for transaction in doubtful[:SHOWN]:
         yield _in_doubt(transaction)
-    if len(doubtful) > SHOWN or loss.unnamed:
-        yield f"{max(0, len(doubtful) - SHOWN) + loss.unnamed} more transactions are in doubt"
-    if loss.busy:
-        open_ones = some(f"{id_!r} ({some(parts)})" for id_, parts in loss.busy.items())
+    if len(doubtful) > SHOWN or found.unnamed:
+        yield f"{max(0, len(doubtful) - SHOWN) + found.unnamed} more transactions are in doubt"
+    if found.busy:
+        open_ones = some(f"{id_!r} ({some(parts)})" for id_, parts in found.busy.items())
         yield (
             f"transactions of these ids were open when last seen: {open_ones}. Others that began since may be cut, "
             "too: they have no name here"
@@ -75,19 +100,19 @@ def in_words(one: PartitionLoss) -> str:
     return f"{position}, {one.missing} offset(s) known to be missing, its end last seen {_last_seen(one)}"
 
 
-def behind(loss: Loss) -> str:
+def behind(found: Loss) -> str:
     """How far the copy is behind in time."""
-    if loss.furthest is None:
+    if found.furthest is None:
         return "unknown: no partition is copied"
-    partition, one = loss.furthest
+    partition, one = found.furthest
     if one.behind_s is None:
         return f"unknown of {partition}"
     return f"{one.behind_s:.1f} s: the destination holds all that {partition} had then, and no other is further behind"
 
 
-def looked(loss: Loss) -> str:
+def looked(found: Loss) -> str:
     """When the source was last looked at, of the partition where that is longest ago."""
-    return UNKNOWN_TIME if loss.silent_s is None and loss.clocks_differ else ago(loss.silent_s)
+    return UNKNOWN_TIME if found.silent_s is None and found.clocks_differ else ago(found.silent_s)
 
 
 def _last_seen(one: PartitionLoss) -> str:

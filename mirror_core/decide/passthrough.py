@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from mirror_core.wire.batch import DELETE_HORIZON, TRANSACTIONAL, BatchHeader
+from mirror_core.wire.batch import DELETE_HORIZON, NEWEST, TRANSACTIONAL, BatchHeader
 from mirror_core.wire.reencode import crosses_whole
 
 
@@ -28,7 +28,7 @@ def treatment(header: BatchHeader, position: int, *, visible: bool) -> Treatment
     """What is done with a batch that reaches beyond `position`, the next offset to copy. `visible`: to a reader of
     committed records (`wire.committed`).
     """
-    if header.magic < 2:
+    if header.magic < NEWEST:
         return Treatment.OLD_FORMAT
     if not visible:
         return Treatment.NOTHING

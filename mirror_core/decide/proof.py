@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -10,7 +10,7 @@ from mirror_core.decide.clocks import TOLERATED_MS, UNKNOWN_TIME
 from mirror_core.decide.parity import NOTHING
 from mirror_core.decide.view import some
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.parity import ALTERED, Finding, ParityRange, ParityResult
+from mirror_core.model.parity import Finding, ParityRange, ParityResult
 from mirror_core.model.proof import Difference, Proof, Proved
 
 AGAIN: Final = 1000
@@ -202,15 +202,23 @@ def _doubted(result: ParityResult) -> Callable[[Partition], bool]:
 
 
 def noted(
-    proof: Proof, result: ParityResult, ids: Mapping[str, str], now_ms: int, read: Sequence[ParityRange] = ()
+    proof: Proof,
+    result: ParityResult,
+    ids: Mapping[str, str],
+    now_ms: int,
+    read: Sequence[ParityRange] = (),
+    kinds: Collection[str] = (),
 ) -> Proof:
     """The same, and what this comparison found to differ: from there on the next one compares again. It proves nothing:
     others go by what it began with. `read`: what it compared with certificates. Those don't tell what the source holds,
-    so only what such a comparison has found is cleared by the next one."""
-    altered = {one.partition for one in proof.differs if one.kind == ALTERED}
+    so only what such a comparison may have found is cleared by the next one, or takes the place of another: differences
+    of these `kinds`."""
+    theirs = {one.partition for one in proof.differs if one.kind in kinds}
     known = Basis({}, {}, ids, differs=proof.differs)
-    differs = tuple(_differs(known, [one for one in read if one.partition in altered], result, now_ms))
-    places = {one.partition: one.offset or Offset(0) for one in differs if one not in proof.differs}
+    found = tuple(_differs(known, [one for one in read if one.partition in theirs], result, now_ms))
+    places = {one.partition: one.offset or Offset(0) for one in found if one not in proof.differs}
+    others = {one.partition: one for one in proof.differs if read and one.partition not in theirs}
+    differs = tuple(others.get(one.partition, one) for one in found)
     rows = {p: _up_to(places.get(p), one) for p, _, one in proof.rows()}
     return Proof.of(proof.mirror, rows, {p.topic: topic_id for p, topic_id, _ in proof.rows()}, differs)
 

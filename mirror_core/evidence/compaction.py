@@ -25,21 +25,23 @@ _SUMS: Final = ("records", "gaps", "batches", "bytes")
 class Logs:
     """What the destination has now."""
 
-    ids: Mapping[str, str]
-    """Of its topics, by name."""
+    ids: Mapping[str, frozenset[str]]
+    """Of its topics, by name: one, but where a broker lags behind."""
     unseen: frozenset[str]
-    """Topics of which that is not known."""
+    """Topics that may have other ids than these, or exist all the same."""
     starts: Mapping[Partition, Offset]
 
     def gone(self, row: Row, end: int) -> bool:
         """Whether nothing is left there of what it says about offsets below `end`."""
-        topic = row["topic"]
-        if topic in self.unseen:
-            return False
-        return self.ids.get(topic) != row["destination_topic_id"] or end <= self.start(row)
+        if row["destination_topic_id"] not in self.ids.get(row["topic"], ()):
+            return row["topic"] not in self.unseen
+        return end <= (self.start(row) or 0)
 
-    def start(self, row: Row) -> int:
-        return self.starts.get(Partition(row["topic"], row["partition"]), Offset(0))
+    def start(self, row: Row) -> int | None:
+        """Of the log that it speaks of. None: not known."""
+        if self.ids.get(row["topic"]) != frozenset({row["destination_topic_id"]}):
+            return None
+        return self.starts.get(Partition(row["topic"], row["partition"]))
 
 
 def pieces_of(row: Row) -> Iterator[Piece]:
@@ -85,8 +87,10 @@ def compacted(
     return replace(made, name=day_file(made.sha256)), left_out
 
 
-def _together(pieces: list[Piece], start: int) -> tuple[Piece, ...]:
+def _together(pieces: list[Piece], start: int | None) -> tuple[Piece, ...]:
     """One that begins below the log's start can't be proved any more, and would take its neighbours with it."""
+    if start is None:
+        return tuple(pieces)
     below, rest = [p for p in pieces if p.first < start], [p for p in pieces if p.first >= start]
     return (*below, *together(rest))
 

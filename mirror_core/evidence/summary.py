@@ -8,6 +8,7 @@ from typing import Final
 
 from mirror_core.decide import vouching
 from mirror_core.decide.evidence import BOTH_EMPTY, NONE, NOT_COMPARED
+from mirror_core.decide.loss_figures import CUT, IN_DOUBT
 from mirror_core.decide.standing import when
 from mirror_core.decide.steps import point_of_no_return, stood_still_s
 from mirror_core.decide.together import COMPLETE
@@ -43,7 +44,7 @@ def answers(
         else:
             yield "What was lost", run.plan.figures.get("loss", UNKNOWN)
             yield "How do we know", "by what was last seen of the source before the approval"
-        yield from _complete(steps)
+        yield from _at_the_cut(steps)
         yield "What was compared with the source before", _proved_before(steps)
         seen = proof or vouching.of_run(steps)
         yield "What certificates prove of it", vouching.sentence(seen)
@@ -97,11 +98,11 @@ def _when(run: Run, steps: Sequence[StepRecord]) -> str:
     return f"begun {begun}, promoted {when(at)} after {seconds} without writes"
 
 
-def _complete(steps: Sequence[StepRecord]) -> Iterator[tuple[str, str]]:
-    """Until when topics that belong together are whole."""
+def _at_the_cut(steps: Sequence[StepRecord]) -> Iterator[tuple[str, str]]:
+    """Until when topics that belong together are whole, and which transactions are not."""
     seen = next((s.evidence for s in steps if s.step == "record_lmo" and s.state is StepState.DONE), {})
     for key, value in seen.items():
-        if key.startswith(COMPLETE):
+        if key.startswith(COMPLETE) or key in (CUT, IN_DOUBT):
             yield key.capitalize(), str(value)
 
 

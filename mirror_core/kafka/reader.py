@@ -24,7 +24,7 @@ from mirror_core.kafka.transient import TRANSIENT
 from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire import fetch, legacy
-from mirror_core.wire.batch import HEADER, BatchHeader, MalformedBatch, batches
+from mirror_core.wire.batch import HEADER, NEWEST, BatchHeader, MalformedBatch, batches
 from mirror_core.wire.committed import committed
 from mirror_core.wire.fields import MalformedAnswer
 from mirror_core.wire.records import Record, decode
@@ -156,7 +156,7 @@ class LogReader:
         reached = position
         try:
             for header, batch, visible in committed(answer, position):
-                if header.magic < 2:
+                if header.magic < NEWEST:
                     yield from _as_copied(header, batch, position)
                 else:
                     yield header if visible else header._replace(record_count=0), batch

@@ -179,9 +179,9 @@ def await_leaders(client: ClusterClient, topics: Collection[str], widths: Mappin
         if led or not deadline:
             deadline = time.monotonic() + client.timeout_s + NEW_TOPIC_S * len(left)
         elif time.monotonic() > deadline:
-            more = f" and {len(left) - 10} more" if len(left) > 10 else ""
-            raise Unreachable(f"cluster {client.name}: no leaders yet of {', '.join(sorted(left)[:10])}{more}")
+            raise Unreachable(f"cluster {client.name}: no leaders of {', '.join(sorted(left)[:9])}, {len(left)} in all")
         if left:
+            client.ask_another()  # one that is cut off from the controllers, and not from us, never tells of them
             time.sleep(0.05)
 
 

@@ -16,7 +16,7 @@ from mirror_core.decide.cutting import NONE_OPEN, CutPoint, cut_point
 from mirror_core.logdir.layout import CLEANED, INDEXES, LOG, SNAPSHOT, PartitionLog, Segment, Unfit, checkpoint
 from mirror_core.logdir.segments import Damaged, headers, log_end, open_at, place_of, walk
 from mirror_core.model.names import Offset
-from mirror_core.wire.batch import CONTROL
+from mirror_core.wire.batch import CONTROL, NEWEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _lost(log: PartitionLog, kept: Segment, offset: Offset, place: int) -> Lost:
             for header, _, _ in walk(segment):
                 if header.next_offset > offset:
                     count += 1
-                    whole = whole and header.magic >= 2
+                    whole = whole and header.magic >= NEWEST
                     records += 0 if header.attributes & CONTROL else header.record_count
         except Damaged:
             whole = False

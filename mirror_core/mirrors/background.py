@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Final
 
@@ -72,7 +73,6 @@ class BackgroundProof:
         """Differences, and what could not be read."""
         self._every_s = every_s
         self._stop = threading.Event()
-        self._kept_at = 0.0
         self._seen: tuple[ParityRange, ...] = ()
         self._in_doubt: frozenset[Partition] = frozenset()
         """Of which something could not be compared in the last round."""
@@ -113,19 +113,17 @@ class BackgroundProof:
             return
         if ranges == self._seen and time.monotonic() < self._again_at:
             return
-        began = self._kept_at = time.monotonic()
-        memory, cleaned = Memory(link, state.proofs.get(link.mirror.name)), began >= self._cleaned_at
-
-        def keep_sometimes(proof: Proof) -> None:
-            if time.monotonic() >= self._kept_at + KEPT_S:
-                self._keep(memory, proof)
-
+        began = time.monotonic()
+        memory = Memory(link, state.proofs.get(link.mirror.name), KEPT_S, due_at=began + KEPT_S)
+        cleaned = began >= self._cleaned_at
+        keep = partial(self._keep, memory)
+        keep_if_due = partial(memory.if_due, keep)
         recent = set() if cleaned else state.partitions.get(link.mirror.name, {}).keys() - self._in_doubt
         result, proof, _ = compare_rest(
-            link, state, ranges, self._compare, whole=False, keep=keep_sometimes, recent=recent
+            link, state, ranges, self._compare, whole=False, keep=keep_if_due, recent=recent
         )
         self._tell(result)
-        self._keep(memory, proof)
+        keep(proof)
         self._in_doubt = result.in_doubt
         if cleaned:
             self._cleaned_at = began + IDLE_S
@@ -164,7 +162,6 @@ class BackgroundProof:
             raise
         except Refused as error:  # stopped, or deleted
             raise _Ended from error
-        self._kept_at = time.monotonic()
 
     def _tell(self, result: ParityResult) -> None:
         """A difference, or what cannot be read, is said once, and again when it is another one."""
@@ -182,5 +179,5 @@ class BackgroundProof:
                 self._say(f"CANNOT BE READ, and so not compared, {len(result.damaged)} place(s): {'; '.join(damaged)}")
                 self._say(UNREADABLE_ADVICE)
             name = self._link.mirror.name
-            self._say(f"`mirrorbook parity {name}` shows all; what was compared before it stays proved")
+            self._say(f"`mirrorbook parity {name}` shows all; what lies before the first such place stays proved")
         self._said = differs, damaged

@@ -23,7 +23,7 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Indeterminate, LostOwnership, Refused, RemoteFault
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.parity import ParityRange, ParityResult
+from mirror_core.model.parity import ALTERED, ParityRange, ParityResult, unreadable_on
 from mirror_core.model.proof import Difference, Proof
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
@@ -134,7 +134,9 @@ def compare_rest(
 def with_differences(state: State, mirror: MirrorName, result: ParityResult, read: Sequence[ParityRange] = ()) -> Proof:
     """What is known of a mirror, and what a comparison that proves nothing has found. `read`: as of `noted`."""
     ids = {p.topic: status.destination_topic_id for p, status in state.partitions.get(mirror, {}).items()}
-    return noted(state.proofs.get(mirror) or Proof(mirror=mirror, topics=()), result, ids, now_ms(), read)
+    proof = state.proofs.get(mirror) or Proof(mirror=mirror, topics=())
+    kinds = ALTERED, unreadable_on(state.mirrors[mirror].destination)
+    return noted(proof, result, ids, now_ms(), read, kinds)
 
 
 def note(
@@ -167,7 +169,7 @@ def compare_and_remember(
     say: Callable[[str], None],
 ) -> ParityResult:
     """The same for whoever is no run, and keep how far it is proved then, if nobody holds the mirror."""
-    told, memory, kept_at = list[str](), Memory(link, state.proofs.get(link.mirror.name)), -math.inf
+    told, memory = list[str](), Memory(link, state.proofs.get(link.mirror.name), KEPT_S)
 
     def keep(proof: Proof) -> None:
         try:
@@ -177,13 +179,8 @@ def compare_and_remember(
                 say(f"how far it is proved is not kept: {error}")
             told.append(str(error))
 
-    def keep_sometimes(proof: Proof) -> None:
-        nonlocal kept_at
-        if time.monotonic() >= kept_at + KEPT_S:
-            keep(proof)
-            kept_at = time.monotonic()
-
-    result, proof, before = compare_rest(link, state, ranges, compare, whole=whole, keep=keep_sometimes)
+    keep_if_due = partial(memory.if_due, keep)
+    result, proof, before = compare_rest(link, state, ranges, compare, whole=whole, keep=keep_if_due)
     if not whole and (earlier := before.of(ranges)):
         say(f"{earlier} records were proved before, and not compared again")
     keep(proof)
@@ -198,7 +195,16 @@ class Memory:
     link: Link
     seen: Proof | None
     """The proof as it was found, and then as it was written here."""
+    every_s: float = 0.0
     meanwhile: Meanwhile = field(default_factory=Meanwhile)
+    due_at: float = -math.inf
+    """By the monotonic clock: when `if_due` writes next."""
+
+    def if_due(self, keep: Callable[[Proof], None], proof: Proof) -> None:
+        """Have `keep` write down what is proved by now, at most every `every_s` seconds."""
+        if time.monotonic() >= self.due_at:
+            keep(proof)
+            self.due_at = time.monotonic() + self.every_s
 
     def keep(self, proof: Proof) -> None:
         """The state is read when nobody else can write it any more: what others have written by then is in it."""

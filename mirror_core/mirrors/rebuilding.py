@@ -29,7 +29,8 @@ from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.model.receipts import Kept, ReceiptsHead
-from mirror_core.parity.certified import Certified, CertifiedTask, Proof, certified, share
+from mirror_core.parity.certified import CertifiedTask, Proof, share
+from mirror_core.parity.certified_scope import Certified, certified
 from mirror_core.state.lease import copier
 from mirror_core.state.link import Link
 from mirror_core.state.records import State

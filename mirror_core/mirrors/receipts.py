@@ -15,11 +15,12 @@ from mirror_core.evidence.kept import Found, by_names, found
 from mirror_core.evidence.receipts import ADVICE, File, mirror_folder
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.placing import heard_ids
 from mirror_core.mirrors.door import door
 from mirror_core.model.errors import Indeterminate, RemoteFault
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.receipts import Kept, ReceiptsHead
-from mirror_core.parity.certified import heads_of
+from mirror_core.parity.certified_scope import heads_of
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget
 
@@ -95,9 +96,12 @@ def _logs(link: Link, kept: Found) -> Logs:
             view = client.metadata(named)
             there = [Partition(name, n) for name, topic in view.topics.items() for n in topic.partitions]
             starts = list_offsets(client, there, Point.START)
+            heard = heard_ids(client, named)  # one broker's word may be an old one
     except RemoteFault as error:
         raise Indeterminate(f"mirror {link.mirror.name}: where its logs begin is not known: {error}") from None
-    return Logs({name: topic.id for name, topic in view.topics.items()}, view.denied, starts)
+    seen = {name: frozenset({topic.id}) for name, topic in view.topics.items()}  # also where topics have no ids yet
+    ids = {name: told | seen.get(name, frozenset()) for name, told in heard.ids.items()}
+    return Logs(ids, frozenset(named) if heard.silent else view.denied, starts)
 
 
 def _put(link: Link, folder: Folder, before: Heads, changed: Mapping[str, File | None]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,11 @@ ALTERED: Final = "altered"
 """The kind of a finding of a comparison with certificates: the copy does not hold what was copied."""
 UNREADABLE: Final = "unreadable"
 """So begins the kind of what a log holds and nobody can read; it goes on with the cluster's name."""
+
+
+def unreadable_on(cluster: ClusterName) -> str:
+    """The kind of a finding."""
+    return f"{UNREADABLE} on {cluster}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,47 +8,36 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
 from mirror_core.decide.parity import DIGEST, ENDS, Row, judge
-from mirror_core.decide.topics import cleans
-from mirror_core.evidence.certificates import Gap, Told, Vouched, gaps, shortfall, vouched
+from mirror_core.evidence.certificates import Gap, Vouched, shortfall
 from mirror_core.evidence.folders import Folder, local_folder
-from mirror_core.evidence.heads import Checked, Heads, with_receipts
-from mirror_core.evidence.kept import found as found_receipts
+from mirror_core.evidence.heads import with_receipts
 from mirror_core.evidence.parity_report import write_report
 from mirror_core.evidence.suites import Demands
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import Principal, load_config
-from mirror_core.kafka.existing import existing
+from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.kafka.log_faults import Trimmed
-from mirror_core.kafka.offsets import Point, list_points
+from mirror_core.kafka.placing import Heard, heard_ids
 from mirror_core.kafka.reader import AHEAD, LogReader
-from mirror_core.kafka.topics import describe_configs
+from mirror_core.kafka.topics import NO_ID
 from mirror_core.model.copying import PIECE_OFFSETS, Piece
-from mirror_core.model.errors import Indeterminate, MirrorError, RemoteFault
+from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ALTERED, Finding, ParityRange, ParityResult
-from mirror_core.parity.scope import COMPARABLE
-from mirror_core.state.lease import copier
-from mirror_core.state.link import Link
-from mirror_core.state.records import State
-from mirror_core.state.topic import read_whole
+from mirror_core.parity.certified_scope import Certified, ranges_of
+from mirror_core.parity.differences import damage
 from mirror_core.wire.digest import MODULUS, content
 
 CLEANED: Final = (
     "not as it was copied, and not comparable: the topic is cleaned by key, on each cluster at its own times; compare "
     "it with the source (`mirrorbook parity`, level 3)"
 )
-_ADVICE: Final = "`mirrorbook mirror recover` shows what can be done"
-GONE: Final = f"it was copied, and the destination does not show it: {_ADVICE}"
-REPLACED: Final = f"it was copied, and the destination shows another topic of its name: {_ADVICE}"
-SOUND: Final = Checked(good=())
-TOLD_WITHIN: Final = timedelta(minutes=5)
-"""A data plane whose newest receipt is older stores none: what it copies is vouched for by nobody."""
+MADE_ANEW: Final = "the topic was deleted, or made anew, while it was read: compare again"
+UNSURE: Final = "not known whether the topic was made anew while it was read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,102 +54,6 @@ class CertifiedTask:
 RunTasks = Callable[[Sequence[CertifiedTask]], Sequence[Row]]
 
 
-@dataclass(frozen=True, slots=True)
-class Certified:
-    """What can be proved of a mirror without its source, and what can't."""
-
-    receipts: str
-    """Where they are."""
-    ends: Mapping[Partition, tuple[Offset, Offset]]
-    """Of the destination's logs: first offset, next offset to be written."""
-    vouched: Mapping[Partition, Vouched]
-    cleaned: frozenset[str]
-    left_out: Mapping[Partition, str]
-    """What is none of the verdict's, and why; also the parts of partitions of which the rest is."""
-    checked: Checked = SOUND
-    """The receipts themselves."""
-    newest: Mapping[Partition, tuple[int, int, Offset]] = field(default_factory=dict)
-    """Of each partition's newest receipt: generation, epoch, and the next offset."""
-    unproved: Mapping[Partition, tuple[Gap, ...]] = field(default_factory=dict)
-    """What of the mirror cannot be proved: no verdict on the rest passes for one on the mirror."""
-
-
-def certified(link: Link, state: State, folder: Folder) -> Certified:
-    """By the receipts in this folder that are as they were written. Indeterminate when the destination doesn't answer,
-    or receipts can't be read."""
-    mirror, statuses = link.mirror.name, state.partitions.get(link.mirror.name, {})
-    chosen = sorted(p for p, status in statuses.items() if status.state in COMPARABLE)
-    told: dict[Partition, list[Told]] = {p: [] for p in chosen}
-    newest, ended = dict[Partition, tuple[int, int, Offset]](), dict[Partition, datetime]()
-    try:
-        kept = found_receipts(folder, mirror, lambda: heads_of(link))
-        with ClusterClient(link.destination) as client:
-            there = existing(client, {p.topic for p in statuses})
-            held = sorted(p for p in statuses if p.topic in there and p.index in there[p.topic].partitions)
-            # Of another topic of the same name receipts say nothing, whatever it holds.
-            ours = {p for p in held if statuses[p].destination_topic_id in ("", there[p.topic].id)}
-            points = list_points(client, held, [Point.START, Point.LOG_END])
-            configs = describe_configs(client, {p.topic for p in held})
-    except (RemoteFault, OSError) as error:
-        raise Indeterminate(f"mirror {mirror}: what to prove is not known: {error}") from None
-    for row in kept.rows().select([*_COLUMNS, *_IDS]).to_pylist():
-        partition = Partition(row["topic"], row["partition"])
-        status = statuses.get(partition)
-        if status and tuple(row[i] for i in _IDS) == tuple(getattr(status, i) for i in _IDS):
-            if partition in told:
-                told[partition] += [Told(row["generation"], row["epoch"], _piece(one)) for one in row["pieces"] or ()]
-            one = row["generation"], row["epoch"], Offset(row["next"])
-            if one > newest.get(partition, (0, 0, Offset(0))):
-                newest[partition], ended[partition] = one, row["ended"]
-    starts, ends = points[Point.START], points[Point.LOG_END]
-    found = {p: vouched(told[p], starts[p], statuses[p].lmo) for p in held if p in told and p in ours}
-    lease, soon = copier(state, mirror), datetime.now(UTC) - TOLD_WITHIN
-    unproved, left_out = dict[Partition, tuple[Gap, ...]](), dict[Partition, str]()
-    for p, status in sorted(statuses.items()):
-        if p not in ours:
-            reached = newest[p][2] if p in newest else ends.get(p, Offset(0))
-            if status.lmo is not None:
-                left_out[p] = "the destination does not hold it any more; its mirroring had ended"
-            elif reached:
-                unproved[p] = (Gap(Offset(0), reached, REPLACED if p in ends else GONE),)
-            continue
-        # What applications have written behind the LMO is theirs.
-        end = ends[p] if status.lmo is None else min(ends[p], status.lmo)
-        if p in found:
-            generation, _, reached = newest.get(p, (-1, 0, Offset(0)))
-            copying = lease is not None and status.lmo is None and generation == lease.generation and ended[p] > soon
-            unproved[p], out = gaps(found[p], starts[p], end, reached if copying else None)
-            left_out |= {p: "; ".join(f"[{gap.start}, {gap.end}): {gap.why}" for gap in out)} if out else {}
-        elif starts[p] < end:
-            unproved[p] = (Gap(starts[p], end, f"it is {status.state}: `mirrorbook mirror describe {mirror}`"),)
-    return Certified(
-        folder.where,
-        {p: (starts[p], ends[p]) for p in found},
-        {p: one for p, one in found.items() if one.pieces},
-        frozenset(topic for topic, described in configs.items() if cleans(described.effective)),
-        left_out,
-        kept.checked,
-        newest,
-        {p: mine for p, mine in unproved.items() if mine},
-    )
-
-
-def heads_of(link: Link) -> Heads:
-    """What the state topic tells of this mirror's receipts now."""
-    state = read_whole(link.destination)
-    state.require(link.mirror.name)
-    return state.receipts.get(link.mirror.name, {})
-
-
-_IDS: Final = ("source_topic_id", "destination_topic_id")
-_COLUMNS: Final = ("topic", "partition", "generation", "epoch", "next", "ended", "pieces")
-
-
-def _piece(row: Mapping[str, str]) -> Piece:
-    first, end = Offset(int(row["first"])), Offset(int(row["next"]))
-    return Piece(first=first, next=end, records=int(row["records"]), digest=row["digest"])
-
-
 def prove(
     config_path: Path,
     destination: ClusterName,
@@ -170,33 +63,36 @@ def prove(
     run: RunTasks,
     tasks: int,
     demands: Demands | None = None,
-) -> ParityResult:
+) -> tuple[ParityResult, Sequence[Row]]:
     """Read the destination where receipts vouch for it, in at most `tasks` tasks, and judge; report as of a comparison
     at level 2, with the receipts as its source. What can't be read, and what lies in a hole, is a reason.
+
+    Returns a row for each piece, too.
     """
     started, began = time.time(), time.monotonic()
     config = load_config(config_path)
     config.cluster(destination)
     ranges = ranges_of(scope)
     rows = [_end(wanted, scope.ends[wanted.partition][1]) for wanted in ranges]
-    rows += [_hole(partition, gap) for partition, mine in scope.unproved.items() for gap in mine]
     work = [
         CertifiedTask(
             config_path=str(config.path.absolute()), destination=destination, pieces=pieces, cleaned=scope.cleaned
         )
         for pieces in share(scope.vouched, tasks)
     ]
-    rows += run(work) if work else ()
-    table = tuple(sorted(rows, key=lambda row: (row.partition, row.chunk >= 0, row.start)))
+    rows = still_ours(config.cluster(destination), scope.ids, [*rows, *run(work)]) if work else rows
+    of_pieces = [row for row in rows if row.chunk >= 0]
+    holes = [_hole(partition, gap) for partition, mine in scope.unproved.items() for gap in mine]
+    table = tuple(sorted([*rows, *holes], key=lambda row: (row.partition, row.chunk >= 0, row.start)))
     judged = judge(ranges, table, DIGEST)
     if scope.unproved:
         every = scope.ends.keys() | scope.unproved.keys()
         judged = replace(judged, reasons=(shortfall(scope.unproved, len(every)), *judged.reasons))
     result = replace(with_receipts(judged, scope.checked), seconds=round(time.monotonic() - began, 3))
     if output is None:
-        return result
+        return result, of_pieces
     source = ClusterName(f"receipts in {scope.receipts}")
-    return write_report(
+    reported = write_report(
         output,
         result,
         table,
@@ -207,17 +103,32 @@ def prove(
         demands=demands,
         of_table=judged.verdict,
     )
+    return reported, of_pieces
 
 
-def ranges_of(scope: Certified) -> list[ParityRange]:
-    """What certificates vouch for, and the gaps before it."""
-    ranges = list[ParityRange]()
-    for partition, found in scope.vouched.items():
-        assert found.start is not None
-        assert found.end is not None
-        first = min([found.start, *(gap.start for gap in scope.unproved.get(partition, ()))])
-        ranges.append(ParityRange(partition=partition, start=first, end=found.end, stopped=True))
-    return ranges
+def still_ours(cluster: ClusterConfig, ids: Mapping[str, str], rows: Sequence[Row]) -> list[Row]:
+    """The rows, for what they are worth: receipts do not speak of a topic that was made anew while it was read.
+
+    Where nobody says so, or all are silent, nothing is proved; what was found stays found.
+    """
+    topics = {row.partition.topic for row in rows}
+    try:
+        with ClusterClient(cluster) as client:
+            heard = heard_ids(client, topics)
+    except MirrorError as error:
+        return [replace(row, error=f"{UNSURE}: {error}") if row.equal else row for row in rows]
+    return [_judged(row, heard, ids.get(row.partition.topic, "")) for row in rows]
+
+
+def _judged(row: Row, heard: Heard, topic_id: str) -> Row:
+    told = heard.ids[row.partition.topic]
+    if told == {topic_id} or topic_id == NO_ID:
+        return row
+    if told:
+        seen = f" (what was read: {row.findings[0].detail})" if row.findings else ""
+        return replace(row, error=f"{MADE_ANEW}{seen}", findings=(), differing=0, damaged=())
+    silent = f", and broker(s) {', '.join(map(str, heard.silent))} do not answer" if heard.silent else ""
+    return replace(row, error=f"{UNSURE}: no broker tells of it any more{silent}") if row.equal else row
 
 
 def verify(task: CertifiedTask) -> tuple[Row, ...]:
@@ -241,7 +152,8 @@ def verifying(task: CertifiedTask) -> Iterator[Row]:
             except Trimmed as error:
                 row = replace(_row(partition, piece), error=f"the log lost it while it was read: {error}")
             except MirrorError as error:
-                row = replace(_row(partition, piece), error=str(error))
+                damaged = damage(partition, error, piece.first, piece.next)
+                row = replace(_row(partition, piece), error=str(error), damaged=damaged)
             if not row.error and not row.equal:
                 row = replace(row, error=CLEANED) if partition.topic in task.cleaned else _altered(row)
             yield row

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -21,16 +21,16 @@ from mirror_core.decide.topics import cleans
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
 from mirror_core.kafka.existing import existing
-from mirror_core.kafka.log_faults import Damaged, Trimmed
+from mirror_core.kafka.log_faults import Trimmed
 from mirror_core.kafka.offsets import Point, points_of, untold
 from mirror_core.kafka.reader import AHEAD, LogReader
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import UNREADABLE, Finding, ParityRange
-from mirror_core.parity.differences import KEPT_PER_CHUNK, Alone, Lone, compare_records, key_digest
+from mirror_core.model.parity import ParityRange
+from mirror_core.parity.differences import Lone, compare_records, damage
+from mirror_core.parity.explained import explained, failed, records_of
 from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, is_dense
-from mirror_core.wire.records import Record
 
 _DIGESTED: Final = struct.Struct(">qiqqBB")
 """Base offset, count, base and maximum timestamp, timestamp type, codec: all of a header that records depend on.
@@ -189,14 +189,14 @@ def _compare_chunks(source: LogReader, destination: LogReader, piece: ParityRang
         if doubtful and task.level >= RECORDS:
             row, lone[len(rows)] = _by_record(source, destination, row, piece, task.values)
         rows.append(row)
-    return _explained(source, destination, rows, lone) if any(lone.values()) else rows
+    return explained(source, destination, rows, lone) if any(lone.values()) else rows
 
 
 def _by_record(
     source: LogReader, destination: LogReader, row: Row, piece: ParityRange, values: bool
 ) -> tuple[Row, Lone]:
     span = row.partition, row.start, row.end
-    streams = _records(source, *span), _records(destination, *span)
+    streams = records_of(source, *span), records_of(destination, *span)
     try:
         found = compare_records(
             row.partition, *streams, compacted=piece.compacted, unkeyed_go=piece.unkeyed_go, values=values
@@ -204,7 +204,7 @@ def _by_record(
     except Trimmed:
         raise
     except MirrorError as error:
-        return replace(_failed(row, error), damaged=_damaged(*span, error)), {}
+        return replace(failed(row, error), damaged=damage(row.partition, error, row.start, row.end)), {}
     compared = replace(
         row,
         level=RECORDS,
@@ -216,73 +216,6 @@ def _by_record(
         differing=found.differing,
     )
     return compared, found.lone
-
-
-def _failed(row: Row, error: MirrorError) -> Row:
-    return replace(row, error=str(error), src_count=None, dst_count=None, src_digest="", dst_digest="")
-
-
-def _explained(source: LogReader, destination: LogReader, rows: list[Row], lone: dict[int, Lone]) -> list[Row]:
-    """The rows, with a finding for each record of a compacted topic that is on one side only, and should not be.
-
-    The cleaner takes a record when there is a newer one of its key, and a tombstone when there is nothing older of its
-    key left (after delete.retention.ms). So the logs are read on to their ends, and for tombstones from the beginning.
-    """
-    newest: dict[bytes, Alone] = {}
-    for found in lone.values():
-        for digest, alone in found.items():
-            if digest not in newest or newest[digest].offset < alone.offset:
-                newest[digest] = alone
-    partition = rows[0].partition
-    try:
-        for reader in (source, destination):
-            _strike_replaced(reader, partition, newest)
-        for reader, kind in ((source, "extra"), (destination, "missing")):
-            _strike_retired(reader, partition, newest, kind)
-    except Trimmed:
-        raise
-    except MirrorError as error:
-        return [_failed(row, error) if lone.get(number) else row for number, row in enumerate(rows)]
-    for number, found in lone.items():
-        # An older record of a key that stays in doubt is explained by the newer one that is in doubt itself.
-        left = [alone.finding for digest, alone in found.items() if newest.get(digest) == alone]
-        kept = sorted([*rows[number].findings, *left], key=lambda f: f.offset or 0)[:KEPT_PER_CHUNK]
-        rows[number] = replace(rows[number], findings=tuple(kept), differing=rows[number].differing + len(left))
-    return rows
-
-
-def _strike_replaced(reader: LogReader, partition: Partition, newest: Lone) -> None:
-    """Forget keys of which this log holds something newer."""
-    if not newest:
-        return
-    first = Offset(min(alone.offset for alone in newest.values()))
-    start = max(first, reader.log_start(partition))
-    for record in _records(reader, partition, start, reader.stable_end(partition)):
-        digest = b"" if record.key is None else key_digest(record.key)
-        if digest in newest and record.offset > newest[digest].offset:
-            del newest[digest]
-            if not newest:
-                return
-
-
-def _strike_retired(reader: LogReader, partition: Partition, newest: Lone, kind: str) -> None:
-    """Forget tombstones that this log lacks together with all that they deleted."""
-    retired = {digest: a for digest, a in newest.items() if a.tombstone and a.finding.kind == kind}
-    if not retired:
-        return
-    end = Offset(max(alone.offset for alone in retired.values()))
-    for record in _records(reader, partition, reader.log_start(partition), end):
-        digest = b"" if record.key is None else key_digest(record.key)
-        if digest in retired and record.offset < retired[digest].offset:
-            del retired[digest]  # it still shows what was deleted
-            if not retired:
-                return
-    for digest in retired:
-        del newest[digest]
-
-
-def _records(reader: LogReader, partition: Partition, start: Offset, end: Offset) -> Iterator[Record]:
-    return (record for _, record in reader.records(partition, start, end))
 
 
 def _digest(reader: LogReader, piece: ParityRange, size: int) -> tuple[dict[int, _Side], int, MirrorError | None]:
@@ -335,15 +268,7 @@ def _unread(piece: ParityRange, size: int, *errors: MirrorError | str) -> list[R
             end=c.end,
             level=DIGEST,
             error="; ".join(map(str, errors)),
-            damaged=tuple(found for error in errors for found in _damaged(c.partition, c.start, c.end, error)),
+            damaged=tuple(found for error in errors for found in damage(c.partition, error, c.start, c.end)),
         )
         for c in chunks(piece, size)
     ]
-
-
-def _damaged(partition: Partition, start: Offset, end: Offset, error: MirrorError | str) -> tuple[Finding, ...]:
-    """What this error shows of [start, end) itself."""
-    if not isinstance(error, Damaged) or not start <= error.offset < end:
-        return ()
-    kind = f"{UNREADABLE} on {error.cluster}"
-    return (Finding(partition=partition, offset=error.offset, kind=kind, detail=str(error)),)

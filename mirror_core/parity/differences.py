@@ -9,8 +9,10 @@ from typing import Final
 
 import xxhash
 
+from mirror_core.kafka.log_faults import Damaged
+from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import Finding
+from mirror_core.model.parity import Finding, unreadable_on
 from mirror_core.wire.records import Record
 
 KEPT_PER_CHUNK: Final = 100
@@ -225,3 +227,11 @@ def _moved(findings: list[Finding], pairs: dict[int, tuple[bytes, bytes]]) -> li
             text = f"the source's record of this offset is at offset {elsewhere} on the destination"
             named.append(replace(finding, kind="reordered", detail=text))
     return named
+
+
+def damage(partition: Partition, error: MirrorError | str, start: Offset, end: Offset) -> tuple[Finding, ...]:
+    """What this error shows of [start, end) itself."""
+    if not isinstance(error, Damaged) or not start <= error.offset < end:
+        return ()
+    kind = unreadable_on(error.cluster)
+    return (Finding(partition=partition, offset=error.offset, kind=kind, detail=str(error)),)

@@ -14,8 +14,8 @@ SoFar = Callable[[ParityResult], None]
 """Told from time to time what was compared by then."""
 
 TELL_S: Final = 5.0
-"""At least so long goes by from one telling to the next. Each is a record of the state topic, as a rule, and takes the
-mirror's control id for a moment: whoever else has it is ended."""
+"""At least so long goes by from one telling to the next. Whoever is told writes it down, more seldom where that costs
+others something."""
 SELDOM: Final = 20
 """And this many times as long as telling took: of many partitions the record is long, and a cluster may be far away."""
 PARTITIONS_PER_S: Final = 500

@@ -29,7 +29,8 @@ from mirror_core.model.files import Unwritable, writing
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.parity import ParityResult
 from mirror_core.model.run import Evidence
-from mirror_core.parity.certified import Certified, CertifiedTask, certified, prove, unread, verifying
+from mirror_core.parity.certified import CertifiedTask, prove, unread, verifying
+from mirror_core.parity.certified_scope import Certified, certified
 from mirror_core.runbook.observe import Ask
 from mirror_core.runbook.services import ADVICE
 from mirror_core.state.link import Link
@@ -88,17 +89,17 @@ def certify(
         return {**vouching.unknown(scope.reason), **more}
     reading = InTime(deadline)
     try:
-        result = prove(link.config.path, link.destination.name, scope, output / FOLDER, run=reading, tasks=TASKS)
+        result, rows = prove(link.config.path, link.destination.name, scope, output / FOLDER, run=reading, tasks=TASKS)
     except Unwritable:
         raise
     except MirrorError as error:  # such as of a configuration that was changed meanwhile
         return {**vouching.unknown(str(error)), **more}
-    if result.findings:
+    if result.findings or result.damaged:
         keep(result)
     _note(output / FOLDER / READ, where, heads, scope)
     logs = {p: (start, max(start, ended[p])) for p, (start, _) in scope.ends.items()}
     seen = vouching.compared(
-        vouching.parts(logs, reading.rows),
+        vouching.parts(logs, rows),
         result,
         altered=scope.checked.altered,
         left_out=scope.left_out,
@@ -114,7 +115,6 @@ class InTime:
 
     def __init__(self, deadline: float, read: Callable[[CertifiedTask], Iterator[Row]] = verifying) -> None:
         """`deadline`: monotonic. `read` gives a row for each piece of a task, in their order."""
-        self.rows: tuple[Row, ...] = ()
         self._deadline = deadline
         self._read = read
         self._over = threading.Event()
@@ -131,8 +131,7 @@ class InTime:
             rows += mine
             if isinstance(end, Unseen):
                 rows += unread(replace(task, pieces=_joined(task.pieces[len(mine) :])), f"not read: {end.reason}")
-        self.rows = tuple(rows)
-        return self.rows
+        return rows
 
     def _take(self, task: CertifiedTask, rows: list[Row]) -> None:
         for row in self._read(task):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from mirror_core.decide.left_behind import ways_on_unfenced, word_needed
+from mirror_core.decide.loss_figures import CUT, cut_at
 from mirror_core.decide.proof import compared_before
 from mirror_core.decide.reckoning import lost_with_source
 from mirror_core.decide.sets import set_of, waiting_behind
@@ -136,10 +137,11 @@ class LostSteps(Promotion):
         )
         state, name = self.writer.state, self.link.mirror.name
         groups = self.link.config.belonging(name)
-        whole = together(groups, self.statuses(), state.sightings.get(name), ends)
+        seen, statuses = state.sightings.get(name), self.statuses()
         return {
             **done,
-            **{f"{COMPLETE}, {one.name}": in_words(one) for one in whole},
+            **{f"{COMPLETE}, {one.name}": in_words(one) for one in together(groups, statuses, seen, ends)},
+            **dict(cut_at(statuses, seen, ends, now_ms()) if CUT in self.journal.run.plan.figures else ()),
             **compared_before(basis, ends),
             "receipts": heads.in_words(state.receipts.get(name, {})),
         }

@@ -80,7 +80,7 @@ def batches(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
     start, size = 0, len(records)
     unpack = HEADER.unpack_from
     while start + _MAGIC < size:
-        older = records[start + _MAGIC] < 2
+        older = records[start + _MAGIC] < NEWEST
         if start + (OLDER_HEADER.size if older else HEADER_SIZE) > size:
             return
         if older:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mirror_core.wire.batch import CODEC_MASK, CONTROL, HEADER_SIZE, LENGTH_PREFIX, BatchHeader
+from mirror_core.wire.batch import CODEC_MASK, CONTROL, HEADER_SIZE, LENGTH_PREFIX, NEWEST, BatchHeader
 from mirror_core.wire.encode import NOTHING, batch_of, record
 from mirror_core.wire.records import Codec
 
@@ -31,7 +31,7 @@ def is_hidden(header: BatchHeader, batch: memoryview) -> bool:
 
     Anything else with such a delta was not written by a mirror; what becomes of it, other decoders decide.
     """
-    if header.length != HEADER_SIZE - LENGTH_PREFIX + len(RECORD) * header.record_count or header.magic != 2:
+    if header.length != HEADER_SIZE - LENGTH_PREFIX + len(RECORD) * header.record_count or header.magic != NEWEST:
         return False
     plain = not header.attributes & (CODEC_MASK | CONTROL)
     return plain and header.record_count > 0 and batch[HEADER_SIZE:] == RECORD * header.record_count

@@ -16,6 +16,7 @@ from mirror_core.wire.batch import (
     CONTROL,
     HEADER_SIZE,
     LOG_APPEND_TIME,
+    NEWEST,
     BatchHeader,
     MalformedBatch,
     clear_bits,
@@ -47,7 +48,7 @@ class Run(NamedTuple):
 def crosses_whole(header: BatchHeader, start: int) -> bool:
     """Whether the batch's bytes may cross as they are, after `clear_bits`, for a log that continues at `start`."""
     return (
-        header.magic == 2
+        header.magic == NEWEST
         and is_dense(header)
         and start <= header.base_offset
         and not header.attributes & (CONTROL | LOG_APPEND_TIME)
@@ -61,7 +62,7 @@ def dense_runs(header: BatchHeader, batch: memoryview, start: int, limit: int = 
     have to change are not decompressed. MalformedBatch when the records contradict the header, or take more than
     `limit` bytes decompressed.
     """
-    if header.magic != 2 or header.record_count < 0:
+    if header.magic != NEWEST or header.record_count < 0:
         raise MalformedBatch(
             f"batch at offset {header.base_offset}: magic {header.magic}, {header.record_count} records"
         )

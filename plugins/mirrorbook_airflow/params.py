@@ -56,6 +56,11 @@ def _offering(names: Sequence[str]) -> dict[str, Any]:
     return {"examples": [*names]} if names else {}
 
 
+def bytes_per_s(description: str) -> Param:
+    """A limit of what is read; the form's 0 is none."""
+    return Param(0, type="integer", minimum=0, description_md=f"{description}; 0: no limit")
+
+
 def pause() -> Param:
     """Whether a planned failover asks at the moment before it stops applications."""
     return Param(

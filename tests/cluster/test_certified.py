@@ -19,6 +19,7 @@ from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.evidence.folders import LocalFolder
 from mirror_core.evidence.heads import Checked
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.rebuilding import Rebuilt, rebuild
@@ -29,7 +30,8 @@ from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.model.receipts import ReceiptsHead
 from mirror_core.model.run import Mode, RunState
-from mirror_core.parity.certified import Certified, LocalProof, certified, prove
+from mirror_core.parity.certified import LocalProof, RunTasks, prove
+from mirror_core.parity.certified_scope import Certified, certified
 from mirror_core.parity.check import LocalParity
 from mirror_core.state.records import Forget
 from mirror_core.state.writer import StateWriter, control_id
@@ -57,9 +59,9 @@ class Copied:
     def scope(self) -> Certified:
         return certified(self.mirrored.link, self.mirrored.state, self.receipts)
 
-    def proved(self, scope: Certified | None = None) -> ParityResult:
-        proof, config = LocalProof(), self.mirrored.config.path
-        return prove(config, ClusterName("west"), scope or self.scope, None, run=proof.run, tasks=3)
+    def proved(self, scope: Certified | None = None, run: RunTasks | None = None) -> ParityResult:
+        run, config = run or LocalProof().run, self.mirrored.config.path
+        return prove(config, ClusterName("west"), scope or self.scope, None, run=run, tasks=3)[0]
 
     def rebuilt(self) -> Rebuilt:
         check, link = LocalParity(self.mirrored.config.path), self.mirrored.link
@@ -145,7 +147,10 @@ def test_a_copy_that_is_not_what_was_acknowledged_is_found_whatever_was_done_to_
     for what, sent in logs.items():
         send(pair.west, topic, sent, others[what].index, linger_ms="20")
     ends = {others[what]: (Offset(0), Offset(len(sent))) for what, sent in logs.items()}
-    found = made.proved(Certified("here", ends, dict.fromkeys(others.values(), vouched), frozenset(), {}))
+    with ClusterClient(made.mirrored.link.destination) as west:
+        ids = {topic: west.metadata([topic]).topics[topic].id}
+    vouching = dict.fromkeys(others.values(), vouched)
+    found = made.proved(Certified("here", ends, vouching, frozenset(), {}, ids=ids))
     assert found.verdict is Verdict.FAILED
     words = {finding.partition: finding.detail for finding in found.findings}
     fine = others.pop("nothing")
@@ -461,7 +466,7 @@ def test_a_destination_that_does_not_answer_is_indeterminate(pair: Pair, tmp_pat
     config = load_config(pair.config_path)
     with suspended(pair.west):
         proof = LocalProof()
-        found = prove(config.path, ClusterName("west"), scope, None, run=proof.run, tasks=1)
+        found, _ = prove(config.path, ClusterName("west"), scope, None, run=proof.run, tasks=1)
     assert found.verdict is Verdict.INDETERMINATE
     assert f"{made.topic}-0 [0, 20):" in found.reasons[0]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import NewTopic
 
+from mirror_core.decide.parity import Row
 from mirror_core.decide.recovery import Action
 from mirror_core.kafka.topics import delete_topic
 from mirror_core.mirrors import recovery
@@ -16,14 +18,15 @@ from mirror_core.mirrors.recovery_plan import survey
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.model.parity import ALTERED, Verdict
-from mirror_core.parity.certified import REPLACED
+from mirror_core.parity.certified import MADE_ANEW, CertifiedTask, LocalProof
+from mirror_core.parity.certified_scope import REPLACED
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.writer import StateWriter, control_id
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client
 from tests.cluster.test_certified import TOMORROW, Copied, copied, unproved
 from tests.exact import about_data
-from tests.harm import alter, in_place_of
+from tests.harm import alter, damaged, in_place_of
 from tests.mirroring import replicate
 from tests.parity_topics import content, send
 from tests.waiting import wait_until
@@ -88,6 +91,37 @@ def test_a_copy_made_anew_is_proved_by_its_own_receipts_and_not_by_those_of_the_
     found = made.proved()
     assert (found.verdict, found.proven) == (Verdict.FAILED, {partition: 0})
     assert [(one.partition, one.offset, one.kind) for one in found.findings] == [(partition, 0, ALTERED)]
+
+
+@about_data()
+@pytest.mark.parametrize("value", [b"other", None])
+def test_a_topic_that_is_made_anew_while_it_is_read_is_not_called_altered_and_not_proved(
+    pair: Pair, tmp_path: Path, value: bytes | None
+) -> None:
+    """A recopy, as a rule, which goes on beside a proof that takes hours."""
+    made = copied(pair, tmp_path, content(100))
+    partition = Partition(made.topic, 0)
+
+    def run(tasks: Sequence[CertifiedTask]) -> Sequence[Row]:
+        replace_topic(pair.west, made.topic)
+        send(pair.west, made.topic, [replace(one, value=value or one.value) for one in content(100)])
+        return LocalProof().run(tasks)
+
+    found = made.proved(run=run)
+    assert (found.verdict, found.findings, found.records) == (Verdict.INDETERMINATE, (), 0)
+    assert found.proven == {partition: 0}
+    assert MADE_ANEW in found.reasons[0]
+
+
+@about_data()
+def test_a_batch_that_cannot_be_read_is_found_by_its_place_also_without_the_source(pair: Pair, tmp_path: Path) -> None:
+    made = copied(pair, tmp_path, content(100), content(30))
+    partition = Partition(made.topic, 0)
+    with damaged(pair.west, partition, b"\xfe value 27"):
+        found = made.proved()
+    assert (found.verdict, found.findings) == (Verdict.INDETERMINATE, ())
+    assert [(one.partition, one.offset, one.kind) for one in found.damaged] == [(partition, 100, "unreadable on west")]
+    assert made.proved().damaged == ()
 
 
 @about_data()

@@ -15,7 +15,8 @@ from mirror_core.mirrors import verbs
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import Verdict
-from mirror_core.parity.certified import LocalProof, certified, prove
+from mirror_core.parity.certified import LocalProof, prove
+from mirror_core.parity.certified_scope import certified
 from mirror_core.wire.batch import (
     CODEC_MASK,
     CONTROL,
@@ -87,7 +88,7 @@ def assert_certified(mirrored: Mirrored, receipts: LocalFolder, made: Shapes) ->
     """All of the copy is proved by what was written down while it was made; the source is not asked. Where retention
     has deleted the begin of a piece, its rest is left out."""
     wanted, proof = certified(mirrored.link, mirrored.state, receipts), LocalProof()
-    found = prove(mirrored.config.path, ClusterName("west"), wanted, None, run=proof.run, tasks=3)
+    found, _ = prove(mirrored.config.path, ClusterName("west"), wanted, None, run=proof.run, tasks=3)
     assert (found.findings, found.reasons, found.verdict) == ((), (), Verdict.PASSED)
     emptied = Partition(made.topics["emptied"], 0)
     assert wanted.left_out.keys() <= {emptied}

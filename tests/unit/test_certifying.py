@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from mirror_core.decide.parity import Row
 from mirror_core.decide.vouching import LEFT, PROVED, VERDICT, WHY
 from mirror_core.evidence.certificates import Vouched
 from mirror_core.evidence.heads import place, promised
+from mirror_core.kafka.placing import Heard
 from mirror_core.model.copying import Piece
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import PartitionState
@@ -25,13 +27,15 @@ from mirror_core.model.parity import ALTERED, ParityResult
 from mirror_core.model.receipts import Kept, ReceiptsHead
 from mirror_core.model.run import Evidence
 from mirror_core.parity import certified
-from mirror_core.parity.certified import Certified, CertifiedTask
+from mirror_core.parity.certified import MADE_ANEW, UNSURE, CertifiedTask
+from mirror_core.parity.certified_scope import Certified
 from mirror_core.runbook import certifying
 from mirror_core.runbook.certifying import InTime
 from mirror_core.state.records import State
 
 NAME = MirrorName("m")
 ONE, TWO = (Partition("orders", index) for index in range(2))
+ID = "d" * 32
 FILE = Kept("e.parquet", "a" * 64, 1, stored=True)
 SECRET = "ftp://mirror:S3cret@store/receipts"
 
@@ -48,7 +52,8 @@ def equal(task: CertifiedTask) -> Iterator[Row]:
 def whole(behind: int, **more: Any) -> Certified:
     """Certificates for all of one partition, as the destination has it."""
     vouched = {ONE: Vouched((piece(0, behind),), None)}
-    return replace(Certified("/r", {ONE: (Offset(0), Offset(behind))}, vouched, frozenset(), {}), **more)
+    ids = {ONE.topic: ID}
+    return replace(Certified("/r", {ONE: (Offset(0), Offset(behind))}, vouched, frozenset(), {}, ids=ids), **more)
 
 
 class World:
@@ -57,8 +62,11 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.folder, self.said, self.kept = folder, list[str](), list[ParityResult]()
         self.config: Any = SimpleNamespace(path=folder / "mirrorbook.yaml", cluster=lambda name: None)
+        self.heard = Heard({ONE.topic: frozenset({ID})}, ())
         self._patch = monkeypatch
         monkeypatch.setattr(certified, "load_config", lambda path: self.config)
+        monkeypatch.setattr(certified, "heard_ids", lambda client, topics: self.heard)
+        monkeypatch.setattr(certified, "ClusterClient", lambda cluster: nullcontext())
         monkeypatch.setattr(certifying, "InTime", lambda deadline: InTime(deadline, equal))
 
     def certify(
@@ -85,6 +93,38 @@ def test_all_is_proved_where_certificates_reach_the_last_mirrored_offset(world: 
     seen = world.certify(whole(10), {ONE: 10})
     assert (seen[VERDICT], seen[PROVED], seen[LEFT]) == ("passed", "10 of 10 offsets", "none")
     assert vouching.AGAIN not in seen
+
+
+@pytest.mark.parametrize(
+    ("heard", "why"), [({"e" * 32}, MADE_ANEW), ({ID, "e" * 32}, MADE_ANEW), (set(), UNSURE), (None, UNSURE)]
+)
+def test_nothing_is_proved_of_a_topic_that_may_have_been_made_anew_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch, heard: set[str] | None, why: str
+) -> None:
+    def silent(*asked: object) -> Heard:
+        raise BadRequest("the password is another one now")
+
+    if heard is None:
+        monkeypatch.setattr(certified, "heard_ids", silent)
+    else:
+        world.heard = Heard({ONE.topic: frozenset(heard)}, ())
+    seen = world.certify(whole(10), {ONE: 10})
+    assert (seen[VERDICT], seen[PROVED]) == ("indeterminate", "0 of 10 offsets")
+    assert why in str(seen[WHY])
+
+
+@pytest.mark.parametrize(("heard", "found"), [(set(), 1), ({"e" * 32}, 0)])
+def test_what_was_altered_is_told_unless_that_was_another_topic(
+    world: World, monkeypatch: pytest.MonkeyPatch, heard: set[str], found: int
+) -> None:
+    def altered(task: CertifiedTask) -> Iterator[Row]:
+        for row in equal(task):
+            yield certified._altered(row)
+
+    monkeypatch.setattr(certifying, "InTime", lambda deadline: InTime(deadline, altered))
+    world.heard = Heard({ONE.topic: frozenset(heard)}, (3,))
+    seen = world.certify(whole(10), {ONE: 10})
+    assert (len(world.kept), seen[PROVED]) == (found, "0 of 10 offsets")
 
 
 def test_what_was_altered_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ from mirror_core.model.names import Offset, Partition
 from tests.unit.test_receipts import ORDERS, receipt
 
 DAY = "2026-09-21"
-LOGS = Logs({"orders": "d" * 32}, frozenset(), {ORDERS: Offset(0)})
+OURS, OTHER = frozenset({"d" * 32}), frozenset({"e" * 32})
+LOGS = Logs({"orders": OURS}, frozenset(), {ORDERS: Offset(0)})
 
 
 def rows_of(*told: tuple[int, Receipt]) -> list[Row]:
@@ -73,8 +74,27 @@ def test_what_reaches_over_the_logs_start_takes_no_neighbour_with_it() -> None:
 def test_receipts_of_topics_that_are_gone_go_with_them_unless_that_is_not_known() -> None:
     rows = rows_of((1, receipt(0, 10)), (1, receipt(0, 10, partition=Partition("gone", 0))))
     assert {row["topic"] for row in together(rows)} == {"orders"}
-    assert together(rows, replace(LOGS, ids={"orders": "e" * 32})) == []
+    assert together(rows, replace(LOGS, ids={"orders": OTHER})) == []
     assert len(together(rows, replace(LOGS, unseen=frozenset({"gone"})))) == 2
+
+
+def test_nothing_is_taken_of_a_topic_that_some_broker_knows_or_may_know() -> None:
+    rows = rows_of((1, receipt(0, 10)))
+    for told, unseen, left in (
+        (OTHER, (), 0),
+        (OTHER | OURS, (), 1),
+        (OTHER, ("orders",), 1),
+        (frozenset[str](), ("orders",), 1),
+        (frozenset[str](), (), 0),
+    ):
+        assert len(together(rows, replace(LOGS, ids={"orders": told}, unseen=frozenset(unseen)))) == left
+
+
+def test_what_is_kept_where_the_logs_start_is_not_known_takes_no_neighbour_with_it() -> None:
+    rows = rows_of((1, receipt(0, 10)), (1, receipt(10, 30, epoch=1)), (1, receipt(30, 50, epoch=2)))
+    for told in (OTHER | OURS, frozenset[str]()):
+        (whole,) = together(rows, Logs({"orders": told}, frozenset({"orders"}), {ORDERS: Offset(0)}))
+        assert says([whole], 5) == says(rows, 5)
 
 
 def test_what_was_told_anew_on_a_later_day_is_dropped() -> None:

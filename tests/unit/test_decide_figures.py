@@ -479,3 +479,12 @@ def test_a_copy_that_is_known_to_differ_is_said_before_all_else(view: View, mode
     first = next(warnings_of(replace(view, mode=mode, proof=known, unwatched="nobody watches east")))
     assert first.startswith("THE COPY DIFFERS from east in 1 partition(s): a-0 from offset 7 on (value, seen 1 minutes")
     assert first.endswith(ends)
+
+
+def test_what_cannot_be_read_is_not_said_to_differ(view: View) -> None:
+    place = Difference(topic="a", index=0, id="x", offset=Offset(7), kind="unreadable on west", at_ms=view.now_ms)
+    for mode, ends in ((Mode.UNPLANNED, "applications could not read either"), (Mode.PLANNED, "shows all")):
+        known = Proof(mirror=view.mirror.name, topics=(), differs=(place,))
+        first = next(warnings_of(replace(view, mode=mode, proof=known)))
+        assert first.startswith("CANNOT BE READ, and so not compared: 1 partition(s): a-0 from offset 7 on (unreadable")
+        assert first.endswith(ends)

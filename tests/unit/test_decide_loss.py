@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.decide.loss import Fate, loss_of
-from mirror_core.decide.loss_figures import behind, in_words, loss_figures
+from mirror_core.decide.loss_figures import CUT, IN_DOUBT, behind, cut_at, in_words, loss_figures
 from mirror_core.decide.view import DestinationView, Topic, Unseen, View
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -210,3 +210,24 @@ def test_a_cut_transaction_names_its_partitions_and_busy_ids_are_named_for_what_
     assert [(t.copied, t.not_copied) for t in loss.cut] == [((A0,), (A1,))]
     assert loss.busy == {"idle": (B0,), "tx": (A0, A1)}
     assert loss.unnamed == 3
+
+
+def test_a_run_says_what_became_of_transactions_where_the_copy_has_ended(view: View) -> None:
+    """Until then a data plane may still have copied: a plan's figures are of before."""
+    cut, whole = (
+        transaction(part(A0, 90), part(A1, 20)),
+        replace(transaction(part(A0, None, 93), part(A1, 10, 20)), id="whole", state=OVER),
+    )
+    seen = replace(SIGHTING, transactions=(cut, whole))
+    at_the_plan = dict(cut_at(view.statuses, seen, {A0: Offset(93), A1: Offset(20), B0: Offset(11)}, 106_000))
+    assert at_the_plan[CUT] == "1, of those seen 6.0 s ago; of later ones it is not known"
+    assert at_the_plan[IN_DOUBT].startswith("transaction 'tx' (Ongoing when last seen), if it was committed, is cut in")
+    later = dict(cut_at(view.statuses, seen, {A0: Offset(93), A1: Offset(30), B0: Offset(11)}, 106_000))
+    assert later[CUT].startswith("0, of those seen 6.0 s ago")
+    assert later[IN_DOUBT].startswith(
+        "transaction 'tx' (Ongoing when last seen) has begun on a-0, a-1; whether its end"
+    )
+    assert dict(cut_at(view.statuses, None, {}, 106_000)) == {CUT: "unknown", IN_DOUBT: "unknown"}
+    many = dict(cut_at(view.statuses, replace(seen, transactions=(whole,), unnamed=500), {}, 106_000))
+    assert many[IN_DOUBT].startswith("transaction 'whole' (Over"), "positions are not known"
+    assert "500 that were too many to be noted; later ones of 0 id(s) that were busy then" in many[IN_DOUBT]

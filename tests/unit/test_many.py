@@ -132,13 +132,27 @@ def test_the_more_new_topics_there_are_the_longer_they_may_take(
         return SimpleNamespace(topics=views if now[0] >= 101.8 else {})
 
     monkeypatch.setattr("mirror_core.kafka.topics.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleeping(now)))
-    cluster: Any = SimpleNamespace(name="west", timeout_s=1.0, metadata=metadata)
+    cluster: Any = SimpleNamespace(name="west", timeout_s=1.0, metadata=metadata, ask_another=lambda: None)
     if raises:
-        with pytest.raises(Unreachable, match="cluster west: no leaders yet of t0, t1"):
+        with pytest.raises(Unreachable, match="cluster west: no leaders of t0, t1"):
             await_leaders(cluster, names)
     else:
         await_leaders(cluster, names)
     assert looks[-1] == pytest.approx(100 + 1 + made * NEW_TOPIC_S if raises else 101.8, abs=0.11)
+
+
+def test_a_broker_that_never_tells_of_new_topics_is_not_the_only_one_that_is_asked() -> None:
+    asked = ["lags"]
+
+    def metadata(wanted: list[str]) -> Any:
+        views = {name: TopicView(name, name, False, {0: Leader(1, 0)}, 1, 1) for name in wanted}
+        return SimpleNamespace(topics={} if asked[-1] == "lags" else views)
+
+    cluster: Any = SimpleNamespace(
+        name="west", timeout_s=1.0, metadata=metadata, ask_another=lambda: asked.append("knows")
+    )
+    await_leaders(cluster, ["t0"])
+    assert asked == ["lags", "knows"]
 
 
 def sleeping(now: list[float]) -> Callable[[float], None]:

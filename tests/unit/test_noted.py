@@ -22,10 +22,10 @@ from mirror_core.model.copying import Piece
 from mirror_core.model.errors import HeldByRun
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ALTERED, Finding, ParityRange, ParityResult, Verdict
+from mirror_core.model.parity import ALTERED, Finding, ParityRange, ParityResult, Verdict, unreadable_on
 from mirror_core.model.proof import Difference, Proof, Proved
-from mirror_core.parity import certified
-from mirror_core.parity.certified import Certified
+from mirror_core.parity import certified, certified_scope
+from mirror_core.parity.certified_scope import Certified
 from mirror_core.state.records import PartitionRecord, State
 from tests.unit.test_decide_verbs import MIRROR
 from tests.unit.test_refusals import LINK
@@ -91,8 +91,8 @@ def test_what_is_not_as_certificates_say_is_known(
     monkeypatch.setattr(parity, "configuration", lambda path: SimpleNamespace())
     monkeypatch.setattr(parity, "expected", lambda *_: SimpleNamespace(of=lambda name: SimpleNamespace(own={})))
     monkeypatch.setattr(parity, "find", lambda *_: (LINK, stored))
-    monkeypatch.setattr(certified, "certified", lambda *_: scope)
-    monkeypatch.setattr(certified, "prove", lambda *_, **__: said.pop(0))
+    monkeypatch.setattr(certified_scope, "certified", lambda *_: scope)
+    monkeypatch.setattr(certified, "prove", lambda *_, **__: (said.pop(0), ()))
 
     def compare() -> int:
         with pytest.raises(typer.Exit) as ended:
@@ -111,6 +111,29 @@ def test_what_is_not_as_certificates_say_is_known(
 @pytest.mark.parametrize("kind", ["value", "log end"])
 def test_certificates_do_not_tell_that_the_source_holds_the_same(kind: str) -> None:
     assert noted(proved(500, place(500, kind)), EQUAL, {P.topic: ID}, 9, READ).differs == (place(500, kind),)
+
+
+def test_what_certificates_find_unreadable_is_known_and_read_again_by_them(stored: State, doors: list[str]) -> None:
+    kind, said = unreadable_on(LINK.destination.name), list[str]()
+    place_there = Finding(partition=P, offset=Offset(300), kind=kind, detail="")
+    worse = replace(EQUAL, verdict=Verdict.INDETERMINATE, damaged=(place_there,), proven={P: Offset(0)})
+    note(LINK, stored, worse, said.append, READ)
+    assert stored.proofs[NAME] == proved(300, place(300, kind, 9), records=0)
+    note(LINK, stored, EQUAL, said.append, READ)
+    assert stored.proofs[NAME].differs == ()
+    stored.put(proved(300, place(300, unreadable_on(LINK.source.name))))
+    note(LINK, stored, EQUAL, said.append, READ)
+    assert said == []
+    assert stored.proofs[NAME].differs, "they have read nothing of the source"
+
+
+def test_a_place_that_certificates_find_does_not_take_that_of_a_difference_from_the_source() -> None:
+    """Certificates would clear it, and nobody has compared the other one again."""
+    kind = unreadable_on(LINK.destination.name)
+    damaged = replace(EQUAL, damaged=(Finding(partition=P, offset=Offset(300), kind=kind, detail=""),))
+    first = noted(proved(500, place(400)), damaged, {P.topic: ID}, 9, READ, (ALTERED, kind))
+    assert first == proved(300, place(400), records=0), "it is read again from there on"
+    assert noted(first, EQUAL, {P.topic: ID}, 9, READ, (ALTERED, kind)).differs == (place(400),)
 
 
 @pytest.mark.parametrize(("offset", "first"), [(400, 400), (500, 500), (600, 500)])

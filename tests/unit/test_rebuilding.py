@@ -15,7 +15,7 @@ from mirror_core.model.copying import PIECE_OFFSETS, Piece
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityResult, Verdict
-from mirror_core.parity.certified import Certified
+from mirror_core.parity.certified_scope import Certified
 from mirror_core.state.records import PartitionRecord, State
 
 MIRROR, ORDERS = MirrorName("m"), Partition("orders", 0)

@@ -1,0 +1,36 @@
+"""The first lines of a run's page say what is known at its own end, not what was foretold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirror_core.decide.loss_figures import CUT, IN_DOUBT
+from mirror_core.evidence.summary import answers
+from mirror_core.model.mirror import Desired
+from mirror_core.model.run import Mode, Run, RunState, StepRecord, StepState
+from tests.unit.test_evidence import plan
+
+DEAD = plan(mode=Mode.UNPLANNED)
+RUN = Run(
+    id="r",
+    plan=DEAD,
+    plan_hash=DEAD.hash,
+    state=RunState.RUNNING,
+    started_by="ann",
+    started_ms=1,
+    desired=Desired.STARTED,
+    conducted_by="ann",
+)
+SEEN = {CUT: "1, of those seen 6.0 s ago", IN_DOUBT: "transaction 'tx' is cut in half"}
+RECORDED = StepRecord(
+    run="r", step="record_lmo", state=StepState.DONE, attempt=1, started_ms=2, evidence={"partitions": 3, **SEEN}
+)
+
+
+def test_transactions_are_told_where_the_copy_has_ended() -> None:
+    said = dict(answers(RUN, [RECORDED], "east", "west"))
+    assert said["Transactions cut in half"] == SEEN[CUT]
+    assert said["Transactions in doubt"] == SEEN[IN_DOUBT]
+    assert "partitions" not in {key.lower() for key in said}
+    failed = replace(RECORDED, state=StepState.FAILED)
+    assert not [key for key in dict(answers(RUN, [failed], "east", "west")) if key.startswith("Transactions")]
