@@ -258,19 +258,19 @@ WITH_SMALL_CHUNKS = """
 import sys
 from pathlib import Path
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors.proving import compare_and_remember
+from mirror_core.mirrors import proving
 from mirror_core.parity import so_far
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.scope import scope
 from mirror_core.state.link import find
-so_far.TELL_S = 0.0
+so_far.TELL_S = proving.KEPT_S = 0.0
 path, name = Path(sys.argv[1]), sys.argv[2]
 link, state = find(load_config(path), name)
 check = LocalParity(path, chunk=100, threads=2)
 mirror = link.mirror
 def compare(rest, so_far):
     return check(mirror.source, mirror.destination, rest, None, so_far)
-print(compare_and_remember(link, state, scope(link, state).ranges, compare, whole=False, say=print).records)
+print(proving.compare_and_remember(link, state, scope(link, state).ranges, compare, whole=False, say=print).records)
 """
 
 
