@@ -2,9 +2,9 @@
 
     python -m tests.generated SIDE TOPICS PARTITIONS BROKERS
 
-prints its ports as JSON, one a broker, and answers what a data plane's plan asks until its standard input ends. SIDE
-is `a` (a source that goes on) or `b` (a destination that is behind it). The wire is real, so what a client takes to
-write and read it is, too.
+prints its ports as JSON, one a broker, and answers what plans of a data plane and of a failover ask until its standard
+input ends. SIDE is `a` (a source that goes on) or `b` (a destination that is behind it). It has no authorizer, no group
+and no transaction. The wire is real, so what a client takes to write and read it is, too.
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ import uuid
 from functools import cache
 from typing import Any, Final
 
+from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.delete_records.v1.request import DeleteRecordsRequest
+from kio.schema.describe_acls.v1.response import DescribeAclsResponse
+from kio.schema.describe_user_scram_credentials.v0.response import DescribeUserScramCredentialsResponse
 from kio.schema.errors import ErrorCode
+from kio.schema.list_groups.v4.response import ListGroupsResponse
 from kio.schema.list_offsets.v5.request import ListOffsetsRequest
+from kio.schema.list_transactions.v0.response import ListTransactionsResponse
 from kio.schema.metadata.v12.request import MetadataRequest
 from kio.schema.metadata.v12.response import (
     MetadataResponse,
@@ -32,13 +37,14 @@ from kio.schema.metadata.v12.response import (
 )
 from kio.schema.types import BrokerId, TopicName
 from kio.serial import entity_reader, entity_writer
-from kio.static.primitive import i32, i32Timedelta
+from kio.static.primitive import i16, i32, i32Timedelta
 
 START: Final = 400_000
 MOVED: Final = 500_000
 """Where the logs of every fifth topic begin on the source: retention has moved them, and each plan is to follow."""
 END: Final = {"a": 2_000_000, "b": 1_000_000}
 EPOCH: Final = 7
+NAMED: Final = "department.of.orders.stream-"
 _REPLICAS: Final = 3
 _LISTED: Final = -2
 """The timestamp that asks for a log's start."""
@@ -46,7 +52,7 @@ _ZERO: Final = i32Timedelta.parse(datetime.timedelta())
 
 
 def topic(number: int) -> str:
-    return f"department.of.orders.stream-{number:05}"
+    return f"{NAMED}{number:05}"
 
 
 def topic_id(number: int, side: str) -> str:
@@ -82,7 +88,10 @@ class Cluster:
                         ready.close()
 
     def answer(self, request: bytes) -> bytes:
-        kind = _ASKED[int.from_bytes(request[:2], "big")]
+        key, version = struct.unpack_from(">hh", request)
+        if (key, version) in _QUIET:
+            return _QUIET[key, version]
+        kind = _ASKED[key]
         _, read = entity_reader(kind.__header_schema__)(request, 0)
         asked: Any = entity_reader(kind)(request, read)[0]
         if kind is MetadataRequest:
@@ -95,7 +104,8 @@ class Cluster:
     @cache  # noqa: B019 - a process's only one
     def _metadata(self, names: tuple[str, ...] | None) -> bytes:
         ids = [BrokerId(number) for number in range(self.brokers)]
-        chosen = range(self.topics) if names is None else [int(name[-5:]) for name in names]
+        chosen = range(self.topics) if names is None else [int(n[-5:]) for n in names if n.startswith(NAMED)]
+        unknown = [name for name in names or () if not name.startswith(NAMED)]
         view = MetadataResponse(
             throttle_time=_ZERO,
             brokers=tuple(
@@ -104,7 +114,7 @@ class Cluster:
             ),
             cluster_id=self.side,
             controller_id=ids[0],
-            topics=tuple(self._topic(number, ids) for number in chosen),
+            topics=(*(self._topic(number, ids) for number in chosen), *map(_unknown, unknown)),
         )
         buffer = io.BytesIO()
         entity_writer(MetadataResponse)(buffer, view)
@@ -153,6 +163,62 @@ class Cluster:
 _ASKED: Final[dict[int, Any]] = {
     kind.__api_key__: kind for kind in (MetadataRequest, ListOffsetsRequest, DeleteRecordsRequest)
 }
+
+
+def _unknown(name: str) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=ErrorCode.unknown_topic_or_partition,
+        name=TopicName(name),
+        topic_id=None,
+        is_internal=False,
+        partitions=(),
+    )
+
+
+def _told(body: Any, before: bytes = b"") -> bytes:
+    buffer = io.BytesIO()
+    entity_writer(type(body))(buffer, body)
+    return before + buffer.getvalue()
+
+
+def _versions() -> bytes:
+    every = [(int(kind.__api_key__), int(kind.__version__)) for kind in (*_ASKED.values(), *_KNOWN)]
+    rows = tuple(ApiVersion(api_key=i16(key), min_version=i16(0), max_version=i16(v)) for key, v in sorted(set(every)))
+    return _told(ApiVersionsResponse(error_code=ErrorCode.none, api_keys=rows))
+
+
+_KNOWN: Final[tuple[Any, ...]] = (
+    ApiVersionsResponse,
+    DescribeAclsResponse,
+    DescribeUserScramCredentialsResponse,
+    ListGroupsResponse,
+    ListTransactionsResponse,
+)
+_QUIET: Final[dict[tuple[int, int], bytes]] = {
+    (int(type(body).__api_key__), int(type(body).__version__)): _told(body, b"\0" * flexible)
+    for body, flexible in (
+        (
+            DescribeAclsResponse(
+                throttle_time=_ZERO, error_code=ErrorCode.security_disabled, error_message=None, resources=()
+            ),
+            0,
+        ),
+        (
+            DescribeUserScramCredentialsResponse(
+                throttle_time=_ZERO, error_code=ErrorCode.none, error_message=None, results=()
+            ),
+            1,
+        ),
+        (ListGroupsResponse(throttle_time=_ZERO, error_code=ErrorCode.none, groups=()), 1),
+        (
+            ListTransactionsResponse(
+                throttle_time=_ZERO, error_code=ErrorCode.none, unknown_state_filters=(), transaction_states=()
+            ),
+            1,
+        ),
+    )
+} | {(int(ApiVersionsResponse.__api_key__), int(ApiVersionsResponse.__version__)): _versions()}
+"""What is the same whatever is asked, as answered without a correlation id."""
 
 
 def _named(name: str, rows: int) -> bytes:

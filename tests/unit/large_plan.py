@@ -13,7 +13,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,23 +61,25 @@ MIRROR: Final = Mirror(
 
 
 class Measured:
-    """CPU seconds of this process, all threads together; and what it has held at most."""
+    """Seconds that this process's actions take, and what it has held at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
+        """By default CPU seconds, all threads together."""
         self.worked: dict[str, float] = {}
+        self._clock = clock
 
     @contextmanager
     def action(self, name: str) -> Iterator[None]:
-        began = time.process_time()
+        began = self._clock()
         yield
-        self.worked[name] = round(time.process_time() - began, 2)
+        self.worked[name] = round(self._clock() - began, 2)
 
     def show(self) -> None:
         mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
         print(json.dumps({"mib": mib, "worked": self.worked}))
 
 
-def recorded() -> State:
+def recorded(topics: int = TOPICS) -> State:
     """As a data plane that has run for a while leaves it."""
     state = State()
     state.mirrors[MIRROR.name] = MIRROR
@@ -91,7 +93,7 @@ def recorded() -> State:
             began=Offset(0),
             source_start=Offset(START),
         )
-        for number in range(TOPICS)
+        for number in range(topics)
         for partition in (Partition(topic(number), index) for index in range(WIDTH))
     }
     return state

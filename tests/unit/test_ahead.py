@@ -105,7 +105,7 @@ def test_one_that_hangs_is_not_waited_for_when_another_is_there() -> None:
 def test_one_that_takes_not_twice_as_long_as_the_first_is_waited_for() -> None:
     """Far away a whole round would be made for it alone."""
     first, second = Future[Connection](), Future[Connection]()
-    for one, after_s in ((first, 0.5), (second, 0.8)):
+    for one, after_s in ((first, 0.5), (second, 0.65)):
         threading.Timer(after_s, one.set_result, [cast("Connection", None)]).start()
     await_first([{first}, {second}], LATE_S)
     assert second.done()

@@ -1,4 +1,5 @@
-"""A mirror of 50,000 partitions, led by 100 brokers on each side: what its driver does in an epoch is soon done."""
+"""A mirror of 50,000 partitions, led by 100 brokers on each side: what its driver does in an epoch, and what a run's
+conductor does, is soon done."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,9 @@ pytestmark = pytest.mark.timed
 MOST_MIB = 1024
 MOST_S = 5.0
 """CPU, of a plan: both looks, log starts, and the tasks as they are handed out."""
+RUN_MIB = 512
+RUN_S = 30.0
+"""Wall, with the generated brokers on the same processors."""
 PLAN = ("plan", "log starts", "tasks")
 
 
@@ -40,11 +45,22 @@ def _generated(stack: ExitStack, side: str) -> str:
     return ",".join(f"127.0.0.1:{port}" for port in json.loads(process.stdout.readline())[:3])
 
 
-def test_a_plan_takes_little_cpu_and_a_driver_with_everything_behind_little_memory(config: Path) -> None:
-    command = [sys.executable, "-m", "tests.unit.large_plan", str(config)]
+def measured(module: str, config: Path) -> Any:
+    command = [sys.executable, "-m", module, str(config)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     took = json.loads(done.stdout.splitlines()[-1])
     print(json.dumps(took, indent=2))
+    return took
+
+
+def test_a_plan_takes_little_cpu_and_a_driver_with_everything_behind_little_memory(config: Path) -> None:
+    took = measured("tests.unit.large_plan", config)
     assert sum(took["worked"][action] for action in PLAN) <= MOST_S, took
     assert took["mib"] <= MOST_MIB, took
+
+
+def test_both_sides_are_observed_a_failover_is_planned_and_its_journal_written(config: Path) -> None:
+    took = measured("tests.unit.large_run", config)
+    assert sum(took["worked"].values()) <= RUN_S, took
+    assert took["mib"] <= RUN_MIB, took
