@@ -106,17 +106,17 @@ def tool_properties(cluster: SandboxCluster, folder: Path) -> Path:
 
 
 @contextmanager
-def broker_setting(cluster: SandboxCluster, name: str, value: str) -> Iterator[None]:
-    """A dynamic setting of the first broker, for as long as the context lasts."""
-    _alter(cluster, ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
+def broker_setting(cluster: SandboxCluster, name: str, value: str, *, broker: str = "1") -> Iterator[None]:
+    """A dynamic setting of one broker, for as long as the context lasts."""
+    _alter(cluster, broker, ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
     try:
         yield
     finally:
-        _alter(cluster, ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE))
+        _alter(cluster, broker, ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE))
 
 
-def _alter(cluster: SandboxCluster, entry: ConfigEntry) -> None:
-    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+def _alter(cluster: SandboxCluster, broker: str, entry: ConfigEntry) -> None:
+    resource = ConfigResource(ResourceType.BROKER, broker, incremental_configs=[entry])
     admin = admin_client(cluster)  # kept: collected with a future pending, it would abandon the request
     admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 

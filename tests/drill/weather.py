@@ -4,6 +4,7 @@ Each sort of harm has a partition of its own, so that it is known what may be sa
 
     action        what it does                                            equal in the end, or FAILED as
     blow        a side is up to 200 ms away, stalls, or is cut off      equal
+    forget      the destination forgets who wrote what                  equal
     stamp       a mirror topic is set to LogAppendTime, for a while     altered
     shorten     records are deleted from a mirror topic                 deleted
     restore     the source's log is put back to an older copy of it     diverged
@@ -17,9 +18,11 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
+
+from confluent_kafka import KafkaException
 
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.placing import await_replicas, reassign
@@ -29,7 +32,7 @@ from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import as_admin
+from tests.administering import as_admin, broker_setting
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.distant import Distant
 from tests.driving import driving
@@ -41,10 +44,13 @@ FARTHEST_MS: Final = 100
 """One way."""
 LONGEST_STALL_S: Final = 12.0
 """Longer than a lease stays fresh, and than any answer is waited for."""
+FORGETS_S: Final = 1.0
+"""It looks for producers of long ago five times meanwhile."""
 SOME: Final = 30
 QUICK: Final = {
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "4000",
+    "producer.id.expiration.check.interval.ms": "200",
     "log.flush.start.offset.checkpoint.interval.ms": "100",
 }
 """Broker properties with which these days don't last longer than they have to. The last one: a broker that is killed
@@ -74,7 +80,7 @@ class BadDays:
     @property
     def actions(self) -> list[tuple[int, Callable[[], object]]]:
         """With their weights."""
-        return [(3, self.blow), (4, self.grow), (1, self.stamp), (1, self.shorten)]
+        return [(3, self.blow), (4, self.grow), (1, self.forget), (1, self.stamp), (1, self.shorten)]
 
     def calm(self) -> None:
         """The links are as they should be."""
@@ -92,6 +98,16 @@ class BadDays:
             self.distant.becomes(cluster, Weather())
         else:
             self.distant.becomes(cluster, Weather(delay_ms=self.chance.choice((0, 0, 10, 40, FARTHEST_MS))))
+
+    def forget(self) -> bool:
+        """As when no producer has written for a day. False when a broker is not there to do it."""
+        west, setting = self.pair.west, ("producer.id.expiration.ms", "1")
+        with suppress(KafkaException), ExitStack() as stack:
+            for node in range(1, len(west.brokers) + 1):
+                stack.enter_context(broker_setting(west, *setting, broker=str(node)))
+            time.sleep(FORGETS_S)  # that is the action
+            return True
+        return False
 
     def grow(self) -> None:
         """Somebody writes to a topic that is to be harmed."""
