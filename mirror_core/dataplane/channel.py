@@ -24,6 +24,7 @@ _RECALLED: Final = 3
 """Epochs that are listened to: two overlap, and the last words of one before them may be late."""
 _BUFFER: Final = 4 << 20
 _LAST_WORDS_S: Final = 1.0
+_WAKE_S: Final = 0.1
 Hear = Callable[[Letter], bytes]
 """Takes in a letter; the answer to it, or nothing. Raises msgspec's errors for what makes no sense."""
 
@@ -59,7 +60,7 @@ class Channel:
         self._newest = 0
         self._numbers: dict[tuple[int, bytes], int] = {}
         """Of each attempt of a task: the last number that was taken from it."""
-        self._ends_at = math.inf
+        self._leaving = False
         self._thread = threading.Thread(target=self._listen, name="channel", daemon=True)
 
     def __enter__(self) -> Self:
@@ -69,10 +70,11 @@ class Channel:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ends_at = time.monotonic() + _LAST_WORDS_S
+        self._leaving = True
         with socket.socket(self.socket.family, socket.SOCK_DGRAM) as waker:
-            waker.sendto(b"", self._address)
-        self._thread.join()
+            while self._thread.is_alive():
+                waker.sendto(b"", self._address)  # a flood may swallow it
+                self._thread.join(_WAKE_S)
         self.socket.close()
         if self.foreign:
             _log.info("%d datagrams of strangers were ignored", self.foreign)
@@ -106,11 +108,11 @@ class Channel:
         return token_of(self._key, epoch) if self._newest - _RECALLED < epoch <= self._newest else None
 
     def _listen(self) -> None:
+        ends_at = math.inf
         while True:
             try:
                 datagram, sender = self.socket.recvfrom(LARGEST + 1)
-                # All before the waker is taken in; should a flood have swallowed the waker, the flood wakes.
-                if self._ends_at < math.inf and (not datagram or time.monotonic() > self._ends_at):
+                if self._leaving and not datagram:  # the waker: all before it was taken in, however long that took
                     return
                 answer = self.take(datagram)
                 if answer:
@@ -120,6 +122,10 @@ class Channel:
                 continue
             if answer is None:
                 self._ignored(sender)
+                if self._leaving and time.monotonic() > ends_at:
+                    return  # in a flood of strangers nobody waits for the waker
+                if self._leaving:
+                    ends_at = min(ends_at, time.monotonic() + _LAST_WORDS_S)
 
     def _ignored(self, sender: Any) -> None:
         self.foreign += 1

@@ -67,5 +67,5 @@ def reading() -> Iterator[None]:
     try:
         yield
     finally:
+        hearing.heard()  # before it awaits again: whoever looks in between would take all that time for silence
         hearing.reads(-1)
-        hearing.heard()

@@ -152,6 +152,7 @@ class _Reader:
             self._known = Memory(log, start, start, State())
         known, waiting, settled = self._known, False, math.inf
         while True:
+            asked = time.monotonic()
             answer = _asked(link, Wanted(self._partition, known.position, log.leader_epoch), waiting=waiting)
             if answer is None:  # a quota makes us wait, and is no failure
                 time.sleep(link.throttle_ms / 1000)
@@ -170,9 +171,10 @@ class _Reader:
                 if len(answer.records):
                     raise RemoteFault(f"{connection.where}: state topic {log.topic}, offset {before}: no whole batch")
                 self._at_end = True
-                settled = min(settled, time.monotonic() + MARKER_S)
-                if not whole and time.monotonic() > settled:
+                # Whoever was held up meanwhile looks once more: what he waited for may be there by now.
+                if not whole and asked > settled:
                     return Whole(known.state)
+                settled = min(settled, time.monotonic() + MARKER_S)
             if self._at_end and time.monotonic() > self.deadline:
                 raise _Undecided
 

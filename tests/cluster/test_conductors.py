@@ -250,6 +250,7 @@ def test_what_a_hanging_destination_does_not_take_in_time_ends_no_conductor(
 ) -> None:
     mirrored, _ = mirrored_topic(pair, tmp_path)
     monkeypatch.setattr(pulse, "BEAT_S", 0.1)
+    monkeypatch.setattr(pulse, "_PATIENCE_S", TIMEOUT_S)  # a broker that is slow for a moment is let go of all the same
 
     def beats() -> object:
         before = now(mirrored).seen_ms or 0

@@ -74,16 +74,16 @@ def test_an_open_transaction_is_found_or_it_is_said_that_nobody_can_tell(pair: P
     producer.begin_transaction()
     producer.produce(topic, b"joined", partition=0)
     assert producer.flush(TIMEOUT_S) == 0
-    client = Electing(load_config(pair.config_path).cluster("east"), timeout_s=2.0)
+    client = Electing(load_config(pair.config_path).cluster("east"), timeout_s=TIMEOUT_S)
     with client:
         client.change = change
         client.left = 1
         assert len(open_transactions(client, {topic})) == 1
         assert client.left == 0, "it was not asked"
-        client.left = 1_000_000
+        client.left, client.timeout_s = 1_000_000, 2.0
         with pytest.raises(Unreachable, match="coordinator"):
             open_transactions(client, {topic})
-        client.left = 0
+        client.left, client.timeout_s = 0, TIMEOUT_S
         producer.abort_transaction(TIMEOUT_S)
         over = lambda: open_transactions(client, {topic}) == ()  # noqa: E731
         wait_until(over, timeout_s=TIMEOUT_S, why="it is over")

@@ -59,7 +59,7 @@ def test_who_has_not_answered_is_late_in_a_hurry_and_may_turn_out_to_hang(pair: 
 
 @pytest.mark.parametrize("at_leisure", [False, True])
 def test_without_hurry_it_has_its_whole_time(pair: Pair, at_leisure: bool) -> None:
-    with beside_one_that_hangs(pair.east, 1.0) as client:
+    with beside_one_that_hangs(pair.east, 4.0) as client:
         client.hurries(at_leisure)
         found = ask_brokers(client, dict.fromkeys((HANGS, WELL), broker_id), at_leisure=at_leisure)
         assert found[WELL] == WELL

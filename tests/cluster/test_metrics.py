@@ -85,7 +85,8 @@ def test_figures_are_those_of_the_copy_and_a_failed_partition_is_seen(pair: Pair
         def settled() -> Scraped | None:
             now = Scraped(url)
             copied = now("copied_records_total", topic=good) == 600 and now("lag_seconds", topic=good) == 0
-            return now if copied and now("partitions", topic=bad, state="FAILED") else None
+            beats = now("heartbeats_total", outcome="acknowledged") and now("source_looked_at_timestamp_seconds")
+            return now if copied and beats and now("partitions", topic=bad, state="FAILED") else None
 
         now = wait_until(settled, timeout_s=TIMEOUT_S, why="600 records are counted, none is left, the bad one fails")
         assert now is not None

@@ -147,7 +147,7 @@ def test_overlapping_epochs_hand_over_without_a_hole(runner: SparkRunner, pair: 
     with Channel(Listening(), {Sort.PROGRESS: progress.hear}) as channel:
         bench = Bench(pair, channel)
         now_ms = round(time.time() * 1000)
-        boundary_ms = now_ms + 6_000
+        boundary_ms = now_ms + 12_000
         first = runner.submit(bench.epoch(0, stop_ms=boundary_ms))
         second = runner.submit(bench.epoch(1, start_ms=boundary_ms, until=900))  # waits beside the first
         total = 0

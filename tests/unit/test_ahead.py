@@ -13,6 +13,7 @@ from typing import cast
 
 import pytest
 
+from mirror_core.copy import ahead
 from mirror_core.copy.ahead import Ahead, await_first
 from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.config import ClusterConfig
@@ -102,13 +103,25 @@ def test_one_that_hangs_is_not_waited_for_when_another_is_there() -> None:
     late.cancel()
 
 
-def test_one_that_takes_not_twice_as_long_as_the_first_is_waited_for() -> None:
+def test_one_that_takes_not_twice_as_long_as_the_first_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Far away a whole round would be made for it alone."""
     first, second = Future[Connection](), Future[Connection]()
-    for one, after_s in ((first, 0.5), (second, 0.65)):
-        threading.Timer(after_s, one.set_result, [cast("Connection", None)]).start()
+    now, waits = [100.0], list[float]()
+
+    def passes(pending: set[Future[Connection]], limit_s: float, *when: str) -> tuple[object, object]:
+        waits.append(limit_s)
+        if not first.done():
+            now[0] += 0.5
+            first.set_result(cast("Connection", None))
+        return wait(pending, 0.0, *when)
+
+    monkeypatch.setattr(ahead, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(ahead, "wait", passes)
     await_first([{first}, {second}], LATE_S)
-    assert second.done()
+    assert waits == [LATE_S, pytest.approx(0.5 + 0.1)]
+    waits.clear()
+    await_first([{first}, {second}], LATE_S)
+    assert waits == [pytest.approx(0.1)], "there at once: a little"
 
 
 def test_one_that_failed_is_none_that_is_there() -> None:

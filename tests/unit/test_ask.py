@@ -5,16 +5,62 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import TypeVar
 
 import pytest
 
 from mirror_core.decide.view import Unseen
+from mirror_core.kafka import hearing
 from mirror_core.kafka.hearing import heard, reading
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.limits import LIMITS
 from mirror_core.runbook import observe
 from mirror_core.runbook.observe import Ask
+
+T = TypeVar("T")
+
+
+class Clock:
+    """Goes on by what a question says, and only when all who wait for it have looked since: none of them is late."""
+
+    def __init__(self) -> None:
+        self.now, self.waiting, self.over = 1_000.0, 1, False
+        self._looked, self._changed = set[int](), threading.Condition()
+
+    def look(self) -> float:
+        with self._changed:
+            self._looked.add(threading.get_ident())
+            self._changed.notify_all()
+            return self.now
+
+    def passes(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self.over or len(self._looked) >= self.waiting, 60)
+            self._looked.clear()
+            self.now += seconds
+
+    def end(self) -> None:
+        with self._changed:
+            self.over = True
+            self._changed.notify_all()
+
+    def while_heard(self, question: Callable[[], T], patience_s: float) -> T | Unseen:
+        began, asked = self.now, Ask(question)
+        asked._began = began
+        return asked.while_heard(began + patience_s)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    made = Clock()
+    monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=made.look))
+    monkeypatch.setattr(hearing, "time", SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr(observe, "_LOOK_S", 0.01)
+    yield made
+    made.end()
 
 
 def _soon() -> float:
@@ -33,11 +79,12 @@ def test_what_the_cluster_refuses_is_unseen() -> None:
 
 
 def test_a_silent_cluster_is_unseen() -> None:
-    over = threading.Event()
+    over, began = threading.Event(), time.monotonic()
     ask = Ask(lambda: over.wait(60))
-    found = ask.answer(time.monotonic())
+    ask._began = began
+    found = ask.answer(began)
     ask._began -= 60.0
-    later = ask.answer(time.monotonic())
+    later = ask.answer(began)
     over.set()
     assert found == Unseen("no complete answer within 0 s")
     assert later == Unseen("no complete answer within 60 s"), "told of a limit that was not the one that was kept"
@@ -58,59 +105,88 @@ def test_a_defect_is_told_at_once_as_what_it_is(caplog: pytest.LogCaptureFixture
     assert "hunter2" not in caplog.text, "nobody has checked that text for secrets"
 
 
-def test_a_side_that_goes_on_answering_is_waited_for() -> None:
+def test_a_side_that_goes_on_answering_is_waited_for(clock: Clock) -> None:
     """A big cluster has thousands of answers to give, and each of them in time."""
     one_s, answers, patience_s = 0.3, 6, 1.0
+    late, over = threading.Event(), threading.Event()
 
     def much() -> int:
         for _ in range(answers):
-            threading.Event().wait(one_s)
+            clock.passes(one_s)
             heard()
         return answers
 
-    asked = Ask(much)
-    assert asked.while_heard(time.monotonic() + patience_s) == answers
-    asked = Ask(much)
-    assert asked.answer(time.monotonic() + patience_s) == Unseen("no complete answer within 1 s"), "it is no shorter"
-
-
-def test_time_to_make_sense_of_an_answer_is_no_silence() -> None:
-    def long() -> int:
-        with reading():
-            threading.Event().wait(1.5)
-        return 1
-
-    assert Ask(long).while_heard(time.monotonic() + 0.5) == 1
-
-
-def test_a_side_that_falls_silent_in_the_middle_is_unseen_and_so_is_one_that_never_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    over = threading.Event()
-
-    def stops() -> None:
-        over.wait(0.3)
+    def goes_on() -> None:
         heard()
+        late.set()
         over.wait(60)
 
-    def drips() -> None:
-        while not over.wait(0.1):
-            heard()
-
-    assert Ask(stops).while_heard(time.monotonic() + 1.0) == Unseen("no further answer for 1 s")
-    monkeypatch.setattr(observe, "LIMITS", replace(LIMITS, answering_side_s=2.0))
-    assert Ask(drips).while_heard(time.monotonic() + 1.0) == Unseen("no complete answer within 2 s")
+    assert clock.while_heard(much, patience_s) == answers
+    began, asked = clock.now, Ask(goes_on)
+    asked._began = began
+    assert late.wait(60)
+    clock.now += patience_s
+    assert asked.answer(began + patience_s) == Unseen("no complete answer within 1 s"), "it is no shorter"
     over.set()
 
 
-def test_a_question_within_a_question_keeps_it_waiting() -> None:
+def test_time_to_make_sense_of_an_answer_is_no_silence(clock: Clock) -> None:
+    def long() -> int:
+        with reading():
+            for _ in range(3):
+                clock.passes(0.5)
+            clock.passes(0.0)
+        clock.passes(0.0)
+        return 1
+
+    assert clock.while_heard(long, 0.5) == 1
+
+
+def test_who_looks_just_when_it_has_made_sense_takes_it_for_no_silence_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, reads = list[float](), hearing.Hearing.reads
+
+    def looked_at(one: hearing.Hearing, more: int) -> None:
+        reads(one, more)
+        seen.append(one.last())
+
+    monkeypatch.setattr(hearing.Hearing, "reads", looked_at)
+    with hearing.Hearing().here(), reading():
+        pass
+    assert seen == sorted(seen)
+
+
+def test_a_side_that_falls_silent_in_the_middle_is_unseen_and_so_is_one_that_never_ends(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = threading.Event()
+
+    def stops() -> None:
+        clock.passes(0.3)
+        heard()
+        while not silent.is_set():
+            clock.passes(0.1)
+
+    def drips() -> None:
+        while not clock.over:
+            clock.passes(0.1)
+            heard()
+
+    assert clock.while_heard(stops, 1.0) == Unseen("no further answer for 1 s")
+    silent.set()
+    monkeypatch.setattr(observe, "LIMITS", replace(LIMITS, answering_side_s=2.0))
+    assert clock.while_heard(drips, 1.0) == Unseen("no complete answer within 2 s")
+
+
+def test_a_question_within_a_question_keeps_it_waiting(clock: Clock) -> None:
+    clock.waiting = 2
+
     def inner() -> int:
         for _ in range(6):
-            threading.Event().wait(0.3)
+            clock.passes(0.3)
             heard()
         return 1
 
     def outer() -> int | Unseen:
-        return Ask(inner).while_heard(time.monotonic() + 0.9)
+        return clock.while_heard(inner, 0.9)
 
-    assert Ask(outer).while_heard(time.monotonic() + 1.0) == 1
+    assert clock.while_heard(outer, 1.0) == 1

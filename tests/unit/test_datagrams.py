@@ -148,6 +148,22 @@ def test_what_was_said_before_the_end_is_heard() -> None:
     assert A in progress.partitions()
 
 
+def test_who_was_held_up_hears_all_the_same_what_was_said_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirror_core.dataplane.channel._LAST_WORDS_S", 0.0)
+    taken = list[bytes]()
+
+    def take(letter: Letter) -> bytes:
+        wait_until(lambda: ends._leaving, timeout_s=20, why="the end comes")
+        taken.append(letter.body)
+        return b""
+
+    ends = Channel(HERE, {Sort.CLAIMS: take})
+    with ends, closing(Line(1, ends.at(1))) as line:
+        for body in (b"1", b"2"):
+            line.tell(Sort.CLAIMS, body)
+    assert taken == [b"1", b"2"]
+
+
 def test_an_answer_is_for_who_asked_and_is_read_once() -> None:
     with Channel(HERE, {Sort.CLAIMS: lambda letter: b"given " + letter.body}) as channel:
         one, other = (Line(1, channel.at(1)) for _ in range(2))

@@ -9,17 +9,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import partial
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from mirror_core.copy import gap_round, ownership
+from mirror_core.copy import gap_markers, gap_round, ownership
 from mirror_core.copy.beside import Beside
 from mirror_core.copy.gap_markers import GapFiller
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
 from mirror_core.copy.words import Side
 from mirror_core.decide.position import Resume
+from mirror_core.kafka import marking
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import Connection
@@ -219,44 +221,72 @@ def test_a_broker_that_ends_a_round_without_an_answer_is_lost_with_words(
 
 
 def test_the_end_waits_for_rounds_only_so_long(
-    filler: GapFiller, brokers: dict[int, Broker], hangs: PartitionReplicator, well: PartitionReplicator
+    filler: GapFiller,
+    brokers: dict[int, Broker],
+    hangs: PartitionReplicator,
+    well: PartitionReplicator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     brokers[HANGS].holds = MARKERS
     ask(filler, brokers[HANGS], MARKERS)
     brokers[WELL].holds = LOG_ENDS
     ask(filler, brokers[WELL], LOG_ENDS)
     brokers[WELL].go_on.set()
+    limits = list[float]()
+
+    def comes(sockets: list[socket.socket], limit_s: float) -> set[socket.socket]:
+        """An answer, while one is still to come of the broker that does not hang; and then none does."""
+        limits.append(limit_s)
+        return readable(sockets, 20.0) if well.beside else set()
+
+    monkeypatch.setattr(gap_markers, "readable", comes)
     filler.drain(0.5)
     assert (well.gap, hangs.beside) == (None, True)
+    assert 0.5 >= limits[0] >= limits[-1], "all of them together"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """By which it is judged how old an answer is. It stands still, whatever the machine does."""
+    made = SimpleNamespace(now=time.monotonic())
+    stopped = SimpleNamespace(monotonic=lambda: made.now, time=time.time)
+    monkeypatch.setattr(gap_markers, "time", stopped)
+    monkeypatch.setattr(marking, "time", stopped)
+    return made
 
 
 def test_who_comes_to_answers_late_looks_again_at_once_and_goes_on(
-    filler: GapFiller, brokers: dict[int, Broker], well: PartitionReplicator
+    filler: GapFiller, brokers: dict[int, Broker], well: PartitionReplicator, clock: SimpleNamespace
 ) -> None:
     """What it has seen may be so no longer; and a task that is always busy would else never send anything."""
     brokers[WELL].holds = LOG_ENDS
     ask(filler, brokers[WELL], LOG_ENDS)
     brokers[WELL].go_on.set()
     for _ in range(20):
-        time.sleep(0.15)  # it copies meanwhile
+        assert readable(filler.sockets, 20.0), "no answer comes"
+        clock.now += 0.15  # it copies meanwhile
         if filler.fill([well], FOREVER):
             break
     assert (brokers[WELL].asked, well.gap) == ([LOG_ENDS, LOG_ENDS, MARKERS], None)
 
 
 def test_a_newcomer_does_not_act_on_an_answer_that_it_takes_late(
-    filler: GapFiller, brokers: dict[int, Broker], well: PartitionReplicator, monkeypatch: pytest.MonkeyPatch
+    filler: GapFiller,
+    brokers: dict[int, Broker],
+    well: PartitionReplicator,
+    clock: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The owner may have gone on since."""
     monkeypatch.setattr(gap_round, "turn", lambda epoch, wall_ms: 0)
     monkeypatch.setattr(ownership, "QUIET_S", 0.0)
     broker = brokers[WELL]
     well.gaps.forget()
-    well.gaps.quiet(10, time.monotonic(), time.monotonic(), 0.0)  # it has looked before
+    well.gaps.quiet(10, clock.now, clock.now, 0.0)  # it has looked before
     well.source.readable_end = 11
     broker.holds = LOG_ENDS
     ask(filler, broker, LOG_ENDS)
-    time.sleep(0.15)  # it copies meanwhile
+    clock.now += 0.15  # it copies meanwhile
     broker.go_on.set()
     wait_until(lambda: readable(filler.sockets, 0.0), timeout_s=20, why="no answer comes")
     wait_until(lambda: filler.fill([well], FOREVER), timeout_s=20, why="its round never ends")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -225,8 +227,16 @@ def test_a_night_can_be_run_stage_by_stage(
 
 
 def test_a_process_in_which_no_test_ends_hangs(tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, a=f"{FINE}import threading\ndef test_waits(): threading.Event().wait(60)\n", b=FINE)
+    begun = tmp_path / "begun"
+    words = f"import pathlib, threading\ndef test_waits():\n pathlib.Path({str(begun)!r}).touch()\n"
+    write(tmp_path, a=f"{FINE}{words} threading.Event().wait(300)\n", b=FINE)
+
+    def silent_s() -> float:
+        """Python may take longer to start than this test waits."""
+        return time.time() - begun.stat().st_mtime if begun.exists() else 0.0
+
     monkeypatch.setattr(running, "SILENT_S", 10.0)
+    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=silent_s, sleep=time.sleep))
 
     run, second, _ = gate.judge(stage, {})
 

@@ -321,6 +321,7 @@ def test_a_command_that_may_not_be_killed_keeps_nobody_waiting(tmp_path: Path, m
     try:
         (call,) = called(configured(tmp_path, hook))
     finally:
+        wait_until(lambda: pid.exists() and pid.read_text(), timeout_s=20, why="the command says who it is")
         os.kill(int(pid.read_text()), signal.SIGKILL)
     assert call.problem == "still running after 3 s, and could not be killed: it may go on"
     assert call.tries == 1, "a second one beside the first"

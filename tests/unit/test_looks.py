@@ -63,11 +63,15 @@ class Held:
 
 
 go_on = threading.Event()
+clock = SimpleNamespace(now=0.0)
+"""By which looks are long, and begin no more. It stands still but for what a test says."""
 
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
     go_on.clear()
+    clock.now = time.monotonic()
+    monkeypatch.setattr(looks, "time", SimpleNamespace(monotonic=lambda: clock.now))
     Held.made = []
     monkeypatch.setattr(looks, "BothLogs", lambda *_: Held())
     east, west = (cast("ClusterClient", SimpleNamespace(name=name)) for name in (EAST, WEST))
@@ -90,7 +94,7 @@ def replicator(index: int) -> PartitionReplicator:
 
 
 def case(one: PartitionReplicator) -> Case:
-    return Case(one, SEEN, ANYWHERE, time.monotonic())
+    return Case(one, SEEN, ANYWHERE, clock.now)
 
 
 Told = dict[int, Resumes | Fails | Waits | RemoteFault | None]
@@ -132,12 +136,11 @@ def test_a_comparison_without_an_end_holds_up_nobody(found: Looks) -> None:
     assert long.state is State.READY
 
 
-def test_who_goes_does_not_wait_for_a_comparison_and_says_so(found: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_goes_does_not_wait_for_a_comparison_and_says_so(found: Looks) -> None:
     long = replicator(LONG)
-    began = time.monotonic()
     begin(found, long)
     wait_until(lambda: found.under_way, timeout_s=20, why="the look does not begin")
-    monkeypatch.setattr(looks, "time", SimpleNamespace(monotonic=lambda: began + 14.2))
+    clock.now += 14.2
     found.close()
     assert long.lost_why == (
         "cluster west, orders-0, offset 10: what was copied before it is being compared with cluster east, for 14 s now"
@@ -184,7 +187,10 @@ def test_those_for_which_the_time_is_not_enough_are_due_again(found: Looks, hold
     for one in many:
         one.lose("broker 2 has gone")
     begin(found, *many)
-    wait_until(lambda: list(found.told()) == [] and not many[-1].beside, timeout_s=20, why="the last one waits on")
+    wait_until(lambda: found.under_way == AT_ONCE, timeout_s=20, why="looks do not begin")
+    clock.now += 0.6
+    assert list(found.told()) == []
+    assert not many[-1].beside, "the last one waits on"
     assert sum(one.beside for one in many) == AT_ONCE
     more = replicator(99)
     begin(found, more)
@@ -260,7 +266,8 @@ def leaders() -> Leaders:
 
 
 @pytest.fixture
-def aligner(found: Looks, leaders: Leaders) -> Iterator[Aligner]:
+def aligner(found: Looks, leaders: Leaders, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aligner]:
+    monkeypatch.setattr("mirror_core.copy.align.time", SimpleNamespace(monotonic=lambda: clock.now))
     with closing(Beside()) as beside:
         made = Aligner(found._source, found._destination, 7, lambda *_: None, leaders.connected, beside)
         yield made
@@ -287,13 +294,12 @@ def test_verdicts_wait_for_connections_together_and_are_kept(aligner: Aligner, l
     assert not any(one.beside for one in many)
 
 
-def test_a_verdict_that_waits_for_too_long_is_dropped(aligner: Aligner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verdict_that_waits_for_too_long_is_dropped(aligner: Aligner) -> None:
     one = replicator(9)
     looked_into(aligner, one)
     aligner.take_in()
     assert one.beside
-    later = time.monotonic() + 10.1
-    monkeypatch.setattr("mirror_core.copy.align.time", SimpleNamespace(monotonic=lambda: later))
+    clock.now += 10.1
     aligner.take_in()
     assert (one.state, one.beside) == (State.LOST, False), "its logs are looked into anew"
 
@@ -328,7 +334,7 @@ def begun(found: Looks, one: PartitionReplicator) -> bool:
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look of two seconds is a long one."""
-    monkeypatch.setattr(looks, "_LONG_S", 0.01)
+    monkeypatch.setattr(looks, "_LONG_S", 0.0)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityResult, Verdict
 from mirror_core.model.run import Evidence, RunState, StepRecord, StepState
 from mirror_core.parity.certified import CertifiedTask
+from mirror_core.runbook import observe
 from mirror_core.runbook.certifying import InTime
 from mirror_core.runbook.set_runs import Standing
 from tests.unit.test_decide_verbs import RUN
@@ -117,16 +119,25 @@ def task(*pieces: tuple[int, int]) -> CertifiedTask:
     )
 
 
-def test_what_was_read_in_time_counts_and_the_rest_is_not_read() -> None:
-    hang = threading.Event()
+def test_what_was_read_in_time_counts_and_the_rest_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    hang, began = threading.Event(), time.monotonic()
+    come = {first: threading.Event() for first in (0, 10)}
 
     def read(asked: CertifiedTask) -> Iterator[Row]:
         for _, piece in asked.pieces:
             if piece.first >= 20:
                 hang.wait(patience(60))
             yield row(ONE, piece.first, piece.next)
+            if piece.first in come:
+                come[piece.first].set()
 
-    reading = InTime(time.monotonic() + 1, read)
+    def soon() -> float:
+        """No time passes before what does not hang has come."""
+        assert all(one.wait(patience(60)) for one in come.values())
+        return began
+
+    monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=soon))
+    reading = InTime(began + 1, read)
     try:
         rows = reading([task((0, 10), (20, 30), (30, 40)), task((10, 20))])
         assert [(r.start, bool(r.error)) for r in rows] == [(0, False), (20, True), (10, False)]
