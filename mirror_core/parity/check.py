@@ -19,7 +19,7 @@ from mirror_core.kafka.kept import KEPT
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import ClusterName
 from mirror_core.model.parity import ParityRange, ParityResult
-from mirror_core.parity.compare import CompareTask, compare, read_ends
+from mirror_core.parity.compare import CompareTask, cleaned_of, compare, read_ends
 from mirror_core.parity.so_far import SoFar, Telling
 
 RunTasks = Callable[[Sequence[CompareTask]], Iterable[Sequence[Row]]]
@@ -160,20 +160,19 @@ def _look_at_ends(
         return rows, []
     try:
         found = read_ends(config, source, destination, [wanted.partition for wanted in ranges])
+        known = [compare_ends(w, *found.ends[w.partition]) if w.partition in found.ends else None for w in ranges]
+        held = [both for _, both in filter(None, known) if both.start < both.end]
+        cleaned = cleaned_of(config, source, destination, {both.partition.topic for both in held})
     except RemoteFault as error:
         return [*rows, *(_no_ends(wanted, str(error)) for wanted in ranges)], []
-    ends, cleaned, shared = found.ends, found.cleaned, []
-    for wanted in ranges:
-        if why := found.unseen.get(wanted.partition):
-            rows.append(_no_ends(wanted, why))
+    shared = []
+    for wanted, seen in zip(ranges, known, strict=True):
+        if seen is None:
+            nothing = f"cluster {source} has no such partition (any more?): nothing to compare with"
+            rows.append(_no_ends(wanted, found.unseen.get(wanted.partition, nothing)))
             continue
-        if wanted.partition not in ends:
-            rows.append(
-                _no_ends(wanted, f"cluster {source} has no such partition (any more?): nothing to compare with")
-            )
-            continue
-        known, both = compare_ends(wanted, *ends[wanted.partition])
-        rows += known
+        of_ends, both = seen
+        rows += of_ends
         topic = wanted.partition.topic
         shared.append(replace(both, compacted=topic in cleaned.somewhere, unkeyed_go=topic in cleaned.on_both))
     return rows, shared

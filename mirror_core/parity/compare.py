@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -109,13 +109,12 @@ def unread(task: CompareTask, error: MirrorError | str) -> tuple[Row, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BothEnds:
-    """Where the logs of source and destination begin and end, and what is cleaned by key."""
+    """Where the logs of source and destination begin and end."""
 
     ends: Mapping[Partition, tuple[Ends, Ends]]
     """Partitions that the source lacks are left out; those that only the destination lacks are empty logs."""
     unseen: Mapping[Partition, str]
     """There, and nobody leads them, or their leader does not answer: in words."""
-    cleaned: Cleaned
 
 
 def read_ends(
@@ -123,17 +122,23 @@ def read_ends(
 ) -> BothEnds:
     """The destination is read first: see `decide.parity.compare_ends`."""
     with ClusterClient(config.cluster(destination), Principal.CONTROL) as client:
-        (copied, away), here = _ends(client, partitions), _compacted(client, partitions)
+        copied, away = _ends(client, partitions)
     with ClusterClient(config.cluster(source), Principal.CONTROL) as client:
-        (original, gone), there = _ends(client, partitions), _compacted(client, partitions)
+        original, gone = _ends(client, partitions)
     nothing, unseen = Ends(start=Offset(0), end=Offset(0)), {**away, **gone}
     ends = {p: (ends, copied.get(p, nothing)) for p, ends in original.items() if p not in unseen}
-    return BothEnds(ends, unseen, Cleaned(here | there, here & there))
+    return BothEnds(ends, unseen)
 
 
-def _compacted(client: ClusterClient, partitions: Sequence[Partition]) -> frozenset[str]:
-    described = describe_configs(client, {partition.topic for partition in partitions})
-    return frozenset(topic for topic, configs in described.items() if cleans(configs.effective))
+def cleaned_of(config: Config, source: ClusterName, destination: ClusterName, topics: Collection[str]) -> Cleaned:
+    """Which of these are. Nobody is asked about none: a planned failover compares its last ends while applications
+    stand still."""
+    sides = list[frozenset[str]]()
+    for name in (source, destination) if topics else ():
+        with ClusterClient(config.cluster(name), Principal.CONTROL) as client:
+            described = describe_configs(client, topics)
+        sides.append(frozenset(topic for topic, configs in described.items() if cleans(configs.effective)))
+    return Cleaned(frozenset().union(*sides), frozenset(topics).intersection(*sides))
 
 
 def _ends(client: ClusterClient, partitions: Sequence[Partition]) -> tuple[dict[Partition, Ends], dict[Partition, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from mirror_core.kafka.offsets import Led, Point, points_of, untold
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange, Verdict
 from mirror_core.parity import check
-from mirror_core.parity.compare import BothEnds, Cleaned
+from mirror_core.parity.compare import BothEnds, Cleaned, cleaned_of
 
 WELL, LONE, LATE = Partition("a", 0), Partition("a", 1), Partition("a", 2)
 NOTHING_CLEANED = Cleaned(frozenset(), frozenset())
@@ -31,9 +32,10 @@ def test_what_could_not_be_seen_is_in_doubt_and_the_rest_is_compared(monkeypatch
     def read_ends(config: object, source: object, destination: object, partitions: list[Partition]) -> BothEnds:
         asked.append(partitions)
         both = Ends(start=Offset(0), end=Offset(9))
-        return BothEnds({WELL: (both, both)}, {LATE: "cluster west: its leader does not answer"}, NOTHING_CLEANED)
+        return BothEnds({WELL: (both, both)}, {LATE: "cluster west: its leader does not answer"})
 
     monkeypatch.setattr(check, "read_ends", read_ends)
+    monkeypatch.setattr(check, "cleaned_of", lambda *asked: NOTHING_CLEANED)
     config = cast("Any", SimpleNamespace(cluster=lambda name: None))
     ranges = [wanted(WELL), wanted(LONE, "cluster east: nobody leads it"), wanted(LATE)]
     rows, shared = check._look_at_ends(config, ClusterName("east"), ClusterName("west"), ranges)
@@ -46,6 +48,33 @@ def test_what_could_not_be_seen_is_in_doubt_and_the_rest_is_compared(monkeypatch
     assert "a-1 [0, 0): cluster east: nobody leads it" in said
     assert "a-2 [0, 9): cluster west: its leader does not answer" in said
     assert (found.proven[LONE], found.proven[LATE]) == (0, 0)
+
+
+def test_whether_topics_are_cleaned_is_asked_of_those_that_are_to_be_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planned failover compares its last ends while applications stand still, and reads next to nothing."""
+    here, new = Ends(start=Offset(0), end=Offset(9)), Partition("new", 0)
+    monkeypatch.setattr(check, "read_ends", lambda *asked: BothEnds({WELL: (here, here), new: (here, here)}, {}))
+    asked = list[set[str]]()
+
+    def cleaned_of(config: object, source: object, destination: object, topics: set[str]) -> Cleaned:
+        asked.append(topics)
+        return Cleaned(frozenset(topics), frozenset())
+
+    monkeypatch.setattr(check, "cleaned_of", cleaned_of)
+    config = cast("Any", SimpleNamespace(cluster=lambda name: None))
+    nothing_new = replace(wanted(WELL), start=Offset(9), end=Offset(9))
+    ranges = [nothing_new, replace(wanted(new), start=Offset(7), end=Offset(9))]
+    rows, shared = check._look_at_ends(config, ClusterName("east"), ClusterName("west"), ranges)
+    assert asked == [{"new"}]
+    assert [(one.partition, one.start, one.end, one.compacted) for one in shared] == [
+        (WELL, 9, 9, False),
+        (new, 7, 9, True),
+    ]
+    assert len(rows) == 2
+
+
+def test_nobody_is_asked_whether_no_topic_is_cleaned() -> None:
+    assert cleaned_of(cast("Any", None), ClusterName("east"), ClusterName("west"), ()) == NOTHING_CLEANED
 
 
 @pytest.mark.parametrize(("elected", "asked"), [(True, 2), (False, None)])
