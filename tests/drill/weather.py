@@ -18,6 +18,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
@@ -102,8 +103,10 @@ class BadDays:
     def forget(self) -> bool:
         """As when no producer has written for a day. False when a broker is not there to do it."""
         west, setting = self.pair.west, ("producer.id.expiration.ms", "1")
-        with suppress(KafkaException), ExitStack() as stack:
-            for node in range(1, len(west.brokers) + 1):
+        if not all(map(west.pid, west.nodes())):
+            return False
+        with suppress(KafkaException, FutureTimeoutError), ExitStack() as stack:
+            for node in west.nodes():
                 stack.enter_context(broker_setting(west, *setting, broker=str(node)))
             time.sleep(FORGETS_S)  # that is the action
             return True
