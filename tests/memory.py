@@ -37,22 +37,25 @@ class MemoryLog:
         return self.state
 
 
+def run_of(run_id: str, plan: Plan) -> Run:
+    """One that has just begun, of a mirror that was started."""
+    return Run(
+        id=run_id,
+        plan=plan,
+        plan_hash=plan.hash,
+        state=RunState.RUNNING,
+        started_by="me",
+        started_ms=1,
+        desired=Desired.STARTED,
+        conducted_by="me",
+    )
+
+
 def journal_of(run_id: str, *steps: str) -> Journal:
     """The journal of a failover of mirror m that has just begun."""
     plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound=())
     log = MemoryLog()
-    log.put(
-        Run(
-            id=run_id,
-            plan=plan,
-            plan_hash=plan.hash,
-            state=RunState.RUNNING,
-            started_by="me",
-            started_ms=1,
-            desired=Desired.STARTED,
-            conducted_by="me",
-        )
-    )
+    log.put(run_of(run_id, plan))
     return Journal(log, run_id, steps)
 
 

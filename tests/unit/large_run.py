@@ -21,10 +21,9 @@ from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.config import load_config
 from mirror_core.model.checkpoint import Keepable
 from mirror_core.model.garbage import seek_seldom
-from mirror_core.model.mirror import Desired
 from mirror_core.model.names import Offset
 from mirror_core.model.offsets import Offsets
-from mirror_core.model.run import Evidence, Mode, Run, RunState
+from mirror_core.model.run import Evidence, Mode, Run
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven
 from mirror_core.runbook.observe import observe
 from mirror_core.runbook.promotion import stopped
@@ -32,7 +31,7 @@ from mirror_core.state.journal import Journal, begun, checkpoint, kept_in
 from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import State
 from tests.generated import END
-from tests.memory import MemoryLog
+from tests.memory import MemoryLog, run_of
 from tests.unit.large_plan import MIRROR, TOPICS, WIDTH, Measured, recorded
 
 
@@ -64,16 +63,7 @@ def planned(link: Link, state: State, mode: Mode) -> Decision:
 def journalled(log: Kept, found: Decision) -> Run:
     """All that the steps of a planned failover leave behind of each partition."""
     plan = found.plan
-    run = Run(
-        id="large-1",
-        plan=plan,
-        plan_hash=plan.hash,
-        state=RunState.RUNNING,
-        started_by="me",
-        started_ms=1,
-        desired=Desired.STARTED,
-        conducted_by="me",
-    )
+    run = run_of("large-1", plan)
     log.put(run, begun(log.state, run), checkpoint(run.id, "begin", found.scope))
     ends = Offsets.of({p: Offset(END["a"]) for p in found.scope.drained})
     left: dict[str, Keepable] = {

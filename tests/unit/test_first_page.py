@@ -6,21 +6,11 @@ from dataclasses import replace
 
 from mirror_core.decide.loss_figures import CUT, IN_DOUBT
 from mirror_core.evidence.summary import answers
-from mirror_core.model.mirror import Desired
-from mirror_core.model.run import Mode, Run, RunState, StepRecord, StepState
+from mirror_core.model.run import Mode, StepRecord, StepState
+from tests.memory import run_of
 from tests.unit.test_evidence import plan
 
-DEAD = plan(mode=Mode.UNPLANNED)
-RUN = Run(
-    id="r",
-    plan=DEAD,
-    plan_hash=DEAD.hash,
-    state=RunState.RUNNING,
-    started_by="ann",
-    started_ms=1,
-    desired=Desired.STARTED,
-    conducted_by="ann",
-)
+RUN = run_of("r", plan(mode=Mode.UNPLANNED))
 SEEN = {CUT: "1, of those seen 6.0 s ago", IN_DOUBT: "transaction 'tx' is cut in half"}
 RECORDED = StepRecord(
     run="r", step="record_lmo", state=StepState.DONE, attempt=1, started_ms=2, evidence={"partitions": 3, **SEEN}
