@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, describe_producers, list_offsets
 from mirror_core.kafka.quorum import quorum
-from mirror_core.kafka.topics import known_to
+from mirror_core.kafka.topics import alter_configs, describe_configs, known_to
 from mirror_core.model.acl import Acl
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -70,6 +70,17 @@ def active_controller(cluster: SandboxCluster) -> int:
         found = quorum(client)
     assert found is not None
     return found.active
+
+
+def alter_topic(client: ClusterClient, topic: str, changes: Mapping[str, str | None]) -> None:
+    """Alter a topic's settings, and wait until its broker shows them: before, it goes on by those that were."""
+
+    def shown() -> bool:
+        there = describe_configs(client, [topic])[topic].overrides
+        return all(there.get(key) == value for key, value in changes.items())
+
+    alter_configs(client, {topic: changes})
+    wait_until(shown, timeout_s=TIMEOUT_S, why=f"{topic} has the settings {changes}")
 
 
 def rights_of(cluster: SandboxCluster) -> frozenset[Acl]:

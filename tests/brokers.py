@@ -295,6 +295,14 @@ def grant(
     futures = admin.create_acls(bindings, request_timeout=TIMEOUT_S)
     for future in futures.values():
         future.result(TIMEOUT_S)
+    for operation in operations:
+        wanted = AclBindingFilter(kind, name, pattern, f"User:{user}", "*", operation, permission)
+        shown = partial(_acls_like, admin, wanted)
+        wait_until(shown, timeout_s=TIMEOUT_S, why=f"{cluster.name} shows {permission.name} {operation.name} on {name}")
+
+
+def _acls_like(admin: AdminClient, wanted: AclBindingFilter) -> list[AclBinding]:
+    return list(admin.describe_acls(wanted).result(TIMEOUT_S))
 
 
 def _headers(message: Message) -> Headers:

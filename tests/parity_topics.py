@@ -65,8 +65,9 @@ def _led(cluster: SandboxCluster, topic: str, partitions: int) -> bool:
 
 
 def send(cluster: SandboxCluster, topic: str, records: Sequence[Content], partition: int = 0, **config: str) -> None:
-    """Send in order, and wait until all are acknowledged."""
-    settings = {key.replace("_", "."): value for key, value in config.items()}
+    """Send in order, and wait until all are acknowledged. In one batch, if nothing else is said: also when the loop is
+    held up for a moment (a flush waits for no linger)."""
+    settings = {"linger.ms": "1000", **{key.replace("_", "."): value for key, value in config.items()}}
     producer = Producer({**cluster.client_config("admin"), "enable.idempotence": True, **settings})
     for number, record in enumerate(records):
         if record.aborted:

@@ -80,7 +80,7 @@ def copied(
     receipts = LocalFolder(folder / "receipts")
     for records in rounds:
         for partition in range(partitions):
-            send(pair.east, topic, records, partition, linger_ms="20")
+            send(pair.east, topic, records, partition)
         mirrored.copy(str(receipts.path))
     return Copied(mirrored, topic, receipts)
 
@@ -145,7 +145,7 @@ def test_a_copy_that_is_not_what_was_acknowledged_is_found_whatever_was_done_to_
     topic = twin_topics(pair, len(logs))
     others = {what: Partition(topic, number) for number, what in enumerate(logs)}
     for what, sent in logs.items():
-        send(pair.west, topic, sent, others[what].index, linger_ms="20")
+        send(pair.west, topic, sent, others[what].index)
     ends = {others[what]: (Offset(0), Offset(len(sent))) for what, sent in logs.items()}
     with ClusterClient(made.mirrored.link.destination) as west:
         ids = {topic: west.metadata([topic]).topics[topic].id}
@@ -332,7 +332,7 @@ def test_beside_a_running_data_plane_no_file_seems_lost_and_those_that_are_can_b
             return scope.newest[partition][:2] >= (2, epochs)
 
         wait_until(lambda: has_told(4), timeout_s=TIMEOUT_S, why="several epochs have told")
-        shutil.rmtree(made.receipts.path)
+        shutil.rmtree(made.receipts.path, ignore_errors=True)  # a file may come, or get its name, in the midst of it
         assert made.scope.checked.lost
         wait_until(lambda: partition in made.scope.newest, timeout_s=TIMEOUT_S, why="an epoch has told anew")
         found = made.rebuilt()

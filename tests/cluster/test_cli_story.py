@@ -18,11 +18,12 @@ from mirror_core.model.run import Mode, RunKind, RunState
 from mirror_core.runbook.failback import Failback
 from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter, control_id
-from tests.brokers import new_topic, produce, read_all
+from tests.brokers import TIMEOUT_S, new_topic, produce, read_all
 from tests.cluster.desk import Desk, Said
 from tests.cluster.test_failover import app_topic, denied
 from tests.commands import completed, on_terminal
 from tests.mirroring import Mirrored
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -73,6 +74,13 @@ def refused(said: Said) -> str:
     return said.err
 
 
+def completes(desk: Desk, offered: list[str], *words: str) -> None:
+    """A cluster that is silent for two seconds has no names: then a shell's user presses the key again."""
+    wait_until(
+        lambda: completed(desk.config, *words) == offered, timeout_s=TIMEOUT_S, why=f"{words} is completed to {offered}"
+    )
+
+
 def listed(desk: Desk, name: str) -> list[dict[str, Any]]:
     found = document(desk.run("mirror", "list", "--json"))
     assert set(found) == {"mirrors", "silent", "unreadable"}
@@ -94,7 +102,7 @@ def test_a_mirror_is_made_listed_stopped_and_forgotten(desk: Desk) -> None:
     assert set(row) == MIRROR
     assert (row["desired"], row["partitions"], row["failed"]) == ("STARTED", 2, 0)
     assert name in done(desk.run("mirror", "list"))
-    assert completed(desk.config, "mirror", "describe", name[:-1]) == [name]
+    completes(desk, [name], "mirror", "describe", name[:-1])
     described = document(desk.run("mirror", "describe", name, "--json"))
     assert set(described) == {"facts", "rows"}
     assert described["facts"]["lag"] == 0
@@ -226,8 +234,10 @@ def test_a_run_that_is_given_up_by_a_command_leaves_the_source_writable(desk: De
         by_hand.step(run, step)
     assert denied(desk.pair.east, topic)
     assert document(failover(desk, "status", mirrored, "--json"))["state"] == "RUNNING"
-    assert completed(desk.config, "failover", "status", mirrored.name, "--run", f"{mirrored.name}-") == [run]
-    assert run in completed(desk.config, "runs", "show", run[:4])
+    completes(desk, [run], "failover", "status", mirrored.name, "--run", f"{mirrored.name}-")
+    wait_until(
+        lambda: run in completed(desk.config, "runs", "show", run[:4]), timeout_s=TIMEOUT_S, why=f"{run} is completed"
+    )
 
     assert "pass --yes" in refused(failover(desk, "abort", mirrored))
     assert mirrored.state.runs[run].state is RunState.RUNNING

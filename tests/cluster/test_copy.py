@@ -159,7 +159,7 @@ def test_a_foreign_record_while_copying_fails_exactly_that_partition_at_its_offs
         wait_until(lambda: len(read_all(pair.west, bad)) == 310, timeout_s=TIMEOUT_S, why="the copier is at work")
         produce(pair.west, bad, 1)
         produce(pair.east, good, 10)
-        produce(pair.east, bad, 10)
+        produce(pair.east, bad, 10, linger_ms="1000")  # in one batch: what came behind its first part would not be sent
         wait_until(lambda: len(read_all(pair.west, bad)) == 321, timeout_s=TIMEOUT_S, why="a shifted batch landed")
         produce(pair.east, bad, 10)
         wait_until(lambda: len(read_all(pair.west, good)) == 310, timeout_s=TIMEOUT_S, why="the good one goes on")

@@ -198,7 +198,7 @@ def test_a_stop_beside_a_running_data_plane_records_where_the_last_task_ended(pa
     topic = new_topic(pair.east)
     mirrored = new_mirror(pair, tmp_path, topic)
     stop = threading.Event()
-    options = Options(epoch_s=4.0)
+    options = Options(epoch_s=8.0)  # so that some of it is left, whoever is held up before the stop
     copying = Replication(mirrored.link, LocalRunner, options, stop=stop, say=lambda line: None)
     with ThreadPoolExecutor(1) as pool:
         driver = pool.submit(copying.run)

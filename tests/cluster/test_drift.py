@@ -81,7 +81,7 @@ def stamped(pair: Pair, folder: Path) -> tuple[Mirrored, Partition]:
     mirrored.copy()
     with as_admin(pair.west) as client:
         alter_configs(client, {topic: {"message.timestamp.type": "LogAppendTime"}})
-    produce(pair.east, topic, 3)
+    produce(pair.east, topic, 3, linger_ms="1000")  # in one batch: an answer to a part of it is lost before the rest
     return mirrored, Partition(topic, 0)
 
 
@@ -184,7 +184,7 @@ def test_where_a_log_began_that_an_older_version_recorded_is_taken_as_it_is_foun
         delete_records(west, {partition: Offset(4)})
         with driving(mirrored) as said:
             wait_until(lambda: mirrored.statuses[partition].began == 4, timeout_s=TIMEOUT_S, why="that is recorded")
-        assert not said
+        assert not [line for line in said if line.startswith("FAILED")]
         delete_records(west, {partition: Offset(6)})
     with driving(mirrored):
         wait_until(

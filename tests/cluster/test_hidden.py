@@ -110,7 +110,7 @@ def test_whatever_is_cut_the_copy_and_its_receipts_are_exact(
 
     monkeypatch.setattr(ProduceLink, "send", send_and_perhaps_cut)
     now_ms = int(time.time() * 1000)
-    made = assignment(mirrored, 1, now_ms, now_ms + 60_000)
+    made = assignment(mirrored, 1, now_ms, now_ms + 300_000)
     end = Offset(bounds(hosted.east, topic)[Partition(topic, 0)][1])
     report = copy_task.run(replace(made, partitions=tuple(replace(p, until=end) for p in made.partitions)))
     assert cuts == 6

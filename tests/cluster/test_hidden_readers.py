@@ -117,10 +117,11 @@ async def aiokafka_from_each(cluster: SandboxCluster, topic: str, end: int) -> d
 
 def java_from(cluster: SandboxCluster, topic: str, offset: int, folder: Path) -> list[int]:
     """Offsets that Kafka's console consumer prints, until nothing has come for some seconds."""
+    until_s = 15  # a new JVM's first answer is among it
     done = cluster.tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *("--bootstrap-server", cluster.bootstrap, "--command-config", str(tool_properties(cluster, folder))),
-        *("--topic", topic, "--partition", "0", "--offset", str(offset), "--timeout-ms", "5000"),
+        *("--topic", topic, "--partition", "0", "--offset", str(offset), "--timeout-ms", f"{until_s}000"),
         *("--formatter-property", "print.offset=true", "--formatter-property", "print.value=false"),
     )
     assert "TimeoutException" in done.stderr, done.stderr

@@ -10,7 +10,7 @@ from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.kept import KEPT
 from mirror_core.model.errors import Unreachable
-from tests.brokers import Pair
+from tests.brokers import TIMEOUT_S, Pair
 from tests.harm import killed, suspended
 
 pytestmark = pytest.mark.cluster
@@ -18,7 +18,8 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
-    """Connections that are opened from now on."""
+    """Connections that are opened from now on. One that was kept is waited for, however slow."""
+    monkeypatch.setattr("mirror_core.kafka.client._KEPT_S", TIMEOUT_S)
     made, usual = list[Connection](), Connection.__init__
 
     def opens(self: Connection, *given: object, **named: object) -> None:

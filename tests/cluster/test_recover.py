@@ -20,7 +20,7 @@ from mirror_core.dataplane.planning import Planner
 from mirror_core.decide.recovery import Action
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.topics import alter_configs, delete_topic
+from mirror_core.kafka.topics import delete_topic
 from mirror_core.mirrors import recovery
 from mirror_core.mirrors.recovery_plan import survey
 from mirror_core.model.errors import Refused, RemoteFault
@@ -31,6 +31,7 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.lease import acquire
 from mirror_core.state.writer import StateWriter, control_id, data_id
 from mirror_core.wire.batch import HEADER_SIZE, batches
+from tests.administering import alter_topic
 from tests.brokers import TIMEOUT_S, admin_client, new_topic, produce, read_all
 from tests.cluster.desk import Desk, Said
 from tests.mirroring import Mirrored, replicate
@@ -348,12 +349,12 @@ def test_a_topic_in_the_way_is_never_deleted_by_us(desk: Desk) -> None:
 def test_a_batch_that_the_destination_refuses_crosses_once_it_may(desk: Desk) -> None:
     mirrored, topic = copied(desk)
     with as_admin(desk.pair.west) as client:
-        alter_configs(client, {topic: {"message.timestamp.before.max.ms": "0"}})
+        alter_topic(client, topic, {"message.timestamp.before.max.ms": "0"})
     produce(desk.pair.east, topic, 10)
     status = failed(mirrored, topic, FailureKind.REFUSED)
     assert status.failed_at == 100
     with as_admin(desk.pair.west) as client:
-        alter_configs(client, {topic: {"message.timestamp.before.max.ms": str(2**63 - 1)}})
+        alter_topic(client, topic, {"message.timestamp.before.max.ms": str(2**63 - 1)})
     assert recover(desk, mirrored, "--yes") == Said(
         0,
         f"{topic}-0: refused at offset 100: {status.reason}\n"

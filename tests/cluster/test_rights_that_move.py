@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from mirror_core.kafka.acls import create_acls, delete_acls, present_on_every_broker
+from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Resource
 from mirror_core.model.drift import Action, Part
 from mirror_core.model.run import Mode, RunState
@@ -44,6 +44,7 @@ def grant(cluster: SandboxCluster, *acls: Acl) -> None:
 def withdraw(cluster: SandboxCluster, *acls: Acl) -> None:
     with as_admin(cluster) as client:
         delete_acls(client, acls)
+        absent_on_every_broker(client, acls)
 
 
 def transactional(cluster: SandboxCluster, name: str) -> Producer:

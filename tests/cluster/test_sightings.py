@@ -268,6 +268,10 @@ def test_no_heartbeat_is_written_behind_a_fence_and_they_go_on_after_an_abort(
         run = failover.begin(failover.plan(Mode.PLANNED).hash).id
         failover.step(run, "prove")
         failover.step(run, "fence")
+        held = hearts[-1].outcomes[Outcome.HELD]
+        wait_until(
+            lambda: hearts[-1].outcomes[Outcome.HELD] > held, timeout_s=TIMEOUT_S, why="no beat is on its way any more"
+        )
         before, held = len(beats(mirrored, "east")), hearts[-1].outcomes[Outcome.HELD]
         wait_until(
             lambda: hearts[-1].outcomes[Outcome.HELD] > held + 2, timeout_s=TIMEOUT_S, why="the heart holds on and on"

@@ -52,6 +52,7 @@ def no_canary(mirrored: Mirrored) -> Iterator[None]:
     finally:
         with as_admin(west) as client:
             delete_acls(client, ours)
+            absent_on_every_broker(client, ours)
 
 
 def stuck(mirrored: Mirrored) -> Run:

@@ -117,6 +117,8 @@ def desk(pair: Pair, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
         return real(*given, **more)
 
     monkeypatch.setattr(state_topic, "read_from_start", counted)
+    # A commit or an abort is answered before its marker is written: who writes it may be held up.
+    monkeypatch.setattr(reading, "MARKER_S", 5.0)
     with REMEMBERED.keeping():
         yield made
 

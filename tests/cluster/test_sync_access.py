@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from mirror_core.decide.topics import TAKES
-from mirror_core.kafka.acls import Acls, create_acls, delete_acls, describe_acls, present_on_every_broker
+from mirror_core.kafka.acls import (
+    Acls,
+    absent_on_every_broker,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    present_on_every_broker,
+)
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.creation import ensure_state_topic
@@ -27,8 +34,9 @@ from mirror_core.sync.access import apply_promotion, demote, promotion_remarks
 from mirror_core.sync.cycle import sync
 from mirror_core.sync.ledger import entered, stage_again
 from mirror_core.sync.principals import own_principals
-from tests.brokers import Pair, new_topic
+from tests.brokers import TIMEOUT_S, Pair, new_topic
 from tests.cluster.links import new_link, record, writer_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -81,6 +89,16 @@ def grant(link: Link, *acls: Acl, side: str = "source") -> None:
 def withdraw(link: Link, *acls: Acl, side: str = "source") -> None:
     with ClusterClient(link.source if side == "source" else link.destination) as client:
         delete_acls(client, acls)
+        absent_on_every_broker(client, acls)
+
+
+def settings_become(client: ClusterClient, topic: str, wanted: Mapping[str, str]) -> None:
+    """These overrides, and no others: a broker shows a change some time after the controller has taken it."""
+
+    def shown() -> bool:
+        return describe_configs(client, [topic])[topic].overrides == wanted
+
+    wait_until(shown, timeout_s=TIMEOUT_S, why=f"{topic} has the settings {wanted}")
 
 
 def home_of(link: Link) -> Link:
@@ -206,8 +224,8 @@ def test_promotion_opens_the_topic_to_applications_and_closes_it_to_copying_task
     assert may_write(pair.west, topic)
     assert not may_write(pair.west, topic, "mirror-data")
     with ClusterClient(link.destination) as west, ClusterClient(link.source) as east:
-        there = describe_configs(west, [topic])[topic].overrides
-        assert there == describe_configs(east, [topic])[topic].overrides == {"cleanup.policy": "compact"}
+        for client in (east, west):
+            settings_become(client, topic, {"cleanup.policy": "compact"})
 
 
 def test_applications_wait_for_what_a_topic_takes_and_not_for_how_long_it_keeps_it(
@@ -225,14 +243,19 @@ def test_applications_wait_for_what_a_topic_takes_and_not_for_how_long_it_keeps_
         monkeypatch.setattr(access, "_promote_access", dies)
         with pytest.raises(Died):
             apply_promotion(link, writer, [topic])
-        there = describe_configs(west, [topic])[topic].overrides
-        assert there["cleanup.policy"] == "compact"
+
+        def taken() -> Mapping[str, str] | None:
+            shown = describe_configs(west, [topic])[topic].overrides
+            return shown if shown["cleanup.policy"] == "compact" else None
+
+        there = wait_until(taken, timeout_s=TIMEOUT_S, why="the topic is compacted only")
+        assert there is not None
         assert not (TAKES - {"cleanup.policy"}) & there.keys(), "the source has none of them set"
         assert there["retention.ms"] == "-1"
         monkeypatch.setattr(access, "_promote_access", given)
         rows = apply_promotion(link, writer, [topic])
         assert f"{topic}: retention.ms" in {row.subject for row in rows if row.done}
-        assert describe_configs(west, [topic])[topic].overrides == {"cleanup.policy": "compact"}
+        settings_become(west, topic, {"cleanup.policy": "compact"})
 
 
 def test_demotion_is_undone_by_the_next_promotion(pair: Pair, link: Link, topic: str) -> None:

@@ -8,7 +8,6 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.topics import (
     NewTopic,
-    alter_configs,
     create_partitions,
     create_topics,
     delete_topics,
@@ -20,8 +19,10 @@ from mirror_core.model.names import ClusterName
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.topic import read_state
 from mirror_core.sync.cycle import survey, sync
-from tests.brokers import Pair, admin_client, new_topic, produce
+from tests.administering import alter_topic
+from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 TOPICS = frozenset({Part.TOPICS})
@@ -96,7 +97,11 @@ def test_a_foreign_topic_with_data_is_refused_by_name_and_the_others_go_on(pair:
     assert (rows[good].action, rows[empty].action, rows[taken].action) == (Action.CREATE, Action.ADOPT, Action.REFUSE)
     assert f"destination topic {taken} on cluster west already holds 5 records" in rows[taken].reason
     assert "retention.ms" not in overrides(pair, "west", taken)
-    assert overrides(pair, "west", empty)["retention.ms"] == "-1"
+    wait_until(
+        lambda: overrides(pair, "west", empty).get("retention.ms") == "-1",
+        timeout_s=TIMEOUT_S,
+        why="the broker shows what the sync has set",
+    )
 
 
 def test_a_topic_that_was_deleted_and_created_anew_on_the_destination_is_refused(pair: Pair) -> None:
@@ -135,9 +140,9 @@ def test_settings_are_set_and_removed_but_not_those_that_the_mirror_needs(pair: 
         sync(link, writer, only=BOTH)
     record(link, [topic])
     with client(pair, "east") as east:
-        alter_configs(east, {topic: {"segment.bytes": None, "segment.ms": "99000", "retention.ms": "5000"}})
+        alter_topic(east, topic, {"segment.bytes": None, "segment.ms": "99000", "retention.ms": "5000"})
     with client(pair, "west") as west:
-        alter_configs(west, {topic: {"flush.ms": "7", "retention.bytes": "1000"}})
+        alter_topic(west, topic, {"flush.ms": "7", "retention.bytes": "1000"})
     with writer_of(link) as writer:
         report = sync(link, writer, only=BOTH)
     actions = {row.subject.removeprefix(f"{topic}: "): row.action for row in report.rows}
@@ -148,10 +153,14 @@ def test_settings_are_set_and_removed_but_not_those_that_the_mirror_needs(pair: 
         "retention.bytes": Action.SET,
         "retention.ms": Action.STAGE,
     }
-    there = overrides(pair, "west", topic)
-    assert there["segment.ms"] == "99000"
-    assert there["retention.bytes"] == there["retention.ms"] == "-1"
-    assert not {"segment.bytes", "flush.ms"} & there.keys()
+
+    def set_and_removed() -> bool:
+        """The broker shows it some time after the controller has taken it."""
+        there = overrides(pair, "west", topic)
+        wanted = {"segment.ms": "99000", "retention.bytes": "-1", "retention.ms": "-1"}
+        return wanted.items() <= there.items() and not {"segment.bytes", "flush.ms"} & there.keys()
+
+    wait_until(set_and_removed, timeout_s=TIMEOUT_S, why="settings are as the sync has said")
 
 
 def test_a_stopped_topic_belongs_to_the_applications(pair: Pair) -> None:
@@ -161,7 +170,7 @@ def test_a_stopped_topic_belongs_to_the_applications(pair: Pair) -> None:
         sync(link, writer, only=BOTH)
     record(link, [topic], PartitionState.STOPPED)
     with client(pair, "west") as west:
-        alter_configs(west, {topic: {"retention.ms": "12345"}})
+        alter_topic(west, topic, {"retention.ms": "12345"})
     with writer_of(link) as writer:
         report = sync(link, writer)
     assert [(row.subject, row.action) for row in report.rows] == [(topic, Action.SKIP)]

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from mirror_core.dataplane import again
-from mirror_core.kafka.acls import create_acls, delete_acls
+from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls
 from mirror_core.kafka.topics import alter_configs, describe_configs
 from mirror_core.mirrors.describe import describe
 from mirror_core.mirrors.verbs import sync
@@ -57,6 +57,7 @@ def test_a_right_that_was_taken_for_a_moment_stops_nothing_for_good(
         assert all("The data plane tries again: 20" in (row.reason or "") for row in rows if row.kind)
         with as_admin(pair.east) as client:
             delete_acls(client, [denial])
+            absent_on_every_broker(client, [denial])  # tried too early, it would be tried again an hour later
         sent += produce(pair.east, topic, 10)
         monkeypatch.setattr("mirror_core.dataplane.planning.now_ms", lambda: now_ms() + 3_600_000)
         wait_until(lambda: states() == {PartitionState.MIRRORING}, timeout_s=TIMEOUT_S, why="it is tried again")

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.kafka.acls import delete_acls
+from mirror_core.kafka.acls import absent_on_every_broker, delete_acls
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.drift import Part
 from mirror_core.model.run import Mode, RunState
@@ -56,6 +56,7 @@ def right(topic: str, user: tuple[str, str]) -> Acl:
 def revoke(cluster: SandboxCluster, acl: Acl) -> None:
     with as_admin(cluster) as client:
         delete_acls(client, [acl])
+        absent_on_every_broker(client, [acl])
 
 
 def there(mirrored: Mirrored) -> None:

@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+from aiokafka.errors import KafkaError
 from confluent_kafka import ElectionType, TopicPartition
 
 from mirror_core.kafka.client import ClusterClient
@@ -249,13 +250,27 @@ class History:
             assert settings["cleanup.policy"] == "delete", "hidden records have no key"
         copied_keys = read_all(west, self.compacted)
         # The cleaner may be at work still, between one reading and the next.
-        assert_compacted(copied_keys, read_all_aiokafka(west, self.compacted))
+        if (by_another := cleaned_by_aiokafka(west, self.compacted)) is None:
+            self.actions["aiokafka stumbles"] += 1
+        else:
+            assert_compacted(copied_keys, by_another)
         assert_compacted(copied_keys, read_all(west, self.compacted, committed=False))
         assert_compacted(read_all(east, self.compacted), copied_keys)
         return len(copied) + len(copied_keys)
 
     def _may_be(self, failure: Failure) -> FailureKind | None:
         return self.days.may_be.get(failure.partition) if self.days else None
+
+
+def cleaned_by_aiokafka(cluster: SandboxCluster, topic: str) -> list[Record] | None:
+    """None: it raises (0.14) where the cleaner has left nothing of a marker but its batch, for the producer's sake. To
+    Java's client such a batch is an ordinary one without records, since KAFKA-7467."""
+    try:
+        return read_all_aiokafka(cluster, topic)
+    except KafkaError as error:
+        if "Control batch did not contain any records" not in str(error):
+            raise
+        return None
 
 
 @about_data()
