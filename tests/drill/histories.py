@@ -48,6 +48,7 @@ from tests.waiting import wait_until
 
 PARTITIONS = 2
 SETTLE_S = 120.0
+ARRIVES_S = 1.0
 
 
 class History:
@@ -101,7 +102,7 @@ class History:
             (3, self.tasks.kill),
             (1, self.tasks.suspend),
             (2, self.tasks.wake),
-            *([(1, self.tasks.oversleep)] if self.days else ()),
+            *([(1, self.tasks.oversleep), (1, self.forget)] if self.days else ()),
             (1, self.delete_records),
             (1, self.crash),
             (1, self.move_leaders),
@@ -115,6 +116,15 @@ class History:
             self.bring_back(self.chance.random() < 0.2)
 
     # -- what happens to the clusters ----------------------------------------------------------------------------
+
+    def forget(self) -> bool:
+        """The destination forgets who wrote what, as after a day in which nobody did. So no copier is at work, and
+        nothing of one is on its way: of two that are, a batch that both have sent would be taken twice, and found
+        (`copy.place`; one alone: `test_forgotten`)."""
+        assert self.days
+        self.tasks.close()
+        time.sleep(ARRIVES_S)  # what a copier had sent when it was killed
+        return self.days.forget()
 
     def delete_records(self) -> bool:
         """The source forgets a beginning, also what was not copied yet."""

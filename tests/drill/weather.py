@@ -81,7 +81,7 @@ class BadDays:
     @property
     def actions(self) -> list[tuple[int, Callable[[], object]]]:
         """With their weights."""
-        return [(3, self.blow), (4, self.grow), (1, self.forget), (1, self.stamp), (1, self.shorten)]
+        return [(3, self.blow), (4, self.grow), (1, self.stamp), (1, self.shorten)]
 
     def calm(self) -> None:
         """The links are as they should be."""
