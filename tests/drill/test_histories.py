@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
 ENOUGH: Final = {"transact": 8, "start": 5, "kill": 2, "suspend": 1, "wake": 1, "crash": 1, "delete_records": 1}
 """How often each must have happened, and have struck somebody, before a history is one."""
-LIMIT_S: Final = patience(300.0)
+LIMIT_S: Final = patience(480.0)
 
 
 @pytest.fixture(scope="module")
