@@ -93,8 +93,8 @@ class Conductor(ABC, Generic[Choice]):
         under_way = state.active_run(self.link.mirror.name)
         if under_way and not self._may_continue(under_way, choice):
             raise Refused(self._title(), [f"run {under_way.id} holds this mirror: resume or abort it first"])
-        if under_way and silent:  # what is refused anyway ends nobody's run
-            self._decide_anew(state, choice, under_way, silent=silent)
+        if under_way:  # what is refused anyway ends nobody's run
+            self._check_begin(self._decide_anew(state, choice, under_way, silent=silent), plan_hash)
         with self._control() as writer:
             found = self._decide_anew(writer.state, choice, under_way, silent=silent)
             return self._open(writer, found, plan_hash, approved_by, part_of, silent=silent)
@@ -256,6 +256,13 @@ class Conductor(ABC, Generic[Choice]):
     def _title(self) -> str:
         return f"{self.KIND} of mirror {self.link.mirror.name}"
 
+    def _check_begin(self, found: Decision, plan_hash: str) -> None:
+        reasons = (*found.reasons, *other_plan(found.plan, plan_hash))
+        if reasons:
+            raise Refused(self._title(), reasons)
+        self.services.check_evidence()
+        signer_of(self.link.config)
+
     def _open(
         self,
         writer: StateWriter,
@@ -267,11 +274,7 @@ class Conductor(ABC, Generic[Choice]):
         silent: bool,
     ) -> Run:
         """A new run of this plan. Refused when it may not be run, or is not the one with this hash."""
-        reasons = (*found.reasons, *other_plan(found.plan, plan_hash))
-        if reasons:
-            raise Refused(self._title(), reasons)
-        self.services.check_evidence()
-        signer_of(self.link.config)
+        self._check_begin(found, plan_hash)
         started = now_ms()
         people = () if isinstance(approved_by, str) else tuple(approved_by)
         run = Run(

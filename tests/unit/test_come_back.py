@@ -96,6 +96,40 @@ def test_who_is_refused_anyway_ends_nobodys_run(monkeypatch: pytest.MonkeyPatch)
     assert taken == []
 
 
+@pytest.mark.parametrize(
+    ("found", "plan_hash", "room", "words"),
+    [
+        (replace(SEEN, reasons=("west could not be read",)), SEEN.plan.hash, True, "west could not be read"),
+        (SEEN, "0123456789ab", True, "plan 0123456789ab is out of date"),
+        (SEEN, SEEN.plan.hash, False, "no room for evidence"),
+    ],
+    ids=["forbidden", "another plan", "no room"],
+)
+def test_nor_does_who_may_not_begin_for_another_reason(
+    monkeypatch: pytest.MonkeyPatch, found: Decision, plan_hash: str, room: bool, words: str
+) -> None:
+    """Whoever conducts the planned run has fenced perhaps, and would leave it so."""
+    taken = list[str]()
+    planned = replace(RUN, plan=replace(RUN.plan, mode=Mode.PLANNED))
+    state: Any = SimpleNamespace(active_run=lambda name: planned)
+
+    def control(self: Failover) -> Any:
+        taken.append("the control id")
+        return nullcontext(SimpleNamespace(state=state))
+
+    def check_evidence() -> None:
+        if not room:
+            raise Refused("begin", ["no room for evidence"])
+
+    monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: state)
+    monkeypatch.setattr(Failover, "_control", control)
+    monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: found)
+    services: Any = SimpleNamespace(check_evidence=check_evidence)
+    with pytest.raises(Refused, match=words):
+        Failover(LINK, services, started_by="me").begin(plan_hash, Mode.UNPLANNED)
+    assert taken == []
+
+
 def test_a_source_that_answers_again_is_given_up_by_no_approval_of_before(
     failover: Failover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
