@@ -210,6 +210,11 @@ def _lost_warnings(view: View) -> Iterator[str]:
         yield f"run {view.continues} ends, and this one goes on from where it was: its fence stays" + (
             f"; all that {mirror.source} had acknowledged was copied behind it" if view.drained else ""
         )
+    if view.conducted:
+        yield (
+            f"run {view.continues} is {view.conducted}: that process loses the mirror to this run, and whatever it "
+            f"could still copy from {mirror.source} with it"
+        )
     if isinstance(view.destination, DestinationView) and view.destination.authorizer and not view.given:
         yield (
             f"no rights of applications are staged, so promotion gives none on {mirror.destination}: if they need any, "

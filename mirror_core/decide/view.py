@@ -153,6 +153,8 @@ class View:
     """What would make them fail, as far as it can be seen now."""
     continues: str | None = None
     """Id of the planned run that an unplanned one would go on from, because its source has died."""
+    conducted: str = ""
+    """Who conducts that run and would lose it, in words; empty: nobody, as far as is known."""
     debt: Debt | None = None
     """What an earlier run has left to be paid."""
     drained: bool = False

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from mirror_core.decide import failover as decision
 from mirror_core.decide.approvals import answers_in_part, come_back
+from mirror_core.decide.conducting import Sign
 from mirror_core.decide.failover import AUTHORIZER
 from mirror_core.decide.leaderless import LEFT, leaderless
 from mirror_core.decide.scope import NOTHING, Scope
@@ -38,6 +39,7 @@ from mirror_core.runbook.promotion import owner
 from mirror_core.runbook.unfencing import known_to_stand
 from mirror_core.runbook.without_source import as_if_dead
 from mirror_core.state.journal import Journal, checkpoint, ended, kept_in, told
+from mirror_core.state.pulse import conducted
 from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
 from mirror_core.state.topic import read_state
@@ -76,11 +78,13 @@ class Failover(Conductor[Mode]):
         # Past its point of no return a run is resumed, and needs no source.
         if before is None or not self._may_continue(before, view.mode) or turned(state, before):
             return view
+        by = conducted(state, before)
         return replace(
             view,
             mirror=replace(view.mirror, desired=before.desired),
             active_run=None,
             continues=before.id,
+            conducted=str(by) if by.sign is Sign.HEARD else "",
             drained=drained_behind_fence(state, before) and known_to_stand(self.services, before.id),
         )
 

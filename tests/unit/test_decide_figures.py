@@ -409,6 +409,16 @@ def test_a_partition_that_nobody_leads_is_unknown_alone(view: View) -> None:
     assert list(unknown_of(replace(view, source=one))) == []
 
 
+def test_who_approves_to_go_on_from_a_run_knows_who_conducts_it(view: View) -> None:
+    """That may be a colleague who is still copying what this plan gives up."""
+    alone = replace(view, mode=Mode.UNPLANNED, continues="m-failover-1")
+    (line,) = set(warnings_of(replace(alone, conducted="conducted by ann"))) - set(warnings_of(alone))
+    assert line == (
+        "run m-failover-1 is conducted by ann: that process loses the mirror to this run, and whatever it could still "
+        "copy from east with it"
+    )
+
+
 @pytest.mark.parametrize("authorizer", [True, False])
 @pytest.mark.parametrize("given", [(), (WRITE,)])
 def test_an_unplanned_failover_without_staged_rights_says_that_it_gives_none(

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from mirror_core.decide.conducting import STEP
 from mirror_core.decide.failover import decide
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.view import SourceView, Topic, Unseen, View
@@ -20,7 +21,10 @@ from mirror_core.runbook import failover
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Services
 from mirror_core.runbook.without_source import DEAD, as_if_dead
+from mirror_core.state import pulse
+from mirror_core.state.journal import checkpoint
 from mirror_core.state.records import State
+from tests.memory import journal_of
 from tests.unit import test_decide_loss
 from tests.unit.test_decide_loss import A0, A1, B0, DESTINATION, status
 from tests.unit.test_decide_reckoning import COMMITTED
@@ -240,3 +244,18 @@ def test_it_is_bound_to_staged_rights_and_foretold_by_runs_without_a_source(seen
     view = as_if_dead(replace(seen, grants=("of the source",)), replace(LINK, mirror=seen.mirror), State())
     assert (view.mode, view.source, view.grants, view.unbacked) == (Mode.UNPLANNED, DEAD, (), ())
     assert view.now_ms == seen.now_ms
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_failover_that_goes_on_from_a_run_sees_whether_somebody_conducts_it(
+    seen: View, monkeypatch: pytest.MonkeyPatch, released: bool
+) -> None:
+    journal = journal_of("m-failover-20260101T000000-abcd", "prove", "fence")
+    beat = replace(pulse._beat_of("me"), released=released)
+    journal.log.put(checkpoint(journal.run_id, STEP, beat))
+    lost = replace(seen, mode=Mode.UNPLANNED, source=DEAD, active_run=journal.run_id)
+    monkeypatch.setattr(failover, "observe", lambda *_, **__: lost)
+    monkeypatch.setattr(failover, "known_to_stand", lambda services, run_id: False)
+    found = Failover(LINK, cast(Services, None), started_by="test")._decide(journal.log.state, Mode.UNPLANNED)
+    told = any("that process loses the mirror to this run" in warning for warning in found.plan.warnings)
+    assert told is not released
