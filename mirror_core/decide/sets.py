@@ -32,7 +32,7 @@ class Place(StrEnum):
     READY = "ready"
     """All is done before the promotion."""
     TURNED = "promoted, not done"
-    """Promotion has begun: no abort undoes it."""
+    """Promotion may have given something: no abort undoes it."""
     DONE = "done"
     ABORTING = "being given up"
     GONE = "given up"
@@ -126,15 +126,15 @@ def undisturbed_all(members: Iterable[Member]) -> bool:
     return all(one.place in UNDISTURBED for one in members)
 
 
-def place_of(run: Run, steps: Iterable[StepRecord]) -> Place:
-    """How far this run has come, by its journal."""
+def place_of(run: Run, steps: Iterable[StepRecord], *, turned: bool) -> Place:
+    """How far this run has come, by its journal. `turned`: past its point of no return, as `state.turning` has it."""
     if run.state is not RunState.RUNNING:
         return {RunState.DONE: Place.DONE, RunState.ABORTING: Place.ABORTING}.get(run.state, Place.GONE)
     kind, mode = RunKind.FAILOVER, run.plan.mode
     known = {step.step: step.state for step in steps}
     turning = point_of_no_return(kind, mode)
     before = names(kind, mode)[: names(kind, mode).index(turning)]
-    if turning in known:
+    if turned:
         return Place.TURNED
     if all(known.get(step) is StepState.DONE for step in before):
         return Place.READY

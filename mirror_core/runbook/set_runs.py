@@ -45,10 +45,12 @@ class Standing:
     steps: tuple[StepRecord, ...]
     waits: bool = False
     """For a person's word, since its source answered before it promoted."""
+    turned: bool = False
+    """Its promotion may have given something: there is no abort."""
 
     @property
     def place(self) -> Place:
-        return place_of(self.run, self.steps)
+        return place_of(self.run, self.steps, turned=self.turned)
 
     @property
     def outcome(self) -> str:

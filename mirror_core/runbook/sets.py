@@ -43,6 +43,7 @@ from mirror_core.runbook.set_runs import Joint, SetFailed, Standing
 from mirror_core.runbook.side_by_side import at_once, patiently
 from mirror_core.state.link import Link
 from mirror_core.state.topic import read_state
+from mirror_core.state.turning import turned
 
 _BEFORE: Final = names(RunKind.FAILOVER)[: names(RunKind.FAILOVER).index(point_of_no_return(RunKind.FAILOVER))]
 
@@ -333,7 +334,7 @@ class Together:
             state = read[conductor.link.destination.name]
             for run in state.runs.values():
                 if (run.plan.mirror, run.plan.kind, run.plan.mode) == (name, RunKind.FAILOVER, self.mode):
-                    yield name, Standing(run, state.steps_of(run), awaits_word(state, run))
+                    yield name, Standing(run, state.steps_of(run), awaits_word(state, run), turned(state, run))
 
     def _write_page(self, attempt: str) -> None:
         page = self.page(attempt)

@@ -169,7 +169,15 @@ def taken(until: str | None, last: StepState = StepState.DONE) -> list[StepRecor
 )
 def test_a_journal_says_how_far_a_run_has_come(until: str | None, last: StepState, place: Place) -> None:
     assert undisturbed(RunKind.FAILOVER) == ("prove",)
-    assert place_of(run(), taken(until, last)) is place
+    assert place_of(run(), taken(until, last), turned=place is P.TURNED) is place
+
+
+@pytest.mark.parametrize("state", [StepState.STARTED, StepState.FAILED])
+def test_a_promotion_that_has_given_nothing_is_no_promotion(state: StepState) -> None:
+    """It is taken back like the others, when it, or another one, fails."""
+    assert place_of(run(), taken("promote", state), turned=False) is P.READY
+    due = moves([Member(A, P.READY, failed=True), Member(B, P.PROVED)], ORDER)
+    assert due == (F.ABORT, F.ABORT)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +190,7 @@ def test_a_journal_says_how_far_a_run_has_come(until: str | None, last: StepStat
     ],
 )
 def test_a_run_that_has_ended_is_over_wherever_it_stood(state: RunState, place: Place) -> None:
-    assert place_of(run(state=state), taken("record_lmo")) is place
+    assert place_of(run(state=state), taken("record_lmo"), turned=False) is place
     assert place not in UNDISTURBED
 
 

@@ -11,21 +11,23 @@ from typing import Any
 import pytest
 
 from mirror_core.cli import sets as command
+from mirror_core.decide.steps import names, planned
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, Unreachable
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, Run, RunState, StepRecord, StepState
+from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.runbook import side_by_side
 from mirror_core.runbook.set_runs import Standing
 from mirror_core.runbook.sets import Together
 from mirror_core.runbook.side_by_side import at_once, patiently
 from mirror_core.state.journal import checkpoint
 from mirror_core.state.records import State
-from mirror_core.state.turning import Returned
-from tests.unit.test_decide_verbs import RUN
+from mirror_core.state.turning import LastLook, Returned
+from tests.unit.test_decide_verbs import MIRROR, RUN
 from tests.unit.test_refusals import LINK
 
 A, B = MirrorName("a"), MirrorName("b")
+STEPS = names(RunKind.FAILOVER)
 
 
 @pytest.fixture(autouse=True)
@@ -176,6 +178,29 @@ def test_of_a_set_a_run_that_waits_for_a_word_is_kept_while_its_source_is_silent
 @pytest.mark.parametrize("waits", [False, True])
 def test_of_a_set_nobody_is_told_to_resume_what_waits_for_a_word(waits: bool) -> None:
     assert ("failover resume m`" in Standing(RUN, (), waits).advice) is not waits
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_set_takes_back_a_promotion_that_has_given_nothing(monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
+    """The step has begun, and the destination did not let it grant anything: so the others are taken back, too."""
+    state, aborted = State(), list[str]()
+    run = replace(RUN, plan=replace(RUN.plan, mirror=A, steps=planned(RunKind.FAILOVER, MIRROR)), part_of="shop-1")
+    state.put(run)
+    for step in STEPS[: STEPS.index("promote")]:
+        state.put(StepRecord(run=run.id, step=step, state=StepState.DONE, attempt=1, started_ms=1, ended_ms=2))
+    state.put(checkpoint(run.id, "promote", LastLook(words="seen", given=given)))
+    state.put(StepRecord(run=run.id, step="promote", state=StepState.FAILED, attempt=1, started_ms=3, error="no"))
+
+    def abort(run_id: str, *, only_mine: bool) -> Run:
+        aborted.append(run_id)
+        return run
+
+    monkeypatch.setattr("mirror_core.runbook.sets.read_state", lambda cluster: state)
+    one: Any = SimpleNamespace(link=LINK, source_answers=lambda: True, abort=abort)
+    several = Together(MirrorSet("shop", (A,)), {A: one}, say=print)
+    (said,) = several.abort("shop-1")
+    assert said.startswith("a: kept: another mirror of the set is promoted" if given else "a: given up")
+    assert aborted == ([] if given else [run.id])
 
 
 @pytest.mark.parametrize("waits", [False, True])

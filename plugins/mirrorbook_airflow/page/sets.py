@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from mirror_core.decide.sets import place_of, set_of, stood_still_in_all_s
+from mirror_core.decide.sets import Place, place_of, set_of, stood_still_in_all_s
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, StepRecord
+from mirror_core.state.turning import turned
 from mirrorbook_airflow.page.buttons import Action, set_actions
 from mirrorbook_airflow.page.figures import counted
 from mirrorbook_airflow.page.known import Clusters
@@ -59,8 +61,16 @@ class SetView:
     actions: tuple[Action, ...]
 
 
-Attempt = dict[MirrorName, tuple[Run, tuple[StepRecord, ...]]]
-"""One failover of a set: the run of each mirror, with its steps so far."""
+class Part(NamedTuple):
+    """One mirror's run, with its steps so far."""
+
+    run: Run
+    steps: tuple[StepRecord, ...]
+    place: Place
+
+
+Attempt = dict[MirrorName, Part]
+"""One failover of a set."""
 
 
 def sets_of(
@@ -88,7 +98,9 @@ def _attempts(clusters: Clusters, name: str) -> list[Attempt]:
     for told in clusters.told.values():
         for run in told.state.runs.values():
             if run.part_of and set_of(run.part_of) == name:
-                found.setdefault(run.part_of, {})[run.plan.mirror] = run, told.state.steps_of(run)
+                steps = told.state.steps_of(run)
+                place = place_of(run, steps, turned=turned(told.state, run))
+                found.setdefault(run.part_of, {})[run.plan.mirror] = Part(run, steps, place)
     return list(found.values())
 
 
@@ -98,23 +110,23 @@ def _last(attempts: Iterable[Attempt]) -> Attempt | None:
 
 
 def _ended(attempt: Attempt) -> bool:
-    return all(run.ended_ms is not None for run, _ in attempt.values())
+    return all(part.run.ended_ms is not None for part in attempt.values())
 
 
 def _begun_ms(attempt: Attempt) -> int:
-    return min(run.started_ms for run, _ in attempt.values())
+    return min(part.run.started_ms for part in attempt.values())
 
 
 def _run(attempt: Attempt) -> SetRunView:
-    run, _ = next(iter(attempt.values()))
-    whole = stood_still_in_all_s(attempt.values())
+    run = next(iter(attempt.values())).run
+    whole = stood_still_in_all_s((part.run, part.steps) for part in attempt.values())
     dag, link = dag_run_of(run.started_by)
     return SetRunView(
         id=run.part_of,
         mode=run.plan.mode,
         begun_ms=_begun_ms(attempt),
         ended=_ended(attempt),
-        places=counted(place_of(run, steps) for run, steps in attempt.values()),
+        places=counted(part.place for part in attempt.values()),
         approved_by=run.approved_by or "nobody",
         standstill="not known in all" if whole is None else f"{whole:.1f} s in all",
         dag=dag,
@@ -125,8 +137,8 @@ def _run(attempt: Attempt) -> SetRunView:
 def _member(name: MirrorName, line: Overview | None, last: Attempt | None, now_ms: int) -> MemberView:
     if last is None or name not in last:
         return MemberView(name, line, "", "")
-    run, steps = last[name]
-    return MemberView(name, line, place_of(run, steps), standstill(run, steps, now_ms))
+    part = last[name]
+    return MemberView(name, line, part.place, standstill(part.run, part.steps, now_ms))
 
 
 def _held(clusters: Clusters, chosen: MirrorSet) -> list[Run]:
