@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -53,6 +54,8 @@ from mirror_core.sync.principals import own_principals
 
 _LOOK_S: Final = 0.5
 """Between two looks whether a side is still answering."""
+_HELD_UP_S: Final = 1.0
+"""Who comes to a look so late was held up himself, with all that he asks in threads: what came meanwhile is unread."""
 
 _log = logger(__name__)
 
@@ -163,21 +166,33 @@ class Ask(Generic[T]):
     def while_heard(self, deadline: float) -> T | Unseen:
         """The same, but that the time until then is a limit for silence: while answers come, it begins anew."""
         patience_s, last = deadline - self._began, self._began + LIMITS.answering_side_s
+        looked, wait_s, awake = time.monotonic(), 0.0, -math.inf
+        soonest = looked + _LOOK_S  # another side was waited for before, by a process that may have been held up then
         while self._thread.is_alive():
-            until = min(max(deadline, self._hearing.last() + patience_s), last)
-            if time.monotonic() >= until:
+            now = time.monotonic()
+            if (late_s := now - looked - wait_s) > _HELD_UP_S:
+                awake, last = now, last + late_s
+            until = max(soonest, min(max(deadline, max(self._hearing.last(), awake) + patience_s), last))
+            if now >= until:
                 silent = deadline < until < last
                 words = f"no further answer for {patience_s:.0f} s"
                 return Unseen(words if silent else f"no complete answer within {until - self._began:.0f} s")
-            self._thread.join(max(0.0, min(until - time.monotonic(), _LOOK_S)))
+            looked, wait_s = now, min(until - now, _LOOK_S)
+            self._thread.join(wait_s)
         return self.answer(deadline)
 
     def while_waiting(self, event: threading.Event, patience_s: float) -> None:
         """Wait for what happens in the course of it, for so long since something was heard last."""
-        began = time.monotonic()
-        while (left := max(began, self._hearing.last()) + patience_s - time.monotonic()) > 0:
-            if event.wait(min(left, _LOOK_S)):
+        looked = awake = time.monotonic()
+        wait_s = 0.0
+        while not event.wait(wait_s):
+            now = time.monotonic()
+            if now - looked - wait_s > _HELD_UP_S:
+                awake = now
+            left_s = max(awake, self._hearing.last()) + patience_s - now
+            if left_s <= 0:
                 return
+            looked, wait_s = now, min(left_s, _LOOK_S)
 
 
 def _users(side: ClusterConfig) -> frozenset[str] | None:

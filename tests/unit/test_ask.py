@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TypeVar
 
@@ -153,6 +154,56 @@ def test_who_looks_just_when_it_has_made_sense_takes_it_for_no_silence_either(mo
     with hearing.Hearing().here(), reading():
         pass
     assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize("was_heard", [False, True])
+def test_time_for_which_this_process_was_held_up_itself_is_no_silence(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, was_heard: bool
+) -> None:
+    """Nor of a side that is waited for behind another one: what both had answered meanwhile is still to be read."""
+    looks, awake, both_awake = 0, threading.Event(), threading.Event()
+
+    def look() -> float:
+        nonlocal looks
+        looks += 1
+        clock.now += 60.0 if looks == 3 else 0.0
+        if looks > 3:
+            awake.set()
+        if looks > 6:
+            both_awake.set()
+        return clock.now
+
+    def question(event: threading.Event) -> bool:
+        if was_heard:
+            heard()
+        return event.wait(60)
+
+    monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=look))
+    asked = [Ask(partial(question, event)) for event in (awake, both_awake)]
+    for one in asked:
+        one._began = clock.now
+    deadline = clock.now + 4.0
+    assert [one.while_heard(deadline) for one in asked] == [True, True]
+
+
+def test_who_waits_for_an_event_is_not_late_for_having_been_held_up(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, event, over = 0, threading.Event(), threading.Event()
+
+    def look() -> float:
+        nonlocal looks
+        looks += 1
+        clock.now += 60.0 if looks == 4 else 0.0
+        if looks > 6:
+            event.set()
+        return clock.now
+
+    ask = Ask(lambda: over.wait(60))
+    monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=look))
+    ask.while_waiting(event, 2.0)
+    over.set()
+    assert event.is_set()
 
 
 def test_a_side_that_falls_silent_in_the_middle_is_unseen_and_so_is_one_that_never_ends(
