@@ -266,7 +266,8 @@ class TailSteps(Acts):
                 replication_factor=topic.replication_factor,
                 configs=dict(topic.settings),
             )
-            create_topics(old, [anew])
+            if topic.name in create_topics(old, [anew]):  # by an attempt before this one, or by somebody else
+                self._refuse_a_poorer(old, anew)
 
     def _noted(self, old: ClusterClient, doomed: list[str]) -> tuple[OldTopic, ...]:
         """The topics as they were before the first one was deleted: a crash must not cost one its settings.
@@ -289,6 +290,21 @@ class TailSteps(Acts):
             )
             self.journal.keep("align", noted)
         return noted.topics
+
+    def _refuse_a_poorer(self, old: ClusterClient, ours: NewTopic) -> None:
+        """What clients have had created in the moment that a topic was deleted has their brokers' defaults."""
+        view = existing(old, [ours.name])[ours.name]
+        if view.replication_factor >= ours.replication_factor and len(view.partitions) <= ours.partitions:
+            return
+        raise Refused(
+            f"failback {self.journal.run_id}: topic {ours.name} on {old.name} is not as it was",
+            [
+                f"somebody created it in the moment that it was deleted: it has {len(view.partitions)} partition(s), "
+                f"replication factor {view.replication_factor}, not {ours.partitions} and {ours.replication_factor}. "
+                "Clients that ask for it do so where auto.create.topics.enable is on: switch that off or stop them, "
+                "delete the topic, and resume"
+            ],
+        )
 
     def _refuse_if_grown(self, old: ClusterClient, topic: TopicView, salvaged: Mapping[Partition, Offset]) -> None:
         """Only what was salvaged may be deleted: also of a partition that was added since. Asked last of all."""
