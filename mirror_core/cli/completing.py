@@ -8,16 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from mirror_core.kafka.config import Config, find_config, load_config
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.limits import LIMITS
 
 if TYPE_CHECKING:
     from mirror_core.state.records import State
-
-SILENT_AFTER_S: Final = 2.0
-"""Somebody waits at a prompt: a cluster that is dead for so long has no names."""
 
 Names = Callable[[Config], Iterable[str]]
 
@@ -61,6 +59,6 @@ def _mirrors(config: Config) -> list[str]:
 def _answers(config: Config) -> Iterator[tuple[str, State]]:
     from mirror_core.state.link import states  # late: a supervisor's process has names to complete, and no clients
 
-    for cluster, answer in states(config, SILENT_AFTER_S):
+    for cluster, answer in states(config, LIMITS.completed_names_s):
         if not isinstance(answer, MirrorError):
             yield cluster, answer

@@ -58,6 +58,8 @@ class Limits:
     """One answer of a cluster that a verb asks about somebody else's mirror: what it knows counts as not known."""
     state_owner_s: float = 4.0
     """Each cluster's answers when a mirror is looked for: it has not answered, and what it knows is not listed."""
+    completed_names_s: float = 2.0
+    """Each cluster's answers while somebody waits at a prompt for a name to be completed: it has no names."""
     described_side_s: float = 3.0
     """One answer of a side that is described: its figures are unknown, and the description says why."""
     estimated_source_s: float = 5.0

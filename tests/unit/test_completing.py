@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from mirror_core.cli import completing
+from mirror_core.kafka.config import Config
+from mirror_core.model.limits import LIMITS
+from mirror_core.model.names import ClusterName
+from mirror_core.state import link
+from mirror_core.state.records import State
 from tests.commands import completed
 
 FILE = """
@@ -34,6 +43,22 @@ def test_names_of_the_file_are_offered_and_dead_clusters_have_none(
     file = tmp_path / "mirrorbook.yaml"
     file.write_text(FILE, encoding="utf-8")
     assert completed(file, *words) == offered
+
+
+def test_a_cluster_has_as_long_as_the_limits_give_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a machine is slow they are longer, here too."""
+    asked = list[float]()
+
+    def states(config: Config, timeout_s: float) -> Iterator[tuple[ClusterName, State]]:
+        asked.append(timeout_s)
+        yield from ()
+
+    file = tmp_path / "mirrorbook.yaml"
+    file.write_text(FILE, encoding="utf-8")
+    monkeypatch.setattr(link, "states", states)
+    monkeypatch.setattr(logging, "disable", lambda level: None)
+    assert completing.runs(SimpleNamespace(params={"config": str(file)}), "") == []
+    assert asked == [LIMITS.completed_names_s]
 
 
 @pytest.mark.parametrize("text", [None, "clusters: [", "clusters: {east: {security.protocol: PLAIN}}"])
