@@ -24,6 +24,7 @@ from kio.schema.metadata.v12.response import (
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.kafka.reader import LogReader
 from mirror_core.model.errors import Unreachable
@@ -31,6 +32,7 @@ from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.state import reading
 from mirror_core.state.link import states
+from mirror_core.state.reading import Memory
 from mirror_core.state.records import TOPIC, State
 from mirror_core.state.topic import read_state
 from tests.threads import Work, beside
@@ -241,3 +243,21 @@ def test_what_was_just_committed_is_waited_for_also_behind_a_long_read(stack: Ex
         return fetched(batch(1) if time.monotonic() - began > 1.5 * reading.MARKER_S else b"", 2)
 
     assert read(Brokers(stack, log), tmp_path, 10.0) == ["m0", "m1"]
+
+
+def test_who_is_held_up_when_he_reads_on_looks_once_more(stack: ExitStack, tmp_path: Path) -> None:
+    """To read all of a large state again takes seconds, and applications may stand still meanwhile."""
+
+    def log(number: int, offset: int) -> bytes:
+        if number == 1:
+            time.sleep(1.2 * reading.MARKER_S)
+            return fetched(b"", 1)
+        return fetched(batch(0), 1)
+
+    cluster = Brokers(stack, log).config(tmp_path).cluster("west")
+    with ClusterClient(cluster, timeout_s=LONG_S) as client:
+        found = reading._leader(client, TOPIC)
+    assert found is not None
+    known = Memory(found[0], 0, 0, State())
+    read_to = reading.read_on(cluster, known, lambda: None, LONG_S)
+    assert ([*read_to.state.leases], read_to.position) == (["m0"], 1)
