@@ -20,6 +20,7 @@ def explained(source: LogReader, destination: LogReader, rows: list[Row], lone: 
 
     The cleaner takes a record when there is a newer one of its key, and a tombstone when there is nothing older of its
     key left (after delete.retention.ms). So the logs are read on to their ends, and for tombstones from the beginning.
+    What the source has beyond the destination's end is not copied yet, and has cleaned nothing there.
     """
     newest: dict[bytes, Alone] = {}
     for found in lone.values():
@@ -28,8 +29,9 @@ def explained(source: LogReader, destination: LogReader, rows: list[Row], lone: 
                 newest[digest] = alone
     partition = rows[0].partition
     try:
-        for reader in (source, destination):
-            _strike_replaced(reader, partition, newest)
+        copied = destination.stable_end(partition)
+        _strike_replaced(destination, partition, newest)
+        _strike_replaced(source, partition, newest, copied)
         for reader, kind in ((source, "extra"), (destination, "missing")):
             _strike_retired(reader, partition, newest, kind)
     except Trimmed:
@@ -54,15 +56,18 @@ def records_of(reader: LogReader, partition: Partition, start: Offset, end: Offs
     return (record for _, record in reader.records(partition, start, end))
 
 
-def _strike_replaced(reader: LogReader, partition: Partition, newest: Lone) -> None:
-    """Forget keys of which this log holds something newer."""
+def _strike_replaced(reader: LogReader, partition: Partition, newest: Lone, copied: Offset | None = None) -> None:
+    """Forget keys of which this log holds something newer: of what is missing, something below `copied`."""
     if not newest:
         return
     first = Offset(min(alone.offset for alone in newest.values()))
     start = max(first, reader.log_start(partition))
     for record in records_of(reader, partition, start, reader.stable_end(partition)):
         digest = b"" if record.key is None else key_digest(record.key)
-        if digest in newest and record.offset > newest[digest].offset:
+        alone = newest.get(digest)
+        if alone is None or record.offset <= alone.offset:
+            continue
+        if copied is None or record.offset < copied or alone.finding.kind == "extra":
             del newest[digest]
             if not newest:
                 return
