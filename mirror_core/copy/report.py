@@ -57,6 +57,7 @@ def report(
         deletions=tuple(deletion for one in replicators for deletion in one.deletions.of(one.partition)),
         retry=_why(assignment.source, replicators, trouble, waits_for),
         looks_cut_short=looks_cut_short,
+        untold=started * 1000 >= assignment.stop_ms,
     )
 
 

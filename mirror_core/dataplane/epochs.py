@@ -42,9 +42,10 @@ class Length:
 
     def heard(self, epoch: Epoch, reports: Iterable[TaskReport]) -> None:
         """Take in what has become of an epoch."""
-        cut_short = sum(report.looks_cut_short for report in reports)
+        told = tuple(reports)
+        cut_short, untold = sum(report.looks_cut_short for report in told), any(report.untold for report in told)
         was, lasted_s = self.s, (epoch.stop_ms - epoch.start_ms) / 1000
-        self.s = next_s(self._usual_s, was, lasted_s, cut_short=cut_short > 0)
+        self.s = next_s(self._usual_s, was, lasted_s, cut_short=cut_short > 0, untold=untold)
         if was == self._usual_s < self.s:
             self._say(
                 f"comparing the logs of {cut_short} partition(s) takes longer than an epoch of {lasted_s:g} s: until "

@@ -175,3 +175,5 @@ class TaskReport:
     """Why the task ended early though its partitions are well (a broker went away...); empty when it did not."""
     looks_cut_short: int = 0
     """Partitions whose logs were still being compared when the task had to end: that begins anew."""
+    untold: bool = False
+    """It does not tell whether any would have been: it began after its end, or broke."""

@@ -91,7 +91,7 @@ def report_of(result: bytes) -> TaskReport:
         return outcome.report
     error = _BY_NAME.get(outcome.error_class, TaskCrashed)
     if issubclass(error, RemoteFault):
-        return TaskReport(receipts=(), failures=(), cpu_s=0.0, retry=outcome.error)
+        return TaskReport(receipts=(), failures=(), cpu_s=0.0, retry=outcome.error, untold=True)
     raise error(outcome.error)
 
 

@@ -343,5 +343,5 @@ def test_errors_without_a_class_of_ours_carry_no_text() -> None:
 def test_errors_that_may_pass_become_a_reports_reason_to_retry() -> None:
     away = json.dumps({"report": None, "error_class": "Unreachable", "error": "task 1: cluster west: no answer"})
     assert task.report_of(away.encode()) == TaskReport(
-        receipts=(), failures=(), cpu_s=0.0, retry="task 1: cluster west: no answer"
+        receipts=(), failures=(), cpu_s=0.0, retry="task 1: cluster west: no answer", untold=True
     )

@@ -133,6 +133,22 @@ def test_an_older_epoch_that_is_heard_of_late_makes_the_next_one_no_shorter() ->
     assert heard(length, 30, 1) == 120
 
 
+def test_an_epoch_of_which_a_task_began_too_late_does_not_tell_that_logs_are_compared() -> None:
+    """A comparison that needs more than the usual length would be cut short again."""
+    said = list[str]()
+    length = Length(EPOCH_S, said.append)
+    heard(length, 30, 1)
+    epoch = Epoch(number=2, start_ms=0, stop_ms=60_000, throttle=None, driver=None)
+    told, untold = (TaskReport(receipts=(), failures=(), cpu_s=0.0, untold=one) for one in (False, True))
+    for _ in range(2):
+        length.heard(epoch, [told, untold])
+        assert (length.s, len(said)) == (60, 1)
+    length.heard(epoch, [told, told])
+    assert (length.s, len(said)) == (30, 2)
+    length.heard(epoch, [untold])
+    assert length.s == 30, "nor that one takes long"
+
+
 @given(st.lists(st.booleans(), max_size=20), st.sampled_from([10.0, EPOCH_S, 120.0]))
 def test_tasks_that_look_on_have_gone_when_the_epoch_after_the_next_one_needs_their_slots(
     told: list[bool], usual_s: float
