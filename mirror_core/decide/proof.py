@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirror_core.decide.clocks import TOLERATED_MS, UNKNOWN_TIME
-from mirror_core.decide.parity import NOTHING
+from mirror_core.decide.parity import NOTHING_COMPARED, NOTHING_HELD
 from mirror_core.decide.view import some
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityRange, ParityResult
@@ -195,8 +195,10 @@ def advanced(
 
 
 def _doubted(result: ParityResult) -> Callable[[Partition], bool]:
-    """Whether a comparison says nothing of a partition in which nothing was new."""
-    if result.findings or (result.reasons and (not result.in_doubt or NOTHING & set(result.reasons))):
+    """Whether a comparison says nothing of a partition in which nothing was new. Logs that hold no record anywhere, and
+    begin and end alike, were seen to."""
+    reasons = set(result.reasons) - {NOTHING_HELD}
+    if result.findings or (reasons and (not result.in_doubt or NOTHING_COMPARED in reasons)):
         return lambda partition: True
     return lambda partition: partition in result.in_doubt
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.decide.ages import Known, known_since
-from mirror_core.decide.parity import NOTHING_COMPARED, RECORDS, Ends, compare_ends, judge
+from mirror_core.decide.parity import NOTHING_COMPARED, NOTHING_HELD, RECORDS, Ends, compare_ends, judge
 from mirror_core.decide.proof import (
     AGAIN,
     Basis,
@@ -147,6 +147,20 @@ def test_an_empty_partition_of_which_both_sides_have_told_was_compared() -> None
     assert rows(advanced(MIRROR, again, [wanted(A0, 7, start=7)], found({}, {}), NOW + 5))[A0].at_ms == NOW + 5
     grown = advanced(MIRROR, again, [wanted(A0, 9, start=7)], found({A0: 9}, {A0: 2}), NOW + 5)
     assert rows(grown) == {A0: Proved(9, EPOCHS[A0], NOW + 5, 2, 3)}
+
+
+@pytest.mark.parametrize(("kept_here", "why"), [(0, NOTHING_HELD), (1, NOTHING_COMPARED)])
+def test_a_mirror_that_holds_nothing_was_compared_though_nothing_passed(kept_here: int, why: str) -> None:
+    """If both logs begin and end alike. It would be called never compared for as long as nobody writes."""
+    known = replace(holding(), source_epochs={A0: 3, B0: 3})
+    empty = [wanted(A0, 7, start=7), wanted(B0, 3, start=3)]
+    logs = ((Ends(start=r.start, end=r.end), Ends(start=Offset(r.start - kept_here), end=r.end)) for r in empty)
+    ends = [compare_ends(one, *both)[0] for one, both in zip(empty, logs, strict=True)]
+    result = judge(empty, [row for of_one in ends for row in of_one], RECORDS)
+    assert (result.verdict, result.reasons) == (Verdict.INDETERMINATE, (why,))
+    proved = rows(advanced(MIRROR, known, empty, result, NOW))
+    seen = {A0: Proved(7, EPOCHS[A0], NOW, 0, 3), B0: Proved(3, EPOCHS[B0], NOW, 0, 3)}
+    assert proved == (seen if why is NOTHING_HELD else {})
 
 
 def test_a_partition_without_a_leader_proves_nothing() -> None:
