@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Final, Protocol
 
@@ -19,12 +20,13 @@ from mirror_core.kafka.faults import ErrorCode, code_of
 from mirror_core.kafka.kept import KEPT
 from mirror_core.kafka.log_faults import Damaged, Trimmed, Unreadable
 from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.silence import NOBODY, Leader, Silence
 from mirror_core.kafka.tiered import SILENT, local_start
 from mirror_core.kafka.transient import TRANSIENT
 from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire import fetch, legacy
-from mirror_core.wire.batch import HEADER, NEWEST, BatchHeader, MalformedBatch, batches
+from mirror_core.wire.batch import HEADER, NEWEST, BatchHeader, MalformedBatch, begins_whole
 from mirror_core.wire.committed import committed
 from mirror_core.wire.fields import MalformedAnswer
 from mirror_core.wire.records import Record, decode
@@ -37,8 +39,6 @@ AHEAD_BYTES: Final = 4 << 20
 """Asked for at once for all of them: what lies ready beside what is being read."""
 MAX_WAIT_MS: Final = 500
 PAUSE_S: Final = 0.05
-PATIENCE: Final = 2
-"""Partitions in a row that a silent cluster may cost the whole time limit; the next ones are not even tried."""
 _RETRY: Final = frozenset({*TRANSIENT, ErrorCode.unknown_topic_or_partition, ErrorCode.offset_not_available})
 _SILENT: Final = frozenset({Proof.ONCE_MORE, Proof.REMOTE})
 
@@ -74,11 +74,11 @@ class LogReader:
         self._max_bytes = pace.answer_bytes(max_bytes) if pace else max_bytes
         self._client = ClusterClient(cluster, principal, timeout_s=timeout_s)
         self._connections: dict[tuple[str, int], Connection] = {}
-        self._leaders: dict[Partition, tuple[tuple[str, int], int]] = {}
-        """Address, and leader epoch."""
+        self._leaders: dict[Partition, tuple[Leader, int]] = {}
+        """And leader epoch."""
         self._ahead: dict[Partition, tuple[int, fetch.Fetched]] = {}
         """Answers that lie ready, each with the next offset to be read that was asked for."""
-        self._one_by_one, self._silent = False, 0
+        self._one_by_one, self._silence = False, Silence()
 
     def ahead(self, wanted: Mapping[Partition, Offset]) -> None:
         """Ask for what these logs hold from there on, all in one request to each leader: it lies ready when it is read.
@@ -101,7 +101,7 @@ class LogReader:
                 asked[address] = mine, self._send(self._connect(address), mine, 0, most, share)
             for address, (mine, correlation) in asked.items():
                 for row in self._received(self._connections[address], correlation, mine)[1]:
-                    if not row.error and _begins_whole(row):
+                    if not row.error and begins_whole(row.records):
                         self._ahead[row.partition] = mine[row.partition], row
         except MirrorError:
             self._one_by_one = True  # which one it is, and how long it is waited for, is known there
@@ -170,17 +170,19 @@ class LogReader:
         if ready is not None and at == position:
             return ready
         where = f"cluster {self.name}, {partition}, offset {position}"
-        if self._silent >= PATIENCE:
-            raise Unreachable(f"{where}: not tried: the cluster has not answered for {PATIENCE} partitions before")
+        known = self._leaders.get(partition)
+        self._silence.heed(where, known and known[0], partial(self._leader, partition, anew=True))
         deadline = time.monotonic() + self._client.timeout_s
         empty = 0
         while True:
             self._go_on()
+            whom: Leader | None = None
             try:
+                whom = self._leader(partition)
                 throttle_ms, answer = self._ask(partition, position)
-                unheard = 0
+                unheard = False
                 code = code_of(answer.error)
-                self._silent = 0
+                self._silence.ended(whom)
                 problem = f"readable up to {answer.last_stable} only, and {end} was asked for"
                 if code is ErrorCode.none and len(answer.records):
                     return answer
@@ -202,9 +204,10 @@ class LogReader:
                 self._drop(partition)
                 if isinstance(error, SignInFailed):
                     raise  # not mended within seconds, and a login refused in a row may lock us out
-                problem, pause, unheard = str(error), PAUSE_S, 1
+                problem, pause, unheard = str(error), PAUSE_S, True
             if time.monotonic() + pause > deadline:
-                self._silent += unheard
+                if unheard:
+                    self._silence.kept(whom)
                 raise Unreachable(f"{where}: not read within {self._client.timeout_s:g} s: {problem}")
             time.sleep(pause)
 
@@ -292,10 +295,15 @@ class LogReader:
             if leader is not None and leader.broker in view.brokers:
                 self._leaders[partition] = view.brokers[leader.broker], leader.epoch
 
+    def _leader(self, partition: Partition, *, anew: bool = False) -> Leader:
+        if anew:
+            self._leaders.pop(partition, None)
+        self._learn([partition])
+        return self._leaders[partition][0] if partition in self._leaders else NOBODY
+
     def _connection(self, partition: Partition) -> tuple[Connection, int]:
         """To the partition's leader, and its epoch."""
-        self._learn([partition])
-        if partition not in self._leaders:
+        if self._leader(partition) == NOBODY:
             raise Unreachable(f"cluster {self.name}, {partition}: no leader, or no such partition")
         address, epoch = self._leaders[partition]
         return self._connect(address), epoch
@@ -326,14 +334,6 @@ class LogReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _begins_whole(answer: fetch.Fetched) -> bool:
-    """Whether at least one whole batch is in it."""
-    try:
-        return next(batches(answer.records), None) is not None
-    except MalformedBatch:
-        return False
 
 
 def _as_copied(header: BatchHeader, message: memoryview, position: int) -> Iterator[Batch]:

@@ -96,6 +96,14 @@ def batches(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
         start = end
 
 
+def begins_whole(records: memoryview) -> bool:
+    """Whether at least one whole batch is in it."""
+    try:
+        return next(batches(records), None) is not None
+    except MalformedBatch:
+        return False
+
+
 def _older(records: memoryview, start: int) -> BatchHeader:
     """Offset, length, CRC-32, magic, attributes; magic 1 has the timestamp behind them. Key and value follow."""
     offset, length, crc, magic, attributes = OLDER_HEADER.unpack_from(records, start)

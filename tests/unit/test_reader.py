@@ -1,16 +1,24 @@
-"""A cluster that is gone must not cost its time limit once for each of thousands of partitions."""
+"""A cluster that is gone, or one of its brokers, must not cost its time limit once for each of thousands of partitions;
+nor is what others lead to be left out for it."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
 
 import pytest
 
+from mirror_core.kafka.client import ClusterView, Leader, TopicView
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.reader import PATIENCE, LogReader
+from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.silence import PATIENCE
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.wire.batch import readdress
+from mirror_core.wire.encode import NOTHING, batch_of, record
+from mirror_core.wire.fetch import Fetched
+from mirror_core.wire.records import Codec
 
 
 @pytest.fixture
@@ -28,3 +36,61 @@ def test_after_some_partitions_a_dead_cluster_is_not_tried_again(dead: ClusterCo
                 next(reader.batches(Partition("t", number), Offset(0), Offset(1)))
         with pytest.raises(Unreachable, match=r"cluster east, t-9, offset 0: not tried"):
             next(reader.batches(Partition("t", 9), Offset(0), Offset(1)))
+
+
+class Clustered(LogReader):
+    """Partitions up to 4 are led by a broker that hangs, up to 9 by another one, and the next ones by nobody."""
+
+    def __init__(self, cluster: ClusterConfig) -> None:
+        super().__init__(cluster, timeout_s=0.1)
+        self.moved = set[int]()
+        """Partitions that the other one has come to lead."""
+        self.asked = list[int]()
+        client: Any = self._client
+        client.metadata = self._metadata
+
+    def _metadata(self, topics: Iterable[str]) -> ClusterView:
+        led = {n: Leader(2 if n < 5 else 1 if n < 10 else -1, 0) for n in range(15)}
+        led |= dict.fromkeys(self.moved, Leader(1, 1))
+        view = TopicView("t", "", internal=False, partitions=led, replication_factor=1, in_sync=1)
+        return ClusterView("", 1, {1: ("well", 9092), 2: ("hangs", 9092)}, {"t": view}, frozenset())
+
+    def _ask(self, partition: Partition, position: int) -> tuple[int, Fetched]:
+        self.asked.append(partition.index)
+        address, _ = self._leaders.get(partition, (("hangs", 0), 0))
+        if address[0] == "hangs":
+            raise Unreachable("no answer")
+        batch = batch_of(record(0, 0, NOTHING), 1, Codec.NONE, 0, 0)
+        readdress(memoryview(batch), 1, 0, 0)
+        return 0, Fetched(partition, 0, 1, 1, 0, (), memoryview(batch))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def told(self, index: int) -> str:
+        """Why a partition is not read; empty: it is."""
+        try:
+            return "" if len(list(self.batches(Partition("t", index), Offset(0), Offset(1)))) == 1 else "empty"
+        except Unreachable as error:
+            return str(error)
+
+
+def test_a_broker_that_hangs_keeps_nobody_from_what_others_lead(dead: ClusterConfig) -> None:
+    with Clustered(dead) as reader:
+        assert all("not read within" in reader.told(index) for index in range(PATIENCE))
+        reader.asked.clear()
+        assert [reader.told(index) for index in (7, 2, 8)] == [
+            "",
+            "cluster east, t-2, offset 0: not tried: its leader has not answered for 2 partitions before",
+            "",
+        ]
+        assert reader.asked == [7, 8]
+        reader.moved = {3}
+        assert ["not tried" in reader.told(index) for index in (3, 4)] == [False, True]
+
+
+def test_what_nobody_leads_keeps_nobody_from_the_rest(dead: ClusterConfig) -> None:
+    with Clustered(dead) as reader:
+        told = [reader.told(index) for index in (10, 11, 12, 7)]
+        assert ["not tried: nobody leads it" in words for words in told] == [False, False, True, False]
+        assert told[-1] == ""

@@ -57,6 +57,7 @@ def test_a_look_that_nobody_waits_for_reads_no_further(monkeypatch: pytest.Monke
         assert len(asked) < 100, "it reads on"
         return 0, Fetched(partition, 0, position + 1, position + 1, 0, (), memoryview(b""))
 
+    monkeypatch.setattr(LogReader, "_leader", lambda *_, **__: ("east", 9092))
     monkeypatch.setattr(LogReader, "_ask", ask)
     monkeypatch.setattr(LogReader, "_proof", lambda *_, **__: Proof.GAP)
     one, two = (ClusterClient(ClusterConfig(name, {}, {}), Principal.DATA) for name in (EAST, WEST))
