@@ -203,23 +203,30 @@ def _doubted(result: ParityResult) -> Callable[[Partition], bool]:
     return lambda partition: partition in result.in_doubt
 
 
+@dataclass(frozen=True, slots=True)
+class CertifiedRead:
+    """What a comparison with certificates has read. Those don't tell what the source holds, so only what such a
+    comparison may have found is cleared by the next one, or takes the place of another."""
+
+    ranges: Sequence[ParityRange] = ()
+    kinds: Collection[str] = ()
+    """Of differences that it may find."""
+
+
 def noted(
     proof: Proof,
     result: ParityResult,
     ids: Mapping[str, str],
     now_ms: int,
-    read: Sequence[ParityRange] = (),
-    kinds: Collection[str] = (),
+    read: CertifiedRead = CertifiedRead(),
 ) -> Proof:
     """The same, and what this comparison found to differ: from there on the next one compares again. It proves nothing:
-    others go by what it began with. `read`: what it compared with certificates. Those don't tell what the source holds,
-    so only what such a comparison may have found is cleared by the next one, or takes the place of another: differences
-    of these `kinds`."""
-    theirs = {one.partition for one in proof.differs if one.kind in kinds}
+    others go by what it began with. `read`: where it was one with certificates."""
+    theirs = {one.partition for one in proof.differs if one.kind in read.kinds}
     known = Basis({}, {}, ids, differs=proof.differs)
-    found = tuple(_differs(known, [one for one in read if one.partition in theirs], result, now_ms))
+    found = tuple(_differs(known, [one for one in read.ranges if one.partition in theirs], result, now_ms))
     places = {one.partition: one.offset or Offset(0) for one in found if one not in proof.differs}
-    others = {one.partition: one for one in proof.differs if read and one.partition not in theirs}
+    others = {one.partition: one for one in proof.differs if read.ranges and one.partition not in theirs}
     differs = tuple(others.get(one.partition, one) for one in found)
     rows = {p: _up_to(places.get(p), one) for p, _, one in proof.rows()}
     return Proof.of(proof.mirror, rows, {p.topic: topic_id for p, topic_id, _ in proof.rows()}, differs)

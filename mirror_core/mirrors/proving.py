@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from mirror_core.decide.parity import NOTHING_COMPARED
-from mirror_core.decide.proof import FURTHER, Basis, Since, advanced, basis, noted, undoubted
+from mirror_core.decide.proof import FURTHER, Basis, CertifiedRead, Since, advanced, basis, noted, undoubted
 from mirror_core.decide.topics import cleans
 from mirror_core.decide.verbs import Verb
 from mirror_core.kafka.client import ClusterClient
@@ -132,11 +132,12 @@ def compare_rest(
 
 
 def with_differences(state: State, mirror: MirrorName, result: ParityResult, read: Sequence[ParityRange] = ()) -> Proof:
-    """What is known of a mirror, and what a comparison that proves nothing has found. `read`: as of `noted`."""
+    """What is known of a mirror, and what a comparison that proves nothing has found. `read`: what it compared with
+    certificates."""
     ids = {p.topic: status.destination_topic_id for p, status in state.partitions.get(mirror, {}).items()}
     proof = state.proofs.get(mirror) or Proof(mirror=mirror, topics=())
-    kinds = ALTERED, unreadable_on(state.mirrors[mirror].destination)
-    return noted(proof, result, ids, now_ms(), read, kinds)
+    certified = CertifiedRead(read, (ALTERED, unreadable_on(state.mirrors[mirror].destination)))
+    return noted(proof, result, ids, now_ms(), certified)
 
 
 def note(

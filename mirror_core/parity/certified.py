@@ -80,7 +80,7 @@ def prove(
         )
         for pieces in share(scope.vouched, tasks)
     ]
-    rows = still_ours(config.cluster(destination), scope.ids, [*rows, *run(work)]) if work else rows
+    rows = _still_ours(config.cluster(destination), scope.ids, [*rows, *run(work)]) if work else rows
     of_pieces = [row for row in rows if row.chunk >= 0]
     holes = [_hole(partition, gap) for partition, mine in scope.unproved.items() for gap in mine]
     table = tuple(sorted([*rows, *holes], key=lambda row: (row.partition, row.chunk >= 0, row.start)))
@@ -106,7 +106,7 @@ def prove(
     return reported, of_pieces
 
 
-def still_ours(cluster: ClusterConfig, ids: Mapping[str, str], rows: Sequence[Row]) -> list[Row]:
+def _still_ours(cluster: ClusterConfig, ids: Mapping[str, str], rows: Sequence[Row]) -> list[Row]:
     """The rows, for what they are worth: receipts do not speak of a topic that was made anew while it was read.
 
     Where nobody says so, or all are silent, nothing is proved; what was found stays found.

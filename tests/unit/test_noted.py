@@ -14,7 +14,7 @@ import typer
 
 from mirror_core.cli import parity
 from mirror_core.decide.parity import ENDS
-from mirror_core.decide.proof import noted
+from mirror_core.decide.proof import CertifiedRead, noted
 from mirror_core.evidence.certificates import Vouched
 from mirror_core.mirrors import proving
 from mirror_core.mirrors.proving import note
@@ -110,7 +110,8 @@ def test_what_is_not_as_certificates_say_is_known(
 
 @pytest.mark.parametrize("kind", ["value", "log end"])
 def test_certificates_do_not_tell_that_the_source_holds_the_same(kind: str) -> None:
-    assert noted(proved(500, place(500, kind)), EQUAL, {P.topic: ID}, 9, READ).differs == (place(500, kind),)
+    before, read = proved(500, place(500, kind)), CertifiedRead(READ)
+    assert noted(before, EQUAL, {P.topic: ID}, 9, read).differs == (place(500, kind),)
 
 
 def test_what_certificates_find_unreadable_is_known_and_read_again_by_them(stored: State, doors: list[str]) -> None:
@@ -131,9 +132,10 @@ def test_a_place_that_certificates_find_does_not_take_that_of_a_difference_from_
     """Certificates would clear it, and nobody has compared the other one again."""
     kind = unreadable_on(LINK.destination.name)
     damaged = replace(EQUAL, damaged=(Finding(partition=P, offset=Offset(300), kind=kind, detail=""),))
-    first = noted(proved(500, place(400)), damaged, {P.topic: ID}, 9, READ, (ALTERED, kind))
+    read = CertifiedRead(READ, (ALTERED, kind))
+    first = noted(proved(500, place(400)), damaged, {P.topic: ID}, 9, read)
     assert first == proved(300, place(400), records=0), "it is read again from there on"
-    assert noted(first, EQUAL, {P.topic: ID}, 9, READ, (ALTERED, kind)).differs == (place(400),)
+    assert noted(first, EQUAL, {P.topic: ID}, 9, read).differs == (place(400),)
 
 
 @pytest.mark.parametrize(("offset", "first"), [(400, 400), (500, 500), (600, 500)])
