@@ -18,7 +18,7 @@ from typing import Final
 from mirror_core.dataplane.counters import Counters, Retry
 from mirror_core.decide.parity import CHUNK_OFFSETS, RECORDS, Row
 from mirror_core.kafka.kept import KEPT
-from mirror_core.mirrors.proving import Memory, compare_rest
+from mirror_core.mirrors.proving import Memory, compare_rest, seldom
 from mirror_core.model.errors import HeldByRun, LostOwnership, MirrorError, Refused
 from mirror_core.model.logs import about, logger
 from mirror_core.model.names import Partition
@@ -114,10 +114,10 @@ class BackgroundProof:
         if ranges == self._seen and time.monotonic() < self._again_at:
             return
         began = time.monotonic()
-        memory = Memory(link, state.proofs.get(link.mirror.name), KEPT_S, due_at=began + KEPT_S)
+        memory = Memory(link, state.proofs.get(link.mirror.name))
         cleaned = began >= self._cleaned_at
         keep = partial(self._keep, memory)
-        keep_if_due = partial(memory.if_due, keep)
+        keep_if_due = seldom(keep, KEPT_S, due_at=began + KEPT_S)
         recent = set() if cleaned else state.partitions.get(link.mirror.name, {}).keys() - self._in_doubt
         result, proof, _ = compare_rest(
             link, state, ranges, self._compare, whole=False, keep=keep_if_due, recent=recent

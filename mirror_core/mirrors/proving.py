@@ -170,7 +170,7 @@ def compare_and_remember(
     say: Callable[[str], None],
 ) -> ParityResult:
     """The same for whoever is no run, and keep how far it is proved then, if nobody holds the mirror."""
-    told, memory = list[str](), Memory(link, state.proofs.get(link.mirror.name), KEPT_S)
+    told, memory = list[str](), Memory(link, state.proofs.get(link.mirror.name))
 
     def keep(proof: Proof) -> None:
         try:
@@ -180,12 +180,23 @@ def compare_and_remember(
                 say(f"how far it is proved is not kept: {error}")
             told.append(str(error))
 
-    keep_if_due = partial(memory.if_due, keep)
-    result, proof, before = compare_rest(link, state, ranges, compare, whole=whole, keep=keep_if_due)
+    result, proof, before = compare_rest(link, state, ranges, compare, whole=whole, keep=seldom(keep, KEPT_S))
     if not whole and (earlier := before.of(ranges)):
         say(f"{earlier} records were proved before, and not compared again")
     keep(proof)
     return result
+
+
+def seldom(keep: Callable[[Proof], None], every_s: float, due_at: float = -math.inf) -> Callable[[Proof], None]:
+    """`keep`, which writes only then: at `due_at` by the monotonic clock, and `every_s` seconds after each writing."""
+
+    def keep_if_due(proof: Proof) -> None:
+        nonlocal due_at
+        if time.monotonic() >= due_at:
+            keep(proof)
+            due_at = time.monotonic() + every_s
+
+    return keep_if_due
 
 
 @dataclass(slots=True)
@@ -196,16 +207,7 @@ class Memory:
     link: Link
     seen: Proof | None
     """The proof as it was found, and then as it was written here."""
-    every_s: float = 0.0
     meanwhile: Meanwhile = field(default_factory=Meanwhile)
-    due_at: float = -math.inf
-    """By the monotonic clock: when `if_due` writes next."""
-
-    def if_due(self, keep: Callable[[Proof], None], proof: Proof) -> None:
-        """Have `keep` write down what is proved by now, at most every `every_s` seconds."""
-        if time.monotonic() >= self.due_at:
-            keep(proof)
-            self.due_at = time.monotonic() + self.every_s
 
     def keep(self, proof: Proof) -> None:
         """The state is read when nobody else can write it any more: what others have written by then is in it."""
