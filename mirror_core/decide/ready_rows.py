@@ -20,7 +20,7 @@ NEVER: Final = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Readiness:
+class ReadyRow:
     """One partition. None: not known now. What is of the mirror as a whole is the same in each row."""
 
     topic: str
@@ -42,7 +42,7 @@ class Readiness:
     refused: str
 
 
-def readiness(view: View, runs: Iterable[Run]) -> Iterator[Readiness]:
+def readiness(view: View, runs: Iterable[Run]) -> Iterator[ReadyRow]:
     """By name. `runs`: those that the mirror's state knows."""
     there = view.destination if isinstance(view.destination, DestinationView) else None
     ends = view.source.stable_ends if isinstance(view.source, SourceView) else {}
@@ -56,7 +56,7 @@ def readiness(view: View, runs: Iterable[Run]) -> Iterator[Readiness]:
         position = there.positions.get(partition) if there else None
         upto = proved[partition].end if partition in proved else 0
         status = view.statuses[partition]
-        yield Readiness(
+        yield ReadyRow(
             topic=partition.topic,
             partition=partition.index,
             state=status.state,
