@@ -96,7 +96,7 @@ class Cluster:
         asked: Any = entity_reader(kind)(request, read)[0]
         if kind is MetadataRequest:
             names = None if asked.topics is None else tuple(str(t.name) for t in asked.topics)
-            return b"\0" + self._metadata(names if names is None or len(names) < self.topics else None)
+            return self._metadata(names if names is None or len(names) < self.topics else None)
         if kind is ListOffsetsRequest:
             return self._offsets(asked)
         return self._deleted(asked)
@@ -116,9 +116,7 @@ class Cluster:
             controller_id=ids[0],
             topics=(*(self._topic(number, ids) for number in chosen), *map(_unknown, unknown)),
         )
-        buffer = io.BytesIO()
-        entity_writer(MetadataResponse)(buffer, view)
-        return buffer.getvalue()
+        return _told(view, b"\0")
 
     def _topic(self, number: int, ids: list[BrokerId]) -> MetadataResponseTopic:
         def partition(index: int) -> MetadataResponsePartition:
@@ -181,21 +179,13 @@ def _told(body: Any, before: bytes = b"") -> bytes:
     return before + buffer.getvalue()
 
 
-def _versions() -> bytes:
-    every = [(int(kind.__api_key__), int(kind.__version__)) for kind in (*_ASKED.values(), *_KNOWN)]
-    rows = tuple(ApiVersion(api_key=i16(key), min_version=i16(0), max_version=i16(v)) for key, v in sorted(set(every)))
-    return _told(ApiVersionsResponse(error_code=ErrorCode.none, api_keys=rows))
+def _answers(kind: Any) -> tuple[int, int]:
+    """To which request, of which version."""
+    return int(kind.__api_key__), int(kind.__version__)
 
 
-_KNOWN: Final[tuple[Any, ...]] = (
-    ApiVersionsResponse,
-    DescribeAclsResponse,
-    DescribeUserScramCredentialsResponse,
-    ListGroupsResponse,
-    ListTransactionsResponse,
-)
 _QUIET: Final[dict[tuple[int, int], bytes]] = {
-    (int(type(body).__api_key__), int(type(body).__version__)): _told(body, b"\0" * flexible)
+    _answers(type(body)): _told(body, b"\0" * flexible)
     for body, flexible in (
         (
             DescribeAclsResponse(
@@ -217,8 +207,17 @@ _QUIET: Final[dict[tuple[int, int], bytes]] = {
             1,
         ),
     )
-} | {(int(ApiVersionsResponse.__api_key__), int(ApiVersionsResponse.__version__)): _versions()}
+}
 """What is the same whatever is asked, as answered without a correlation id."""
+
+
+def _versions() -> bytes:
+    every = {*_QUIET, *map(_answers, (*_ASKED.values(), ApiVersionsResponse))}
+    rows = tuple(ApiVersion(api_key=i16(key), min_version=i16(0), max_version=i16(v)) for key, v in sorted(every))
+    return _told(ApiVersionsResponse(error_code=ErrorCode.none, api_keys=rows))
+
+
+_QUIET[_answers(ApiVersionsResponse)] = _versions()
 
 
 def _named(name: str, rows: int) -> bytes:
