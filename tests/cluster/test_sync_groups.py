@@ -15,9 +15,9 @@ from mirror_core.kafka.topics import delete_records
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.errors import Refused
-from mirror_core.model.mirror import Desired, GroupsSeen
+from mirror_core.model.mirror import GroupsSeen
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
+from mirror_core.model.run import Mode, Plan, RunKind
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.link import Link
 from mirror_core.sync import groups
@@ -25,6 +25,7 @@ from mirror_core.sync.cycle import SyncReport, sync
 from tests.brokers import Pair, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
 from tests.committing import commit_offsets, fetch_offsets
+from tests.memory import run_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -229,16 +230,7 @@ def test_groups_are_listed_with_their_kind_and_state(pair: Pair, link: Link, gro
 
 def test_a_sync_stays_away_from_a_mirror_that_a_run_holds(link: Link) -> None:
     plan = Plan(kind=RunKind.FAILOVER, mirror=link.mirror.name, mode=Mode.PLANNED, steps=(), bound=())
-    run = Run(
-        id="r-" + secrets.token_hex(4),
-        plan=plan,
-        plan_hash=plan.hash,
-        state=RunState.RUNNING,
-        started_by="test",
-        started_ms=0,
-        desired=Desired.STARTED,
-        conducted_by="test",
-    )
+    run = run_of("r-" + secrets.token_hex(4), plan)
     with writer_of(link) as writer:
         writer.put(run)
         with pytest.raises(Refused, match=f"failover {run.id} is under way"):

@@ -13,9 +13,10 @@ from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.hooks import AssetEvent, Command, Hook
 from mirror_core.model.mirror import Desired, Lease, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
+from mirror_core.model.run import Mode, Plan, RunKind
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.state.records import State
+from tests.memory import run_of
 
 if TYPE_CHECKING:
     from airflow.triggers.base import TriggerEvent
@@ -81,16 +82,7 @@ def test_a_run_that_holds_the_mirror_and_a_pause_are_no_illness() -> None:
     from mirrorbook_airflow.watching import excused
 
     plan = Plan(kind=RunKind.FAILOVER, mirror=NAME, mode=Mode.PLANNED, steps=(), bound=())
-    run = Run(
-        id="r",
-        plan=plan,
-        plan_hash=plan.hash,
-        state=RunState.RUNNING,
-        started_by="",
-        started_ms=0,
-        desired=Desired.STARTED,
-        conducted_by="",
-    )
+    run = run_of("r", plan)
     state = state_of(beat_ms=0)
     state.runs["r"] = run
 

@@ -19,11 +19,11 @@ from mirror_core.evidence.run_report import write_run_report
 from mirror_core.model.copying import Receipt
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.files import Unwritable, check_writable, writing
-from mirror_core.model.mirror import Desired
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity import ParityResult, Verdict
-from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
+from mirror_core.model.run import Mode, Plan, RunKind
 from mirror_core.runbook.services import Services, local_services
+from tests.memory import run_of
 
 
 @pytest.fixture
@@ -139,17 +139,7 @@ def write_parity(folder: Path) -> object:
 
 def write_run(folder: Path) -> object:
     plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound=())
-    run = Run(
-        id="r",
-        plan=plan,
-        plan_hash=plan.hash,
-        state=RunState.RUNNING,
-        started_by="",
-        started_ms=0,
-        desired=Desired.STARTED,
-        conducted_by="",
-    )
-    return write_run_report(folder, run, [], {}, {}, sides=("east", "west"), told=())
+    return write_run_report(folder, run_of("r", plan), [], {}, {}, sides=("east", "west"), told=())
 
 
 def services(folder: Path) -> Services:

@@ -21,7 +21,8 @@ from mirror_core.model.errors import Indeterminate
 from mirror_core.model.mirror import Desired, GroupsSeen, PartitionState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.proof import Proof, Proved
-from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.run import Mode, Plan, RunKind, StepRecord, StepState
+from tests.memory import run_of
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_metrics import MIRROR, status
 from tests.unit.test_ready_rows import A0, A1, NAME, VIEW
@@ -113,16 +114,7 @@ def test_drift_is_counted_by_part_and_what_needs_a_person_is_said_in_full() -> N
 
 
 def standing(kind: RunKind, *steps: tuple[str, StepState], mode: Mode = Mode.PLANNED) -> Standing:
-    run = Run(
-        id="r",
-        plan=plan(kind, mode),
-        plan_hash="h",
-        state=RunState.RUNNING,
-        desired=Desired.STARTED,
-        started_by="t",
-        conducted_by="t",
-        started_ms=1,
-    )
+    run = run_of("r", plan(kind, mode))
     records = [
         StepRecord(
             run="r",

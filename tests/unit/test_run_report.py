@@ -10,10 +10,11 @@ import pytest
 
 from mirror_core.evidence.parity_report import write_report
 from mirror_core.evidence.run_report import clocks, write_run_report
-from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
+from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityResult, Verdict
-from mirror_core.model.run import Fact, Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState, Strategy
+from mirror_core.model.run import Fact, Mode, Plan, PlanStep, Run, RunKind, StepRecord, StepState, Strategy
+from tests.memory import run_of
 
 
 @pytest.fixture
@@ -26,16 +27,7 @@ def run() -> Run:
         bound=(Fact("source", "E"),),
         warnings=("<script>alert(1)</script>",),
     )
-    return Run(
-        id="r",
-        plan=plan,
-        plan_hash=plan.hash,
-        state=RunState.RUNNING,
-        started_by="me <me@home>",
-        started_ms=1_000,
-        desired=Desired.STARTED,
-        conducted_by="me <me@home>",
-    )
+    return replace(run_of("r", plan), started_by="me <me@home>", started_ms=1_000, conducted_by="me <me@home>")
 
 
 def step(name: str, start_ms: int, end_ms: int | None) -> StepRecord:

@@ -13,10 +13,11 @@ from mirror_core.dataplane.lookout import MOST_TRANSACTIONS, Key, Memory
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.run import Mode, Plan, RunKind, RunState, StepRecord, StepState
 from mirror_core.model.sighting import OVER, Seen, TransactionPart, TransactionSeen
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
+from tests.memory import run_of
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 M = MirrorName("m")
@@ -149,16 +150,7 @@ def heart(tmp_path: Path) -> Heart:
 
 def state(*steps: str, ended: bool = False) -> State:
     made = State()
-    run = Run(
-        id=RUN,
-        plan=Plan(kind=RunKind.FAILOVER, mirror=M, mode=Mode.PLANNED, steps=(), bound=()),
-        plan_hash="",
-        state=RunState.RUNNING,
-        started_by="me",
-        started_ms=1,
-        desired=Desired.STARTED,
-        conducted_by="me",
-    )
+    run = run_of(RUN, Plan(kind=RunKind.FAILOVER, mirror=M, mode=Mode.PLANNED, steps=(), bound=()))
     made.put(replace(run, state=RunState.ABORTED, ended_ms=9) if ended else run)
     for step in steps:
         made.put(StepRecord(run=RUN, step=step, state=StepState.STARTED, attempt=1, started_ms=1))
