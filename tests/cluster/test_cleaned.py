@@ -23,8 +23,8 @@ from mirror_core.wire.batch import CONTROL, BatchHeader, batches
 from tests import shapes
 from tests.administering import as_admin, broker_setting
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.cleaned import assert_compacted
 from tests.cluster.links import writer_of
-from tests.drill.histories import assert_compacted
 from tests.exact import about_data
 from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.same import assert_parity, assert_same_offsets, parity

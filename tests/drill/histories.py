@@ -20,7 +20,6 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
-from aiokafka.errors import KafkaError
 from confluent_kafka import ElectionType, TopicPartition
 
 from mirror_core.kafka.client import ClusterClient
@@ -34,14 +33,14 @@ from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sync.cycle import sync
 from tests.administering import as_admin, end_hanging
-from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, new_topic, read_all, read_all_aiokafka
+from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, read_all, read_all_aiokafka
+from tests.cleaned import assert_compacted, cleaned_by_aiokafka
 from tests.cluster.links import writer_of
 from tests.clusters import two_clusters
 from tests.distant import Distant, distant_clusters
 from tests.drill.tasks import Tasks
 from tests.drill.weather import QUICK, BadDays, Usurper
 from tests.drill.writers import Writers
-from tests.exact import about_data
 from tests.managed import managed
 from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.waiting import wait_until
@@ -270,39 +269,6 @@ class History:
 
     def _may_be(self, failure: Failure) -> FailureKind | None:
         return self.days.may_be.get(failure.partition) if self.days else None
-
-
-def cleaned_by_aiokafka(cluster: SandboxCluster, topic: str) -> list[Record] | None:
-    """None: it raises (0.14) where the cleaner has left nothing of a marker but its batch, for the producer's sake. To
-    Java's client such a batch is an ordinary one without records, since KAFKA-7467."""
-    try:
-        return read_all_aiokafka(cluster, topic)
-    except KafkaError as error:
-        if "Control batch did not contain any records" not in str(error):
-            raise
-        return None
-
-
-@about_data()
-def assert_compacted(source: list[Record], copy: list[Record]) -> None:
-    """Both have cleaned at their own times: what one side lacks has been replaced by something newer of that key (which
-    may be a tombstone that is gone by now on that side), or is a tombstone that is gone with all that it deleted."""
-    there, here = ({(r.partition, r.offset): r for r in side} for side in (source, copy))
-    for place in there.keys() & here.keys():
-        assert there[place] == here[place]
-    newest: dict[tuple[int, bytes | None], int] = {}
-    for record in [*source, *copy]:
-        newest[record.partition, record.key] = max(newest.get((record.partition, record.key), -1), record.offset)
-    for ours, theirs in ((there, here), (here, there)):
-        oldest: dict[tuple[int, bytes | None], int] = {}
-        for record in sorted(ours.values(), reverse=True):
-            oldest[record.partition, record.key] = record.offset
-        for place in theirs.keys() - ours.keys():
-            lone = theirs[place]
-            key = lone.partition, lone.key
-            if newest[key] == lone.offset:
-                assert lone.value is None, f"{lone} is on one side only, and the newest of its key"
-                assert oldest.get(key, lone.offset) >= lone.offset, f"{lone} is on one side only, not what it deleted"
 
 
 @contextmanager
