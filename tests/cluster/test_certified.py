@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,79 +12,25 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition
 
-from mirror_core.dataplane.driver import Options, Replication
-from mirror_core.dataplane.local import LocalRunner
 from mirror_core.evidence.folders import LocalFolder
-from mirror_core.evidence.heads import Checked
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.rebuilding import Rebuilt, rebuild
-from mirror_core.mirrors.receipts import compact
-from mirror_core.model.files import Unwritable
 from mirror_core.model.mirror import Gaps, PartitionState
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityRange, ParityResult, Verdict
-from mirror_core.model.receipts import ReceiptsHead
+from mirror_core.model.parity import Verdict
 from mirror_core.model.run import Mode, RunState
-from mirror_core.parity.certified import LocalProof, RunTasks, prove
+from mirror_core.parity.certified import LocalProof, prove
 from mirror_core.parity.certified_scope import Certified, certified
-from mirror_core.parity.check import LocalParity
-from mirror_core.state.records import Forget
-from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic
+from tests.cluster.copied import Copied, copied, mixed, unproved
 from tests.cluster.test_unplanned import begin
 from tests.commands import invoked
 from tests.harm import suspended
-from tests.mirroring import Mirrored, new_mirror
+from tests.mirroring import new_mirror
 from tests.parity_topics import Content, content, send, twin_topics
-from tests.threads import beside
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """A mirror that has copied, in two rounds, with receipts."""
-
-    mirrored: Mirrored
-    topic: str
-    receipts: LocalFolder
-
-    @property
-    def scope(self) -> Certified:
-        return certified(self.mirrored.link, self.mirrored.state, self.receipts)
-
-    def proved(self, scope: Certified | None = None, run: RunTasks | None = None) -> ParityResult:
-        run, config = run or LocalProof().run, self.mirrored.config.path
-        return prove(config, ClusterName("west"), scope or self.scope, None, run=run, tasks=3)[0]
-
-    def rebuilt(self) -> Rebuilt:
-        check, link = LocalParity(self.mirrored.config.path), self.mirrored.link
-
-        def compare(ranges: Sequence[ParityRange]) -> ParityResult:
-            return check(ClusterName("east"), ClusterName("west"), ranges, None)
-
-        return rebuild(link, self.mirrored.state, self.receipts, LocalProof(), compare, lambda line: None)
-
-
-def copied(
-    pair: Pair, folder: Path, *rounds: Sequence[Content], gaps: Gaps | None = None, partitions: int = 1, **config: str
-) -> Copied:
-    topic = new_topic(pair.east, partitions, retention_ms="-1", **config)
-    mirrored = new_mirror(pair, folder, topic, gaps=gaps)
-    receipts = LocalFolder(folder / "receipts")
-    for records in rounds:
-        for partition in range(partitions):
-            send(pair.east, topic, records, partition)
-        mirrored.copy(str(receipts.path))
-    return Copied(mirrored, topic, receipts)
-
-
-def mixed(count: int) -> list[Content]:
-    """Some of it aborted: gaps on both sides."""
-    return [replace(one, aborted=n % 90 == 45) for n, one in enumerate(content(count))]
 
 
 @pytest.mark.parametrize("gaps", [Gaps.MARKERS, pytest.param(Gaps.HIDDEN, marks=pytest.mark.slow)])
@@ -201,10 +144,6 @@ def test_what_no_receipt_vouches_for_is_named_and_never_passes_for_proved(pair: 
     assert "(and 2 more such files)" in nothing.reasons[0]
 
 
-def unproved(scope: Certified) -> dict[Partition, list[tuple[int, int]]]:
-    return {partition: [(gap.start, gap.end) for gap in mine] for partition, mine in scope.unproved.items()}
-
-
 def test_a_proof_of_one_partition_is_none_of_the_mirror(pair: Pair, tmp_path: Path) -> None:
     """Receipts begin late: an older version's process, or one that stored none, had copied before."""
     topic = new_topic(pair.east, 3, retention_ms="-1")
@@ -256,177 +195,6 @@ def test_a_file_that_somebody_put_there_is_named_and_not_believed(pair: Pair, tm
     assert (found.verdict, found.records) == (Verdict.INDETERMINATE, 100)
     assert "receipts are not ours: date=" in found.reasons[0]
     assert "epoch-00000001-0000000999.parquet is told of by no head" in found.reasons[0]
-
-
-def test_a_data_plane_that_ends_between_a_head_and_its_file_leaves_a_hole_and_no_alarm(
-    pair: Pair, tmp_path: Path
-) -> None:
-    made = copied(pair, tmp_path, content(100))
-    send(pair.east, made.topic, content(30))
-
-    class Full(LocalFolder):
-        def write(self, what: str, name: str, content: bytes, advice: str) -> None:
-            raise Unwritable("no space left")
-
-    class Runner(LocalRunner):
-        def folder(self, place: str) -> LocalFolder:
-            return Full(made.receipts.path)
-
-    options = Options(until_caught_up=True, receipts=str(made.receipts.path))
-    Replication(made.mirrored.link, Runner, options, stop=threading.Event(), say=lambda line: None).run()
-    scope = made.scope
-    assert (len(scope.checked.unwritten), scope.checked.sound) == (1, True)
-    assert unproved(scope) == {Partition(made.topic, 0): [(100, 130)]}
-    assert (made.proved(scope).verdict, made.proved(scope).records) == (Verdict.INDETERMINATE, 100)
-
-
-def test_lost_and_altered_receipts_are_rebuilt_and_prove_the_copy_when_the_source_is_dead(
-    pair: Pair, tmp_path: Path
-) -> None:
-    made = copied(pair, tmp_path, mixed(200), content(30), content(20), partitions=2)
-    first, second, _ = [made.receipts.path / name for name in made.receipts.names()]
-    first.unlink()
-    second.write_bytes(b"PAR1")
-    assert made.proved().verdict is Verdict.FAILED
-    command = ["receipts", "rebuild", made.mirrored.name, "--receipts", str(made.receipts.path), "--runner", "local"]
-    command += ["--config", str(pair.config_path), "--json"]
-    said = invoked(*command)
-    assert said.exit_code == 0, said.output
-    answer = json.loads(said.stdout)
-    assert (answer["records"], answer["files"], answer["left"]) == (2 * (200 - 2 + 30), 1, [])
-    assert len(answer["settled"]) == 2
-    with suspended(pair.east):
-        found = made.proved()
-    assert (found.verdict, found.reasons, found.records) == (Verdict.PASSED, (), 2 * (200 - 2 + 50))
-    assert (made.scope.left_out, made.scope.unproved) == ({}, {})
-    again = json.loads(invoked(*command).stdout)
-    assert (again["records"], again["files"], again["settled"]) == (0, 0, []), "and there is nothing left to do"
-
-
-def test_what_differs_from_the_source_is_not_vouched_for_by_a_rebuild(pair: Pair, tmp_path: Path) -> None:
-    """Somebody wrote to the copy, and removed the receipts that would have told."""
-    made = copied(pair, tmp_path, content(100))
-    send(pair.west, made.topic, content(7))
-    send(pair.east, made.topic, [replace(one, value=b"other") for one in content(7)])
-    for path in made.receipts.path.rglob("*.parquet"):
-        path.unlink()
-    found = made.rebuilt()
-    partition = Partition(made.topic, 0)
-    assert (found.records, found.settled) == (0, ())
-    assert "[0, 107): it differs from the source" in found.left[partition][0]
-    assert made.proved().verdict is Verdict.INDETERMINATE
-
-
-def test_beside_a_running_data_plane_no_file_seems_lost_and_those_that_are_can_be_rebuilt(
-    pair: Pair, tmp_path: Path
-) -> None:
-    made = copied(pair, tmp_path, content(100))
-    partition, stop = Partition(made.topic, 0), threading.Event()
-    options = Options(receipts=str(made.receipts.path), epoch_s=1.0)
-    running = Replication(made.mirrored.link, LocalRunner, options, stop=stop, say=lambda line: None)
-    with beside(running.run, stop.set, timeout_s=TIMEOUT_S):
-
-        def has_told(epochs: int) -> bool:
-            scope = made.scope
-            assert scope.checked.sound, [*scope.checked.words()]
-            return scope.newest[partition][:2] >= (2, epochs)
-
-        wait_until(lambda: has_told(4), timeout_s=TIMEOUT_S, why="several epochs have told")
-        shutil.rmtree(made.receipts.path, ignore_errors=True)  # a file may come, or get its name, in the midst of it
-        assert made.scope.checked.lost
-        wait_until(lambda: partition in made.scope.newest, timeout_s=TIMEOUT_S, why="an epoch has told anew")
-        found = made.rebuilt()
-        assert found.left == {}
-        assert found.records >= 100, "heartbeats are copied, too"
-        wait_until(lambda: has_told(8), timeout_s=TIMEOUT_S, why="more epochs have told")
-        assert made.proved().verdict is Verdict.PASSED
-
-
-class Killed(BaseException):
-    """What ends a process at once."""
-
-
-class Mortal(LocalFolder):
-    """Ends before or after its n-th write or removal."""
-
-    def __init__(self, path: Path, *, left: int, after: bool) -> None:
-        super().__init__(path)
-        self.left, self.after = left, after
-
-    def write(self, what: str, name: str, content: bytes, advice: str) -> None:
-        self._action(lambda: super(Mortal, self).write(what, name, content, advice))
-
-    def remove(self, what: str, name: str, advice: str) -> None:
-        self._action(lambda: super(Mortal, self).remove(what, name, advice))
-
-    def _action(self, action: Callable[[], None]) -> None:
-        if not self.left and not self.after:
-            raise Killed
-        action()
-        if not self.left:
-            raise Killed
-        self.left -= 1
-
-
-TOMORROW = "9999-01-01"
-
-
-@pytest.mark.slow
-def test_a_compaction_killed_at_any_action_leaves_receipts_that_say_the_same(pair: Pair, tmp_path: Path) -> None:
-    made = copied(pair, tmp_path, mixed(100), content(30))
-    link, before, whole = made.mirrored.link, made.scope.vouched, tmp_path / "whole"
-    shutil.copytree(made.receipts.path, whole)
-    heads = made.mirrored.state.receipts[made.mirrored.name]
-    for left in range(3):  # one file is written, and two are removed
-        for after in (False, True):
-            with pytest.raises(Killed):
-                compact(link, Mortal(made.receipts.path, left=left, after=after), TOMORROW)
-            killed = made.scope
-            assert (killed.vouched, killed.checked.sound) == (before, True)
-            compact(link, made.receipts, TOMORROW)
-            [one] = made.receipts.names()
-            assert "/day-" in one
-            if (left, after) != (2, True):
-                _as_before(made, heads, whole)
-    scope = made.scope
-    assert (scope.vouched, scope.checked.left_over) == (before, ())
-    assert made.proved(scope).verdict is Verdict.PASSED
-
-
-def test_a_day_of_which_nothing_is_left_leaves_no_file_and_no_alarm(pair: Pair, tmp_path: Path) -> None:
-    made = copied(pair, tmp_path, content(100))
-    admin = admin_client(pair.west)
-    admin.delete_topics([made.topic])[made.topic].result(TIMEOUT_S)
-    wait_until(lambda: made.topic not in admin.list_topics().topics, timeout_s=TIMEOUT_S, why="it is gone")
-    for files in ([1], []):
-        done = compact(made.mirrored.link, made.receipts, TOMORROW)
-        assert [before for before, _ in done.files.values()] == files
-        assert made.receipts.names() == []
-        assert made.scope.checked == Checked(good=())
-
-
-def test_the_command_puts_days_together_and_says_how_many_files_there_were(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = copied(pair, tmp_path, content(100), content(30))
-    assert len(made.receipts.names()) == 2
-    monkeypatch.setattr("mirror_core.cli.receipts.closed", lambda: TOMORROW)
-    command = ["receipts", "compact", made.mirrored.name, "--receipts", str(made.receipts.path), "--runner", "local"]
-    command += ["--config", str(pair.config_path), "--json"]
-    said = invoked(*command)
-    assert said.exit_code == 0, said.output
-    answer = json.loads(said.stdout)
-    assert ([*answer["days"].values()], answer["left"]) == ([[2, 1]], {})
-    assert len(made.receipts.names()) == 1
-    assert made.proved().verdict is Verdict.PASSED
-
-
-def _as_before(made: Copied, heads: Mapping[str, ReceiptsHead], files: Path) -> None:
-    shutil.rmtree(made.receipts.path)
-    shutil.copytree(files, made.receipts.path)
-    with StateWriter(made.mirrored.link.destination, control_id(made.mirrored.name)) as writer:
-        told = writer.state.receipts[made.mirrored.name]
-        writer.put(*(Forget(head) for part, head in told.items() if part not in heads), *heads.values())
 
 
 def test_a_piece_that_begins_below_the_log_start_is_left_out_and_said(pair: Pair, tmp_path: Path) -> None:

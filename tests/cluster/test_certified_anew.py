@@ -24,7 +24,7 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.writer import StateWriter, control_id
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client
-from tests.cluster.test_certified import TOMORROW, Copied, copied, unproved
+from tests.cluster.copied import TOMORROW, Copied, copied, unproved
 from tests.exact import about_data
 from tests.harm import alter, damaged, in_place_of
 from tests.mirroring import replicate

@@ -12,7 +12,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ALTERED, Verdict
 from tests.administering import as_admin
 from tests.brokers import Pair, new_topic
-from tests.cluster.test_certified import Copied, unproved
+from tests.cluster.copied import Copied, unproved
 from tests.exact import about_data
 from tests.harm import alter, in_place_of, later_by_one_ms
 from tests.mirroring import new_mirror

@@ -51,7 +51,7 @@ def command(verb: Verb, name: str) -> tuple[str, ...]:
 TYPED: Final = tuple(verb for verb in Verb if verb not in (Verb.WATCH, Verb.PROVE, Verb.RECEIPTS))
 """What people ask of a mirror. A watcher acts by itself, and only says so while a run holds the mirror; so does a
 comparison, whose answer stands though how far it is proved is not kept then: `test_proving`. Of receipts something is
-written down only where there is something to write: `test_certified`."""
+written down only where there is something to write: `test_receipts_compacted`."""
 CALLS: Final[Mapping[Verb, Callable[[Link], object]]] = {
     Verb.START: verbs.start,
     Verb.PAUSE: verbs.pause,

@@ -12,7 +12,7 @@ from mirror_core.evidence.verify import verify
 from mirror_core.mirrors import verbs
 from mirror_core.model.run import Evidence, RunState
 from tests.brokers import TIMEOUT_S, Pair, admin_client
-from tests.cluster.test_certified import Copied, copied
+from tests.cluster.copied import Copied, copied
 from tests.cluster.test_unplanned import begin
 from tests.commands import invoked, mirrorbook
 from tests.harm import suspended

@@ -1,0 +1,69 @@
+"""A mirror that has copied with receipts, and what they prove."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mirror_core.evidence.folders import LocalFolder
+from mirror_core.mirrors.rebuilding import Rebuilt, rebuild
+from mirror_core.model.mirror import Gaps
+from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.parity import ParityRange, ParityResult
+from mirror_core.parity.certified import LocalProof, RunTasks, prove
+from mirror_core.parity.certified_scope import Certified, certified
+from mirror_core.parity.check import LocalParity
+from tests.brokers import Pair, new_topic
+from tests.mirroring import Mirrored, new_mirror
+from tests.parity_topics import Content, content, send
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A mirror that has copied, in two rounds, with receipts."""
+
+    mirrored: Mirrored
+    topic: str
+    receipts: LocalFolder
+
+    @property
+    def scope(self) -> Certified:
+        return certified(self.mirrored.link, self.mirrored.state, self.receipts)
+
+    def proved(self, scope: Certified | None = None, run: RunTasks | None = None) -> ParityResult:
+        run, config = run or LocalProof().run, self.mirrored.config.path
+        return prove(config, ClusterName("west"), scope or self.scope, None, run=run, tasks=3)[0]
+
+    def rebuilt(self) -> Rebuilt:
+        check, link = LocalParity(self.mirrored.config.path), self.mirrored.link
+
+        def compare(ranges: Sequence[ParityRange]) -> ParityResult:
+            return check(ClusterName("east"), ClusterName("west"), ranges, None)
+
+        return rebuild(link, self.mirrored.state, self.receipts, LocalProof(), compare, lambda line: None)
+
+
+def copied(
+    pair: Pair, folder: Path, *rounds: Sequence[Content], gaps: Gaps | None = None, partitions: int = 1, **config: str
+) -> Copied:
+    topic = new_topic(pair.east, partitions, retention_ms="-1", **config)
+    mirrored = new_mirror(pair, folder, topic, gaps=gaps)
+    receipts = LocalFolder(folder / "receipts")
+    for records in rounds:
+        for partition in range(partitions):
+            send(pair.east, topic, records, partition)
+        mirrored.copy(str(receipts.path))
+    return Copied(mirrored, topic, receipts)
+
+
+def mixed(count: int) -> list[Content]:
+    """Some of it aborted: gaps on both sides."""
+    return [replace(one, aborted=n % 90 == 45) for n, one in enumerate(content(count))]
+
+
+def unproved(scope: Certified) -> dict[Partition, list[tuple[int, int]]]:
+    return {partition: [(gap.start, gap.end) for gap in mine] for partition, mine in scope.unproved.items()}
+
+
+TOMORROW = "9999-01-01"
