@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mirror_core.decide.recovery import Action
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.model.mirror import Desired
+from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.run import RunKind
 from mirror_core.model.text import visible_lines
 from mirrorbook_airflow.approving import ApprovePlan, answered, of_another
@@ -79,18 +79,21 @@ class ControlMirror(MirrorOperator):
         return said
 
 
+def _desired(link: Link, wanted: Desired, verb: Callable[[Link], Mirror]) -> Desired:
+    """What is desired after this verb. An attempt before this one, whose process was killed, may have done it."""
+    return (link.mirror if link.mirror.desired is wanted else verb(link)).desired
+
+
 def _pause(link: Link, context: Context) -> str:
     from mirror_core.mirrors.verbs import pause
 
-    done = link.mirror.desired is Desired.PAUSED  # by an attempt before this one, whose process was killed
-    return f"desired: {(link.mirror if done else pause(link)).desired}"
+    return f"desired: {_desired(link, Desired.PAUSED, pause)}"
 
 
 def _resume(link: Link, context: Context) -> str:
     from mirror_core.mirrors.verbs import resume
 
-    done = link.mirror.desired is Desired.STARTED
-    return f"desired: {(link.mirror if done else resume(link)).desired}"
+    return f"desired: {_desired(link, Desired.STARTED, resume)}"
 
 
 def _stop(link: Link, context: Context) -> str:
@@ -102,8 +105,7 @@ def _stop(link: Link, context: Context) -> str:
 def _start(link: Link, context: Context) -> str:
     from mirror_core.mirrors.verbs import start
 
-    done = link.mirror.desired is Desired.STARTED
-    desired = (link.mirror if done else start(link)).desired
+    desired = _desired(link, Desired.STARTED, start)
     return f"desired: {desired}. Where no data plane is at work for it, trigger mirror_replicate"
 
 
