@@ -16,7 +16,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mirror_core.evidence import receipts
 from mirror_core.evidence.folders import LocalFolder
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import verbs
@@ -31,6 +30,7 @@ from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka
 from tests.cluster.test_metrics import ADDRESS, Scraped
 from tests.clusters import third_cluster
 from tests.commands import MIRRORBOOK, mirrorbook
+from tests.receipts import rows
 from tests.waiting import patience, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -200,7 +200,7 @@ def test_a_mirror_that_is_paused_taken_or_dead_does_not_slow_the_others(
     for mirrored in everyone:
         assert read_all_aiokafka(mirrored.there, mirrored.topic) == read_all_aiokafka(pair.east, mirrored.topic)
         assert read_state(mirrored.link.destination).leases[mirrored.name].released
-        assert receipts.read(LocalFolder(tmp_path / "receipts"), mirrored.name).num_rows
+        assert rows(LocalFolder(tmp_path / "receipts"), mirrored.name)
 
 
 @pytest.mark.drill

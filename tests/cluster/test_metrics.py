@@ -20,13 +20,13 @@ from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.metrics import Exposition
 from mirror_core.dataplane.progress import Progress
-from mirror_core.evidence import receipts
 from mirror_core.evidence.folders import LocalFolder
 from mirror_core.model.names import Partition
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.cluster.desk import Desk
 from tests.copiers import PATIENCE_S, copier
 from tests.mirroring import Mirrored, new_mirror
+from tests.receipts import rows
 from tests.threads import beside
 from tests.waiting import wait_until
 
@@ -102,11 +102,7 @@ def test_figures_are_those_of_the_copy_and_a_failed_partition_is_seen(pair: Pair
     assert now("copied_records_total", topic=bad) in (None, 0), "nothing was added behind the foreign record"
     assert now("lease_generation") == lease.generation
     assert now("retries_total", what="task") == now("retries_total", what="plan") == 0
-    stored = [
-        r
-        for r in receipts.read(LocalFolder(mirrored.evidence / "receipts"), mirrored.name).to_pylist()
-        if r["topic"] == good
-    ]
+    stored = [r for r in rows(LocalFolder(mirrored.evidence / "receipts"), mirrored.name) if r["topic"] == good]
     assert sum(r["records"] for r in stored) == 600
     assert sum(r["bytes"] for r in stored) == now("copied_bytes_total", topic=good)
     assert sum(r["batches"] for r in stored) == now("copied_batches_total", topic=good)

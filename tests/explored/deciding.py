@@ -120,13 +120,8 @@ def _key(world: World, link: int, mode: Mode, anew: bool) -> tuple[Any, ...]:
     return link, seen, mode, world.up, world.extra[link // 2], topic, anew
 
 
-def failover_view(world: World, link: int, mode: Mode, *, anew: bool = False) -> View:
-    """`anew`: as if no run held the mirror, for one that goes on."""
-    return _failover_view(*_key(world, link, mode, anew))
-
-
 def plan_failover(world: World, link: int, mode: Mode, *, anew: bool = False) -> tuple[int, bool]:
-    """The plan's number, and whether it may be run."""
+    """The plan's number, and whether it may be run. `anew`: as if no run held the mirror, for one that goes on."""
     return _planned(*_key(world, link, mode, anew))
 
 

@@ -22,7 +22,6 @@ from mirror_core.dataplane.channel import Channel
 from mirror_core.dataplane.progress import Progress
 from mirror_core.evidence import receipts
 from mirror_core.evidence.folders import LocalFolder
-from mirror_core.evidence.receipts import Hole
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.model.copying import Assigned, Assignment, Listening, TaskReport
@@ -31,6 +30,7 @@ from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.spark import task
 from mirror_core.spark.runner import SparkFailed, SparkGone, SparkRunner
 from tests.brokers import Pair, admin_client, new_topic, produce, read_all, read_all_aiokafka
+from tests.receipts import holes, rows
 from tests.spark import work
 from tests.waiting import wait_until
 
@@ -170,12 +170,12 @@ def test_overlapping_epochs_hand_over_without_a_hole(runner: SparkRunner, pair: 
             MIRROR,
             receipts.packed(1, number, [r for report in reports for r in report.receipts]),
         )
-    summary = receipts.summarize(LocalFolder(tmp_path), MIRROR)
-    assert (summary.records, summary.holes) == (1800, ())
+    told = rows(LocalFolder(tmp_path), MIRROR)
+    assert (sum(row["records"] for row in told), holes(told)) == (1800, [])
 
 
 @pytest.mark.cluster
-def test_killed_workers_are_replaced_and_their_lost_receipts_are_inferred(
+def test_killed_workers_are_replaced_and_their_lost_receipts_leave_holes(
     runner: SparkRunner, pair: Pair, tmp_path: Path
 ) -> None:
     progress = Progress()
@@ -206,9 +206,7 @@ def test_killed_workers_are_replaced_and_their_lost_receipts_are_inferred(
             MIRROR,
             receipts.packed(1, number, [r for report in reports for r in report.receipts]),
         )
-    assert receipts.summarize(LocalFolder(tmp_path), MIRROR).holes == tuple(
-        Hole(partition, Offset(200), Offset(400)) for partition in bench.partitions
-    )
+    assert holes(rows(LocalFolder(tmp_path), MIRROR)) == [(partition, 200, 400) for partition in bench.partitions]
 
 
 @pytest.mark.cluster

@@ -11,13 +11,14 @@ import pytest
 
 from mirror_core.dataplane import keeping
 from mirror_core.dataplane.keeping import Keeper
-from mirror_core.evidence import kept, receipts
+from mirror_core.evidence import kept
 from mirror_core.evidence.folders import LocalFolder
 from mirror_core.evidence.heads import Checked
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.files import Unwritable
 from mirror_core.model.receipts import ReceiptsHead
 from mirror_core.state.records import State
+from tests.receipts import holes, rows
 from tests.unit.test_receipts import MIRROR, receipt
 from tests.waiting import patience, wait_until
 
@@ -93,7 +94,7 @@ class Desk:
         return kept.found(self.folder, MIRROR, lambda: self.book.heads).checked
 
     def holes(self) -> list[tuple[int, int]]:
-        return [(hole.first, hole.next) for hole in receipts.summarize(self.folder, MIRROR).holes]
+        return [(first, end) for _, first, end in holes(rows(self.folder, MIRROR))]
 
 
 def test_what_was_taken_is_stored_when_it_is_closed(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_what_was_taken_is_stored_when_it_is_closed(tmp_path: Path) -> None:
     desk.keeper.open(desk.folder)
     desk.take(1, 2, 3)
     desk.close()
-    assert receipts.summarize(desk.folder, MIRROR).receipts == 3
+    assert len(rows(desk.folder, MIRROR)) == 3
     assert (desk.said, desk.failures) == ([], 0)
 
 
@@ -116,7 +117,7 @@ def test_a_full_disk_is_said_once_and_what_waited_is_stored_when_there_is_room(t
     desk.folder.full = False
     desk.until(lambda: desk.said[-1] == "receipts are stored again", why="there is room")
     desk.close()
-    assert receipts.summarize(desk.folder, MIRROR).receipts == 2
+    assert len(rows(desk.folder, MIRROR)) == 2
     assert not desk.holes()
 
 
@@ -154,7 +155,7 @@ def test_the_oldest_are_given_up_when_too_many_wait(tmp_path: Path, monkeypatch:
     desk.take(*range(1, 6))
     desk.folder.full = False
     desk.close()
-    stored = receipts.summarize(desk.folder, MIRROR).receipts
+    stored = len(rows(desk.folder, MIRROR))
     assert stored in (3, 4), "three have waited, and the first one may just have been on its way"
     assert desk.said[-1].startswith(f"receipts of {6 - stored} epoch(s) were not stored")
 
@@ -188,7 +189,7 @@ def test_not_even_a_defect_ends_it(tmp_path: Path) -> None:
     desk.until(lambda: desk.failures > 1, why="it is tried again")
     assert desk.said == ["copying goes on, and this is tried again: receipts: ZeroDivisionError: a defect"]
     desk.folder.broken = False
-    desk.until(lambda: receipts.summarize(desk.folder, MIRROR).receipts == 1, why="it is stored")
+    desk.until(lambda: len(rows(desk.folder, MIRROR)) == 1, why="it is stored")
     desk.close()
 
 

@@ -1,23 +1,19 @@
-"""Receipts come back as they were written, and what no receipt covers is named."""
+"""Receipts come back as they were written."""
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mirror_core.evidence import receipts
 from mirror_core.evidence.folders import LocalFolder
-from mirror_core.evidence.receipts import Hole
 from mirror_core.model.copying import Piece, Receipt
-from mirror_core.model.errors import Indeterminate
 from mirror_core.model.names import MirrorName, Offset, Partition
+from tests.receipts import holes, rows
 
 MIRROR = MirrorName("east/west copy")  # a slash must not become a folder
 ORDERS = Partition("orders", 3)
@@ -61,13 +57,13 @@ def test_receipts_come_back_as_they_were_written(tmp_path: Path) -> None:
 
     assert path.parent.name == "date=2026-09-21"
     assert path.name == "epoch-00000007-0000000000.parquet"
-    rows = receipts.read(LocalFolder(tmp_path), MIRROR).to_pylist()
-    assert [(row["topic"], row["first"], row["next"], row["source_end"]) for row in rows] == [
+    found = rows(LocalFolder(tmp_path), MIRROR)
+    assert [(row["topic"], row["first"], row["next"], row["source_end"]) for row in found] == [
         ("orders", 0, 10, None),
         ("orders", 10, 30, 35),
         ("päymentś", 4, 9, None),
     ]
-    assert rows[1] == {
+    assert found[1] == {
         "generation": 7,
         "epoch": 1,
         "task": 0,
@@ -85,69 +81,8 @@ def test_receipts_come_back_as_they_were_written(tmp_path: Path) -> None:
         "source_end": 35,
         "started": datetime.fromtimestamp((NOON_MS + 30_000) / 1000, UTC),
         "ended": datetime.fromtimestamp((NOON_MS + 59_999) / 1000, UTC),
-        "inferred": False,
     }
-    summary = receipts.summarize(LocalFolder(tmp_path), MIRROR)
-    assert (summary.files, summary.receipts, summary.partitions) == (2, 3, 2)
-    assert (summary.records, summary.gaps, summary.batches, summary.bytes) == (33, 2, 3, 3500)
-    assert (summary.first_ms, summary.last_ms) == (NOON_MS, NOON_MS + 59_999)
-    assert summary.holes == ()
-
-
-def test_a_lost_attempt_shows_as_an_inferred_row(tmp_path: Path) -> None:
-    receipts.write(LocalFolder(tmp_path), MIRROR, receipts.packed(7, 0, [receipt(0, 10)]))
-    receipts.write(
-        LocalFolder(tmp_path), MIRROR, receipts.packed(7, 1, [receipt(25, 40, epoch=1)])
-    )  # a killed attempt had copied [10, 25)
-
-    assert receipts.summarize(LocalFolder(tmp_path), MIRROR).holes == (Hole(ORDERS, Offset(10), Offset(25)),)
-    rows = receipts.read(LocalFolder(tmp_path), MIRROR).to_pylist()
-    assert [(row["first"], row["next"], row["inferred"], row["records"]) for row in rows] == [
-        (0, 10, False, 10),
-        (10, 25, True, 0),
-        (25, 40, False, 15),
-    ]
-
-
-def test_an_inferred_row_claims_nothing_but_its_offsets(tmp_path: Path) -> None:
-    receipts.write(LocalFolder(tmp_path), MIRROR, receipts.packed(7, 0, [receipt(0, 10)]))
-    receipts.write(LocalFolder(tmp_path), MIRROR, receipts.packed(7, 1, [receipt(25, 40, epoch=1, task=3, gaps=2)]))
-    receipts.write(
-        LocalFolder(tmp_path),
-        MIRROR,
-        receipts.packed(8, 2, [receipt(40, 50, epoch=2), receipt(25, 40, epoch=2, task=4)]),
-    )
-    (inferred,) = (row for row in receipts.read(LocalFolder(tmp_path), MIRROR).to_pylist() if row["inferred"])
-    assert inferred == {
-        # Of the one behind the hole:
-        "generation": 7,
-        "epoch": 1,
-        "task": 3,
-        "topic": "orders",
-        "partition": 3,
-        "source_topic_id": "5" * 32,
-        "destination_topic_id": "d" * 32,
-        "started": datetime.fromtimestamp((NOON_MS + 30_000) / 1000, UTC),
-        "ended": datetime.fromtimestamp((NOON_MS + 59_999) / 1000, UTC),
-        # Its own:
-        "first": 10,
-        "next": 25,
-        "records": 0,
-        "gaps": 0,
-        "batches": 0,
-        "bytes": 0,
-        "pieces": [],
-        "source_end": None,
-        "inferred": True,
-    }
-
-
-def test_each_hole_is_dated_by_the_receipt_right_behind_it(tmp_path: Path) -> None:
-    spans = [receipt(0, 10), receipt(20, 30, epoch=1), receipt(40, 50, epoch=2), receipt(60, 70, epoch=3)]
-    for number, one in enumerate(spans):
-        receipts.write(LocalFolder(tmp_path), MIRROR, receipts.packed(1, number, [one]))
-    rows = receipts.read(LocalFolder(tmp_path), MIRROR).to_pylist()
-    assert [(row["first"], row["epoch"]) for row in rows if row["inferred"]] == [(10, 1), (30, 2), (50, 3)]
+    assert holes(found) == []
 
 
 def test_an_epoch_over_midnight_lies_in_the_day_in_which_it_began(tmp_path: Path) -> None:
@@ -159,14 +94,13 @@ def test_an_epoch_over_midnight_lies_in_the_day_in_which_it_began(tmp_path: Path
 
 def test_columns_are_null_only_where_nothing_may_be_known(tmp_path: Path) -> None:
     path = stored(tmp_path, 1, 0, receipt(0, 10))
-    for table in (pq.read_schema(path), receipts.read(LocalFolder(tmp_path), MIRROR).schema):
-        assert [field.name for field in table if field.nullable] == [
-            "gaps",
-            "pieces",
-            "source_topic_id",
-            "destination_topic_id",
-            "source_end",
-        ]
+    assert [field.name for field in pq.read_schema(path) if field.nullable] == [
+        "gaps",
+        "pieces",
+        "source_topic_id",
+        "destination_topic_id",
+        "source_end",
+    ]
 
 
 def test_a_file_is_on_disk_before_it_has_its_name_and_its_name_too(
@@ -197,53 +131,9 @@ def test_a_file_is_on_disk_before_it_has_its_name_and_its_name_too(
     assert folder == path.parent.name
 
 
-def test_an_epoch_that_ends_after_its_successor_leaves_no_hole(tmp_path: Path) -> None:
-    receipts.write(LocalFolder(tmp_path), MIRROR, receipts.packed(7, 1, [receipt(25, 40, epoch=1)]))
-    assert receipts.summarize(LocalFolder(tmp_path), MIRROR).holes == ()
-    receipts.write(LocalFolder(tmp_path), MIRROR, receipts.packed(7, 2, [receipt(60, 60, epoch=2)]))
-    assert receipts.summarize(LocalFolder(tmp_path), MIRROR).holes == (Hole(ORDERS, Offset(40), Offset(60)),)
-    receipts.write(LocalFolder(tmp_path), MIRROR, receipts.packed(7, 0, [receipt(38, 60, epoch=0)]))
-    assert receipts.summarize(LocalFolder(tmp_path), MIRROR).holes == ()
-
-
-def test_without_receipts_nothing_is_said(tmp_path: Path) -> None:
-    summary = receipts.summarize(LocalFolder(tmp_path), MIRROR)
-    assert (summary.receipts, summary.first_ms, summary.holes) == (0, None, ())
-    assert receipts.read(LocalFolder(tmp_path), MIRROR).num_rows == 0
-
-
 def test_half_written_files_are_not_read(tmp_path: Path) -> None:
     path = stored(tmp_path, 1, 0, receipt(0, 10))
     path.with_name("_epoch-00000001-0000000001.parquet.1").write_bytes(b"PAR1")
-    assert receipts.summarize(LocalFolder(tmp_path), MIRROR).files == 1
+    assert len(rows(LocalFolder(tmp_path), MIRROR)) == 1
     # As others read it, too: Spark and pyarrow's datasets skip the same names.
     assert pq.read_table(path.parent.parent).num_rows == 1
-
-
-def test_a_damaged_file_is_named_and_nothing_is_concluded(tmp_path: Path) -> None:
-    path = stored(tmp_path, 1, 0, receipt(0, 10))
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(Indeterminate, match=path.name):
-        receipts.summarize(LocalFolder(tmp_path), MIRROR)
-
-
-def test_days_before_since_are_left_out(tmp_path: Path) -> None:
-    receipts.write(LocalFolder(tmp_path), MIRROR, receipts.packed(1, 0, [receipt(0, 10)]))
-    receipts.write(LocalFolder(tmp_path), MIRROR, receipts.packed(1, 2880, [receipt(10, 20, epoch=2880)]))
-    since = datetime.fromtimestamp(NOON_MS / 1000 + 86_400, UTC).date()
-    assert receipts.summarize(LocalFolder(tmp_path), MIRROR, since).records == 10
-    assert receipts.summarize(LocalFolder(tmp_path), MIRROR).records == 20
-
-
-@given(
-    spans=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda s: (s[0], s[0] + s[1])), min_size=1),
-    seed=st.integers(0, 3),
-)
-def test_holes_are_exactly_what_no_span_covers(spans: list[tuple[int, int]], seed: int) -> None:
-    random.Random(seed).shuffle(spans)
-    low, high = min(first for first, _ in spans), max(end for _, end in spans)
-    covered = {offset for first, end in spans for offset in range(first, end)}
-    holes = receipts._holes(ORDERS, spans)
-    assert [offset for hole in holes for offset in range(hole.first, hole.next)] == [
-        offset for offset in range(low, high) if offset not in covered
-    ]

@@ -15,7 +15,7 @@ from mirror_core.decide import vouching
 from mirror_core.decide.parity import DIGEST, NOTHING_COMPARED, Row
 from mirror_core.decide.vouching import LEFT, OTHER, PROVED, VERDICT, WHY, NotAsCopied, compared, parts, refuse_other
 from mirror_core.model.copying import Piece
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityResult, Verdict
 from mirror_core.model.run import Evidence, RunState, StepRecord, StepState
 from mirror_core.parity.certified import CertifiedTask
@@ -25,7 +25,6 @@ from mirror_core.runbook.set_runs import Standing
 from tests.unit.test_decide_verbs import RUN
 from tests.waiting import patience
 
-ONE_MIRROR = MirrorName("m")
 ONE, TWO, THREE = (Partition("orders", index) for index in range(3))
 PASSED = ParityResult(verdict=Verdict.PASSED, records=10, chunks=1)
 SHORT = replace(PASSED, verdict=Verdict.INDETERMINATE, reasons=("no receipt vouches for it",))
