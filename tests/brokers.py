@@ -188,9 +188,9 @@ def read_topics(
     return {topic: sorted(records) for topic, records in found.items()}
 
 
-def read_all_aiokafka(cluster: SandboxCluster, topic: str, user: str = "admin") -> list[Record]:
+def read_all_aiokafka(cluster: SandboxCluster, topic: str) -> list[Record]:
     """The same as `read_all` by another family of clients, so that a mistake of one library doesn't decide."""
-    return read_topics_aiokafka(cluster, [topic], user)[topic]
+    return read_topics_aiokafka(cluster, [topic])[topic]
 
 
 def read_topics_aiokafka(

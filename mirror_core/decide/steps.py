@@ -281,9 +281,9 @@ def undisturbed(kind: RunKind, mode: Mode = Mode.PLANNED) -> tuple[str, ...]:
     return names(kind, mode)[: names(kind, mode).index(standing_still(kind, mode)[0])]
 
 
-def needing(kind: RunKind, need: Need, mode: Mode = Mode.PLANNED) -> tuple[str, ...]:
-    """Steps that need this, in order."""
-    return tuple(step.name for step in STEPS[kind, mode] if need in step.needs)
+def needing(kind: RunKind, need: Need) -> tuple[str, ...]:
+    """Steps of a planned run that need this, in order."""
+    return tuple(step.name for step in STEPS[kind, Mode.PLANNED] if need in step.needs)
 
 
 def planned(

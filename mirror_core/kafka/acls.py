@@ -170,9 +170,9 @@ def present_on_every_broker(client: ClusterClient, acls: Collection[Acl], timeou
     _everywhere(client, lambda held: set(acls) <= held, len(acls), "it shows all of", timeout_s)
 
 
-def absent_on_every_broker(client: ClusterClient, acls: Collection[Acl], timeout_s: float = BARRIER_S) -> None:
+def absent_on_every_broker(client: ClusterClient, acls: Collection[Acl]) -> None:
     """Return when no broker shows any of these entries; Unreachable names the broker that did in the end."""
-    _everywhere(client, lambda held: not held & set(acls), len(acls), "it has dropped all of", timeout_s)
+    _everywhere(client, lambda held: not held & set(acls), len(acls), "it has dropped all of", BARRIER_S)
 
 
 def command_line(acl: Acl, *, bootstrap: str = "BOOTSTRAP", remove: bool = False) -> str:

@@ -69,7 +69,7 @@ def look(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Outlook:
     if fence.command:
         warnings += (
             f"{who}: nobody knows whether a failover towards it keeps topics of {cluster.name} closed, which this opens"
-            for who in _kept_closed(config, cluster, fence, answer)[1]
+            for who in _kept_closed(config, fence, answer)[1]
         )
     if isinstance(answer, State):
         refuse(answer, fence)
@@ -109,7 +109,7 @@ def lift(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -
             except Unwritable as error:
                 trouble.append(str(error))
         if fence.command:
-            kept, _ = _kept_closed(config, cluster, fence, answer)
+            kept, _ = _kept_closed(config, fence, answer)
             if rest := set(fence.topics) - kept:
                 open_again(_closable(config, cluster, fence, rest))
             return (*trouble, *stay_closed(cluster.name, kept & set(fence.topics)))
@@ -121,7 +121,7 @@ def lift(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -
 
 
 def _kept_closed(
-    config: Config, cluster: ClusterConfig, fence: FenceFile, answer: State | MirrorError
+    config: Config, fence: FenceFile, answer: State | MirrorError
 ) -> tuple[frozenset[str], tuple[str, ...]]:
     """What other mirrors' failovers keep closed there, and who could not be asked. `answer`: of the destination, which
     is not waited for once more."""

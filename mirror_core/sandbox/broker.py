@@ -115,11 +115,11 @@ def archive_of(jars: Path) -> Path:
     return jars.with_name(f"{jars.name}-{java}.jsa")
 
 
-def run_tool(jars: Path, *arguments: str, timeout_s: float = TOOL_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+def run_tool(jars: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a Java main class of the Kafka distribution, such as org.apache.kafka.tools.DumpLogSegments."""
     command = java_command(jars, "256m", *arguments)
     command[1:1] = ["-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise SandboxFailed(f"{arguments[0]} has not ended within {timeout_s:.0f} s") from None
+        raise SandboxFailed(f"{arguments[0]} has not ended within {TOOL_TIMEOUT_S:.0f} s") from None

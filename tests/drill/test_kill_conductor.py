@@ -78,14 +78,12 @@ class Conducted:
         later = [r.step for r in state.steps.values() if r.run == run.id and r.started_ms > struck.started_ms]
         assert not later, f"killed in {step}, and yet {later} have begun"
 
-    def kill_through(
-        self, steps: Iterable[str], first: tuple[str, ...], then: tuple[str, ...], *, home: bool = False
-    ) -> None:
+    def kill_through(self, steps: Iterable[str], first: tuple[str, ...], then: tuple[str, ...]) -> None:
         """Three times in each step: at its first action, at one of the next dozen, and when all is done, not said."""
         arguments = first
         for step in steps:
             for after in (1, self.chance.randrange(2, 16), "all"):
-                self.kill_in(step, after, *arguments, home=home)
+                self.kill_in(step, after, *arguments)
                 arguments = then
 
 

@@ -163,11 +163,11 @@ def settled(world: World, proc: Proc, cluster: int, mask: int) -> World:
 # -- a fence on the mirror's source, as failovers, failbacks and watchers put it up -----------------------------------
 
 
-def deny(world: World, proc: Proc, then: str, *, soft: bool = False, filed: bool = True) -> World:
+def deny(world: World, proc: Proc, then: str, *, soft: bool = False) -> World:
     """Go on with putting the fence up. `soft`: a source that is silent holds nobody up."""
     if not world.up[source(proc.link)]:
         return to(world, proc, then) if soft else end(world, proc)
-    return to(world, proc, "file" if filed else "enter", then=(*proc.then, then), soft=soft)
+    return to(world, proc, "file", then=(*proc.then, then), soft=soft)
 
 
 @act("file")

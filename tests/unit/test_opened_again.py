@@ -356,12 +356,12 @@ def test_before_a_planned_promotion_the_source_is_closed_once_more_and_looked_at
     assert next(seen, None) is None
 
 
-def promoting(link: Link, folder: Path, *, given: bool = True, mode: Mode = Mode.PLANNED) -> Acts:
+def promoting(link: Link, folder: Path, *, mode: Mode = Mode.PLANNED) -> Acts:
     journal = journal_of("r", "promote")
     run = replace(journal.run, plan=replace(journal.run.plan, mode=mode))
     journal.log.put(run, CLOSED)
     acts = acted(link, folder, journal)
-    journal.keep("promote", LastLook(words="", given=given))
+    journal.keep("promote", LastLook(words="", given=True))
     return replace(acts, writer=cast("Any", journal.log))
 
 
@@ -498,6 +498,6 @@ def test_by_its_file_too_a_fence_is_lifted_but_for_what_another_failover_keeps_c
     trouble = unfencing.lift(link.config, link.source, fence, tmp_path / "unfence-r.json")
     assert topics_told(link) == (["a.b"] if told else sorted(TOPICS))
     assert bool(trouble) is told
-    unknown = unfencing._kept_closed(link.config, link.source, fence, silent)[1]
+    unknown = unfencing._kept_closed(link.config, fence, silent)[1]
     assert unknown == (() if told else ("north: no answer",))
     assert asked == [{EAST}, {EAST}], "not the dead destination"
