@@ -146,13 +146,7 @@ def create_missing(
             wider[name] = width
             rows.append(_row(name, f"{width} partitions", f"{len(there.partitions)} partitions", Action.WIDEN))
     if not dry_run:
-        existed = set[str]()
-        by_name = {topic.name: topic for topic in new}
-        faults = {
-            **each(lambda ns: existed.update(create_topics(destination, [by_name[n] for n in ns])), by_name, of=of),
-            **each(lambda ns: alter_configs(destination, {n: adopted[n] for n in ns}), adopted, of=of),
-            **each(lambda ns: create_partitions(destination, {n: wider[n] for n in ns}), wider, of=of),
-        }
+        existed, faults = _apply(destination, new, adopted, wider, of)
         refused |= {name: str(error) for name, error in faults.items()}
         kinds |= {name: kind(error) for name, error in faults.items()}
         rows = [_outcome(row, refused) for row in rows if row.subject not in existed]
@@ -165,6 +159,24 @@ def create_missing(
             present = destination.metadata(topics).topics
     ready = {name: view for name, view in present.items() if name not in refused}
     return Placement(ready, tuple(rows), refused, kinds)
+
+
+def _apply(
+    destination: ClusterClient,
+    new: Iterable[NewTopic],
+    adopted: Mapping[str, Mapping[str, str | None]],
+    wider: Mapping[str, int],
+    of: int,
+) -> tuple[set[str], dict[str, RemoteFault]]:
+    """Create, adopt and widen topics; those that existed already, and what went wrong with which."""
+    existed = set[str]()
+    by_name = {topic.name: topic for topic in new}
+    faults = {
+        **each(lambda ns: existed.update(create_topics(destination, [by_name[n] for n in ns])), by_name, of=of),
+        **each(lambda ns: alter_configs(destination, {n: adopted[n] for n in ns}), adopted, of=of),
+        **each(lambda ns: create_partitions(destination, {n: wider[n] for n in ns}), wider, of=of),
+    }
+    return existed, faults
 
 
 def sync_configs(
