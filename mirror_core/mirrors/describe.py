@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -33,6 +33,7 @@ from mirror_core.model.errors import RemoteFault
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Gaps, Lease, Mirror, NeverCopied, PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
+from mirror_core.model.proof import Proof
 from mirror_core.model.run import Run
 from mirror_core.model.sighting import OVER, Heartbeat, Sighting
 from mirror_core.model.units import in_bytes
@@ -105,25 +106,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
     held = is_fresh(lease, now_ms)
     debt = state.debts.get(mirror.name)
     proof = state.proofs.get(mirror.name)
-    proved = recorded(proof, _ids(statuses.values()))
-    rows = []
-    for partition, status in sorted(statuses.items()):
-        end, position = ends.get(partition), positions.get(partition)
-        rows.append(
-            PartitionRow(
-                partition=str(partition),
-                state=status.state,
-                position=position,
-                source_start=starts.get(partition),
-                source_end=end,
-                lag=None if end is None or position is None else end - position,
-                lmo=status.lmo,
-                proved=proved[partition].end if partition in proved else None,
-                kind=status.kind,
-                reason=told(status),
-                never_copied=status.never_copied,
-            )
-        )
+    rows = tuple(_rows(statuses, proof, positions, starts, ends))
     fence = [*words(debt), *(pending(debt, (run.id,) if run else ()) if ends else ())]
     trouble = "; ".join(t for t in (source_trouble, destination_trouble) if t)
     silences = ((link.source, source_trouble, ends), (link.destination, destination_trouble, positions))
@@ -133,9 +116,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
     unwatched = watched(state, mirror.name, now_ms)
     lost = loss(statuses, state.sightings.get(mirror.name), positions, beats, now_ms=now_ms)
     behind = clocks.behind_s(now_ms, lease, state.sightings.get(mirror.name), state.groups.get(mirror.name), beats)
-    lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
-    # Of no partition nothing is known: before its first epoch a mirror has not caught up with an empty source.
-    lag = None if not rows or None in lags else sum(lag or 0 for lag in lags)
+    lag = _lag(rows)
     seen = Description(
         facts={
             "mirror": mirror.name,
@@ -168,9 +149,41 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "security of the destination": link.destination.control.get("security.protocol", "PLAINTEXT"),
             "trouble": trouble or "none",
         },
-        rows=tuple(rows),
+        rows=rows,
     )
     return seen, lost
+
+
+def _rows(
+    statuses: Mapping[Partition, PartitionStatus],
+    proof: Proof | None,
+    positions: Mapping[Partition, Offset],
+    starts: Mapping[Partition, Offset],
+    ends: Mapping[Partition, Offset],
+) -> Iterator[PartitionRow]:
+    proved = recorded(proof, _ids(statuses.values()))
+    for partition, status in sorted(statuses.items()):
+        end, position = ends.get(partition), positions.get(partition)
+        yield PartitionRow(
+            partition=str(partition),
+            state=status.state,
+            position=position,
+            source_start=starts.get(partition),
+            source_end=end,
+            lag=None if end is None or position is None else end - position,
+            lmo=status.lmo,
+            proved=proved[partition].end if partition in proved else None,
+            kind=status.kind,
+            reason=told(status),
+            never_copied=status.never_copied,
+        )
+
+
+def _lag(rows: Collection[PartitionRow]) -> int | None:
+    """In offsets, of all that is mirrored. Of no partition nothing is known: before its first epoch a mirror has not
+    caught up with an empty source."""
+    lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
+    return None if not rows or None in lags else sum(lag or 0 for lag in lags)
 
 
 def _under_way(mirror: Mirror, run: Run, state: State) -> tuple[str, ...]:
