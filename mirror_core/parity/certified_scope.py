@@ -11,6 +11,7 @@ from mirror_core.decide.topics import cleans
 from mirror_core.evidence.certificates import Gap, Told, Vouched, gaps, vouched
 from mirror_core.evidence.folders import Folder
 from mirror_core.evidence.heads import Checked, Heads
+from mirror_core.evidence.kept import Found
 from mirror_core.evidence.kept import found as found_receipts
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.existing import existing
@@ -18,6 +19,7 @@ from mirror_core.kafka.offsets import Point, list_points
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.copying import Piece
 from mirror_core.model.errors import Indeterminate, RemoteFault
+from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange
 from mirror_core.parity.scope import COMPARABLE
@@ -60,9 +62,6 @@ def certified(link: Link, state: State, folder: Folder) -> Certified:
     """By the receipts in this folder that are as they were written. Indeterminate when the destination doesn't answer,
     or receipts can't be read."""
     mirror, statuses = link.mirror.name, state.partitions.get(link.mirror.name, {})
-    chosen = sorted(p for p, status in statuses.items() if status.state in COMPARABLE)
-    told: dict[Partition, list[Told]] = {p: [] for p in chosen}
-    newest, ended = dict[Partition, tuple[int, int, Offset]](), dict[Partition, datetime]()
     try:
         kept = found_receipts(folder, mirror, lambda: heads_of(link))
         with ClusterClient(link.destination) as client:
@@ -74,15 +73,7 @@ def certified(link: Link, state: State, folder: Folder) -> Certified:
             configs = describe_configs(client, {p.topic for p in held})
     except (RemoteFault, OSError) as error:
         raise Indeterminate(f"mirror {mirror}: what to prove is not known: {error}") from None
-    for row in kept.rows().select([*_COLUMNS, *_IDS]).to_pylist():
-        partition = Partition(row["topic"], row["partition"])
-        status = statuses.get(partition)
-        if status and tuple(row[i] for i in _IDS) == tuple(getattr(status, i) for i in _IDS):
-            if partition in told:
-                told[partition] += [Told(row["generation"], row["epoch"], _piece(one)) for one in row["pieces"] or ()]
-            one = row["generation"], row["epoch"], Offset(row["next"])
-            if one > newest.get(partition, (0, 0, Offset(0))):
-                newest[partition], ended[partition] = one, row["ended"]
+    told, newest, ended = _told(kept, statuses)
     starts, ends = points[Point.START], points[Point.LOG_END]
     found = {p: vouched(told[p], starts[p], statuses[p].lmo) for p in held if p in told and p in ours}
     lease, soon = copier(state, mirror), datetime.now(UTC) - TOLD_WITHIN
@@ -115,6 +106,25 @@ def certified(link: Link, state: State, folder: Folder) -> Certified:
         {p: mine for p, mine in unproved.items() if mine},
         {p.topic: there[p.topic].id for p in ours},
     )
+
+
+def _told(
+    kept: Found, statuses: Mapping[Partition, PartitionStatus]
+) -> tuple[dict[Partition, list[Told]], dict[Partition, tuple[int, int, Offset]], dict[Partition, datetime]]:
+    """Of these topics, as their ids are: all pieces of what can be compared, each partition's newest receipt (as
+    `Certified.newest`), and when the work of that one ended."""
+    told: dict[Partition, list[Told]] = {p: [] for p, status in statuses.items() if status.state in COMPARABLE}
+    newest, ended = dict[Partition, tuple[int, int, Offset]](), dict[Partition, datetime]()
+    for row in kept.rows().select([*_COLUMNS, *_IDS]).to_pylist():
+        partition = Partition(row["topic"], row["partition"])
+        status = statuses.get(partition)
+        if status and tuple(row[i] for i in _IDS) == tuple(getattr(status, i) for i in _IDS):
+            if partition in told:
+                told[partition] += [Told(row["generation"], row["epoch"], _piece(one)) for one in row["pieces"] or ()]
+            one = row["generation"], row["epoch"], Offset(row["next"])
+            if one > newest.get(partition, (0, 0, Offset(0))):
+                newest[partition], ended[partition] = one, row["ended"]
+    return told, newest, ended
 
 
 def heads_of(link: Link) -> Heads:
