@@ -7,7 +7,7 @@ from typing import Final
 from mirror_core.copy.asking import Asked, Asking, View, Views, as_expected
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.words import Side, denied
-from mirror_core.kafka.client import Leader
+from mirror_core.kafka.client import ClusterClient, Leader
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 
@@ -16,31 +16,12 @@ _NO_ID: Final = "0" * 32
 
 def route(replicator: PartitionReplicator, views: Views, asking: Asking) -> Asked | None:
     """Take in who leads it; None when it cannot be aligned now."""
-    partition, assigned = replicator.partition, replicator.assigned
-    for view, client, expected in (
-        (views.source, asking.source, assigned.source_topic_id),
-        (views.destination, asking.destination, assigned.destination_topic_id),
+    partition, assigned, replaced = replicator.partition, replicator.assigned, FailureKind.REPLACED
+    for view, client, expected, gone, anew in (
+        (views.source, asking.source, assigned.source_topic_id, FailureKind.GONE, FailureKind.RECREATED),
+        (views.destination, asking.destination, assigned.destination_topic_id, replaced, replaced),
     ):
-        cluster, topic = client.name, view.cluster.topics.get(partition.topic)
-        if partition.topic in view.cluster.denied:
-            replicator.fail(denied(Side.of(client), partition, "DESCRIBE"), None, FailureKind.DENIED)
-            return None
-        if why := _disputed(view, partition, expected):
-            replicator.lose(f"cluster {cluster}: {why}")
-            return None
-        if topic is None or partition.index not in topic.partitions:
-            kind = FailureKind.GONE if client is asking.source else FailureKind.REPLACED
-            replicator.fail(
-                f"cluster {cluster}: {partition} does not exist (any more); was the topic deleted?", None, kind
-            )
-            return None
-        if topic.id != expected:
-            replicator.fail(
-                f"cluster {cluster}, topic {partition.topic}: it was deleted and created anew under the same name "
-                f"(topic id {topic.id}, was {expected})",
-                None,
-                FailureKind.RECREATED if client is asking.source else FailureKind.REPLACED,
-            )
+        if not _is_there(replicator, view, client, expected, gone, anew):
             return None
     from_leader = views.source.cluster.topics[partition.topic].partitions[partition.index]
     to_leader = views.destination.cluster.topics[partition.topic].partitions[partition.index]
@@ -64,6 +45,37 @@ def route(replicator: PartitionReplicator, views: Views, asking: Asking) -> Aske
         unvouched=replicator.aligned is None and not assigned.answered,
         proved_end=assigned.proved_end if same else None,
     )
+
+
+def _is_there(
+    replicator: PartitionReplicator,
+    view: View,
+    client: ClusterClient,
+    expected: str,
+    gone: FailureKind,
+    anew: FailureKind,
+) -> bool:
+    """Whether a cluster has it, in the topic of the `expected` id. If not, the replicator is told why."""
+    partition = replicator.partition
+    cluster, topic = client.name, view.cluster.topics.get(partition.topic)
+    if partition.topic in view.cluster.denied:
+        replicator.fail(denied(Side.of(client), partition, "DESCRIBE"), None, FailureKind.DENIED)
+        return False
+    if why := _disputed(view, partition, expected):
+        replicator.lose(f"cluster {cluster}: {why}")
+        return False
+    if topic is None or partition.index not in topic.partitions:
+        replicator.fail(f"cluster {cluster}: {partition} does not exist (any more); was the topic deleted?", None, gone)
+        return False
+    if topic.id != expected:
+        replicator.fail(
+            f"cluster {cluster}, topic {partition.topic}: it was deleted and created anew under the same name "
+            f"(topic id {topic.id}, was {expected})",
+            None,
+            anew,
+        )
+        return False
+    return True
 
 
 def _doubt_who_told(replicator: PartitionReplicator, asking: Asking, source: Leader, destination: Leader) -> None:
