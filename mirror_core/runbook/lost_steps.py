@@ -192,21 +192,7 @@ class LostSteps(Promotion):
         stands = self._debt.paid_ms is not None
         shown = stands and not self._debt.by_command  # what a command has done no broker shows
         look = look_again(self.link, denials_of(names) if shown else (), self.scope.promoted)
-        if look.bare:
-            raise Refused(
-                f"run {run}: promotion, since somebody has lifted the fence on {name}, where applications may write "
-                "again; abort this run, and plan again",
-                look.bare[:SHOWN],
-            )
-        if stands and self._debt.by_command:
-            refuse_if_lifted(self)
-            ends = self._debt.ends.by_partition()
-            if taken := [f"{p} from {ends[p]} to {end}" for p, end in look.ends.items() if end > ends.get(p, end)]:
-                raise Refused(
-                    f"run {run}: promotion, since {name} has taken writes behind its fence_command; abort this run, "
-                    "and plan again",
-                    taken[:SHOWN],
-                )
+        self._refuse_lifted(look)
         held_up = self.journal.begun("promote") or self._stood_long()
         silent = self.journal.run.source_silent
         if word_needed(answers=look.answers, stands=stands, silent=silent, held_up=held_up):
@@ -226,6 +212,25 @@ class LostSteps(Promotion):
                 look = look_again(self.link, (), self.scope.promoted)
         refuse_what_it_took(self, look)
         return look
+
+    def _refuse_lifted(self, look: Look) -> None:
+        """Refused where the fence that had been put up does not keep writers out any more."""
+        name, run = self.link.source.name, self.journal.run_id
+        if look.bare:
+            raise Refused(
+                f"run {run}: promotion, since somebody has lifted the fence on {name}, where applications may write "
+                "again; abort this run, and plan again",
+                look.bare[:SHOWN],
+            )
+        if self._debt.paid_ms is not None and self._debt.by_command:
+            refuse_if_lifted(self)
+            ends = self._debt.ends.by_partition()
+            if taken := [f"{p} from {ends[p]} to {end}" for p, end in look.ends.items() if end > ends.get(p, end)]:
+                raise Refused(
+                    f"run {run}: promotion, since {name} has taken writes behind its fence_command; abort this run, "
+                    "and plan again",
+                    taken[:SHOWN],
+                )
 
     @staticmethod
     def _lapsed(returned: Returned) -> bool:
