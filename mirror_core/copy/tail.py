@@ -94,11 +94,14 @@ def stranger_behind(
     step = _FIRST_STEP
     while True:
         start = max(seen.log_start, seen.log_end - step if since is None else since)
-        headers = _headers(client, link, partition, start, seen.log_end)
-        mine = next((n for n, header in enumerate(headers) if header.producer_id == producer_id), None)
-        if since is not None or mine is not None or start == seen.log_start or step > _FAR:
-            behind = [] if mine is None else headers[mine:]
-            return next((header.base_offset for header in behind if header.producer_id != producer_id), None)
+        mine = False
+        # One after the other: behind the last record a gap may be filled with millions of markers.
+        for header in _headers(client, link, partition, start, seen.log_end):
+            if mine and header.producer_id != producer_id:
+                return header.base_offset
+            mine |= header.producer_id == producer_id
+        if since is not None or mine or start == seen.log_start or step > _FAR:
+            return None
         step *= 4
 
 
@@ -228,14 +231,15 @@ def _further_back(
     step = _FIRST_STEP
     while True:
         start = max(seen.log_start, seen.log_end - step)
-        yield start, _headers(client, link, partition, start, seen.log_end)
+        yield start, list(_headers(client, link, partition, start, seen.log_end))
         if start == seen.log_start:
             return
         step *= 4
 
 
-def _headers(client: ClusterClient, link: FetchLink, partition: Partition, start: int, end: int) -> list[BatchHeader]:
-    found: list[BatchHeader] = []
+def _headers(
+    client: ClusterClient, link: FetchLink, partition: Partition, start: int, end: int
+) -> Iterator[BatchHeader]:
     position, empty = start, 0
     deadline = time.monotonic() + client.timeout_s
     while position < end:
@@ -246,8 +250,9 @@ def _headers(client: ClusterClient, link: FetchLink, partition: Partition, start
             raise Unreachable(f"{link.connection.where}: {partition} cannot be read at offset {position}")
         headers = [header for header, _ in batches(fetched.records)]
         if headers:
-            found += headers
+            yield from headers
             position, empty = headers[-1].next_offset, 0
+            deadline = time.monotonic() + client.timeout_s
             continue
         size, honest = len(fetched.records), not link.throttle_ms
         verdict = proof(position, end, size, honest=honest, before=empty, local_start=None)
@@ -262,4 +267,3 @@ def _headers(client: ClusterClient, link: FetchLink, partition: Partition, start
             why = SILENT if honest else "the broker throttles"
             raise Unreachable(f"{link.connection.where}: {partition}, offset {position}: {why}")
         empty += 1
-    return found

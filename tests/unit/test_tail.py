@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
@@ -9,6 +10,7 @@ from typing import cast
 import pytest
 
 from mirror_core.copy import tail
+from mirror_core.decide.position import Seen
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.empty_answers import Proof
@@ -16,6 +18,7 @@ from mirror_core.kafka.fetching import FetchLink
 from mirror_core.kafka.reader import LogReader
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition
+from mirror_core.wire.batch import CONTROL, HEADER, LENGTH_PREFIX, NEWEST
 from mirror_core.wire.fetch import Fetched
 from tests.judging import EAST, WEST
 from tests.unit.test_rewrite import batch, fetched
@@ -41,9 +44,45 @@ def test_a_throttled_answer_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> No
     assert looked_at(monkeypatch, answers) == [0, 3]
 
 
+def test_each_one_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log whose end takes longer to read below a quota than a broker may take to answer would never be read."""
+    throttled, offsets = (150, fetched()), range(5)
+    answers = [one for offset in offsets for one in (throttled, (0, fetched(batch(offset, 1))))]
+    assert looked_at(monkeypatch, iter(answers)) == list(offsets)
+
+
 def test_but_not_for_longer_than_a_cluster_has_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unreachable, match="the broker throttles"):
         looked_at(monkeypatch, iter([(60_000, fetched())]))
+
+
+@pytest.mark.parametrize("stranger", [None, 30_000])
+def test_a_wide_gap_at_the_end_of_a_log_is_looked_through_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch, stranger: int | None
+) -> None:
+    """A marker for each offset: of a long transaction that was aborted there are millions."""
+    end, window, mine = 50_000, 1_000, 7
+
+    def fetch_once(_: object, partition: Partition, position: int) -> Fetched:
+        made = bytearray(HEADER.size * window)
+        for number in range(window):
+            offset = position + number
+            producer = 8 if offset == stranger else mine
+            fields = (offset, HEADER.size - LENGTH_PREFIX, 0, NEWEST, offset << 8, CONTROL, 0, 10**12, 10**12)
+            HEADER.pack_into(made, HEADER.size * number, *fields, producer, 0, -1, 1)
+        return Fetched(partition, 0, end, end, 0, (), memoryview(made))
+
+    monkeypatch.setattr(tail, "fetch_once", fetch_once)
+    link = cast("FetchLink", SimpleNamespace(throttle_ms=0, connection=SimpleNamespace(where="west")))
+    client = cast("ClusterClient", SimpleNamespace(timeout_s=0.2))
+    seen = Seen(log_start=0, log_end=end, ours=None, source_start=0, source_end=end)
+    tracemalloc.start()
+    try:
+        assert tail.stranger_behind(client, link, PARTITION, mine, seen, 0) == stranger
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 3 << 20, "some answers, and no more"
 
 
 def test_a_look_that_nobody_waits_for_reads_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
