@@ -177,6 +177,8 @@ class FetchLink:
             raise RemoteFault(f"{self.connection.where}: Fetch answer {correlation} where {self._correlation} was due")
         try:
             for answer in fetch.decode(frame[4:], self._asked):
+                if (answer.partition.topic, answer.partition.index) not in self._asked:
+                    raise MalformedAnswer(f"{answer.partition} was not asked for")
                 self.filled = self.filled or len(answer.records) >= self._share
                 yield answer
         except MalformedAnswer as error:

@@ -36,6 +36,7 @@ from mirror_core.wire import fetch
 from tests.assignments import assignment
 from tests.threads import Work
 from tests.unit.test_rewrite import batch, fetched
+from tests.unit.test_wire_protocol import fetch_answer
 
 PARTITION = Partition("orders", 0)
 LIMIT_S = 0.2
@@ -240,6 +241,19 @@ def test_an_answer_that_comes_drop_by_drop_holds_up_nobody_else(source: Source) 
     took = drop_by_drop(source, in_turn=False)
     assert max(took) < 3 * LIMIT_S
     assert sorted(took)[-2] < LIMIT_S, "and waited for once"
+
+
+def test_an_answer_about_what_was_not_asked_for_makes_no_sense(source: Source) -> None:
+    """And is no reason for the task to end, nor for all others with it."""
+    answer = fetch_answer({Partition("payments", 7): (9, 9, [], b"")})
+    with closing(Dripping()) as connection, closing(connection.far_end):
+        link = FetchLink(connection, max_bytes=1, partition_max_bytes=1)
+        source.receiver.lanes[1] = Lanes(connection, lambda connection, far: link)
+        source.led_by(1, 1, 100)
+        connection.far_end.send(struct.pack(">ii", 4 + len(answer), 1) + answer)
+        assert source.receiver.take(link) == []
+    assert "payments-7" in source.replicator.lost_why
+    assert (source.replicator.state, source.replicator.source.alone) == (State.LOST, True)
 
 
 class Told:
