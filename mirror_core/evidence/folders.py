@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.files import PASSWORD_APART, check_writable, holds_password, writing
+from mirror_core.model.files import PASSWORD_APART, check_writable, holds_password, sync, writing
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HIDDEN: Final = ("_", ".")
@@ -84,7 +84,7 @@ class LocalFolder:
                 out.flush()
                 os.fsync(out.fileno())
             os.replace(fresh, final)
-            _sync_folder(final.parent)
+            sync(final.parent)
 
     def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()
@@ -96,12 +96,3 @@ class LocalFolder:
     def names(self, under: str = "") -> list[str]:
         found = (p for p in (self.path / under).rglob("*") if p.is_file() and not p.name.startswith(_HIDDEN))
         return sorted(p.relative_to(self.path).as_posix() for p in found)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

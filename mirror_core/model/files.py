@@ -62,5 +62,20 @@ def check_room(what: str, folder: Path, advice: str) -> None:
         os.fsync(probe.fileno())
 
 
+def sync_all(folder: Path) -> None:
+    """Wait until a folder and all that is in it survives a power cut."""
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
+
+
+def sync(path: Path) -> None:
+    """The same for a file's content alone, or for the names in a folder."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _unwritable(what: str, path: Path, why: str, advice: str) -> Unwritable:
     return Unwritable(f"{what}: {path} cannot be written: {why}: {advice}")

@@ -1,7 +1,7 @@
 """Saving records to Parquet before the log that holds them is taken back: all of a record, and every record.
 
-A salvage is written beside its place, counted against the log, and only then moved there. It is never overwritten:
-when a step is repeated after the log is gone, it may be the only copy.
+A salvage is written beside its place, counted against the log, and only then moved there, on the disk and not in its
+memory only. It is never overwritten: when a step is repeated after the log is gone, it may be the only copy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mirror_core.kafka.existing import existing
 from mirror_core.kafka.offsets import Point, list_offsets, list_points
 from mirror_core.kafka.reader import LogReader
 from mirror_core.model.errors import MirrorError, Refused
-from mirror_core.model.files import writing
+from mirror_core.model.files import sync, sync_all, writing
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange, Saved
 from mirror_core.parity.elsewhere import Elsewhere, look_for
@@ -145,7 +145,9 @@ def salvage(
         manifest = [replace(s, log_start=starts[p]) for p, s in _count_saved(incomplete, wanted).items()]
         _check(cluster, expected, {s.wanted.partition: s.records for s in manifest}, incomplete)
         (incomplete / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
+        sync_all(incomplete)
         os.replace(incomplete, output)
+        sync(output.parent)
     return {s.wanted.partition: s for s in manifest}
 
 

@@ -1,0 +1,45 @@
+"""What is saved before a log is taken back may be the only copy: it survives a power cut."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity import ParityRange
+from mirror_core.parity import salvage as salvaging
+from mirror_core.parity.salvage import MANIFEST, SCHEMA, SalvageTask, salvage
+from tests.judging import EAST
+
+PARTITION = Partition("orders", 0)
+ROW = {"topic": "orders", "partition": 0, "offset": 4, "timestamp_ms": 0, "timestamp_type": "CreateTime", "headers": []}
+
+
+def write(tasks: Sequence[SalvageTask], folder: Path) -> None:
+    """One record, as Spark lays it down."""
+    inside = folder / "part"
+    inside.mkdir()
+    pq.write_table(pa.Table.from_pylist([ROW], schema=SCHEMA), inside / "0.parquet")
+
+
+def test_all_of_it_is_on_the_disk_before_anything_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "mirrorbook.yaml"
+    config.write_text(f"clusters: {{{EAST}: {{bootstrap.servers: 'localhost:1'}}}}")
+    monkeypatch.setattr(salvaging, "list_offsets", lambda *_: {PARTITION: Offset(0)})
+    monkeypatch.setattr(salvaging, "count", lambda task: 1)
+    synced, fsync, out = set[Path](), os.fsync, tmp_path / "saved"
+
+    def noting(fd: int) -> None:
+        synced.add(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    saved = salvage(config, EAST, [ParityRange(partition=PARTITION, start=Offset(4), end=Offset(5))], out, write=write)
+    assert saved[PARTITION].records == 1
+    made = tmp_path / "_saved.incomplete"
+    assert synced == {made, made / "part", made / "part/0.parquet", made / MANIFEST, tmp_path}
