@@ -14,7 +14,7 @@ from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_d
 from mirror_core.decide.run_standing import standing_of
 from mirror_core.decide.view import some
 from mirror_core.decide.without_source import WithoutSource
-from mirror_core.mirrors.preflight import Verdict, check
+from mirror_core.mirrors.preflight import KEEP_PRODUCERS, Verdict, check
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import MirrorName
@@ -84,13 +84,20 @@ def _drift(link: Link, state: State) -> Iterator[Point]:
 
 
 def rights(link: Link) -> Iterator[Point]:
-    """What we may not do on either side, and need to."""
+    """What we may not do on either side, and need to; and that the destination's brokers forget who has written."""
     for side, role in ((link.source, "source"), (link.destination, "destination")):
         try:
-            lacking = [r for r in check(side).rights if r.role == role and r.verdict is Verdict.MISSING]
+            found = check(side)
         except MirrorError as error:
             yield Point(Weight.WARNING, f"rights on {side.name} are not known: {error}")
             continue
+        remedy = f"`mirrorbook cluster check {side.name}`"
+        lacking = [r for r in found.rights if r.role == role and r.verdict is Verdict.MISSING]
         if lacking:
             what = some([f"{right.user} lacks {right.operation} on {right.resource}" for right in lacking])
-            yield Point(Weight.WARNING, f"cluster {side.name}: {what}", f"`mirrorbook cluster check {side.name}`")
+            yield Point(Weight.WARNING, f"cluster {side.name}: {what}", remedy)
+        # Where it could not be looked at, the advice begins with its name.
+        forgetful = [line for line in found.advice if not line.startswith(KEEP_PRODUCERS)]
+        if forgetful and role == "destination":
+            more = f" (and {len(forgetful) - 1} more such broker(s))" if len(forgetful) > 1 else ""
+            yield Point(Weight.WARNING, f"cluster {side.name}: {forgetful[0]}{more}", remedy)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -15,6 +17,7 @@ from mirror_core.decide.standing import Standing as Fence
 from mirror_core.decide.steps import Writes
 from mirror_core.decide.watchers import Watched, Watching
 from mirror_core.decide.without_source import Again, WithoutSource
+from mirror_core.mirrors.preflight import KEEP_PRODUCERS
 from mirror_core.mirrors.readiness_metrics import Exposition
 from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.errors import Indeterminate
@@ -22,6 +25,9 @@ from mirror_core.model.mirror import Desired, GroupsSeen, PartitionState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.proof import Proof, Proved
 from mirror_core.model.run import Mode, Plan, RunKind, StepRecord, StepState
+from mirror_core.runbook import readiness
+from mirror_core.state.link import Link
+from tests.judging import EAST, WEST
 from tests.memory import run_of
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_metrics import MIRROR, status
@@ -261,3 +267,16 @@ def test_prometheus_is_told_what_an_unplanned_failover_would_cost_and_nothing_of
     assert told(replace(known, groups={}))["read_again_offsets"] == 0
     assert told(REFUSED) == {"ready": 0}
     assert told(known, Standing("drain", Writes.NOWHERE, 3_000)) == {}
+
+
+def test_a_destination_that_forgets_producers_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cluster check` says so, too, to whoever runs it; this is looked at again and again."""
+    forgets = [f"broker {number}: {KEEP_PRODUCERS} is 86400000: as a destination, set it" for number in (1, 2)]
+    advice = {EAST: forgets, WEST: forgets}
+    found = cast("Link", SimpleNamespace(source=SimpleNamespace(name=EAST), destination=SimpleNamespace(name=WEST)))
+    monkeypatch.setattr(readiness, "check", lambda side: SimpleNamespace(rights=(), advice=advice[side.name]))
+    (point,) = readiness.rights(found)
+    assert (point.weight, point.words) == (Weight.WARNING, f"cluster {WEST}: {forgets[0]} (and 1 more such broker(s))")
+    assert "cluster check west" in point.remedy
+    advice[WEST] = [f"{KEEP_PRODUCERS} could not be looked at: no right"]
+    assert not list(readiness.rights(found)), "that right is needed for nothing else"
