@@ -32,14 +32,15 @@ def test_all_of_it_is_on_the_disk_before_anything_is_deleted(tmp_path: Path, mon
     config.write_text(f"clusters: {{{EAST}: {{bootstrap.servers: 'localhost:1'}}}}")
     monkeypatch.setattr(salvaging, "list_offsets", lambda *_: {PARTITION: Offset(0)})
     monkeypatch.setattr(salvaging, "count", lambda task: 1)
-    synced, fsync, out = set[Path](), os.fsync, tmp_path / "saved"
+    synced, fsync, out = set[int](), os.fsync, tmp_path / "saved"
 
     def noting(fd: int) -> None:
-        synced.add(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        synced.add(os.fstat(fd).st_ino)
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", noting)
     saved = salvage(config, EAST, [ParityRange(partition=PARTITION, start=Offset(4), end=Offset(5))], out, write=write)
     assert saved[PARTITION].records == 1
-    made = tmp_path / "_saved.incomplete"
-    assert synced == {made, made / "part", made / "part/0.parquet", made / MANIFEST, tmp_path}
+    assert synced == {
+        one.stat().st_ino for one in (out, out / "part", out / "part/0.parquet", out / MANIFEST, tmp_path)
+    }
