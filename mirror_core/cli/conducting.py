@@ -17,7 +17,7 @@ from mirror_core.cli import completing
 from mirror_core.cli.common import agree, mirror
 from mirror_core.cli.runs import conducted_now, newest, show_newest, show_plan, tell_all
 from mirror_core.cli.spark_conf import spark_conf
-from mirror_core.cli.telling import tell
+from mirror_core.cli.telling import tell, tell_on
 from mirror_core.decide.approvals import approved_long_ago, given, other_plan
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import undisturbed
@@ -103,7 +103,7 @@ def conductor(
     head = f"{prefix}: " if prefix else ""
 
     def say(line: str) -> None:
-        tell(head + line, err=quiet)
+        tell_on(head + line, err=quiet)
 
     services = services_of(link.config.path, runner, master, evidence, conf)
     return make(link, services, started_by=operator(), say=say, gate_limit_s=gate_limit, leave_behind=leave_behind)
@@ -154,7 +154,7 @@ def begun(
     """A run of the plan that was approved, and what to type when this process dies. `silent`: see `Conductor.begin`."""
     run = by.begin(decision.plan.hash, choice, approved_by=(approval_of(by.started_by),), silent=silent)
     if not as_json:
-        tell(f"run {run.id}; after a crash: mirrorbook {by.KIND} resume {by.link.mirror.name}")
+        tell_on(f"run {run.id}; after a crash: mirrorbook {by.KIND} resume {by.link.mirror.name}")
     return run
 
 

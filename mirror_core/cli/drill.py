@@ -19,7 +19,7 @@ from mirror_core.cli.common import (
 )
 from mirror_core.cli.conducting import EvidenceOption, evidence_folder, operator
 from mirror_core.cli.runs import when
-from mirror_core.cli.telling import tell
+from mirror_core.cli.telling import tell_on
 from mirror_core.decide.drills import Drilled
 from mirror_core.model.documents import Document, prints
 from mirror_core.model.run import Mode
@@ -53,7 +53,7 @@ def run(
     """Make a mirror like NAME with a topic of its own, fail it over, look at what came of it, and take it all away."""
     link, _ = mirror(config, name)
     services = _services(link.config.path, evidence)
-    say = (lambda line: None) if as_json else tell
+    say = (lambda line: None) if as_json else tell_on
     found = drills.drill(link.config, name, mode, services, started_by=operator(), say=say)
     if as_json:
         print_json(found)
@@ -101,7 +101,7 @@ def list_drills(name: NameArgument, config: ConfigOption = None, as_json: JsonOp
 def clean(name: NameArgument, evidence: EvidenceOption = None, config: ConfigOption = None) -> None:
     """Take away what a drill that was killed has left, as the next one would. 4: not all was reached, call it again."""
     loaded = configuration(config)
-    drill_clean.clean(loaded, name, _services(loaded.path, evidence), started_by=operator(), say=tell)
+    drill_clean.clean(loaded, name, _services(loaded.path, evidence), started_by=operator(), say=tell_on)
 
 
 def _services(path: Path, evidence: Path | None) -> Services:

@@ -25,7 +25,7 @@ from mirror_core.cli.conducting import (
 from mirror_core.cli.documents import PlanDocument, RunDocument, plan_document, run_document
 from mirror_core.cli.runs import show_plan
 from mirror_core.cli.spark_conf import SparkConfOption
-from mirror_core.cli.telling import tell
+from mirror_core.cli.telling import tell, tell_on
 from mirror_core.decide.approvals import approved_unseen
 from mirror_core.decide.vouching import refuse_other
 from mirror_core.model.documents import Document, prints
@@ -176,7 +176,7 @@ def _together(
         mirror: conductor(Failover, find(loaded, mirror)[0], runner, master, quiet=quiet, prefix=mirror, **equipped)
         for mirror in chosen.mirrors
     }
-    return Together(chosen, conductors, mode, say=(lambda line: None) if quiet else tell)
+    return Together(chosen, conductors, mode, say=(lambda line: None) if quiet else tell_on)
 
 
 def _show(name: str, joint: Joint, *, as_json: bool) -> None:

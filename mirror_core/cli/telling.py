@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import typer
 
 from mirror_core.model.text import visible_lines
@@ -10,3 +13,17 @@ from mirror_core.model.text import visible_lines
 def tell(words: str, *, err: bool = False) -> None:
     """Say it on standard output, or on standard error."""
     typer.echo(visible_lines(words), err=err)
+
+
+def tell_on(words: str, *, err: bool = False) -> None:
+    """The same of what must not end for want of somebody who listens, as a run behind its fence: where a pipe is closed
+    or a disk is full, the rest is said on standard error, or to nobody."""
+    try:
+        tell(words, err=err)
+    except OSError as error:
+        if err or sys.stdout is sys.stderr:
+            sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+            return
+        sys.stdout = sys.stderr
+        tell_on(f"standard output takes nothing any more ({error.strerror}): the rest is said here", err=True)
+        tell_on(words, err=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +49,38 @@ def test_what_a_row_is_named_by_is_in_one_piece(capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert long in out
     assert "crowd" in out
+
+
+RUN = """
+import sys
+from mirror_core.cli.common import print_facts
+from mirror_core.cli.telling import tell_on
+tell_on("fence ...")
+sys.stdin.readline()  # whoever listened has gone
+for step in ("drain", "promote"):
+    tell_on(f"{step} ...")
+print_facts({"state": "DONE"})
+"""
+
+
+def test_a_run_goes_on_when_nobody_reads_what_it_says_any_more() -> None:
+    run = subprocess.Popen(
+        [sys.executable, "-c", RUN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert run.stdout is not None
+    assert run.stdout.readline() == "fence ...\n"
+    run.stdout.close()
+    run.stdout = None
+    _, err = run.communicate("\n", timeout=60)
+    first, *rest = err.splitlines()
+    assert first == "standard output takes nothing any more (Broken pipe): the rest is said here"
+    assert (run.returncode, rest) == (0, ["drain ...", "promote ...", "state: DONE"])
+
+
+def test_a_run_goes_on_when_its_disk_is_full_and_nobody_listens_at_all() -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    with full.open("w", encoding="utf-8") as out:
+        run = subprocess.run([sys.executable, "-c", RUN], input="\n", stdout=out, stderr=out, text=True, check=False)
+    assert run.returncode == 0
