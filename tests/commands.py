@@ -40,11 +40,13 @@ def invoked(*arguments: str) -> Result:
 
 
 def on_terminal(*arguments: str, answer: str, timeout_s: float = 120.0) -> tuple[int, str]:
-    """Run a command on a terminal and answer its question; its exit code, and all that the terminal showed."""
+    """Run a command on a terminal and answer its questions, each by one line; its exit code, and all that the terminal
+    showed."""
     ours, its = pty.openpty()
     process = subprocess.Popen([*MIRRORBOOK, *arguments], stdin=its, stdout=its, stderr=its, start_new_session=True)
     os.close(its)
-    said, answered, deadline = b"", False, time.monotonic() + patience(timeout_s)
+    said, answers, answered = b"", answer.splitlines() or [""], 0
+    deadline = time.monotonic() + patience(timeout_s)
     try:
         while True:
             assert select.select([ours], [], [], max(0.0, deadline - time.monotonic()))[0], f"silent after {said!r}"
@@ -52,9 +54,9 @@ def on_terminal(*arguments: str, answer: str, timeout_s: float = 120.0) -> tuple
                 said += os.read(ours, 4096)
             except OSError:  # as Linux says that nobody holds the other end any more
                 break
-            if not answered and said.rstrip().endswith(b"[y/N]:"):
-                os.write(ours, f"{answer}\n".encode())
-                answered = True
+            if said.count(b"[y/N]:") > answered and answered < len(answers):
+                os.write(ours, f"{answers[answered]}\n".encode())
+                answered += 1
         assert answered, f"it asked nothing: {said!r}"
         return process.wait(patience(timeout_s)), said.decode().replace("\r\n", "\n")
     finally:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import termios
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -44,6 +46,8 @@ def agree(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise Refused("not done", ["confirmation required: pass --yes, or run it in a terminal"])
+    with suppress(OSError, termios.error):  # what was typed before the question was read is no answer to it
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
     if not typer.confirm(question, default=False):
         raise Refused("not done", ["cancelled"])
 

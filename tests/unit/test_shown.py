@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -84,3 +87,32 @@ def test_a_run_goes_on_when_its_disk_is_full_and_nobody_listens_at_all() -> None
     with full.open("w", encoding="utf-8") as out:
         run = subprocess.run([sys.executable, "-c", RUN], input="\n", stdout=out, stderr=out, text=True, check=False)
     assert run.returncode == 0
+
+
+ASK = """
+from mirror_core.cli.common import agree
+input("Run plan? ")
+agree("Fence now?", False)
+"""
+
+
+def test_what_was_typed_before_a_question_is_no_answer_to_it() -> None:
+    ours, its = pty.openpty()
+    asking = subprocess.Popen(
+        [sys.executable, "-c", ASK], stdin=its, stdout=its, stderr=subprocess.PIPE, start_new_session=True
+    )
+    os.close(its)
+    try:
+        shown = b""
+        os.write(ours, b"y\ny\n")  # two answers, where one was asked for
+        while b"Fence now? [y/N]:" not in shown:
+            assert select.select([ours], [], [], 60)[0], shown
+            shown += os.read(ours, 4096)
+        assert asking.poll() is None
+        os.write(ours, b"n\n")
+        _, err = asking.communicate(timeout=60)
+    finally:
+        asking.kill()
+        asking.wait()
+        os.close(ours)
+    assert b"cancelled" in err
