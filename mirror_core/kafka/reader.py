@@ -238,7 +238,11 @@ class LogReader:
         connection, _ = self._connection(partition)
         wanted = {partition: Offset(position)}
         correlation = self._send(connection, wanted, MAX_WAIT_MS, self._max_bytes, self._max_bytes)
-        throttle_ms, rows = self._received(connection, correlation, wanted)
+        try:
+            throttle_ms, rows = self._received(connection, correlation, wanted)
+        except RemoteFault:  # what is left of it would be the next question's answer
+            self._drop(partition)
+            raise
         return throttle_ms, rows[0] if rows else fetch.Fetched(partition, 0, -1, -1, -1, (), memoryview(b""))
 
     def _send(

@@ -13,7 +13,7 @@ from mirror_core.kafka.client import ClusterView, Leader, TopicView
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.silence import PATIENCE
-from mirror_core.model.errors import Unreachable
+from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.wire.batch import readdress
 from mirror_core.wire.encode import NOTHING, batch_of, record
@@ -94,3 +94,42 @@ def test_what_nobody_leads_keeps_nobody_from_the_rest(dead: ClusterConfig) -> No
         told = [reader.told(index) for index in (10, 11, 12, 7)]
         assert ["not tried: nobody leads it" in words for words in told] == [False, False, True, False]
         assert told[-1] == ""
+
+
+VIEW = TopicView(
+    "t", "", internal=False, partitions=dict.fromkeys((0, 1), Leader(1, 0)), replication_factor=1, in_sync=1
+)
+
+
+class Garbled:
+    """A connection on which an answer comes that is none, and whatever comes then is the rest of it."""
+
+    where = "cluster east, broker"
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def next_id(self) -> int:
+        return 1
+
+    def send(self, parts: object) -> None:
+        assert not self.closed
+
+    def receive(self) -> bytearray:
+        raise RemoteFault("frame of 2000000000 bytes announced")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_what_is_left_of_an_answer_that_made_no_sense_is_no_answer_to_the_next_question(dead: ClusterConfig) -> None:
+    opened = [Garbled(), Garbled()]
+    left = iter(opened)
+    with LogReader(dead, timeout_s=0.1) as reader:
+        client: Any = reader._client
+        client.open = lambda address: next(left)
+        client.metadata = lambda topics: ClusterView("", 1, {1: ("well", 9092)}, {"t": VIEW}, frozenset())
+        for index in (0, 1):
+            with pytest.raises(RemoteFault, match="2000000000"):
+                next(reader.batches(Partition("t", index), Offset(0), Offset(1)))
+    assert [one.closed for one in opened] == [True, True]
