@@ -16,7 +16,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -104,8 +104,14 @@ class Supervisor:
 
     def _start(self) -> None:
         again = self._status.last_exit is not None
-        with self._home.log.open("ab") as out:
-            self._child = tethered(self._command if self._name == REPLICATE else self._refused, out)
+        try:
+            with self._home.log.open("ab") as out:
+                self._child = tethered(self._command if self._name == REPLICATE else self._refused, out)
+        except OSError as error:  # too many processes or files, or no memory: nobody else would try it again
+            self._delay_s = next_delay_s(1, 0.0, self._delay_s)
+            self._due = time.monotonic() + self._delay_s
+            self._say(f"{self._name} could not be started: {error}; again in {self._delay_s:g} s")
+            return
         self._started = time.monotonic()
         self._tell(
             replace(
@@ -166,11 +172,15 @@ class Supervisor:
             os.read(woken, 4096)
 
     def _say(self, text: str) -> None:
-        self._print(f"{self._status.mirror}: {text}")
+        with suppress(OSError):  # the disk is full, or nobody reads: a child that copies is worth more
+            self._print(f"{self._status.mirror}: {text}")
 
     def _tell(self, status: Status) -> None:
         self._status = status
-        self._home.write(status)
+        try:
+            self._home.write(status)
+        except OSError as error:
+            self._say(f"its status could not be written: {error}")
 
     @contextmanager
     def _signals(self) -> Iterator[int]:

@@ -279,6 +279,48 @@ def test_a_full_disk_costs_the_old_log_and_not_the_supervisor(tmp_path: Path, mo
     assert not list(made.log.parent.glob("replicate.log.*"))
 
 
+def said_again(home: Path, times: int) -> None:
+    log = home / "east%2Fwest" / "replicate.log"
+    wait_until(
+        lambda: log.exists() and log.read_text().count("here I am") == times, timeout_s=TIMEOUT_S, why="a new child"
+    )
+
+
+@pytest.mark.parametrize("full", ["status", "output"])
+def test_a_full_disk_costs_the_supervisors_words_and_not_its_child(tmp_path: Path, full: str) -> None:
+    """Nobody else starts copying again."""
+    with supervisor(tmp_path, STEADY) as process:
+        first = running(tmp_path)
+        assert first.child_pid is not None
+        if full == "status":
+            (tmp_path / "east%2Fwest" / "status.new").mkdir()  # what is written there is refused, as on a full disk
+        else:
+            assert process.stdout is not None
+            process.stdout.close()
+        os.kill(first.child_pid, signal.SIGKILL)
+        said_again(tmp_path, 2)
+        assert process.poll() is None
+
+
+def test_a_child_that_could_not_be_started_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = """
+import mirror_core.supervisor.supervisor as s
+real, left = s.tethered, [1]
+def tethered(command, out):
+    if left:
+        left.pop()
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return real(command, out)
+s.tethered = tethered
+home, mirror"""
+    monkeypatch.setitem(globals(), "SUPERVISOR", SUPERVISOR.replace("home, mirror", short.lstrip(), 1))
+    with supervisor(tmp_path, STEADY) as process:
+        said_again(tmp_path, 1)
+        process.terminate()
+        out, _ = process.communicate(timeout=TIMEOUT_S)
+    assert "replicate could not be started: [Errno 11] Resource temporarily unavailable; again in 0.5 s" in out
+
+
 def test_options_that_end_replicate_are_refused(tmp_path: Path) -> None:
     config = tmp_path / "mirrorbook.yaml"
     config.touch()
