@@ -43,7 +43,7 @@ from mirror_core.model.names import Offset, Partition
 
 NO_ID: Final = "0" * 32
 """What brokers without topic ids (before 2.8) are taken to say."""
-_DYNAMIC_TOPIC: Final = 1
+DYNAMIC_TOPIC: Final = 1
 """Source of a value that was set on the topic itself; 3, a broker-wide dynamic default, is no topic's override."""
 _DESCRIBED_TOGETHER: Final = 500
 """Topics by one request."""
@@ -102,7 +102,7 @@ def told_configs(
             continue
         rows = result.configs
         found[result.resource_name] = TopicConfigs(
-            {row.name: row.value or "" for row in rows if row.config_source == _DYNAMIC_TOPIC},
+            {row.name: row.value or "" for row in rows if row.config_source == DYNAMIC_TOPIC},
             {row.name: row.value or "" for row in rows},
         )
     return found, refused

@@ -93,7 +93,8 @@ def apply_promotion(
     the staged grants (PROMOTED from now on) and a denial of WRITE for the data principal, which stops a copying task
     that has outlived its driver (FENCE, on the destination); then the denials go away that demoted applications of
     these topics earlier, on this mirror's account, and every broker shows it; then the other settings, for which nobody
-    has to wait: until then the mirror's hold, which keep more.
+    has to wait: until then the mirror's hold, which keep more. A broker that shows a right knows the settings that were
+    made before it.
     The topics' partitions must have stopped. `ask_source`: False when it is given up for lost, and nobody waits for it.
     `before` is called when the destination has answered and lets us grant, and nothing was changed yet. `open_to` is
     called instead of all grants where ACLs do not rule the destination: whether something lets applications in.
@@ -105,6 +106,7 @@ def apply_promotion(
         rows = settings.before_the_first_record()
         held = describe_acls(client)
         if isinstance(held, AuthorizerOff):
+            rows += settings.await_brokers()
             opened = "its unfence_command has let applications write" if open_to(topics) else ""
             rows.append(off(held, opened))
         else:

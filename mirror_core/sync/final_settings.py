@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from mirror_core.decide.topics import TAKES, config_changes, promotion_configs
-from mirror_core.decide.view import Few
+from mirror_core.decide.view import Few, some
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.defaults import default_of
 from mirror_core.kafka.existing import undescribed
+from mirror_core.kafka.settings_shown import late_with
 from mirror_core.kafka.topics import told_configs
 from mirror_core.model.drift import Action, DriftRow, Part, TopicSettings
 from mirror_core.model.errors import RemoteFault
@@ -21,6 +22,8 @@ from mirror_core.sync.topics import apply_changes, change_rows, known_settings
 
 _log = logger(__name__)
 _INSYNC: Final = "min.insync.replicas"
+_MARKS: Final = 100
+"""Topics by which brokers are asked how far they are."""
 
 
 def few_in_sync(
@@ -59,6 +62,8 @@ class FinalSettings:
         self._synced = dict[str, TopicSettings | None]()
         self._before = {name: current[name].overrides for name in sorted(set(views) & set(current))}
         self._changes = dict[str, Mapping[str, str | None]]()
+        self._made = dict[str, Mapping[str, str | None]]()
+        """Changed for the first record: the last topic, and those whose settings were tried one by one after it."""
         for name, before in self._before.items():
             settings = self._synced[name] = state.settings.get((link.mirror.name, name))
             if settings is not None:
@@ -70,14 +75,34 @@ class FinalSettings:
         """Make those changes for which applications have to wait."""
         return [*self._unknown(), *self._make(lambda key: key in TAKES)]
 
+    def await_brokers(self) -> Iterator[DriftRow]:
+        """Wait until every broker knows of these, for a moment at the most: what it takes before is taken as a mirror
+        topic would. For where no access right is given after them, and seen, which says the same."""
+        late = late_with(self._client, self._made)
+        if late:
+            yield DriftRow(
+                part=Part.CONFIGS,
+                subject=f"cluster {self._client.name}",
+                source="",
+                destination="",
+                action=Action.SKIP,
+                reason=f"broker {some(sorted(late))} did not show the final settings in time: until it does, it takes "
+                "records by those of a mirror topic",
+            )
+
     def the_others(self) -> list[DriftRow]:
         """Make the rest of them."""
         return list(self._make(lambda key: key not in TAKES))
 
     def _make(self, chosen: Callable[[str], bool]) -> Iterator[DriftRow]:
-        some = {t: {key: value for key, value in mine.items() if chosen(key)} for t, mine in self._changes.items()}
-        refused = apply_changes(self._client, some)
-        for topic, mine in some.items():
+        changes = {t: {key: value for key, value in mine.items() if chosen(key)} for t, mine in self._changes.items()}
+        refused = apply_changes(self._client, changes)
+        if not self._made:
+            done = {t: {k: v for k, v in mine.items() if k not in refused.get(t, {})} for t, mine in changes.items()}
+            # Brokers take changes up in the order in which they were made.
+            last = [t for t, mine in done.items() if mine and t not in refused][-1:]
+            self._made = {t: done[t] for t in (*last, *list(refused)[-_MARKS:]) if done[t]}
+        for topic, mine in changes.items():
             settings = self._synced[topic]
             source = settings.overrides if settings else {}
             yield from change_rows(topic, mine, source, self._before[topic], refused.get(topic, {}), dry_run=False)

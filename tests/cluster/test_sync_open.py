@@ -12,6 +12,7 @@ import pytest
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
+from mirror_core.kafka.settings_shown import late_with
 from mirror_core.mirrors.preflight import Verdict, check
 from mirror_core.model.drift import Action, Part
 from mirror_core.model.run import Mode, RunState
@@ -62,6 +63,11 @@ def test_sync_promotion_and_demotion_work_without_an_authorizer_and_say_so(open_
         promoted = apply_promotion(link, writer, [topic])
         assert f"{topic}: retention.ms" in {row.subject for row in promoted if row.action is Action.SET}
         assert [row.action for row in promoted if row.part is Part.ACLS] == [Action.SKIP]
+        assert not [row.reason for row in promoted if "did not show" in row.reason]
+        with ClusterClient(link.destination) as client:
+            gone = {"message.timestamp.type": None}  # of the mirror's own, which were taken away for the first record
+            assert late_with(client, {topic: gone}, within_s=0.0) == set()
+            assert late_with(client, {topic: {**gone, "retention.ms": "1"}}, within_s=0.0) == set(client.brokers())
         assert [row.action for row in demote(link, writer, [topic], link.destination.name)] == [Action.SKIP]
 
 

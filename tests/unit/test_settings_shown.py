@@ -1,0 +1,98 @@
+"""Final settings of topics that are promoted where no right is given: brokers know them before applications come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from mirror_core.kafka import settings_shown
+from mirror_core.kafka.acls import AuthorizerOff
+from mirror_core.kafka.settings_shown import late_with
+from mirror_core.kafka.topics import DYNAMIC_TOPIC, TopicConfigs
+from mirror_core.model.drift import Action, TopicSettings
+from mirror_core.model.errors import MirrorError, Unreachable
+from mirror_core.sync import access, final_settings
+from tests.memory import MemoryLog
+from tests.unit.test_refusals import LINK
+
+WANTED = {"t": {"message.timestamp.type": "LogAppendTime", "min.insync.replicas": None}}
+DEFAULT = 5
+Rows = Mapping[str, tuple[str, int]]
+"""What a broker says of a topic's settings: the value, and where it comes from."""
+FINAL: Rows = {"message.timestamp.type": ("LogAppendTime", DYNAMIC_TOPIC), "min.insync.replicas": ("1", DEFAULT)}
+MIRRORED: Rows = {"message.timestamp.type": ("CreateTime", DYNAMIC_TOPIC), "min.insync.replicas": ("2", DYNAMIC_TOPIC)}
+
+
+def told(monkeypatch: pytest.MonkeyPatch, by: Mapping[int, list[Rows | None]]) -> Any:
+    """A cluster of these brokers: what each says, one look after the other; the last for ever. None: nothing."""
+    left = {broker: list(looks) for broker, looks in by.items()}
+
+    def connection(rows: Rows) -> Any:
+        configs = [SimpleNamespace(name=n, value=value, config_source=source) for n, (value, source) in rows.items()]
+        result = SimpleNamespace(resource_name="t", error_code=ErrorCode.none, configs=configs)
+        return SimpleNamespace(call=lambda request, answer: SimpleNamespace(results=[result]))
+
+    def ask(client: object, asked: Mapping[int, Callable[[Any], bool]]) -> dict[int, bool | MirrorError]:
+        found: dict[int, bool | MirrorError] = {}
+        for broker, shows in asked.items():
+            rows = left[broker].pop(0) if len(left[broker]) > 1 else left[broker][0]
+            found[broker] = Unreachable("no answer") if rows is None else shows(connection(rows))
+        return found
+
+    monkeypatch.setattr(settings_shown, "ask_brokers", ask)
+    return SimpleNamespace(name="west", brokers=lambda: tuple(by), left=left)
+
+
+@pytest.mark.parametrize(
+    ("by", "late"),
+    [
+        ({1: [FINAL], 2: [FINAL]}, set()),
+        ({1: [FINAL], 2: [MIRRORED, None, FINAL]}, set()),
+        ({1: [FINAL], 2: [MIRRORED]}, {2}),
+        ({1: [None], 2: [{**FINAL, "min.insync.replicas": ("2", DYNAMIC_TOPIC)}]}, {1, 2}),
+    ],
+)
+def test_brokers_are_asked_until_all_of_them_show_a_change(
+    monkeypatch: pytest.MonkeyPatch, by: Mapping[int, list[Rows | None]], late: Collection[int]
+) -> None:
+    assert late_with(told(monkeypatch, by), WANTED, within_s=10.0 if not late else 0.0) == late
+    assert late_with(told(monkeypatch, by), {}, within_s=0.0) == set(), "nothing was changed"
+
+
+@pytest.mark.parametrize("in_time", [False, True])
+def test_applications_are_let_in_when_brokers_know_what_a_topic_takes(
+    monkeypatch: pytest.MonkeyPatch, in_time: bool
+) -> None:
+    """Where no right is given after the settings, whose being shown would tell. Nobody is held up for long by it."""
+    log, done = MemoryLog(), list[str]()
+    settings = TopicSettings(mirror=LINK.mirror.name, topic="t", overrides={"message.timestamp.type": "LogAppendTime"})
+    log.put(settings)
+    view = SimpleNamespace(topics={"t": SimpleNamespace(replication_factor=1)}, denied=())
+    west = told(monkeypatch, {1: [MIRRORED, MIRRORED, FINAL if in_time else MIRRORED]})
+    west.metadata = lambda topics: view
+    now = TopicConfigs({"message.timestamp.type": "CreateTime", "min.insync.replicas": "2"}, {})
+    monkeypatch.setattr(settings_shown, "SHOWN_S", 0.1)
+    monkeypatch.setattr(final_settings, "told_configs", lambda client, topics: ({"t": now}, {}))
+    monkeypatch.setattr(final_settings, "known_settings", lambda client, topics: frozenset())
+
+    def changed(client: object, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, dict[str, str]]:
+        done.extend(f"{name}={value}" for mine in changes.values() for name, value in sorted(mine.items()))
+        return {}
+
+    def open_to(topics: Collection[str]) -> bool:
+        assert west.left[1] == [FINAL if in_time else MIRRORED], "brokers were asked before"
+        done.append("open")
+        return True
+
+    monkeypatch.setattr(final_settings, "apply_changes", changed)
+    monkeypatch.setattr(access, "describe_acls", lambda client: AuthorizerOff("west"))
+    monkeypatch.setattr(access, "ClusterClient", lambda cluster: nullcontext(west))
+    rows = access.apply_promotion(LINK, log, ["t"], open_to=open_to)
+    assert done == ["message.timestamp.type=LogAppendTime", "min.insync.replicas=None", "open"]
+    said = [row.reason for row in rows if row.action is Action.SKIP and "broker 1 did not show" in row.reason]
+    assert bool(said) is not in_time
