@@ -131,7 +131,7 @@ class Failback(Conductor[Allowed]):
         seen_old, seen_new, seen_reverse = (
             old.while_heard(deadline),
             new.while_heard(deadline),
-            reverse.answer(deadline),
+            reverse.while_heard(deadline),
         )
         silent = third.answer(deadline)
         # Without them a plan is a plan all the same: only costs are made from them.

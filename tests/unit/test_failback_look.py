@@ -1,0 +1,50 @@
+"""What a failback's plan looks at: each side as long as it goes on answering."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from mirror_core.decide.failback import FailbackView
+from mirror_core.kafka.hearing import heard
+from mirror_core.model.limits import LIMITS
+from mirror_core.runbook import failback
+from mirror_core.runbook.failback import Failback
+from mirror_core.state.records import State
+from tests.unit.test_refusals import LINK
+
+
+class Seen(Exception):
+    """What a plan is made from."""
+
+    def __init__(self, view: FailbackView) -> None:
+        super().__init__()
+        self.view = view
+
+
+def decide(view: FailbackView) -> None:
+    raise Seen(view)
+
+
+def test_the_old_sources_state_is_waited_for_as_long_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mirror of many partitions has much to tell, and far away that takes longer than to tell where logs end."""
+
+    def much(link: object) -> State:
+        for _ in range(20):
+            time.sleep(0.1)
+            heard()
+        return State()
+
+    nothing: Any = lambda *arguments: {}  # noqa: E731
+    for name in ("_look_at_old", "_look_at_new", "_sizes"):
+        monkeypatch.setattr(failback, name, nothing)
+    monkeypatch.setattr(failback, "look_beside", lambda link, topics, found: [])
+    monkeypatch.setattr(failback, "_look_at_reverse", much)
+    monkeypatch.setattr(failback, "LIMITS", replace(LIMITS, planned_side_s=1.0))
+    monkeypatch.setattr("mirror_core.decide.failback.decide", decide)
+    with pytest.raises(Seen) as seen:
+        Failback(LINK, cast("Any", None), started_by="me")._decide(State(), None)
+    assert seen.value.view.reverse is None
