@@ -26,7 +26,7 @@ from mirror_core.mirrors.creation import ensure_state_topic, new_producer_id
 from mirror_core.mirrors.gaps import gaps_home
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
-from mirror_core.model.errors import MirrorError
+from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.mirror import (
     ZOMBIE_MS,
     Desired,
@@ -170,9 +170,7 @@ class FailbackSteps(TailSteps):
                     f"{link.mirror.name}`, then resume the failback"
                 )
             if not is_fresh(read_state(self.link.source).leases.get(link.mirror.name), now_ms()):
-                options = Options(until_caught_up=True)
-                copied = Replication(link, LocalRunner, options, stop=threading.Event(), say=self.say).run()
-                raise_if_failed(copied)
+                self._copy_here(link)
                 continue
             time.sleep(0.5)
 
@@ -289,6 +287,17 @@ class FailbackSteps(TailSteps):
             homecoming=self.journal.run_id,
             begins=True,
         )
+
+    def _copy_here(self, link: Link) -> None:
+        """Copy until all is caught up, or a data plane that has just been started does so."""
+        options = Options(until_caught_up=True)
+        try:
+            copied = Replication(link, LocalRunner, options, stop=threading.Event(), say=self.say).run()
+        except LostOwnership as error:  # of the way home's lease, not of this run
+            self.say(f"catch_up: not copied here any more: {error}")
+            self.writer.put(*filter(None, [self.journal.record("catch_up")]))  # who has lost the run, too, learns it
+        else:
+            raise_if_failed(copied)
 
     def _reverse_link(self) -> Link:
         return reverse_link(self.link)

@@ -9,6 +9,7 @@ import pytest
 
 from mirror_core.cli import conducting
 from mirror_core.cli.conducting import Runner, conductor, runner_for
+from mirror_core.model.errors import LostOwnership
 from mirror_core.model.run import Mode
 from mirror_core.runbook import failback_steps
 from mirror_core.runbook.failback_steps import FailbackSteps
@@ -34,6 +35,43 @@ def test_what_people_may_have_to_do_is_never_swallowed(
     said = capsys.readouterr()
     line = "stop node 1 within 300 s\n"
     assert (said.out, said.err) == (("", line) if quiet else (line, ""))
+
+
+@pytest.mark.parametrize("run_lost", [False, True])
+def test_a_data_plane_that_starts_while_catching_up_copies_here_takes_over_and_ends_no_run(
+    monkeypatch: pytest.MonkeyPatch, run_lost: bool
+) -> None:
+    """A supervisor, or the DAG behind task replicate_reverse: they start in the same moment."""
+    left, fresh, said = [(9_000, 0), (9_000, 0), (0, 0)], [False, True], list[str]()
+    journal = journal_of("m-failback-1", "catch_up")
+
+    class Starting:
+        def __init__(self, *given: object, **options: object) -> None: ...
+
+        def run(self) -> None:
+            raise LostOwnership("another process copies it already (host/7)")
+
+    def put(*records: object) -> None:
+        if run_lost:
+            raise LostOwnership("the run is another's")
+
+    monkeypatch.setattr(failback_steps, "time", SimpleNamespace(monotonic=lambda: 1.0, sleep=lambda seconds: None))
+    monkeypatch.setattr(failback_steps, "read_state", lambda cluster: SimpleNamespace(leases={}))
+    monkeypatch.setattr(failback_steps, "home_run", lambda state, run: None)
+    monkeypatch.setattr(failback_steps, "is_fresh", lambda lease, now: fresh.pop(0))
+    monkeypatch.setattr(failback_steps, "Replication", Starting)
+    monkeypatch.setattr(FailbackSteps, "_reverse_link", lambda self: LINK)
+    monkeypatch.setattr(FailbackSteps, "_lag", lambda self, link: left.pop(0))
+    steps: Any = object.__new__(FailbackSteps)
+    writer = SimpleNamespace(put=put)
+    for name, value in (("link", LINK), ("journal", journal), ("say", said.append), ("writer", writer)):
+        object.__setattr__(steps, name, value)
+    if run_lost:
+        with pytest.raises(LostOwnership, match="the run is another's"):
+            journal.perform("catch_up", steps.catch_up)
+        return
+    assert journal.perform("catch_up", steps.catch_up).evidence["lag"] == 0
+    assert said == ["catch_up: not copied here any more: another process copies it already (host/7)"]
 
 
 def test_who_waits_for_an_old_source_to_catch_up_is_told_how_much_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
