@@ -84,8 +84,7 @@ def create(
         )
         group_filter(mirror)  # a bad expression is the operator's to know now
         link = link_of(config, mirror)
-        _check_topics(link, source_client, destination_client)
-        _check_elsewhere(config, mirror)
+        _check_topics(link, _check_elsewhere(config, mirror), source_client, destination_client)
         if dry_run:
             return mirror
         ensure_state_topic(destination_client)
@@ -139,7 +138,7 @@ def _ensure_active_topic(*clients: ClusterClient) -> None:
             _log.info("applications cannot follow a topic there: %s", error, cluster=client.name)
 
 
-def _check_topics(link: Link, source: ClusterClient, destination: ClusterClient) -> None:
+def _check_topics(link: Link, known: State, source: ClusterClient, destination: ClusterClient) -> None:
     """The filters must find something, and nothing foreign may be in the way."""
     matching = mirror_topics(link, source)
     literal = [t for t in link.mirror.topics if _LITERAL.fullmatch(t)]
@@ -149,17 +148,21 @@ def _check_topics(link: Link, source: ClusterClient, destination: ClusterClient)
             f"unknown topic {missing[0]!r}: cluster {source.name} has none of this name that "
             f"{source.config.user() or 'this principal'} may DESCRIBE (or --exclude-topics takes it out)"
         )
-    placement = create_missing(link, State(), source, destination, matching, dry_run=True)
+    placement = create_missing(link, known, source, destination, matching, dry_run=True)
     if placement.refused:
         raise Refused(f"mirror {link.mirror.name}", placement.refused.values())
 
 
-def _check_elsewhere(config: Config, mirror: Mirror) -> None:
-    """The name must be free wherever we can look."""
-    for _, answer in states(config):
+def _check_elsewhere(config: Config, mirror: Mirror) -> State:
+    """The name must be free wherever we can look. What the destination knows of other mirrors and their topics."""
+    there = State()
+    for cluster, answer in states(config):
         if isinstance(answer, MirrorError):
             continue  # a cluster that is not part of this mirror may be down; both ends answered just now
         _refuse_if_known(mirror, answer)
+        if cluster == mirror.destination:
+            there = answer
+    return there
 
 
 def _refuse_if_known(mirror: Mirror, state: State) -> None:

@@ -242,6 +242,23 @@ def test_a_destination_topic_with_foreign_data_is_refused_by_name(desk: Desk) ->
     assert desk.traces() == before
 
 
+def test_a_mirror_that_exists_is_not_told_to_delete_its_own_copy(desk: Desk) -> None:
+    topic = new_topic(desk.pair.east)
+    produce(desk.pair.east, topic, 7)
+    mirrored = desk.started(topic)
+    copied = desk.run("replicate", mirrored.name, "--runner", "local", "--until-caught-up")
+    assert copied.code == 0, copied.err
+    again = desk.create("--topics", topic, name=mirrored.name)
+    assert again == Said(3, "", f"error: mirror {mirrored.name}:\n  - it exists already on cluster west\n")
+    other = desk.create("--topics", topic)
+    assert other == Said(
+        3,
+        "",
+        f"error: mirror m-never:\n  - destination topic {topic} on cluster west belongs to mirror {mirrored.name}: "
+        "exclude it from one of the two\n",
+    )
+
+
 def test_foreign_data_that_came_after_creation_fails_its_topic_and_no_other(desk: Desk) -> None:
     topic, good = new_topic(desk.pair.east, prefix="t-f-"), new_topic(desk.pair.east)
     for name in (topic, good):
