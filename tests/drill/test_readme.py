@@ -12,16 +12,13 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka.admin import NewTopic
 
 from mirror_core.sandbox.sandbox import Sandbox
-from tests.brokers import TIMEOUT_S, admin_client, produce
 from tests.commands import MIRRORBOOK
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.slow, pytest.mark.spark]
 
 README: Final = Path(__file__).resolve().parents[2] / "README.md"
-PARTITIONS: Final = 3
 QUESTIONS: Final = ("failover run", "failback run")
 DIFFERENT: Final = {
     r"\d+(?:\.\d+)? kB": "N kB",
@@ -41,7 +38,7 @@ def typed() -> list[tuple[str, list[str]]]:
             found.append((line[2:].partition("#")[0].strip(), []))
         else:
             found[-1][1].append(line)
-    return [(command, said) for command, said in found if command.startswith("mirrorbook ")]
+    return [(command, said) for command, said in found if command.startswith(("mirrorbook ", "python docs/"))]
 
 
 def alike(lines: list[str]) -> list[str]:
@@ -57,6 +54,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     program = tmp_path / "bin" / "mirrorbook"
     program.write_text(f'#!/bin/sh\nexec {shlex.join(MIRRORBOOK)} "$@"\n', encoding="utf-8")
     program.chmod(0o755)
+    (tmp_path / "docs").symlink_to(README.parent / "docs")
     yield tmp_path
     Sandbox(tmp_path / ".sandbox").down(delete=True)
 
@@ -68,8 +66,6 @@ def test_what_is_typed_by_hand_says_what_is_shown(folder: Path) -> None:
     commands = typed()
     assert len(commands) > 8
     for command, shown in commands:
-        if "mirror create" in command:
-            write_orders(folder)
         answered = f"{command} --yes" if any(words in command for words in QUESTIONS) else command
         done = subprocess.run(
             answered, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
@@ -78,11 +74,3 @@ def test_what_is_typed_by_hand_says_what_is_shown(folder: Path) -> None:
         said = iter(alike(done.stdout.splitlines()))
         missing = [line for line in alike(shown) if line not in said]  # in this order
         assert not missing, f"{command}: not said: {missing}\n{done.stdout}"
-
-
-def write_orders(folder: Path) -> None:
-    east = Sandbox(folder / ".sandbox").cluster("east")
-    admin = admin_client(east)
-    admin.create_topics([NewTopic("orders", PARTITIONS)], request_timeout=TIMEOUT_S)["orders"].result(TIMEOUT_S)
-    for partition in range(PARTITIONS):
-        produce(east, "orders", 2_000, partition=partition)

@@ -1,0 +1,21 @@
+"""Writes 6,000 orders to cluster east of the sandbox in this folder, as an application would.
+
+usage: python docs/first_orders.py
+"""
+
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from mirror_core.sandbox.credentials import ADMIN, APP
+from mirror_core.sandbox.sandbox import Sandbox
+
+east = Sandbox(Path(".sandbox")).cluster("east")
+admin = AdminClient({**east.client_config(ADMIN)})
+admin.create_topics([NewTopic("orders", 3)])["orders"].result()
+
+application = Producer({**east.client_config(APP)})
+for number in range(6_000):
+    application.produce("orders", value=f"order {number}", partition=number % 3)
+application.flush()
