@@ -58,6 +58,8 @@ def print_json(document: Document) -> None:
 
 _NAME_CELLS: Final = 100
 """A name longer than this may wrap: else nothing would stand beside it."""
+_FILE_CELLS: Final = 160
+"""The width of a table in a file or a pipe, and the most that one takes where a terminal is too narrow for it."""
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -71,10 +73,15 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     # What a row is named by is copied from here into the next command: the other columns wrap first.
     whole = max((row[0].cell_len for row in cells), default=0)
     for number, column in enumerate(columns):
-        table.add_column(Text(column), min_width=min(whole, _NAME_CELLS) if number == 0 else None)
+        width = min(max(whole, len(column)), _NAME_CELLS) if number == 0 else None
+        table.add_column(Text(column), width=width, overflow="fold")
     for row in cells:
         table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    console = Console(width=None if sys.stdout.isatty() else _FILE_CELLS)
+    # What does not fit would be cut off at the right, and columns with it: a terminal breaks longer lines.
+    needed = console.measure(table, options=console.options.update(width=_FILE_CELLS)).minimum
+    console.width = max(console.width, min(needed, _FILE_CELLS))
+    console.print(table)
 
 
 def print_facts(facts: Mapping[str, object]) -> None:

@@ -116,3 +116,22 @@ def test_what_was_typed_before_a_question_is_no_answer_to_it() -> None:
         asking.wait()
         os.close(ours)
     assert b"cancelled" in err
+
+
+def test_a_terminal_that_is_narrow_loses_no_column_and_no_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    name, topic = "User:CN=orders-app,OU=payments,O=example,C=de", "team-payments.orders.customer-events.v2-11"
+    print_table("Rights given at promotion", ["right"], [[f"ALLOW WRITE on TOPIC prefixed 'orders' for {name} from *"]])
+    figures = ("FAILED", *["1234567"] * 5, "diverged", "offset 1234567 differs, as in topic __mirrorbook_active")
+    columns = ("state", "position", "source end", "lag", "proved", "LMO", "kind", "reason")
+    print_table("Partitions", ["partition", *columns], [[topic, *figures]])
+    out = capsys.readouterr().out
+    assert f"{name} from *" in out
+    assert topic in out
+    assert out.count("1234567") == 6
+    assert all(word in out for word in (*" ".join(columns).split(), "diverged", "differs,"))
+    assert "…" not in out
+    assert {line[-1] for line in out.splitlines() if line[0] in "│┃┏┡└"} == set("│┃┓┩┘")
