@@ -30,6 +30,8 @@ _AGAIN: Final = TRANSIENT | {
     ErrorCode.throttling_quota_exceeded,
 }
 _PAUSE_S: Final = 0.05
+_DUMP: Final = "Request Request("
+"""A broker's words that begin so are its own object, printed: they tell a person nothing."""
 
 Key = TypeVar("Key")
 _NONE: Final[Mapping[Any, RemoteFault]] = MappingProxyType({})
@@ -54,7 +56,8 @@ def fault(
     refused: Mapping[Any, RemoteFault] = _NONE,
 ) -> RemoteFault:
     """The error for one refused request; `action` names the operation and the right that it needs."""
-    detail = f"{code.name}" + (f" ({words})" if words else "")
+    said = "" if words is None or words.startswith(_DUMP) else words
+    detail = f"{code.name}" + (f" ({said})" if said else "")
     where = f"cluster {client.name}, {subject}: {action}: {detail}"
     if code in DENIED:
         who = client.config.user(client.principal) or "this principal"

@@ -46,5 +46,5 @@ def bytes_per_s(text: str) -> int:
         )
     rate = int(Decimal(found[1]) * factor)
     if rate < 1:
-        raise BadRequest(f"{text!r}: nothing would be copied at that rate: pause the mirror instead")
+        raise BadRequest(f"{text!r}: nothing is read at that rate; `mirrorbook mirror pause` ends copying for now")
     return rate

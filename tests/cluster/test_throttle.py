@@ -78,5 +78,5 @@ def test_the_throttle_is_said_and_nonsense_is_refused(desk: Desk) -> None:
     assert mirrored.link.mirror.throttle is None
     assert desk.run("mirror", "throttle", mirrored.name, "5Mb").code == 2
     assert desk.run("mirror", "throttle", mirrored.name, "0") == Said(
-        2, "", "error: '0': nothing would be copied at that rate: pause the mirror instead\n"
+        2, "", "error: '0': nothing is read at that rate; `mirrorbook mirror pause` ends copying for now\n"
     )

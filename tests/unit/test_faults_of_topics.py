@@ -9,6 +9,7 @@ import pytest
 
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.planning import Planner
+from mirror_core.kafka.faults import ErrorCode, fault
 from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 
@@ -75,3 +76,19 @@ def test_what_an_epoch_fails_of_ends_the_driver_only_when_the_next_one_would_fai
     else:
         driver._epoch_failed(lease, epoch, error, final=False)
     assert said == [f"epoch 1 failed, the next one looks at the destination: {error}"]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("Request Request(processor=1, session=org.apache.kafka.network.Session@68ab8a7d) needs DESCRIBE", ""),
+        ("no, by rule 7", " (no, by rule 7)"),
+        (None, ""),
+    ],
+)
+def test_a_denial_is_told_without_a_brokers_own_object(words: str | None, shown: str) -> None:
+    client: Any = SimpleNamespace(name="west", principal=None, config=SimpleNamespace(user=lambda principal: "mirror"))
+    assert str(fault(client, "ACLs", "DescribeAcls", ErrorCode.cluster_authorization_failed, words)) == (
+        f"cluster west, ACLs: DescribeAcls: cluster_authorization_failed{shown}: mirror may not do this; "
+        "`mirrorbook cluster check west` names the rights"
+    )

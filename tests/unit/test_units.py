@@ -37,5 +37,5 @@ def test_anything_else_is_refused_with_the_forms_that_there_are(text: str) -> No
 
 @pytest.mark.parametrize("text", ["0", "0.0MB", "0.9B"])
 def test_a_rate_at_which_nothing_moves_is_refused(text: str) -> None:
-    with pytest.raises(BadRequest, match="pause the mirror instead"):
+    with pytest.raises(BadRequest, match="nothing is read at that rate; `mirrorbook mirror pause` ends"):
         bytes_per_s(text)
