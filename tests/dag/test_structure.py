@@ -69,6 +69,15 @@ def test_every_dag_imports(dag_bag: DagBag) -> None:
     assert set(dag_bag.dags) == EXPECTED
 
 
+def test_the_docs_name_every_parameter_of_every_dag(dag_bag: DagBag) -> None:
+    page = (DAGS.parent / "docs" / "operate" / "airflow.md").read_text(encoding="utf-8")
+    told = {line.split("`")[1]: line.split(" | ")[2] for line in page.splitlines() if line.startswith("| `mirror_")}
+    missing = {
+        name: [param for param in dag_of(dag_bag, name).params if f"`{param}`" not in told[name]] for name in EXPECTED
+    }
+    assert {name: params for name, params in missing.items() if params} == {}
+
+
 @pytest.mark.parametrize(("name", "group", "mode", "tasks"), RUNBOOKS)
 def test_steps_follow_each_other_as_the_engine_demands(
     dag_bag: DagBag, name: str, group: str, mode: Mode, tasks: tuple[str, ...]
