@@ -63,7 +63,7 @@ def warnings_of(view: View) -> Iterator[str]:
         yield from _source_warnings(view, view.source)
     yield from ruled.warnings(view)
     if view.mode is Mode.PLANNED:
-        yield from _standstill_warnings(view.lease, view.now_ms)
+        yield from _standstill_warnings(view.mirror.name, view.lease, view.now_ms)
     if isinstance(view.destination, DestinationView):
         yield from _destination_warnings(view.mirror.destination, view.destination, view.there.authorizer)
     if view.unbacked:
@@ -105,10 +105,13 @@ def _differs(view: View) -> Iterator[str]:
         yield unplanned if view.mode is Mode.UNPLANNED else f"{what}: {at_proof}"
 
 
-def _standstill_warnings(lease: Lease | None, now_ms: int) -> Iterator[str]:
+def _standstill_warnings(mirror: str, lease: Lease | None, now_ms: int) -> Iterator[str]:
     """What would keep writers waiting."""
     if lease is None or not is_fresh(lease, now_ms):
-        yield "no data plane is running for this mirror: the whole lag is copied while writers stand still"
+        yield (
+            "no data plane is running for this mirror: the whole lag is copied while writers stand still. "
+            f"`mirrorbook supervise {mirror}`, or DAG mirror_replicate, copies it before"
+        )
     elif lease.waits:
         yield f"copying waits, and while it does the run would, too, and writers stand still: {'; '.join(lease.waits)}"
 

@@ -259,7 +259,9 @@ def test_a_side_that_is_not_seen_says_why_in_the_figures_and_what_is_unknown_wit
 def test_without_a_living_data_plane_the_whole_lag_waits_for_the_fence(
     view: View, lease: Lease | None, now_ms: int, runs: bool
 ) -> None:
-    assert ("no data plane is running" not in warned(replace(view, lease=lease, now_ms=now_ms))) is runs
+    words = warned(replace(view, lease=lease, now_ms=now_ms))
+    assert ("no data plane is running" not in words) is runs
+    assert (f"`mirrorbook supervise {view.mirror.name}`" not in words) is runs
 
 
 @pytest.mark.parametrize(
