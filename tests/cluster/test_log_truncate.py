@@ -15,6 +15,7 @@ from mirror_core.kafka.topics import delete_records
 from mirror_core.logdir.actions import do
 from mirror_core.logdir.stopped import planned, stopped
 from mirror_core.logdir.targets import parse_targets
+from mirror_core.model.clock import now_ms
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import BatchHeader, batches
@@ -37,11 +38,13 @@ COMPACT = {
 
 
 def hundreds(cluster: SandboxCluster, topic: str, count: int) -> None:
-    """Batches of 100 records, all by one producer."""
+    """Batches of 100 records, all by one producer, each of a later time: segments roll by how many times they hold."""
     producer = Producer({**cluster.client_config("admin"), "enable.idempotence": True, "linger.ms": 1000})
+    began_ms = now_ms()
     for first in range(0, 100 * count, 100):
         for number in range(first, first + 100):
-            producer.produce(topic, key=b"%d" % number, value=b"%d" % number * 9, partition=0)
+            at = began_ms + first // 100
+            producer.produce(topic, key=b"%d" % number, value=b"%d" % number * 9, partition=0, timestamp=at)
         assert producer.flush(TIMEOUT_S) == 0, "not all was delivered"
 
 
