@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import os
 import sys
@@ -68,6 +69,10 @@ def _options(
     logs.configure(logs.Settings(level=logs.Level.DEBUG if debug else log_level, format=log_format))
 
 
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Where standard output goes, mostly: it has no name that the system would tell."""
+
+
 def main() -> NoReturn:
     """Entry point. Exit codes: 0 done, 1 failed, 2 bad request, 3 refused, 4 indeterminate, 5 lost ownership."""
     if not faulthandler.is_enabled():
@@ -116,4 +121,6 @@ def _missing(error: ModuleNotFoundError) -> BadRequest | None:
 def _defect(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror or type(error).__name__}"
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return f"not all could be written: {error.strerror}"
     return f"{type_and_line(error)}: a defect of Mirrorbook; {DEBUG} shows all of it, please report it"

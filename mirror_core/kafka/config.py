@@ -142,6 +142,8 @@ class Config:
 def find_config(explicit: Path | None) -> Path:
     """The file to read: --config, then MIRRORBOOK_CONFIG, then ./mirrorbook.yaml."""
     chosen = explicit or Path(os.environ.get("MIRRORBOOK_CONFIG") or "mirrorbook.yaml")
+    if chosen.is_dir():
+        raise BadRequest(f"{chosen} is a folder: give the file in it")
     if not chosen.is_file():
         raise BadRequest(
             f"no configuration at {chosen}: give --config FILE, set MIRRORBOOK_CONFIG, or write mirrorbook.yaml"
@@ -283,7 +285,8 @@ def _resolve(path: Path, where: str, match: re.Match[str]) -> str:
     try:
         lines = source.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadRequest(f"{where}: {source} cannot be read: {type(error).__name__}") from None
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"  # no text: it may hold the secret
+        raise BadRequest(f"{where}: {source} cannot be read: {why}") from None
     for line in lines:
         name, equals, value = line.partition("=")
         if equals and name.strip() == key:

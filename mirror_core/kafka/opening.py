@@ -109,5 +109,5 @@ def nobody_answered(cluster: str, bootstrap: str, problems: Sequence[MirrorError
     there = any(isinstance(p, NotLetIn) or not isinstance(p, Unreachable) for p in problems)
     return (SignInFailed if refused else NotLetIn if there else Unreachable)(
         f"cluster {cluster}: no broker of {bootstrap} answered: {reasons}; "
-        "is the cluster up, and are its bootstrap.servers right?"
+        "see that the cluster is up, and that its bootstrap.servers are right"
     )

@@ -37,6 +37,9 @@ def test_without_a_configuration_it_says_where_it_looks(desk: Desk) -> None:
         "error: no configuration at mirrorbook.yaml: give --config FILE, set MIRRORBOOK_CONFIG, "
         "or write mirrorbook.yaml\n",
     )
+    desk.config.mkdir()
+    assert desk.run("mirror", "list") == Said(2, "", "error: mirrorbook.yaml is a folder: give the file in it\n")
+    desk.config.rmdir()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def test_without_a_configuration_it_says_where_it_looks(desk: Desk) -> None:
         ),
         (
             "clusters: {east: {bootstrap.servers: 'h:1', data: {sasl.password: '${file:/no/such/file:key}'}}}\n",
-            ": clusters.east.data.sasl.password: /no/such/file cannot be read: FileNotFoundError",
+            ": clusters.east.data.sasl.password: /no/such/file cannot be read: No such file or directory",
         ),
         (
             "clusters: {east: {bootstrap.servers: 'h:1', data: {sasl.password: '${file:mirrorbook.yaml:key}'}}}\n",
@@ -88,7 +91,7 @@ def test_a_wrong_bootstrap_server_is_named_with_the_systems_reason(desk: Desk, u
     desk.change("west", bootstrap_servers=f"127.0.0.1:{port}")
     words = (
         f"cluster west: no broker of 127.0.0.1:{port} answered: cluster west, broker 127.0.0.1:{port}: cannot "
-        "connect: Connection refused; is the cluster up, and are its bootstrap.servers right?"
+        "connect: Connection refused; see that the cluster is up, and that its bootstrap.servers are right"
     )
     assert desk.create("--topics", "t-.*") == Said(1, "", f"error: {words}\n")
     assert desk.run("replicate", "m-x", "--runner", "local") == Said(

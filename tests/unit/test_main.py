@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -38,6 +39,13 @@ def test_the_list_says_of_a_command_what_it_says_of_itself(name: str) -> None:
     command = load(name, COMMANDS[name])
     assert COMMANDS[name].help == (command.help or "").split("\n\n")[0].replace("\n", " ")
     assert isinstance(command, TyperGroup) is COMMANDS[name].attribute.endswith("_app")
+
+
+def test_a_disk_that_is_full_is_no_defect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard output may go to a file, and the system says no name of it."""
+    failing(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), monkeypatch)
+    assert ended([], monkeypatch) == 1
+    assert capsys.readouterr().err == f"error: not all could be written: {os.strerror(errno.ENOSPC)}\n"
 
 
 def test_help_names_the_options_of_all_commands(
