@@ -57,7 +57,9 @@ def open_gate(result: ParityResult, what: str, *, earlier_records: int) -> str:
 
 
 def telling(ranges: Sequence[ParityRange], so_far: SoFar, say: Callable[[str], None]) -> SoFar:
-    """The same, and people hear how much of these ranges is compared."""
+    """The same, and people hear how much is to be compared, and how much of it is. Spark takes seconds to begin."""
+    if left := compared(ranges, {})[1]:
+        say(f"prove: {left:,} offset(s) are to be compared")
     began = told = time.monotonic()
 
     def both(result: ParityResult) -> None:

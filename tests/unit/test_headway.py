@@ -79,13 +79,19 @@ def test_the_time_until_a_lag_is_gone_is_told_by_how_it_has_shrunk(
 
 
 def test_a_comparison_is_told_of_every_few_seconds_and_kept_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparing, "time", Clock(0.0, 2.0, 6.0, 7.0, 12.0))
+    monkeypatch.setattr(comparing, "time", Clock(0.0, 2.0, 6.0, 7.0, 12.0, 13.0))
     kept, said = list[ParityResult](), list[str]()
     told = comparing.telling(RANGES, kept.append, said.append)
     for end in (120, 150, 160, 200):
         told(result(p0=end))
     assert len(kept) == 4
-    assert said == ["prove: 50 of 250 offsets, about 24 s left", "prove: 100 of 250 offsets, about 18 s left"]
+    assert said == [
+        "prove: 250 offset(s) are to be compared",
+        "prove: 50 of 250 offsets, about 24 s left",
+        "prove: 100 of 250 offsets, about 18 s left",
+    ]
+    comparing.telling([], kept.append, said.append)
+    assert len(said) == 3, "where nothing is new"
 
 
 def test_a_drain_asks_nobody_before_its_first_round_and_tells_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
