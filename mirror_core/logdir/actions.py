@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mirror_core.logdir.disk import sync
 from mirror_core.logdir.layout import LogDir, Unfit, checkpoint, read_partition
 from mirror_core.logdir.plan import Action, Cut, Lower, Remove, verify
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.files import sync
 from mirror_core.model.names import Offset, Partition
 
 

@@ -16,11 +16,10 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from mirror_core.logdir.disk import sync
 from mirror_core.logdir.layout import Owner
 from mirror_core.logdir.plan import Cut, Remove, Shorten
 from mirror_core.model.errors import MirrorError, Refused
-from mirror_core.model.files import writing
+from mirror_core.model.files import sync, writing
 
 MANIFEST: Final = "backup.json"
 _CHUNK: Final = 1 << 20
