@@ -173,16 +173,16 @@ class LogReader:
         known = self._leaders.get(partition)
         self._silence.heed(where, known and known[0], partial(self._leader, partition, anew=True))
         deadline = time.monotonic() + self._client.timeout_s
-        empty = 0
+        empty, in_vain = 0, set[Leader | None]()
         while True:
             self._go_on()
             whom: Leader | None = None
             try:
                 whom = self._leader(partition)
                 throttle_ms, answer = self._ask(partition, position)
-                unheard = False
                 code = code_of(answer.error)
                 self._silence.ended(whom)
+                in_vain.clear()
                 problem = f"readable up to {answer.last_stable} only, and {end} was asked for"
                 if code is ErrorCode.none and len(answer.records):
                     return answer
@@ -204,10 +204,10 @@ class LogReader:
                 self._drop(partition)
                 if isinstance(error, SignInFailed):
                     raise  # not mended within seconds, and a login refused in a row may lock us out
-                problem, pause, unheard = str(error), PAUSE_S, True
+                problem, pause = str(error), PAUSE_S
+                in_vain.add(whom)
             if time.monotonic() + pause > deadline:
-                if unheard:
-                    self._silence.kept(whom)
+                self._silence.kept(in_vain)
                 raise Unreachable(f"{where}: not read within {self._client.timeout_s:g} s: {problem}")
             time.sleep(pause)
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import pytest
 
+from mirror_core.kafka import silence
 from mirror_core.kafka.client import ClusterView, Leader, TopicView
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.reader import LogReader
@@ -38,6 +39,17 @@ def test_after_some_partitions_a_dead_cluster_is_not_tried_again(dead: ClusterCo
             next(reader.batches(Partition("t", 9), Offset(0), Offset(1)))
 
 
+def test_nor_is_one_that_dies_when_it_is_known_who_leads(dead: ClusterConfig) -> None:
+    """As all are that are asked for ahead."""
+    with LogReader(dead, timeout_s=0.1) as reader:
+        reader._leaders = {Partition("t", number): (("localhost", 1), 0) for number in range(10)}
+        for number in range(PATIENCE):
+            with pytest.raises(Unreachable, match="not read within"):
+                next(reader.batches(Partition("t", number), Offset(0), Offset(1)))
+        with pytest.raises(Unreachable, match="t-9, offset 0: not tried: the cluster has not answered"):
+            next(reader.batches(Partition("t", 9), Offset(0), Offset(1)))
+
+
 class Clustered(LogReader):
     """Partitions up to 4 are led by a broker that hangs, up to 9 by another one, and the next ones by nobody."""
 
@@ -46,6 +58,8 @@ class Clustered(LogReader):
         self.moved = set[int]()
         """Partitions that the other one has come to lead."""
         self.asked = list[int]()
+        self.back = False
+        """Whether the one that hung answers again."""
         client: Any = self._client
         client.metadata = self._metadata
 
@@ -58,7 +72,7 @@ class Clustered(LogReader):
     def _ask(self, partition: Partition, position: int) -> tuple[int, Fetched]:
         self.asked.append(partition.index)
         address, _ = self._leaders.get(partition, (("hangs", 0), 0))
-        if address[0] == "hangs":
+        if address[0] == "hangs" and not self.back:
             raise Unreachable("no answer")
         batch = batch_of(record(0, 0, NOTHING), 1, Codec.NONE, 0, 0)
         readdress(memoryview(batch), 1, 0, 0)
@@ -87,6 +101,15 @@ def test_a_broker_that_hangs_keeps_nobody_from_what_others_lead(dead: ClusterCon
         assert reader.asked == [7, 8]
         reader.moved = {3}
         assert ["not tried" in reader.told(index) for index in (3, 4)] == [False, True]
+
+
+def test_who_hung_is_asked_again_after_a_while(dead: ClusterConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Clustered(dead) as reader:
+        assert all("not read within" in reader.told(index) for index in range(PATIENCE))
+        reader.back = True
+        assert "not tried" in reader.told(2)
+        monkeypatch.setattr(silence, "AGAIN_S", 0.0)
+        assert [reader.told(index) for index in range(5)] == [""] * 5
 
 
 def test_what_nobody_leads_keeps_nobody_from_the_rest(dead: ClusterConfig) -> None:
