@@ -18,4 +18,5 @@ admin.create_topics([NewTopic("orders", 3)])["orders"].result()
 application = Producer({**east.client_config(APP)})
 for number in range(6_000):
     application.produce("orders", value=f"order {number}", partition=number % 3)
-application.flush()
+if left := application.flush(60):
+    raise SystemExit(f"{left} order(s) were not delivered: does `mirrorbook sandbox status` say that east answers?")

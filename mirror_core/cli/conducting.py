@@ -170,7 +170,7 @@ def prepare(by: Conductor[Any], run: Run, *, take_over: bool = False, as_json: b
     title = f"{by.KIND} of {mirror.name}"
     for record in by.take(run.id, ahead):
         found = ", ".join(f"{name} {value}" for name, value in record.evidence.items())
-        tell(f"{record.step}: {found}", err=as_json)
+        tell_on(f"{record.step}: {found}", err=as_json)
     try:
         agree(f"Fence now? Nobody can write any more on {mirror.source}, until {mirror.destination} is promoted", False)
     except Refused as error:

@@ -151,7 +151,8 @@ def _ask(name: str, together: Together, attempt: str) -> None:
     """Prove all, and ask whether applications may be stopped now. After a no the runs wait."""
     for mirror, standing in together.prove(attempt).items():
         for record in standing.steps:
-            tell(f"{mirror}: {record.step}: " + ", ".join(f"{key} {value}" for key, value in record.evidence.items()))
+            words = ", ".join(f"{key} {value}" for key, value in record.evidence.items())
+            tell_on(f"{mirror}: {record.step}: {words}")
     mirrors = ", ".join(together.chosen.mirrors)
     try:
         agree(f"Fence now? Applications of {mirrors} can't write until they are moved", False)

@@ -26,7 +26,8 @@ Overrides = Mapping[str, Mapping[str, str | None]]
 
 def late_with(client: ClusterClient, wanted: Overrides, within_s: float | None = None) -> Collection[int]:
     """Brokers that did not show these overrides in time. Each answers by its own view of the cluster's metadata, which
-    it takes up in the controller's order."""
+    it takes up in the controller's order; its logs go by that at once afterwards. With ZooKeeper brokers answer from
+    there, and nobody is late."""
 
     def shows(connection: Connection) -> bool:
         answer = connection.call(settings_request(sorted(wanted)), DescribeConfigsResponse)

@@ -286,4 +286,5 @@ def _done(output: Path, wanted: tuple[ParityRange, ...]) -> dict[Partition, Save
         raise Refused("salvage not started", [f"{output} exists and is no finished salvage: choose another"]) from None
     if tuple(saved.wanted for saved in manifest) != wanted:
         raise Refused("salvage not started", [f"{output} holds a salvage of other ranges: choose another place"])
+    sync(output.parent)  # who moved it there may have been killed before
     return {saved.wanted.partition: saved for saved in manifest}

@@ -97,7 +97,7 @@ def rights(link: Link) -> Iterator[Point]:
             what = some([f"{right.user} lacks {right.operation} on {right.resource}" for right in lacking])
             yield Point(Weight.WARNING, f"cluster {side.name}: {what}", remedy)
         # Where it could not be looked at, the advice begins with its name.
-        forgetful = [line for line in found.advice if not line.startswith(KEEP_PRODUCERS)]
+        forgetful = [line for line in found.advice if f": {KEEP_PRODUCERS} is " in line]
         if forgetful and role == "destination":
             more = f" (and {len(forgetful) - 1} more such broker(s))" if len(forgetful) > 1 else ""
             yield Point(Weight.WARNING, f"cluster {side.name}: {forgetful[0]}{more}", remedy)

@@ -18,7 +18,7 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.placing import placements
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import Indeterminate, Refused
+from mirror_core.model.errors import Indeterminate, Refused, Unreachable
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
@@ -293,7 +293,9 @@ class TailSteps(Acts):
 
     def _refuse_a_poorer(self, old: ClusterClient, ours: NewTopic) -> None:
         """What clients have had created in the moment that a topic was deleted has their brokers' defaults."""
-        view = existing(old, [ours.name])[ours.name]
+        view = existing(old, [ours.name]).get(ours.name)
+        if view is None:
+            raise Unreachable(f"cluster {old.name}, topic {ours.name}: its brokers do not agree whether it exists")
         if view.replication_factor >= ours.replication_factor and len(view.partitions) <= ours.partitions:
             return
         raise Refused(

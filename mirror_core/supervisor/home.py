@@ -158,10 +158,13 @@ class Home:
             os.truncate(self.log, 0)
 
     def last_words(self) -> str:
-        """The last line that the child printed."""
-        with self.log.open("rb") as source:
-            source.seek(max(0, source.seek(0, os.SEEK_END) - 4096))
-            lines = source.read().decode("utf-8", "replace").strip().splitlines()
+        """The last line that the child printed, as far as that can be read now."""
+        try:
+            with self.log.open("rb") as source:
+                source.seek(max(0, source.seek(0, os.SEEK_END) - 4096))
+                lines = source.read().decode("utf-8", "replace").strip().splitlines()
+        except OSError:
+            return ""
         return lines[-1].strip() if lines else ""
 
     def _refusal(self) -> Refused:

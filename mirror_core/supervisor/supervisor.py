@@ -110,6 +110,7 @@ class Supervisor:
         except OSError as error:  # too many processes or files, or no memory: nobody else would try it again
             self._delay_s = next_delay_s(1, 0.0, self._delay_s)
             self._due = time.monotonic() + self._delay_s
+            self._tell(replace(self._status, next_start_ms=now_ms() + round(self._delay_s * 1000)))
             self._say(f"{self._name} could not be started: {error}; again in {self._delay_s:g} s")
             return
         self._started = time.monotonic()

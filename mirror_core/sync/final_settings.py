@@ -86,8 +86,8 @@ class FinalSettings:
                 source="",
                 destination="",
                 action=Action.SKIP,
-                reason=f"broker {some(sorted(late))} did not show the final settings in time: until it does, it takes "
-                "records by those of a mirror topic",
+                reason=f"broker(s) {some(sorted(late))} did not show the final settings in time: until they do, they "
+                "take records by those of a mirror topic",
             )
 
     def the_others(self) -> list[DriftRow]:

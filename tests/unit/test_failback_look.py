@@ -33,7 +33,7 @@ def test_the_old_sources_state_is_waited_for_as_long_as_it_comes(monkeypatch: py
     """A mirror of many partitions has much to tell, and far away that takes longer than to tell where logs end."""
 
     def much(link: object) -> State:
-        for _ in range(20):
+        for _ in range(30):
             time.sleep(0.1)
             heard()
         return State()
@@ -43,7 +43,7 @@ def test_the_old_sources_state_is_waited_for_as_long_as_it_comes(monkeypatch: py
         monkeypatch.setattr(failback, name, nothing)
     monkeypatch.setattr(failback, "look_beside", lambda link, topics, found: [])
     monkeypatch.setattr(failback, "_look_at_reverse", much)
-    monkeypatch.setattr(failback, "LIMITS", replace(LIMITS, planned_side_s=1.0))
+    monkeypatch.setattr(failback, "LIMITS", replace(LIMITS, planned_side_s=1.8))
     monkeypatch.setattr("mirror_core.decide.failback.decide", decide)
     with pytest.raises(Seen) as seen:
         Failback(LINK, cast("Any", None), started_by="me")._decide(State(), None)

@@ -272,7 +272,8 @@ def test_prometheus_is_told_what_an_unplanned_failover_would_cost_and_nothing_of
 def test_a_destination_that_forgets_producers_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """`cluster check` says so, too, to whoever runs it; this is looked at again and again."""
     forgets = [f"broker {number}: {KEEP_PRODUCERS} is 86400000: as a destination, set it" for number in (1, 2)]
-    advice = {EAST: forgets, WEST: forgets}
+    others = ["west has an authorizer that is not Kafka's"]
+    advice = {EAST: forgets, WEST: others + forgets}
     found = cast("Link", SimpleNamespace(source=SimpleNamespace(name=EAST), destination=SimpleNamespace(name=WEST)))
     monkeypatch.setattr(readiness, "check", lambda side: SimpleNamespace(rights=(), advice=advice[side.name]))
     (point,) = readiness.rights(found)

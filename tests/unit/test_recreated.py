@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from mirror_core.kafka.client import Leader, TopicView
 from mirror_core.kafka.topics import NewTopic
-from mirror_core.model.errors import Refused
+from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.runbook import tails
@@ -76,6 +76,16 @@ def test_what_brokers_have_made_of_it_meanwhile_is_not_taken_for_ours(
         with pytest.raises(Refused, match=words):
             recreate(steps, monkeypatch, now, strange)
     assert recreate(steps, monkeypatch, None, topic("id-ours", 3, 3)) == ["create 3 3"], "when it was deleted by hand"
+
+
+def test_brokers_that_do_not_agree_whether_it_is_there_are_asked_again(
+    steps: TailSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails, "existing", lambda client, names: {})
+    with pytest.raises(Unreachable, match="topic t: its brokers do not agree"):
+        steps._refuse_a_poorer(
+            cast("Any", SimpleNamespace(name="east")), NewTopic(name="t", partitions=3, replication_factor=3)
+        )
 
 
 @pytest.mark.parametrize("partitions", [3, 2])

@@ -39,8 +39,12 @@ def test_all_of_it_is_on_the_disk_before_anything_is_deleted(tmp_path: Path, mon
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", noting)
-    saved = salvage(config, EAST, [ParityRange(partition=PARTITION, start=Offset(4), end=Offset(5))], out, write=write)
+    wanted = [ParityRange(partition=PARTITION, start=Offset(4), end=Offset(5))]
+    saved = salvage(config, EAST, wanted, out, write=write)
     assert saved[PARTITION].records == 1
     assert synced == {
         one.stat().st_ino for one in (out, out / "part", out / "part/0.parquet", out / MANIFEST, tmp_path)
     }
+    synced.clear()
+    assert salvage(config, EAST, wanted, out, write=write) == saved, "who moved it may have been killed in that moment"
+    assert synced == {tmp_path.stat().st_ino}

@@ -89,6 +89,38 @@ def test_a_run_goes_on_when_its_disk_is_full_and_nobody_listens_at_all() -> None
     assert run.returncode == 0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_where_standard_error_takes_nothing_results_still_come() -> None:
+    code = "from mirror_core.cli.telling import tell_on; tell_on('fence ...', err=True); tell_on('result')"
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        run = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "result\n")
+
+
+def test_several_mirrors_that_find_it_closed_at_once_are_all_heard() -> None:
+    code = """
+import sys, threading
+from mirror_core.cli.telling import tell_on
+sys.stdin.readline()
+together = threading.Barrier(8)
+def say(number):
+    together.wait()
+    tell_on(f"mirror {number}")
+threads = [threading.Thread(target=say, args=(n,)) for n in range(8)]
+[t.start() for t in threads], [t.join() for t in threads]
+"""
+    run = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert run.stdout is not None
+    run.stdout.close()
+    run.stdout = None
+    _, err = run.communicate("\n", timeout=60)
+    said = err.splitlines()
+    assert sorted(said[1:]) == [f"mirror {n}" for n in range(8)]
+    assert "Broken pipe" in said[0]
+
+
 ASK = """
 from mirror_core.cli.common import agree
 input("Run plan? ")

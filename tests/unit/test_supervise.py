@@ -286,7 +286,7 @@ def said_again(home: Path, times: int) -> None:
     )
 
 
-@pytest.mark.parametrize("full", ["status", "output"])
+@pytest.mark.parametrize("full", ["status", "output", "log"])
 def test_a_full_disk_costs_the_supervisors_words_and_not_its_child(tmp_path: Path, full: str) -> None:
     """Nobody else starts copying again."""
     with supervisor(tmp_path, STEADY) as process:
@@ -294,11 +294,13 @@ def test_a_full_disk_costs_the_supervisors_words_and_not_its_child(tmp_path: Pat
         assert first.child_pid is not None
         if full == "status":
             (tmp_path / "east%2Fwest" / "status.new").mkdir()  # what is written there is refused, as on a full disk
+        elif full == "log":
+            (tmp_path / "east%2Fwest" / "replicate.log").unlink()  # by somebody who made room
         else:
             assert process.stdout is not None
             process.stdout.close()
         os.kill(first.child_pid, signal.SIGKILL)
-        said_again(tmp_path, 2)
+        said_again(tmp_path, 1 if full == "log" else 2)
         assert process.poll() is None
 
 

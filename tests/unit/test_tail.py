@@ -46,6 +46,12 @@ def test_a_throttled_answer_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_each_one_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log whose end takes longer to read below a quota than a broker may take to answer would never be read."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(tail, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     throttled, offsets = (150, fetched()), range(5)
     answers = [one for offset in offsets for one in (throttled, (0, fetched(batch(offset, 1))))]
     assert looked_at(monkeypatch, iter(answers)) == list(offsets)
