@@ -154,10 +154,15 @@ class Sender:
     def waits_for(self, broker: int) -> str:
         """For people: what keeps from getting there what is sent to this broker, or is to be; empty: nothing does."""
         link = self.links.get(broker)
-        if link is None or not (link.outstanding or self._muted(broker)):
+        if link is None:
             return ""
-        waits = f"broker {broker}: it has answered nothing for {max(0.0, link.waits_s):.0f} s"
-        return f"cluster {self._side.name}, {self._muted(broker) or waits}"
+        why = self._muted(broker)
+        if not why and link.outstanding:
+            why = f"broker {broker}: it has answered nothing for {max(0.0, link.waits_s):.0f} s"
+        elif not why and link.throttled_s > _MUTED_S:
+            rested = f"{link.throttled_s:.0f} s of this epoch"
+            why = f"broker {broker} has read nothing from here for {rested}: {self._quota}"
+        return f"cluster {self._side.name}, {why}" if why else ""
 
     def owed(self, broker: int) -> str:
         """Why no more places are to be found for this broker now; empty when there is no reason."""

@@ -62,6 +62,8 @@ class ProduceLink(Generic[Tag]):
         """From the newest answered request to its answer."""
         self.throttle_s = 0.0
         """For so long the broker reads nothing more after its newest answer, for a quota."""
+        self.throttled_s = 0.0
+        """The same, after all its answers together."""
         self._window = Window(connection.round_trip_s, most_bytes)
         self._bytes = self._answers_bytes = 0
         self._unsent = memoryview(b"")
@@ -159,6 +161,7 @@ class ProduceLink(Generic[Tag]):
         self._window.acknowledged(size, self._heard_at)
         try:
             self.throttle_s = produce.throttle_ms(memoryview(frame)[4:]) / 1000
+            self.throttled_s += self.throttle_s
             for row in produce.decode(memoryview(frame)[4:]):
                 tag = tags.pop((row.topic, row.partition), None)
                 if tag is None:

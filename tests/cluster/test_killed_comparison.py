@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import Producer
 
 from mirror_core.decide.parity import CHUNK_OFFSETS, Row
-from mirror_core.parity import check
+from mirror_core.mirrors import proving
+from mirror_core.parity import check, so_far
 from mirror_core.parity.check import THREADS
 from mirror_core.parity.compare import CompareTask, compare
 from tests.brokers import TIMEOUT_S, Pair, new_topic
@@ -27,7 +28,8 @@ CHUNK_S = 10.0
 
 
 def note_chunks(log: Path) -> None:
-    """In the process that compares: a line for each chunk that it has compared."""
+    """In the process that compares: a line for each chunk that it has compared. Its threads end their first chunks
+    together, but not in one moment: what one of them has found is kept as soon as it is known."""
 
     def noting(task: CompareTask) -> tuple[Row, ...]:
         rows = compare(task)
@@ -35,7 +37,10 @@ def note_chunks(log: Path) -> None:
             file.write(f"{task.pieces[0].start}\n")
         return rows
 
-    pytest.MonkeyPatch().setattr(check, "compare", noting)
+    patched = pytest.MonkeyPatch()
+    patched.setattr(check, "compare", noting)
+    patched.setattr(so_far, "TELL_S", 0.0)
+    patched.setattr(proving, "KEPT_S", 0.0)
 
 
 def proved(mirrored: Mirrored) -> int:

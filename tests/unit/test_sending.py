@@ -308,6 +308,20 @@ def test_what_a_quota_keeps_a_broker_from_reading_is_not_sent_and_nobody_waits_f
     assert told([replicator(3, WELL)], sender).retry == "", "nothing of it is on its way, or waits"
 
 
+def test_many_short_rests_for_a_quota_are_told_like_one_long_one(
+    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
+) -> None:
+    slowed, _ = both
+    for correlation in (1, 2, 3, 4):
+        sender.send([item(slowed)])
+        brokers.answer(HANGS, slowed, correlation, 10 * (correlation - 1), throttle_ms=1_000)
+        sender.answers(HANGS)
+        assert told([slowed], sender).retry == "", "nothing waits: it keeps up"
+    _, sent, batch = item(slowed)
+    slowed.keep(sent, batch)
+    assert "read nothing from here for 4 s of this epoch: a quota" in told([slowed], sender).retry
+
+
 def told(ones: list[PartitionReplicator], sender: Sender) -> TaskReport:
     partitions = tuple(one.assigned for one in ones)
     return report(assignment(*partitions), ones, "", 0.0, 0.0, sender.waits_for)
