@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.offsets import Commit, clamp, decide
@@ -168,14 +171,18 @@ def _judge(
     else:
         action, reason, offset = Action.EQUAL if decision.equal else Action.SKIP, decision.reason, None
     there = before.offset if before else None
-    row = _row(subject, action, committed.offset, there, reason)
-    stands = there if offset is None else offset
-    return row if stands is None else replace(row, offset=stands), offset
+    return _row(subject, action, committed.offset, there, reason, there if offset is None else offset), offset
 
 
 def _row(
-    subject: str, action: Action, source: Offset | None = None, destination: Offset | None = None, reason: str = ""
+    subject: str,
+    action: Action,
+    source: Offset | None = None,
+    destination: Offset | None = None,
+    reason: str = "",
+    stands: Offset | None = None,
 ) -> DriftRow:
+    """`stands`: what is committed on the destination when that is done; None: nothing."""
     return DriftRow(
         part=Part.GROUPS,
         subject=subject,
@@ -183,6 +190,7 @@ def _row(
         destination="" if destination is None else str(destination),
         action=action,
         reason=reason,
+        offset=UNSET if stands is None else stands,
     )
 
 
@@ -258,7 +266,7 @@ def _clamped(
             offset=clamp(mine[p].offset, logs[p].start, logs[p].end),
         )
         if p in said
-        else replace(_row(f"{name} {p}", Action.EQUAL, None, mine[p].offset), offset=mine[p].offset)
+        else _row(f"{name} {p}", Action.EQUAL, None, mine[p].offset, stands=mine[p].offset)
         for p in sorted(mine)
     ]
 
