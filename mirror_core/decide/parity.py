@@ -94,7 +94,7 @@ def compare_ends(wanted: ParityRange, source: Ends, destination: Ends) -> tuple[
     if source.end < wanted.end:
         text = f"the source's log ends at {source.end}, before the end {wanted.end} that was to be compared"
         findings.append(Finding(partition=partition, offset=source.end, kind="log end", detail=text))
-    if destination.end > source.end and not wanted.stopped:
+    if destination.end > source.end and wanted.stopped_at is None:
         text = f"the destination's log goes on to {destination.end}; the source's log ends at {source.end}"
         findings.append(Finding(partition=partition, offset=source.end, kind="log end", detail=text))
     low = max(start, destination.start)
@@ -113,7 +113,7 @@ def compare_ends(wanted: ParityRange, source: Ends, destination: Ends) -> tuple[
         held_from=min(source.start, destination.start),
         bare=source == destination == Ends(start=wanted.end, end=wanted.end),
     )
-    shared = ParityRange(partition=partition, start=low, end=high)
+    shared = ParityRange(partition=partition, start=low, end=high, stopped_at=wanted.stopped_at)
     return (row, trimmed(wanted, start)) if start > wanted.start else (row,), shared
 
 

@@ -192,7 +192,7 @@ def _tasks(link: Link, pieces: Mapping[Partition, Sequence[Piece]], tasks: int) 
 
 def _ranges(pieces: Mapping[Partition, Sequence[Piece]]) -> list[ParityRange]:
     return [
-        ParityRange(partition=partition, start=mine[0].first, end=mine[-1].next, stopped=True)
+        ParityRange(partition=partition, start=mine[0].first, end=(end := mine[-1].next), stopped_at=end)
         for partition, mine in pieces.items()
     ]
 

@@ -17,8 +17,8 @@ class ParityRange:
     partition: Partition
     start: Offset
     end: Offset
-    stopped: bool = False
-    """Mirroring ended at `end` (the LMO): what either log holds from there on is its own, and no difference."""
+    stopped_at: Offset | None = None
+    """Mirroring has ended there (the LMO): what either log holds from there on is its own, and no difference."""
     compacted: bool = False
     """The topic is cleaned by key, on each cluster at its own times: a record may be on one side only, if something
     newer of its key has replaced it, or if it is a tombstone."""

@@ -150,5 +150,5 @@ def ranges_of(scope: Certified) -> list[ParityRange]:
         assert found.start is not None
         assert found.end is not None
         first = min([found.start, *(gap.start for gap in scope.unproved.get(partition, ()))])
-        ranges.append(ParityRange(partition=partition, start=first, end=found.end, stopped=True))
+        ranges.append(ParityRange(partition=partition, start=first, end=found.end, stopped_at=found.end))
     return ranges

@@ -194,7 +194,7 @@ def _compare_chunks(source: LogReader, destination: LogReader, piece: ParityRang
         if doubtful and task.level >= RECORDS:
             row, lone[len(rows)] = _by_record(source, destination, row, piece, task.values)
         rows.append(row)
-    return explained(source, destination, rows, lone) if any(lone.values()) else rows
+    return explained(source, destination, rows, lone, piece.stopped_at) if any(lone.values()) else rows
 
 
 def _by_record(

@@ -15,12 +15,19 @@ from mirror_core.parity.differences import KEPT_PER_CHUNK, Alone, Lone, key_dige
 from mirror_core.wire.records import Record
 
 
-def explained(source: LogReader, destination: LogReader, rows: list[Row], lone: dict[int, Lone]) -> list[Row]:
+def explained(
+    source: LogReader,
+    destination: LogReader,
+    rows: list[Row],
+    lone: dict[int, Lone],
+    stopped_at: Offset | None,
+) -> list[Row]:
     """The rows, with a finding for each record of a compacted topic that is on one side only, and should not be.
 
     The cleaner takes a record when there is a newer one of its key, and a tombstone when there is nothing older of its
     key left (after delete.retention.ms). So the logs are read on to their ends, and for tombstones from the beginning.
-    What the source has beyond the destination's end is not copied yet, and has cleaned nothing there.
+    What the source has beyond the destination's end is not copied yet, and has cleaned nothing there; nor has what it
+    has from `stopped_at` on, where mirroring has ended: applications wrote the destination's own.
     """
     newest: dict[bytes, Alone] = {}
     for found in lone.values():
@@ -30,6 +37,8 @@ def explained(source: LogReader, destination: LogReader, rows: list[Row], lone: 
     partition = rows[0].partition
     try:
         copied = destination.stable_end(partition)
+        if stopped_at is not None:
+            copied = min(copied, stopped_at)
         _strike_replaced(destination, partition, newest)
         _strike_replaced(source, partition, newest, copied)
         for reader, kind in ((source, "extra"), (destination, "missing")):

@@ -61,5 +61,5 @@ def scope(link: Link, state: State) -> Scope:
         lmo = statuses[partition].lmo
         end = min(stable.offsets[partition], here.offsets[partition]) if lmo is None else lmo
         start = Offset(min(starts.offsets[partition], end))
-        ranges.append(ParityRange(partition=partition, start=start, end=end, stopped=lmo is not None))
+        ranges.append(ParityRange(partition=partition, start=start, end=end, stopped_at=lmo))
     return Scope(tuple(ranges), left_out)

@@ -134,7 +134,7 @@ class TailSteps(Acts):
         with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
             first, second = (list_offsets(client, there, Point.START) for client in (old, new))
         ranges = [
-            ParityRange(partition=p, start=start, end=end, stopped=True)
+            ParityRange(partition=p, start=start, end=end, stopped_at=end)
             for p in there
             if (start := max(first[p], second[p])) < (end := Offset(min(ends[p], statuses[p].lmo or 0)))
         ]

@@ -195,8 +195,9 @@ def test_ends(source: Ends, destination: Ends, kinds: list[tuple[str, int]], bot
 
 
 def test_what_a_stopped_mirror_writes_behind_its_lmo_is_no_difference() -> None:
-    rows, _ = compare_ends(replace(wanted(0, 50), stopped=True), ends(0, 50), ends(0, 500))
+    rows, shared = compare_ends(replace(wanted(0, 50), stopped_at=Offset(50)), ends(0, 50), ends(0, 500))
     assert not rows[0].differing
+    assert shared.stopped_at == 50, "whoever compares records has to know it, too"
 
 
 def test_what_retention_removed_while_comparing_leaves_the_rest_proven() -> None:

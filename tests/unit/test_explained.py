@@ -38,15 +38,23 @@ def kept(*offsets: int, value: bytes | None = b"v") -> list[Record]:
     return [Record(offset, 0, b"k", value, ()) for offset in offsets]
 
 
-def findings(source: list[Record], destination: list[Record], *, ends: tuple[int, int], upto: int) -> list[Any]:
-    """Of [0, upto), which is all in one chunk."""
+def findings(
+    source: list[Record],
+    destination: list[Record],
+    *,
+    ends: tuple[int, int],
+    upto: int,
+    stopped_at: int | None = None,
+) -> list[Any]:
+    """Of [0, upto), which is all in one chunk. `stopped_at`: the LMO."""
     sides = [[record for record in log if record.offset < upto] for log in (source, destination)]
     one, two = map(iter, sides)
     lone = compare_records(P, one, two, compacted=True).lone
     row = Row(partition=P, chunk=0, start=Offset(0), end=Offset(upto), level=RECORDS)
     there: Any = Log(source, ends[0])
     here: Any = Log(destination, ends[1])
-    return [(f.kind, f.offset) for row in explained(there, here, [row], {0: lone}) for f in row.findings]
+    lmo = None if stopped_at is None else Offset(stopped_at)
+    return [(f.kind, f.offset) for row in explained(there, here, [row], {0: lone}, lmo) for f in row.findings]
 
 
 def test_what_is_not_copied_yet_has_taken_nothing_from_the_destination() -> None:
@@ -59,6 +67,13 @@ def test_what_is_copied_and_gone_there_is_told_where_it_lies(upto: int) -> None:
     found = findings(kept(10, 50), [], ends=(60, 60), upto=upto)
     assert found == ([("missing", 50)] if upto == 60 else []), "the newest of a key decides, in its own chunk"
     assert findings(kept(10), kept(50), ends=(60, 60), upto=40) == []
+
+
+def test_what_only_a_lost_source_has_took_nothing_from_a_destination_that_went_on_without_it() -> None:
+    """An unplanned failover ended mirroring at 40: what has been at 50 since is another record on either side."""
+    assert findings(kept(10, 50), [], ends=(60, 60), upto=40, stopped_at=40) == [("missing", 10)]
+    assert findings(kept(10), kept(50), ends=(60, 60), upto=40, stopped_at=40) == [], "applications wrote it anew"
+    assert findings(kept(50), kept(10), ends=(60, 60), upto=40, stopped_at=40) == [], "the source cleaned by its own"
 
 
 def test_the_source_may_have_cleaned_by_what_is_not_copied_yet() -> None:

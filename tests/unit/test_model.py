@@ -181,7 +181,7 @@ def test_partitions_sort_by_topic_and_then_by_number() -> None:
 
 def test_a_range_to_compare_is_of_a_living_topic_that_keeps_its_records_unless_said() -> None:
     asked = ParityRange(partition=Partition("a", 0), start=Offset(0), end=Offset(1))
-    assert (asked.stopped, asked.compacted, asked.unkeyed_go) == (False, False, False)
+    assert (asked.stopped_at, asked.compacted, asked.unkeyed_go) == (None, False, False)
     result = ParityResult(verdict=Verdict.PASSED, records=1, chunks=1)
     assert (result.findings, result.reasons, result.report, result.seconds) == ((), (), "", 0)
     assert dict(result.proven) == {}
