@@ -11,9 +11,10 @@ from mirror_core.decide.ruled import as_destination, as_source
 from mirror_core.kafka.acls import Acls, AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
-from mirror_core.kafka.rights import Probe, broker_setting, features, may_mark, probe
+from mirror_core.kafka.rights import Probe, features, may_mark, probe
 from mirror_core.kafka.versions import api_versions
 from mirror_core.mirrors.first_acl import look
+from mirror_core.mirrors.forgetful import forgetful
 from mirror_core.model.acl import Operation, Permission, Resource
 from mirror_core.model.documents import Document
 from mirror_core.model.errors import MirrorError, RemoteFault
@@ -61,8 +62,6 @@ WITHOUT_HEARTBEATS: Final = "no heartbeats: of what an unplanned failover loses 
 WITHOUT_MARKERS: Final = "mirrors created without it fill gaps with hidden records, which every consumer drops"
 WITHOUT_COMMITS: Final = "the control principal commits instead, each time after another look at who owns the mirror"
 NOT_KAFKAS: Final = "access rights there are not Kafka's ACLs"
-KEEP_PRODUCERS: Final = "producer.id.expiration.ms"
-FOREVER_MS: Final = "2147483647"
 
 
 class Verdict(StrEnum):
@@ -110,6 +109,8 @@ class ClusterCheck(Document, frozen=True, kw_only=True):
     """What must be mended, whatever the role."""
     advice: tuple[str, ...]
     """What should be, for a destination."""
+    forgetful: tuple[str, ...]
+    """Of that: a line for each broker that forgets who has written to a partition."""
     roles: tuple[Role, ...]
     """What it may serve as: those in which no right is missing."""
 
@@ -134,6 +135,7 @@ def check(config: ClusterConfig) -> ClusterCheck:
             if not (config.ruling.foreign and _is_for_acls(need))
         )
         lacking = {right.role for right in rights if right.verdict is Verdict.MISSING}
+        forgets = forgetful(control, sorted(view.brokers))
         return ClusterCheck(
             cluster=config.name,
             cluster_id=view.cluster_id,
@@ -146,8 +148,10 @@ def check(config: ClusterConfig) -> ClusterCheck:
             advice=(
                 *as_source(config.name, config.ruling),
                 *as_destination(config.name, config.ruling),
-                *_advice(control, sorted(view.brokers)),
+                *forgets.lines,
+                *forgets.unseen,
             ),
+            forgetful=forgets.lines,
             roles=tuple(role for role in Role if role not in lacking),
         )
 
@@ -331,20 +335,3 @@ def _broker_problems(client: ClusterClient, brokers: Sequence[int]) -> list[str]
             if not oldest <= version <= newest:
                 problems.append(f"broker {broker} does not understand {name} v{version}: Kafka 3.1 or newer is needed")
     return problems
-
-
-def _advice(client: ClusterClient, brokers: Sequence[int]) -> list[str]:
-    """Settings that a destination should have; silent about what may not be looked at, which `rights` speak of."""
-    found = []
-    for broker in brokers:
-        try:
-            setting = broker_setting(client, broker, KEEP_PRODUCERS)
-        except RemoteFault as error:
-            return [f"{KEEP_PRODUCERS} could not be looked at: {error}"]
-        if setting is not None and setting != (FOREVER_MS, True):
-            found.append(
-                f"broker {broker}: {KEEP_PRODUCERS} is {setting[0]}: as a destination, set it to {FOREVER_MS} in "
-                "server.properties (not dynamically: a restart loads logs before dynamic settings), or copying of old "
-                "records loses its protection against appending twice"
-            )
-    return found

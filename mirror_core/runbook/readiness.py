@@ -14,7 +14,7 @@ from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_d
 from mirror_core.decide.run_standing import standing_of
 from mirror_core.decide.view import some
 from mirror_core.decide.without_source import WithoutSource
-from mirror_core.mirrors.preflight import KEEP_PRODUCERS, Verdict, check
+from mirror_core.mirrors.preflight import Verdict, check
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import MirrorName
@@ -96,8 +96,6 @@ def rights(link: Link) -> Iterator[Point]:
         if lacking:
             what = some([f"{right.user} lacks {right.operation} on {right.resource}" for right in lacking])
             yield Point(Weight.WARNING, f"cluster {side.name}: {what}", remedy)
-        # Where it could not be looked at, the advice begins with its name.
-        forgetful = [line for line in found.advice if f": {KEEP_PRODUCERS} is " in line]
-        if forgetful and role == "destination":
-            more = f" (and {len(forgetful) - 1} more such broker(s))" if len(forgetful) > 1 else ""
-            yield Point(Weight.WARNING, f"cluster {side.name}: {forgetful[0]}{more}", remedy)
+        if found.forgetful and role == "destination":
+            more = f" (and {len(found.forgetful) - 1} more such broker(s))" if len(found.forgetful) > 1 else ""
+            yield Point(Weight.WARNING, f"cluster {side.name}: {found.forgetful[0]}{more}", remedy)

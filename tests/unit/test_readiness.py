@@ -17,7 +17,6 @@ from mirror_core.decide.standing import Standing as Fence
 from mirror_core.decide.steps import Writes
 from mirror_core.decide.watchers import Watched, Watching
 from mirror_core.decide.without_source import Again, WithoutSource
-from mirror_core.mirrors.preflight import KEEP_PRODUCERS
 from mirror_core.mirrors.readiness_metrics import Exposition
 from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.errors import Indeterminate
@@ -271,13 +270,12 @@ def test_prometheus_is_told_what_an_unplanned_failover_would_cost_and_nothing_of
 
 def test_a_destination_that_forgets_producers_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """`cluster check` says so, too, to whoever runs it; this is looked at again and again."""
-    forgets = [f"broker {number}: {KEEP_PRODUCERS} is 86400000: as a destination, set it" for number in (1, 2)]
-    others = ["west has an authorizer that is not Kafka's"]
-    advice = {EAST: forgets, WEST: others + forgets}
+    lines = ("broker 1: forgets", "broker 2: forgets")
+    forgets: dict[str, tuple[str, ...]] = {EAST: lines, WEST: lines}
     found = cast("Link", SimpleNamespace(source=SimpleNamespace(name=EAST), destination=SimpleNamespace(name=WEST)))
-    monkeypatch.setattr(readiness, "check", lambda side: SimpleNamespace(rights=(), advice=advice[side.name]))
+    monkeypatch.setattr(readiness, "check", lambda side: SimpleNamespace(rights=(), forgetful=forgets[side.name]))
     (point,) = readiness.rights(found)
-    assert (point.weight, point.words) == (Weight.WARNING, f"cluster {WEST}: {forgets[0]} (and 1 more such broker(s))")
+    assert (point.weight, point.words) == (Weight.WARNING, f"cluster {WEST}: {lines[0]} (and 1 more such broker(s))")
     assert "cluster check west" in point.remedy
-    advice[WEST] = [f"{KEEP_PRODUCERS} could not be looked at: no right"]
-    assert not list(readiness.rights(found)), "that right is needed for nothing else"
+    forgets[WEST] = ()
+    assert not list(readiness.rights(found)), "what could not be looked at is none"

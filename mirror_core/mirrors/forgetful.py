@@ -1,0 +1,45 @@
+"""Destination brokers that forget who has written to a partition: what protects from appending twice goes by that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.rights import broker_setting
+from mirror_core.model.errors import MissingPermission, RemoteFault
+
+KEEP_PRODUCERS: Final = "producer.id.expiration.ms"
+FOREVER_MS: Final = "2147483647"
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetful:
+    """By what brokers say of themselves; those whose settings may not be looked at are in neither."""
+
+    lines: tuple[str, ...]
+    """One for each that forgets, and what to do."""
+    unseen: tuple[str, ...]
+    """Why others could not be asked."""
+
+
+def forgetful(client: ClusterClient, brokers: Sequence[int]) -> Forgetful:
+    """Ask each of them."""
+    found, unseen = list[str](), list[str]()
+    for broker in brokers:
+        try:
+            setting = broker_setting(client, broker, KEEP_PRODUCERS)
+        except MissingPermission as error:
+            unseen.append(f"{KEEP_PRODUCERS} could not be looked at: {error}")
+            break  # the others would say so, too
+        except RemoteFault as error:
+            unseen.append(f"{KEEP_PRODUCERS} of broker {broker} could not be looked at: {error}")
+            continue
+        if setting is not None and setting != (FOREVER_MS, True):
+            found.append(
+                f"broker {broker}: {KEEP_PRODUCERS} is {setting[0]}: as a destination, set it to {FOREVER_MS} in "
+                "server.properties (not dynamically: a restart loads logs before dynamic settings), or copying of old "
+                "records loses its protection against appending twice"
+            )
+    return Forgetful(tuple(found), tuple(unseen))
