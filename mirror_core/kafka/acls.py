@@ -6,7 +6,6 @@ DescribeAcls at each broker, answered from that broker's authorizer, says that i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -22,7 +21,9 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import fault, settle
+from mirror_core.kafka.shown import late
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.errors import BadRequest, RemoteFault, Unreachable
 from mirror_core.model.ruling import Authorizer
@@ -214,31 +215,28 @@ def _tool_word(operation: Operation) -> str:
 def _everywhere(
     client: ClusterClient, settled: Callable[[frozenset[Acl]], bool], count: int, words: str, timeout_s: float
 ) -> None:
-    if not count:
-        return
-    deadline = time.monotonic() + timeout_s
-    wanted = there = client.brokers()
-    for broker in wanted:
-        problem = ""
-        while broker in there:  # one that has died leaves the cluster's metadata a few seconds later
-            try:
-                held = describe_acls(client, broker)
-            except Unreachable as error:
-                problem = f": {error}"
-            else:
-                if isinstance(held, AuthorizerOff):
-                    raise RemoteFault(
-                        f"cluster {client.name}, broker {broker}: has no authorizer, though others have one"
-                    )
-                if settled(held.entries):
-                    break
-            if time.monotonic() > deadline:
-                raise Unreachable(
-                    f"cluster {client.name}, broker {broker}: still not so after {timeout_s} s: {words} {count} ACL(s)"
-                    f"{problem}"
-                )
-            time.sleep(0.02)
-            there = client.brokers()
+    wrong = list[RemoteFault]()
+
+    def shows(connection: Connection) -> bool:
+        try:
+            held = unruled(client) or acls_of(client, connection.call(ALL, DescribeAclsResponse))
+            if isinstance(held, AuthorizerOff):
+                raise RemoteFault(f"{connection.where}: has no authorizer, though others have one")
+        except Unreachable:
+            raise
+        except RemoteFault as error:
+            wrong.append(error)
+            return True  # it would say so again
+        return settled(held.entries)
+
+    waiting = late(client, shows, timeout_s) if count else {}
+    for error in wrong:
+        raise error
+    for broker, why in waiting.items():
+        raise Unreachable(
+            f"cluster {client.name}, broker {broker}: still not so after {timeout_s} s: {words} {count} ACL(s)"
+            + (f": {why}" if why else "")
+        )
 
 
 def _shares(acls: Sequence[Acl]) -> Iterator[Sequence[Acl]]:

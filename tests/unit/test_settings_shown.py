@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from mirror_core.kafka import settings_shown
+from mirror_core.kafka import settings_shown, shown
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.settings_shown import late_with
 from mirror_core.kafka.topics import DYNAMIC_TOPIC, TopicConfigs
@@ -44,7 +44,7 @@ def told(monkeypatch: pytest.MonkeyPatch, by: Mapping[int, list[Rows | None]]) -
             found[broker] = Unreachable("no answer") if rows is None else shows(connection(rows))
         return found
 
-    monkeypatch.setattr(settings_shown, "ask_brokers", ask)
+    monkeypatch.setattr(shown, "ask_brokers", ask)
     return SimpleNamespace(name="west", brokers=lambda: tuple(by), left=left)
 
 

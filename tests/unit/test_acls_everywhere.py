@@ -1,0 +1,92 @@
+"""The barrier behind every change of access rights: who does not show it is named, and nobody is waited for twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.kafka import acls, shown
+from mirror_core.kafka.acls import Acls, AuthorizerOff, absent_on_every_broker, present_on_every_broker
+from mirror_core.model.acl import Acl, Operation, Permission, Resource
+from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.ruling import Authorizer
+
+RIGHT = Acl(
+    resource=Resource.TOPIC, name="t", principal="User:app", operation=Operation.WRITE, permission=Permission.DENY
+)
+HELD, NONE = Acls(frozenset({RIGHT})), Acls(frozenset())
+Said = Acls | AuthorizerOff | RemoteFault
+
+
+class Cluster:
+    """Brokers that say this, one look after the other; the last for ever. `gone`: leave its metadata after a look."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, by: Mapping[int, list[Said]], gone: tuple[int, ...] = ()
+    ) -> None:
+        self.by, self.gone, self.looks = {b: list(said) for b, said in by.items()}, gone, list[set[int]]()
+        self.name, self.config = "west", SimpleNamespace(ruling=SimpleNamespace(authorizer=Authorizer.KAFKA))
+        monkeypatch.setattr(shown, "ask_brokers", self.ask)
+        monkeypatch.setattr(acls, "acls_of", lambda client, said: self.say(said))
+
+    def brokers(self) -> tuple[int, ...]:
+        return tuple(b for b in self.by if not (self.looks and b in self.gone))
+
+    def ask(self, client: object, asked: Mapping[int, Callable[[Any], bool]]) -> dict[int, bool | RemoteFault]:
+        self.looks.append(set(asked))
+        found: dict[int, bool | RemoteFault] = {}
+        for broker, shows in asked.items():
+            said = self.by[broker]
+            word = said.pop(0) if len(said) > 1 else said[0]
+            try:
+                found[broker] = shows(SimpleNamespace(where=f"broker {broker}", call=lambda request, kind, w=word: w))
+            except Unreachable as error:
+                found[broker] = error
+        return found
+
+    def say(self, said: Said) -> Acls | AuthorizerOff:
+        if isinstance(said, RemoteFault):
+            raise said
+        return said
+
+
+def test_each_is_asked_until_it_shows_it_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    west: Any = Cluster(monkeypatch, {1: [HELD], 2: [NONE, Unreachable("no answer"), HELD], 3: [NONE, HELD]})
+    present_on_every_broker(west, [RIGHT], timeout_s=60)
+    assert west.looks == [{1, 2, 3}, {2, 3}, {2}]
+
+
+def test_who_still_lets_it_be_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    west: Any = Cluster(monkeypatch, {1: [HELD], 2: [NONE]})
+    with pytest.raises(Unreachable, match=r"broker 2: still not so after 0 s: it shows all of 1 ACL\(s\)$"):
+        present_on_every_broker(west, [RIGHT], timeout_s=0)
+    monkeypatch.setattr(acls, "BARRIER_S", 0.0)
+    with pytest.raises(Unreachable, match=r"broker 1: still not so after 0[.]0 s: it has dropped all of"):
+        absent_on_every_broker(west, [RIGHT])
+
+
+def test_who_hangs_counts_until_it_has_left_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    by: dict[int, list[Said]] = {1: [HELD], 2: [Unreachable("it hangs")]}
+    hangs: Any = Cluster(monkeypatch, by)
+    with pytest.raises(Unreachable, match=r"broker 2: still not so .*: it hangs"):
+        present_on_every_broker(hangs, [RIGHT], timeout_s=0)
+    left: Any = Cluster(monkeypatch, by, gone=(2,))
+    present_on_every_broker(left, [RIGHT], timeout_s=60)
+
+
+@pytest.mark.parametrize("word", [AuthorizerOff("west"), MissingPermission("not allowed")])
+def test_what_no_further_look_can_change_is_raised_at_once(monkeypatch: pytest.MonkeyPatch, word: Said) -> None:
+    west: Any = Cluster(monkeypatch, {1: [HELD], 2: [word]})
+    with pytest.raises(RemoteFault, match=r"broker 2: has no authorizer|not allowed") as raised:
+        present_on_every_broker(west, [RIGHT], timeout_s=600)
+    assert not isinstance(raised.value, Unreachable)
+    assert len(west.looks) == 1
+
+
+def test_nothing_is_asked_about_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    west: Any = Cluster(monkeypatch, {1: [NONE]})
+    present_on_every_broker(west, [])
+    assert not west.looks
