@@ -19,7 +19,7 @@ from mirror_core.cli.common import (
 )
 from mirror_core.cli.conducting import EvidenceOption, evidence_folder, operator
 from mirror_core.cli.runs import when
-from mirror_core.cli.telling import tell_on
+from mirror_core.cli.telling import tell, tell_on
 from mirror_core.decide.drills import Drilled
 from mirror_core.model.documents import Document, prints
 from mirror_core.model.run import Mode
@@ -102,6 +102,7 @@ def clean(name: NameArgument, evidence: EvidenceOption = None, config: ConfigOpt
     """Take away what a drill that was killed has left, as the next one would. 4: not all was reached, call it again."""
     loaded = configuration(config)
     drill_clean.clean(loaded, name, _services(loaded.path, evidence), started_by=operator(), say=tell_on)
+    tell(f"of drills of mirror {name} nothing is left")
 
 
 def _services(path: Path, evidence: Path | None) -> Services:

@@ -12,6 +12,7 @@ from mirror_core.cli.common import ConfigOption, NameArgument, mirror
 from mirror_core.cli.metrics import OPTION, address, served
 from mirror_core.cli.telling import tell
 from mirror_core.decide.standing import Judgement
+from mirror_core.kafka.config import addresses
 from mirror_core.mirrors import standing
 from mirror_core.mirrors.fence_lines import fence_lines, lifted_by_hand
 from mirror_core.mirrors.standing_metrics import Exposition
@@ -73,6 +74,8 @@ def fence(
     config: ConfigOption = None,
 ) -> None:
     """Print the lines that fence a mirror's source, for somebody who can reach it. Asks only the destination."""
+    if bootstrap_controller is not None:
+        addresses(bootstrap_controller, "--bootstrap-controller")
     link, state = mirror(config, name)
     if link.source.ruling.foreign:
         raise BadRequest(

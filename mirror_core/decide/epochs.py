@@ -15,7 +15,7 @@ _SPARE_S: Final = 10.0
 _SHORTEST_LOOKS_S: Final = 1.0
 
 
-def next_s(usual_s: float, now_s: float, lasted_s: float, *, cut_short: bool, untold: bool = False) -> float:
+def next_s(usual_s: float, now_s: float, lasted_s: float, *, cut_short: bool, untold: bool) -> float:
     """The length of the next epoch, after one that lasted `lasted_s` has told whether a comparison was cut short in it.
     `now_s`: what it would be otherwise: two epochs overlap, and an older one may have made it longer. `untold`: one of
     its tasks could not tell; what was to be compared may be so still."""

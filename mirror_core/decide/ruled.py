@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mirror_core.decide.view import View
-from mirror_core.model.mirror import Mirror
+from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import DRILL, ClusterName
 from mirror_core.model.ruling import Authorizer, Ruling
 from mirror_core.model.run import Mode
@@ -17,7 +17,8 @@ _WHO = "has an authorizer that is not Kafka's (`authorizer: foreign`)"
 def unclosable(view: View) -> Iterator[str]:
     """Why a planned failover is refused: nothing could close its source. A drill's has no applications."""
     if view.here.foreign and view.here.fence is None and not view.mirror.name.startswith(DRILL):
-        yield f"{_unclosable(view.mirror.source)}. If it is lost: --mode unplanned"
+        over = view.mirror.desired is Desired.STOPPED
+        yield _unclosable(view.mirror.source) + ("" if over else ". If it is lost: --mode unplanned")
 
 
 def no_way_home(mirror: Mirror, new: Ruling) -> Iterator[str]:

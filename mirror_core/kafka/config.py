@@ -62,13 +62,7 @@ class ClusterConfig:
     @property
     def bootstrap(self) -> tuple[tuple[str, int], ...]:
         """Host and port of each bootstrap server."""
-        servers = []
-        for server in self.control["bootstrap.servers"].split(","):
-            host, colon, port = server.strip().rpartition(":")
-            if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-                raise BadRequest(f"cluster {self.name}: bootstrap.servers: {server.strip()!r} is not host:port")
-            servers.append((host.strip("[]"), int(port)))
-        return tuple(servers)
+        return addresses(self.control["bootstrap.servers"], f"cluster {self.name}: bootstrap.servers")
 
     def user(self, principal: Principal = Principal.CONTROL) -> str | None:
         """The name of its Kafka principal, without `User:`; None when only a certificate says it that cannot be read.
@@ -137,6 +131,17 @@ class Config:
     def resolved(self, where: str, text: str) -> str:
         """A value of the file with its references replaced: a secret, perhaps. BadRequest when one leads nowhere."""
         return _REFERENCE.sub(lambda match: _resolve(self.path, where, match), text)
+
+
+def addresses(text: str, where: str) -> tuple[tuple[str, int], ...]:
+    """Host and port of each of these, separated by commas. `where`: what begins the error's words."""
+    found = []
+    for server in text.split(","):
+        host, colon, port = server.strip().rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise BadRequest(f"{where}: {server.strip()!r} is not host:port")
+        found.append((host.strip("[]"), int(port)))
+    return tuple(found)
 
 
 def find_config(explicit: Path | None) -> Path:

@@ -277,7 +277,8 @@ def test_by_hand(desk: Desk) -> None:
     assert "lost: 0" in " ".join(said.out.split()).replace(" :", ":")
     listed = desk.run("drill", "list", mirrored.name)
     assert "planned" in listed.out
-    assert desk.run("drill", "clean", mirrored.name).code == 0
+    cleaned = desk.run("drill", "clean", mirrored.name)
+    assert (cleaned.code, cleaned.out) == (0, f"of drills of mirror {mirrored.name} nothing is left\n")
     assert drill_topic(mirrored.name) not in mirrored.link.mirror.topics
 
 

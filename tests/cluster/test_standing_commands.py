@@ -31,6 +31,9 @@ def test_the_lines_to_paste_fence_the_source_through_its_controllers(desk: Desk)
     mirrored = copied(pair, desk.folder, topic)
     healthy = desk.run("mirror", "fence", mirrored.name)
     assert (healthy.code, "applications of east are stopped by this" in healthy.err) == (0, True)
+    nowhere = desk.run("mirror", "fence", mirrored.name, "--bootstrap-controller", "nope")
+    assert (nowhere.code, nowhere.out) == (2, ""), "lines that cannot work are not printed"
+    assert "--bootstrap-controller: 'nope' is not host:port" in nowhere.err
     with suspended(pair.east):
         promoted(mirrored)
         said = desk.run("mirror", "fence", mirrored.name, "--bootstrap-controller", pair.east.controllers)
