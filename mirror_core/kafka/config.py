@@ -29,7 +29,7 @@ from mirror_core.model.text import suggestion
 ANONYMOUS: Final = "ANONYMOUS"
 """What brokers call everybody who says neither name nor certificate: not us alone."""
 _TYPE: Final = "User:"
-_REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
+_REFERENCE = re.compile(r"\$\{(\w+):([^}]*)\}")
 _SECTIONS: Final = ("clusters", "mirrors", "evidence", "sets", "expectations")
 _HELD: Final[dict[Path, str]] = {}
 """Configurations that only the memory of this process has, by the path that stands for them."""
@@ -283,6 +283,11 @@ def _resolve(path: Path, where: str, match: re.Match[str]) -> str:
         if argument not in os.environ:
             raise BadRequest(f"{where}: environment variable {argument} is not set")
         return os.environ[argument]
+    if kind != "file":
+        raise BadRequest(
+            f"{where}: ${{{kind}:...}} is no reference that Mirrorbook follows. There are ${{env:NAME}} and "
+            "${file:PATH:KEY}; a value that is really written so goes into such a file"
+        )
     file, colon, key = argument.rpartition(":")
     if not colon:
         raise BadRequest(f"{where}: a file reference is written ${{file:PATH:KEY}}")

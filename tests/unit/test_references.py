@@ -1,0 +1,34 @@
+"""References in mirrorbook.yaml: followed, or refused. None is taken for the value itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirror_core.kafka.config import load_config
+from mirror_core.model.errors import BadRequest
+
+
+def configuration(folder: Path, password: str) -> Path:
+    path = folder / "mirrorbook.yaml"
+    path.write_text(
+        f"clusters: {{east: {{bootstrap.servers: 'h:1', sasl.password: '{password}'}}}}\n", encoding="utf-8"
+    )
+    return path
+
+
+def test_what_a_file_holds_is_a_value_however_it_begins(tmp_path: Path) -> None:
+    (tmp_path / "secrets").write_text("east = ${vault:x}=y\n", encoding="utf-8")
+    loaded = load_config(configuration(tmp_path, "${file:secrets:east}"))
+    assert loaded.cluster("east").control["sasl.password"] == "${vault:x}=y"
+
+
+@pytest.mark.parametrize("kind", ["vault", "ENV", "secretsmanager"])
+def test_a_reference_of_another_kind_is_no_password(tmp_path: Path, kind: str) -> None:
+    path = configuration(tmp_path, f"${{{kind}:secret/east}}")
+    with pytest.raises(
+        BadRequest, match=rf"east[.]sasl[.]password: \$\{{{kind}:[.]{{3}}\}} is no reference"
+    ) as refused:
+        load_config(path)
+    assert "secret/east" not in str(refused.value), "it may be the secret"
