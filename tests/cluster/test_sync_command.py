@@ -69,6 +69,7 @@ def test_cluster_check_has_a_stable_json_shape(pair: Pair) -> None:
         "rights",
         "problems",
         "advice",
+        "forgetful",
         "roles",
     }
     assert found["shuts_out"].keys() == {"answer", "why", "advice"}
