@@ -66,7 +66,7 @@ def rebuild(
     records = files = 0
     for pieces in work.rounds():
         told = [row for row in proof.run(_tasks(link, pieces, proof.tasks)) if row.chunk >= 0]
-        compared = compare(_ranges(pieces))
+        compared = compare(_ranges(pieces, work.mirrored))
         good = work.judge(pieces, told, compared, _source_starts(link, pieces))
         if good:
             _keep(link, folder, state, good)
@@ -91,6 +91,8 @@ class Work:
         self.left: dict[Partition, tuple[str, ...]] = {}
         self.doubtful = False
         """Whether another rebuild could still find something."""
+        self.mirrored: dict[Partition, Offset] = {}
+        """How far mirroring has come: what the source has below it may have cleaned away what is compared."""
         self._pieces: dict[Partition, deque[Piece]] = {}
         lease = copier(state, mirror)
         for partition in scope.unproved.keys() - scope.ends.keys():
@@ -101,10 +103,11 @@ class Work:
             generation, _, reached = scope.newest.get(partition, (-1, 0, start))
             if status.lmo is not None:
                 end = min(end, status.lmo)
-            elif lease is not None and generation != lease.generation and start < end:
+            self.mirrored[partition] = end
+            if status.lmo is None and lease is not None and generation != lease.generation and start < end:
                 self._leave(partition, "its data plane has not told yet where it began: try again in a minute", True)
                 continue
-            elif lease is not None:
+            if status.lmo is None and lease is not None:
                 end = min(end, reached)  # what follows is vouched for by whoever copies it
             nothing = Vouched((), None)
             found = nothing if scope.checked.headless else scope.vouched.get(partition, nothing)
@@ -190,9 +193,9 @@ def _tasks(link: Link, pieces: Mapping[Partition, Sequence[Piece]], tasks: int) 
     ]
 
 
-def _ranges(pieces: Mapping[Partition, Sequence[Piece]]) -> list[ParityRange]:
+def _ranges(pieces: Mapping[Partition, Sequence[Piece]], mirrored: Mapping[Partition, Offset]) -> list[ParityRange]:
     return [
-        ParityRange(partition=partition, start=mine[0].first, end=(end := mine[-1].next), stopped_at=end)
+        ParityRange(partition=partition, start=mine[0].first, end=mine[-1].next, stopped_at=mirrored[partition])
         for partition, mine in pieces.items()
     ]
 

@@ -76,6 +76,12 @@ def test_what_only_a_lost_source_has_took_nothing_from_a_destination_that_went_o
     assert findings(kept(50), kept(10), ends=(60, 60), upto=40, stopped_at=40) == [], "the source cleaned by its own"
 
 
+def test_what_is_copied_behind_the_compared_range_may_have_taken_it_and_be_gone_itself() -> None:
+    """The destination was cleaned by a tombstone, and then of it. Mirroring ended at 60, or has come there."""
+    source = [*kept(10), *kept(50, value=None)]
+    assert findings(source, [], ends=(60, 60), upto=40, stopped_at=60) == []
+
+
 def test_the_source_may_have_cleaned_by_what_is_not_copied_yet() -> None:
     assert findings(kept(50), kept(10), ends=(60, 40), upto=40) == []
 

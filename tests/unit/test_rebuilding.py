@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from mirror_core.decide.parity import DIGEST, Row
 from mirror_core.evidence.certificates import Vouched
 from mirror_core.evidence.heads import Checked
+from mirror_core.mirrors import rebuilding
 from mirror_core.mirrors.rebuilding import Work
 from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import PIECE_OFFSETS, Piece
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.parity import Finding, ParityResult, Verdict
+from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
 from mirror_core.parity.certified_scope import Certified
 from mirror_core.state.records import PartitionRecord, State
 
@@ -78,6 +82,30 @@ def test_what_is_being_copied_is_left_to_who_copies_it() -> None:
 
 def test_behind_the_lmo_all_is_somebody_elses() -> None:
     assert spans(work(state(lmo=60), scope(piece(0, 50)))) == [[(50, 60)]]
+
+
+@pytest.mark.parametrize(
+    ("seen", "upto"), [(state(), 100), (state(copied=True), 100), (state(lmo=60), 60), (state(lmo=400), 100)]
+)
+def test_what_is_copied_behind_a_round_may_have_taken_a_record_of_it(
+    monkeypatch: pytest.MonkeyPatch, seen: State, upto: int
+) -> None:
+    """A round ends where pieces end, and mirroring went on: the source may hold the newer record of a key behind it
+    that both logs were cleaned by."""
+    compared_ranges, todo = list[ParityRange](), scope(piece(10, 20))
+
+    def compare(ranges: Sequence[ParityRange]) -> ParityResult:
+        compared_ranges.extend(ranges)
+        return ParityResult(verdict=Verdict.INDETERMINATE, records=0, chunks=0)
+
+    monkeypatch.setattr(rebuilding, "certified", lambda link, state, folder: todo)
+    monkeypatch.setattr(rebuilding, "_source_starts", lambda link, partitions: {ORDERS: Offset(0)})
+    monkeypatch.setattr(rebuilding, "_tasks", lambda link, pieces, tasks: [])
+    link, proof = SimpleNamespace(mirror=SimpleNamespace(name=MIRROR)), SimpleNamespace(tasks=1, run=lambda tasks: [])
+    nothing: Any = None
+    rebuilding.rebuild(cast("Any", link), seen, nothing, cast("Any", proof), compare, nothing)
+    assert (compared_ranges[0].start, compared_ranges[0].end) == (0, 10)
+    assert {one.stopped_at for one in compared_ranges} == {upto}
 
 
 def test_what_the_source_does_not_hold_is_left_and_no_rebuild_will_find_it() -> None:
