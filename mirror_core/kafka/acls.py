@@ -215,23 +215,16 @@ def _tool_word(operation: Operation) -> str:
 def _everywhere(
     client: ClusterClient, settled: Callable[[frozenset[Acl]], bool], count: int, words: str, timeout_s: float
 ) -> None:
-    wrong = list[RemoteFault]()
-
     def shows(connection: Connection) -> bool:
-        try:
-            held = unruled(client) or acls_of(client, connection.call(ALL, DescribeAclsResponse))
-            if isinstance(held, AuthorizerOff):
-                raise RemoteFault(f"{connection.where}: has no authorizer, though others have one")
-        except Unreachable:
-            raise
-        except RemoteFault as error:
-            wrong.append(error)
-            return True  # it would say so again
+        held = unruled(client) or acls_of(client, connection.call(ALL, DescribeAclsResponse))
+        if isinstance(held, AuthorizerOff):
+            raise RemoteFault(f"{connection.where}: has no authorizer, though others have one")
         return settled(held.entries)
 
-    waiting = late(client, shows, timeout_s) if count else {}
-    for error in wrong:
-        raise error
+    waiting = late(client, shows, timeout_s, anew=True) if count else {}
+    for why in waiting.values():
+        if why is not None and not isinstance(why, Unreachable):
+            raise why
     for broker, why in waiting.items():
         raise Unreachable(
             f"cluster {client.name}, broker {broker}: still not so after {timeout_s} s: {words} {count} ACL(s)"

@@ -9,30 +9,37 @@ from typing import Final
 from mirror_core.kafka.at_once import ask_brokers
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.model.errors import RemoteFault
+from mirror_core.model.errors import RemoteFault, Unreachable
 
 _PAUSE_S: Final = 0.02
 
 
 def late(
-    client: ClusterClient, shows: Callable[[Connection], bool], within_s: float
+    client: ClusterClient, shows: Callable[[Connection], bool], within_s: float, *, anew: bool = False
 ) -> Mapping[int, RemoteFault | None]:
     """Brokers that did not show it in time, and what they answered instead, if that was no answer to the question.
 
     All are asked at the same time, again and again. Each answers by its own view of the cluster's metadata, which it
-    takes up in the controller's order. `shows`: whether an answer does; called by several threads.
+    takes up in the controller's order. `shows`: whether an answer does; called by several threads. Who has answered,
+    and something else, would say so again, and is asked no more. `anew`: who has let a time limit pass is asked again
+    all the same, while there is time.
     """
     deadline = time.monotonic() + within_s
     waiting = dict[int, RemoteFault | None].fromkeys(client.brokers())
+    over = dict[int, RemoteFault | None]()
     while waiting:
         asked = time.monotonic()
+        for broker in waiting if anew and asked <= deadline else ():
+            client.silent.pop(broker, None)
         said = ask_brokers(client, dict.fromkeys(waiting, shows))
         waiting = {
             broker: word if isinstance(word, RemoteFault) else None for broker, word in said.items() if word is not True
         }
+        over |= {broker: why for broker, why in waiting.items() if why and not isinstance(why, Unreachable)}
+        waiting = {broker: why for broker, why in waiting.items() if broker not in over}
         there = client.brokers() if waiting else ()
         waiting = {broker: why for broker, why in waiting.items() if broker in there}  # who has died leaves them soon
         if asked > deadline:
             break
         time.sleep(_PAUSE_S if waiting else 0)
-    return waiting
+    return {**waiting, **over}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ RIGHT = Acl(
     resource=Resource.TOPIC, name="t", principal="User:app", operation=Operation.WRITE, permission=Permission.DENY
 )
 HELD, NONE = Acls(frozenset({RIGHT})), Acls(frozenset())
+TIMEOUT_S = 0.05
 Said = Acls | AuthorizerOff | RemoteFault
 
 
@@ -28,6 +30,7 @@ class Cluster:
         self, monkeypatch: pytest.MonkeyPatch, by: Mapping[int, list[Said]], gone: tuple[int, ...] = ()
     ) -> None:
         self.by, self.gone, self.looks = {b: list(said) for b, said in by.items()}, gone, list[set[int]]()
+        self.silent = dict[int, float]()
         self.name, self.config = "west", SimpleNamespace(ruling=SimpleNamespace(authorizer=Authorizer.KAFKA))
         monkeypatch.setattr(shown, "ask_brokers", self.ask)
         monkeypatch.setattr(acls, "acls_of", lambda client, said: self.say(said))
@@ -43,7 +46,7 @@ class Cluster:
             word = said.pop(0) if len(said) > 1 else said[0]
             try:
                 found[broker] = shows(SimpleNamespace(where=f"broker {broker}", call=lambda request, kind, w=word: w))
-            except Unreachable as error:
+            except RemoteFault as error:
                 found[broker] = error
         return found
 
@@ -90,3 +93,84 @@ def test_nothing_is_asked_about_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     west: Any = Cluster(monkeypatch, {1: [NONE]})
     present_on_every_broker(west, [])
     assert not west.looks
+
+
+class Broker:
+    """What each question to it comes to, one after the other; the last for ever."""
+
+    def __init__(self, *said: Acls | RemoteFault | None) -> None:
+        self.said, self.closed, self.where, self.round_trip_s = list(said), 0, "broker 1", 0.0
+
+    def call(self, request: object, kind: object) -> Acls:
+        word = self.said.pop(0) if len(self.said) > 1 else self.said[0]
+        if word is None:
+            time.sleep(TIMEOUT_S)
+            raise Unreachable("no answer")
+        if isinstance(word, RemoteFault):
+            raise word
+        return word
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Asking:
+    """A client of one broker, asked as brokers are: by connections that are lent and given back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
+        self.broker, self.kept, self.silent = broker, True, dict[int, float]()
+        self.name, self.timeout_s, self.round_trip_s, self.hurry = "west", TIMEOUT_S, 0.0, False
+        self.config = SimpleNamespace(ruling=SimpleNamespace(authorizer=Authorizer.KAFKA))
+        monkeypatch.setattr(acls, "acls_of", lambda client, said: said)
+
+    def brokers(self) -> tuple[int, ...]:
+        return (1,)
+
+    def address(self, broker: int) -> tuple[str, int]:
+        return "h", broker
+
+    def lend(self, address: object) -> Broker | None:
+        kept, self.kept = self.kept, False
+        return self.broker if kept else None
+
+    def open(self, address: object) -> Broker:
+        return self.broker
+
+    def give_back(self, address: object, connection: object) -> None:
+        self.kept = True
+
+
+def test_who_was_silent_for_a_time_limit_and_answers_again_is_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one behind a firewall that has forgotten an idle connection: there is time for another look."""
+    west: Any = Asking(monkeypatch, Broker(None, None, HELD))
+    began = time.monotonic()
+    present_on_every_broker(west, [RIGHT], timeout_s=3.0)
+    assert time.monotonic() - began < 3.0
+
+
+def test_who_does_not_answer_at_all_is_waited_for_once_more_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    west: Any = Asking(monkeypatch, Broker(None))
+    with pytest.raises(Unreachable, match="broker 1: still not so after"):
+        present_on_every_broker(west, [RIGHT], timeout_s=0.0)
+
+
+def test_a_connection_whose_answer_makes_no_sense_is_used_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(RemoteFault("answer to request 1 where 2 was due"))
+    west: Any = Asking(monkeypatch, broker)
+    with pytest.raises(RemoteFault, match=r"^answer to request 1 where 2 was due$"):
+        present_on_every_broker(west, [RIGHT], timeout_s=60.0)
+    assert (broker.closed, west.kept) == (1, False)
+
+
+def test_what_refuses_a_connection_for_good_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It proves no knowledge of our password, say: nobody waits for that to change."""
+    west: Any = Asking(monkeypatch, Broker(HELD))
+    west.kept = False
+
+    def opened(address: object) -> Broker:
+        raise RemoteFault("the server is not trusted")
+
+    monkeypatch.setattr(west, "open", opened)
+    with pytest.raises(RemoteFault, match=r"^the server is not trusted$") as raised:
+        present_on_every_broker(west, [RIGHT], timeout_s=0.3)
+    assert not isinstance(raised.value, Unreachable)
