@@ -29,7 +29,7 @@ from mirror_core.model.text import suggestion
 ANONYMOUS: Final = "ANONYMOUS"
 """What brokers call everybody who says neither name nor certificate: not us alone."""
 _TYPE: Final = "User:"
-_REFERENCE = re.compile(r"\$\{(\w+):([^}]*)\}")
+_REFERENCE = re.compile(r"\$\{([\w.-]+):([^}]*)\}")
 _SECTIONS: Final = ("clusters", "mirrors", "evidence", "sets", "expectations")
 _HELD: Final[dict[Path, str]] = {}
 """Configurations that only the memory of this process has, by the path that stands for them."""

@@ -24,7 +24,7 @@ def test_what_a_file_holds_is_a_value_however_it_begins(tmp_path: Path) -> None:
     assert loaded.cluster("east").control["sasl.password"] == "${vault:x}=y"
 
 
-@pytest.mark.parametrize("kind", ["vault", "ENV", "secretsmanager"])
+@pytest.mark.parametrize("kind", ["vault", "ENV", "secretsmanager", "aws-secrets", "k8s.secret"])
 def test_a_reference_of_another_kind_is_no_password(tmp_path: Path, kind: str) -> None:
     path = configuration(tmp_path, f"${{{kind}:secret/east}}")
     with pytest.raises(
