@@ -92,7 +92,8 @@ class Ahead:
             raise Unreachable(f"cluster {self._client.name}: broker {broker} is not in the cluster now") from None
 
     def _open(self, address: tuple[str, int]) -> Connection:
-        return answering(Connection(self._client.config, Principal.DATA, *address, timeout_s=ANSWER_TIMEOUT_S))
+        connection = Connection(self._client.config, Principal.DATA, *address, timeout_s=ANSWER_TIMEOUT_S)
+        return answering(connection, measured=True)
 
     def close(self) -> None:
         """Those that nobody needed."""

@@ -233,7 +233,7 @@ class ClusterClient:
 
     @property
     def round_trip_s(self) -> float:
-        """The longest of its connections'; 0 while there are none."""
+        """The longest of its connections'; 0 while none has had a response."""
         return max((one.round_trip_s for one in self._connections.values()), default=0.0)
 
     # -- connections ---------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import socket
 import ssl
 import struct
@@ -37,6 +36,8 @@ MAX_FRAME = 128 << 20
 _UNDER_WAY_BYTES: Final = 128 << 10
 """Of requests that a broker has not answered yet: as much as lines hold, so that we are not stopped by a broker that is
 stopped by us, who do not read its answers before all is sent."""
+_ROUND_TRIPS: Final = 3
+"""Measured before the shortest one is taken for the distance: signing in by SASL has as many."""
 _OTHER_NAME = frozenset({62, 64})
 """OpenSSL's codes for a certificate that is good, but for another host name or address."""
 
@@ -67,13 +68,14 @@ class Connection:
             tls = tls_context(cluster.name, properties)
             if "ssl.certificate.location" not in properties:
                 self._hint = "; if it wants client certificates, set ssl.certificate.location and ssl.key.location"
-        began = time.monotonic()
         try:
             self.sock = socket.create_connection((host, port), timeout=timeout_s)
         except OSError as error:
             raise Unreachable(f"{self.where}: cannot connect: {error.strerror or type(error).__name__}") from None
-        self.round_trip_s = time.monotonic() - began
-        """The quickest one so far; with SASL of the broker's own answers, since a proxy may stand between."""
+        self.round_trip_s = 0.0
+        """Shortest time so far from a request to the broker's response; 0 before the first one. What TCP or TLS take
+        says nothing: a sidecar, a proxy or a load balancer near by may end them."""
+        self._round_trips = 0
         try:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls:
@@ -110,7 +112,6 @@ class Connection:
             raise BadRequest(
                 f"cluster {cluster.name}: sasl.mechanism {mechanism!r} is not PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
             )
-        self.round_trip_s = math.inf
         hello = self.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
         if hello.error_code is not ErrorCode.none:
             offered = ", ".join(hello.mechanisms)
@@ -144,7 +145,7 @@ class Connection:
         frame = self.receive()
         if timeout_s:
             self.wait_for(usual)
-        self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked)
+        self._measure(asked)
         found = self._decoded(answer, frame, correlation)
         self.awaits = False  # and not before: it may have been the answer to another question
         return found
@@ -184,6 +185,17 @@ class Connection:
         for due, _ in sent:
             yield due, self.receive()
         self.awaits = False
+
+    def _measure(self, asked: float) -> None:
+        took_s = time.monotonic() - asked
+        self.round_trip_s = min(self.round_trip_s, took_s) if self._round_trips else took_s
+        self._round_trips += 1
+
+    def measure_round_trip(self) -> None:
+        """Ask until enough requests were answered: the first one may wait for a proxy's own connection to the broker,
+        and any of them for a busy broker."""
+        while self._round_trips < _ROUND_TRIPS:
+            self.call(_NO_TOPICS, MetadataResponse)
 
     def wait_for(self, seconds: float) -> None:
         """Wait so long for each answer. The kernel does, where it can: Python would ask it twice each time, and have a
@@ -268,7 +280,7 @@ class Connection:
     @property
     def greeted(self) -> bool:
         """Whether the broker has said anything. A kernel takes connections for one that hangs."""
-        return self._welcome or isinstance(self.sock, ssl.SSLSocket)
+        return self._welcome
 
     def another(self) -> Connection:
         """One more to the same broker. Uses nothing of this one, so any thread may ask for it."""
@@ -291,11 +303,13 @@ class Connection:
         self.close()
 
 
-def answering(connection: Connection) -> Connection:
+def answering(connection: Connection, *, measured: bool = False) -> Connection:
     """The same, when an answer has come on it; else it is closed. Threads of their own take connections and let us sign
-    in, also where those that handle requests hang, as on a disk that does."""
+    in, also where those that handle requests hang, as on a disk that does. `measured`: so is its round trip."""
     try:
         connection.call(_NO_TOPICS, MetadataResponse)
+        if measured:
+            connection.measure_round_trip()
     except BaseException:
         connection.close()
         raise

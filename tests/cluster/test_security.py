@@ -5,13 +5,17 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import yaml
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
+from mirror_core.copy.ahead import Ahead
+from mirror_core.copy.lanes import Lanes
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.results import raise_if_failed
@@ -24,8 +28,10 @@ from mirror_core.kafka.acls import (
     describe_acls,
     present_on_every_broker,
 )
-from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.config import ClusterConfig, Config, Principal, load_config
+from mirror_core.kafka.fetching import FetchLink
+from mirror_core.kafka.window import Window
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import create
 from mirror_core.mirrors.preflight import check
@@ -38,6 +44,7 @@ from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import local_services
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import ADMIN
+from mirror_core.sandbox.ports import HOST, choose_ports
 from mirror_core.state.link import find
 from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.access import demote
@@ -45,6 +52,7 @@ from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.cluster.secure import NAME, Secure, secure_cluster
 from tests.mirroring import replicate
+from tests.relay import Weather, relay
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -115,6 +123,25 @@ def test_a_topic_is_copied_through(pair: Pair, secure: Secure, tmp_path: Path, l
         produce(source, topic, 3_000, partition=partition, batch_num_messages=("7", "300", "10000")[partition])
     Way(load_config(path), source, destination).copy(topic)
     assert read_all(source, topic) == read_all(destination, topic) != []
+
+
+@pytest.mark.parametrize("listener", ["open", "mutual", "plain", "tls"])
+def test_the_round_trip_is_the_brokers_where_a_proxy_ends_tcp(secure: Secure, listener: str) -> None:
+    """A sidecar, or a load balancer: it takes a connection at once, and the broker behind it is 80 ms away."""
+    (near,) = choose_ports(1)
+    round_trip_s, properties = 0.08, secure.properties(listener)
+    direct = properties["bootstrap.servers"]
+    config = ClusterConfig(ClusterName(NAME), properties, properties)
+    with relay({near: int(direct.rpartition(":")[2])}) as link, ClusterClient(config) as client:
+        link.becomes([near], Weather(delay_ms=1000 * round_trip_s / 2))
+        ahead = Ahead(client)
+        ahead.learn(ClusterView("", 1, {1: (HOST, near)}, {}, frozenset()))
+        with closing(ahead), closing(ahead.connect(1)) as connection:
+            assert connection.round_trip_s >= round_trip_s
+            window = Window(connection.round_trip_s, 64 << 20)
+            window.acknowledged(100_000_000, 1.0)  # within a second, from 0.0 on
+            assert window.bytes >= 4 * round_trip_s * 100_000_000
+            assert Lanes(connection, lambda connection, far: cast("FetchLink", None)).far
 
 
 def test_a_certificate_of_an_unknown_authority_is_refused_with_the_remedy(secure: Secure) -> None:

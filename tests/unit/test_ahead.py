@@ -33,7 +33,7 @@ def addresses() -> Iterator[dict[int, tuple[str, int]]]:
     with ExitStack() as opened:
         listeners = {broker: opened.enter_context(socket.create_server(("127.0.0.1", 0))) for broker in (HANGS, WELL)}
         well = listeners[WELL]
-        opened.enter_context(beside(partial(answer_metadata, well), partial(well.shutdown, socket.SHUT_RDWR)))
+        opened.enter_context(beside(partial(answer_metadata, well, 3), partial(well.shutdown, socket.SHUT_RDWR)))
         yield {broker: listener.getsockname() for broker, listener in listeners.items()}
 
 
