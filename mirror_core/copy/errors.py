@@ -11,6 +11,7 @@ from mirror_core.copy.words import Side, denied, foreign, not_now, shifted
 from mirror_core.kafka.faults import ErrorCode, code_of
 from mirror_core.kafka.produced import Meaning, meaning
 from mirror_core.kafka.transient import MISLED, TRANSIENT
+from mirror_core.model.acl import Operation
 from mirror_core.model.mirror import FailureKind
 from mirror_core.wire.produce import Produced
 
@@ -24,7 +25,7 @@ def fetch_refused(replicator: PartitionReplicator, code: int, source: Side) -> N
     partition, position = replicator.partition, replicator.place.position
     where = f"cluster {source.name}, {partition}, offset {position}"
     if error is ErrorCode.topic_authorization_failed:
-        replicator.end(denied(source, partition, "READ"), position, FailureKind.DENIED)
+        replicator.end(denied(source, partition, Operation.READ), position, FailureKind.DENIED)
     elif error in TRANSIENT or error in (
         ErrorCode.offset_out_of_range,
         ErrorCode.offset_not_available,
@@ -89,7 +90,7 @@ def _refused(replicator: PartitionReplicator, sent: Sent, produced: Produced, de
         misled = destination.name if code_of(produced.error) in MISLED else None
         replicator.lose(not_now(destination.name, partition, sent.base, name, remedy), misled)
     elif kind is Meaning.DENIED:
-        replicator.fail(denied(destination, partition, "WRITE"), sent.base, FailureKind.DENIED)
+        replicator.fail(denied(destination, partition, Operation.WRITE), sent.base, FailureKind.DENIED)
     else:
         words = f"{name}: {produced.message}" if produced.message else name
         replicator.fail(

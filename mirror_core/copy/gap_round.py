@@ -16,6 +16,7 @@ from mirror_core.copy.words import Side, denied, may_not_mark, not_now, too_far,
 from mirror_core.decide.gaps import LONG_OPEN_MS, turn
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.produced import Meaning, meaning
+from mirror_core.model.acl import Operation
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.wire.markers import Entry
@@ -140,7 +141,7 @@ class GapRound:
             return True
         partition = case.partition
         if code is ErrorCode.topic_authorization_failed:
-            case.refuse(denied(self.destination, partition, "DESCRIBE"), FailureKind.DENIED)
+            case.refuse(denied(self.destination, partition, Operation.DESCRIBE), FailureKind.DENIED)
         else:  # a leader that has moved, or another copier that was quicker
             found = f"the log ends at {offset}" if code is ErrorCode.none else code.name.upper()
             case.lose(not_now(self.destination.name, partition, expected, found))

@@ -8,6 +8,7 @@ from mirror_core.copy.asking import Asked, Asking, View, Views, as_expected
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.words import Side, denied
 from mirror_core.kafka.client import ClusterClient, Leader
+from mirror_core.model.acl import Operation
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 
@@ -59,7 +60,7 @@ def _is_there(
     partition = replicator.partition
     cluster, topic = client.name, view.cluster.topics.get(partition.topic)
     if partition.topic in view.cluster.denied:
-        replicator.fail(denied(Side.of(client), partition, "DESCRIBE"), None, FailureKind.DENIED)
+        replicator.fail(denied(Side.of(client), partition, Operation.DESCRIBE), None, FailureKind.DENIED)
         return False
     if why := _disputed(view, partition, expected):
         replicator.lose(f"cluster {cluster}: {why}")

@@ -16,6 +16,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.producing import ProduceLink, Row
 from mirror_core.kafka.sockets import readable
 from mirror_core.kafka.topics import delete_records
+from mirror_core.model.acl import Operation
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset
@@ -236,7 +237,7 @@ class Sender:
         except MissingPermission:
             if replicator.ended:
                 return
-            replicator.fail(denied(self._side, replicator.partition, "DELETE"), upto, FailureKind.DENIED)
+            replicator.fail(denied(self._side, replicator.partition, Operation.DELETE), upto, FailureKind.DENIED)
         except Unreachable:
             raise
         except RemoteFault as error:  # a policy of the topic: others can be copied all the same

@@ -18,6 +18,7 @@ from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.fetching import FetchLink, fetch_once
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.tiered import SILENT, local_start
+from mirror_core.model.acl import Operation
 from mirror_core.model.errors import MissingPermission, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import CONTROL, LOG_APPEND_TIME, BatchHeader, batches
@@ -245,7 +246,7 @@ def _headers(
     while position < end:
         fetched = fetch_once(link, partition, position)
         if fetched is not None and fetched.error == ErrorCode.topic_authorization_failed.value:
-            raise MissingPermission(denied(Side.of(client), partition, "READ"))
+            raise MissingPermission(denied(Side.of(client), partition, Operation.READ))
         if fetched is None or fetched.error:
             raise Unreachable(f"{link.connection.where}: {partition} cannot be read at offset {position}")
         headers = [header for header, _ in batches(fetched.records)]

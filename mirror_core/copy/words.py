@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from mirror_core.decide.gaps import LONG_OPEN_MS
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import ClusterName, Partition
+from mirror_core.rights.acl_command import acl_command
+from mirror_core.rights.needed import CLUSTER_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +25,15 @@ class Side:
         return cls(client.name, client.config.user(client.principal) or "<its principal>")
 
 
-def denied(side: Side, partition: Partition, operation: str) -> str:
+def _grant(side: Side, operation: Operation, resource: Resource, name: str) -> str:
+    return acl_command(Acl(resource=resource, name=name, principal=f"User:{side.user}", operation=operation))
+
+
+def denied(side: Side, partition: Partition, operation: Operation) -> str:
     """A right on the partition's topic that the side's principal lacks."""
     return (
-        f"cluster {side.name}, {partition}: the data principal may not {operation}; grant it: kafka-acls --add "
-        f"--allow-principal User:{side.user} --operation {operation} --topic {partition.topic}"
+        f"cluster {side.name}, {partition}: the data principal may not {operation}; grant it: "
+        f"`{_grant(side, operation, Resource.TOPIC, partition.topic)}`"
     )
 
 
@@ -34,8 +41,8 @@ def may_not_mark(side: Side, partition: Partition) -> str:
     """The right that filling gaps takes."""
     return (
         f"cluster {side.name}, {partition}: its log has gaps (transactions, compaction), and the data principal may "
-        f"not write the markers that fill them; grant it: kafka-acls --add --allow-principal User:{side.user} "
-        "--operation ClusterAction --cluster"
+        "not write the markers that fill them; grant it: "
+        f"`{_grant(side, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)}`"
     )
 
 

@@ -33,6 +33,7 @@ from mirror_core.model.names import Partition
 from mirror_core.model.parity import UNREADABLE
 from mirror_core.model.ruling import Authorizer
 from mirror_core.model.run import Mode
+from mirror_core.model.shell_command import option, shell_command
 from mirror_core.rights.acls import OUR_TOPICS
 
 FAILED_SHOWN: Final = 5
@@ -75,8 +76,7 @@ def warnings_of(view: View) -> Iterator[str]:
         yield (
             f"{some(view.strangers)}: sign(s) in to {view.mirror.source} by SCRAM, and {view.mirror.destination} knows "
             "no such user: applications could not sign in there. Create them there, with the passwords that they have: "
-            f"`kafka-configs.sh --alter --entity-type users --entity-name {view.strangers[0]} --add-config "
-            "'SCRAM-SHA-512=[password=...]'`"
+            f"`{_scram_user_command(view.strangers[0])}`"
         )
     for other, topics in view.beside:
         yield (
@@ -87,6 +87,11 @@ def warnings_of(view: View) -> Iterator[str]:
     yield from _forgers(view)
     yield from (f"{problem}: it would fail, and the run go on without it" for problem in view.hook_problems)
     yield from (f"{problem}: the run would stop there" for problem in view.command_problems)
+
+
+def _scram_user_command(user: str) -> str:
+    entity = ["--alter", "--entity-type", "users", *option("--entity-name", user)]
+    return shell_command("kafka-configs.sh", *entity, "--add-config", "SCRAM-SHA-512=[password=...]")
 
 
 def _differs(view: View) -> Iterator[str]:

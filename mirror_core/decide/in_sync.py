@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mirror_core.model.names import ClusterName
+from mirror_core.model.shell_command import option, shell_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +54,10 @@ class Short:
 
 def lowering(bootstrap: str, topic: str, to: int) -> str:
     """The line that has a topic do with so many replicas in sync."""
-    return (
-        f"kafka-configs.sh --bootstrap-server {bootstrap} --command-config ADMIN.properties --alter --entity-type "
-        f"topics --entity-name {topic} --add-config min.insync.replicas={max(1, to)}"
-    )
+    topics = ["--alter", "--entity-type", "topics", *option("--entity-name", topic)]
+    change = [*topics, "--add-config", f"min.insync.replicas={max(1, to)}"]
+    where = option("--bootstrap-server", bootstrap)
+    return shell_command("kafka-configs.sh", *where, "--command-config", "ADMIN.properties", *change)
 
 
 def not_written(cluster: ClusterName, bootstrap: str, short: Iterable[Short]) -> str:

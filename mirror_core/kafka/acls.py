@@ -176,26 +176,6 @@ def absent_on_every_broker(client: ClusterClient, acls: Collection[Acl]) -> None
     _everywhere(client, lambda held: not held & set(acls), len(acls), "it has dropped all of", BARRIER_S)
 
 
-def command_line(acl: Acl, *, bootstrap: str = "BOOTSTRAP", remove: bool = False) -> str:
-    """The same as arguments of Kafka's own tool, for a person to paste."""
-    kinds = {
-        Resource.TOPIC: "--topic",
-        Resource.GROUP: "--group",
-        Resource.TRANSACTIONAL_ID: "--transactional-id",
-        Resource.DELEGATION_TOKEN: "--delegation-token",
-        Resource.USER: "--user-principal",
-    }
-    resource = "--cluster" if acl.resource is Resource.CLUSTER else f"{kinds[acl.resource]} '{acl.name}'"
-    who = "allow" if acl.permission is Permission.ALLOW else "deny"
-    words = [f"kafka-acls.sh --bootstrap-server {bootstrap}", "--remove" if remove else "--add"]
-    words += [f"--{who}-principal '{acl.principal}'", f"--operation {_tool_word(acl.operation)}", resource]
-    if acl.pattern is Pattern.PREFIXED:
-        words.append("--resource-pattern-type prefixed")
-    if acl.host != "*":
-        words.append(f"--{who}-host {acl.host}")
-    return " ".join(words)
-
-
 def _ruled(client: ClusterClient, acls: Iterable[Acl]) -> list[Acl]:
     """These entries, in order. BadRequest where the configuration forbids to touch any."""
     wanted = sorted(set(acls))
@@ -206,10 +186,6 @@ def _ruled(client: ClusterClient, acls: Iterable[Acl]) -> list[Acl]:
             "when it said `authorizer: kafka`: write that again until no run is under way and no fence stands there"
         )
     return wanted
-
-
-def _tool_word(operation: Operation) -> str:
-    return "".join(part.capitalize() for part in operation.split("_"))
 
 
 def _everywhere(

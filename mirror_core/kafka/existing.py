@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from mirror_core.kafka.client import ClusterClient, TopicView
+from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.errors import MissingPermission
+from mirror_core.rights.acl_command import acl_command
 
 _SHOWN = 10
 
@@ -29,8 +31,9 @@ def undescribed(client: ClusterClient, topics: Collection[str]) -> MissingPermis
     names = sorted(topics)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     user = client.config.user(client.principal) or "<its principal>"
+    right = Acl(resource=Resource.TOPIC, name=names[0], principal=f"User:{user}", operation=Operation.DESCRIBE)
     return MissingPermission(
         f"cluster {client.name}: {user} may not DESCRIBE {', '.join(names[:_SHOWN])}{more}, so brokers do not tell "
-        f"whether {'it exists' if len(names) == 1 else 'they exist'}; grant it: kafka-acls --add --allow-principal "
-        f"User:{user} --operation Describe --topic {names[0]}; if an ACL denies it, remove that one"
+        f"whether {'it exists' if len(names) == 1 else 'they exist'}; grant it: "
+        f"`{acl_command(right)}`; if an ACL denies it, remove that one"
     )

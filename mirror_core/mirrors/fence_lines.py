@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from shlex import quote
 from typing import Final
 
 from mirror_core.model.acl import AclPurpose, LedgerEntry, Resource
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Partition
+from mirror_core.model.shell_command import option, shell_command
 from mirror_core.rights.acls import EVERYBODY
 
 IN_ONE_LINE: Final = 100
@@ -29,17 +29,17 @@ def fence_lines(
     for entry in entries:
         if entry.purpose is AclPurpose.FENCE and entry.cluster == mirror.source:
             names.setdefault(entry.acl.resource, set()).add(entry.acl.name)
-    where = "--bootstrap-server BOOTSTRAP"
+    where = option("--bootstrap-server", "BOOTSTRAP")
     if bootstrap_controller is not None:
-        where = f"--bootstrap-controller {quote(bootstrap_controller)}"
-    action = "--remove --force" if remove else "--add"
-    words = f"kafka-acls.sh {where} --command-config ADMIN.properties {action} --deny-principal '{EVERYBODY}'"
+        where = option("--bootstrap-controller", bootstrap_controller)
+    action = ["--remove", "--force"] if remove else ["--add"]
+    denial = [*where, "--command-config", "ADMIN.properties", *action, "--deny-principal", EVERYBODY]
     lines = []
-    for resource, option in ((Resource.TOPIC, "--topic"), (Resource.TRANSACTIONAL_ID, "--transactional-id")):
+    for resource, kind in ((Resource.TOPIC, "--topic"), (Resource.TRANSACTIONAL_ID, "--transactional-id")):
         wanted = sorted(names.get(resource, ()))
         for start in range(0, len(wanted), IN_ONE_LINE):
-            named = " ".join(f"{option} {quote(name)}" for name in wanted[start : start + IN_ONE_LINE])
-            lines.append(f"{words} --operation Write {named}")
+            named = [word for name in wanted[start : start + IN_ONE_LINE] for word in option(kind, name)]
+            lines.append(shell_command("kafka-acls.sh", *denial, "--operation", "Write", *named))
     return tuple(lines)
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from mirror_core.decide.ruled import as_destination, as_source
-from mirror_core.kafka.acls import Acls, AuthorizerOff, command_line, describe_acls
+from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.rights import Probe, features, may_mark, probe
@@ -21,6 +21,7 @@ from mirror_core.model.errors import MirrorError, RemoteFault
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import ClusterName
 from mirror_core.model.ruling import Authorizer
+from mirror_core.rights.acl_command import acl_command
 from mirror_core.rights.acls import OUR_TOPICS
 from mirror_core.rights.first_acl import REFUSED, FirstAcl, ShutsOut
 from mirror_core.rights.needed import NEEDS, Need, Role, allows
@@ -223,7 +224,7 @@ def _right(
         verdict, detail = _said(need.operation in probed.cluster)
     else:
         verdict, detail = _by_acls(need, user, probed, acls)
-    grant = command_line(need.acl(user), bootstrap=config.control["bootstrap.servers"])
+    grant = acl_command(need.acl(user), bootstrap=config.control["bootstrap.servers"])
     return Right(
         role=need.role,
         principal=need.principal,

@@ -15,7 +15,7 @@ from typing import Final
 from mirror_core.decide.standing import failed_over, when
 from mirror_core.decide.view import some
 from mirror_core.evidence.fence_file import FenceFile, alike, mark_lifted
-from mirror_core.kafka.acls import Acls, AuthorizerOff, absent_on_every_broker, command_line, delete_acls, describe_acls
+from mirror_core.kafka.acls import Acls, AuthorizerOff, absent_on_every_broker, delete_acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.model.acl import Acl, Resource
@@ -25,6 +25,7 @@ from mirror_core.model.files import Unwritable
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import base_name
 from mirror_core.model.run import RunKind, RunState
+from mirror_core.rights.acl_command import acl_command
 from mirror_core.rights.acls import denial
 from mirror_core.state.active import newest
 from mirror_core.state.link import states
@@ -211,7 +212,7 @@ def _denied_besides(cluster: ClusterConfig, fence: FenceFile, held: Acls) -> Ite
     names = (a.name for a in held.entries if a.resource is Resource.TRANSACTIONAL_ID)
     found = sorted(held.entries & {denial(name, resource=Resource.TRANSACTIONAL_ID) for name in names} - fence.denials)
     if found:
-        how = command_line(found[0], bootstrap=cluster.control["bootstrap.servers"], remove=True)
+        how = acl_command(found[0], bootstrap=cluster.control["bootstrap.servers"], remove=True)
         yield (
             f"{len(found)} transactional id(s) are denied on {cluster.name} that the file does not name: "
             f"{some(a.name for a in found)}. If a watcher of mirror {fence.mirror} has denied them, their applications "

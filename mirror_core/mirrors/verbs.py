@@ -12,7 +12,7 @@ from functools import partial
 
 from mirror_core.decide.standing import Standing, failed_over, standing_of
 from mirror_core.decide.verbs import Verb, is_led_home, leads_home, strayed
-from mirror_core.kafka.acls import AuthorizerOff, command_line, describe_acls
+from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config
 from mirror_core.kafka.existing import existing
@@ -28,6 +28,7 @@ from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.ruling import Authorizer
 from mirror_core.model.run import Run
 from mirror_core.model.standing import Owed
+from mirror_core.rights.acl_command import acl_command
 from mirror_core.state.lease import kept, new_owner, take_over
 from mirror_core.state.link import Link, states
 from mirror_core.state.pulse import conducted
@@ -183,7 +184,7 @@ def _standing_denials(link: Link, state: State, gone: ClusterName | None) -> Ite
         for entry in ours:
             if entry.cluster == where and entry.acl in there:
                 bootstrap = cluster.control["bootstrap.servers"]
-                remove = command_line(entry.acl, bootstrap=bootstrap, remove=True)
+                remove = acl_command(entry.acl, bootstrap=bootstrap, remove=True)
                 yield f"cluster {where}: {entry.acl}: fail back, or remove it yourself: {remove}"
         if owed and owed.cluster == where and (cluster.ruling.fence or not isinstance(seen, AuthorizerOff)):
             yield (

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mirror_core.model.acl import Acl, Pattern, Resource
+from mirror_core.model.acl import Acl, Operation, Pattern, Resource
+from mirror_core.rights.acl_command import acl_command
 from mirror_core.rights.acls import EVERYBODY, Names, covers
 from mirror_core.rights.needed import CLUSTER_NAME
 
@@ -23,6 +24,9 @@ UNUSED: Final = "unused-mirrorbook-check"
 """A name that no topic, group or transactional id has."""
 SETTLING_GROUP: Final = "mirrorbook-super-user-check"
 """A group that nobody has. An ACL on it that does not name us tells whether we are super users."""
+_HARMLESS: Final = Acl(
+    resource=Resource.GROUP, name=SETTLING_GROUP, principal="User:nobody", operation=Operation.DESCRIBE
+)
 NAMELESS: Final = "User:SUBJECT-OF-THE-CERTIFICATE"
 """A user whose name we do not know: what looks like the ACLs of others may be its own."""
 KAFKAS_OWN: Final = frozenset(
@@ -216,7 +220,7 @@ def _advice(answer: ShutsOut, lacking: Sequence[Resource]) -> str:
     if answer is ShutsOut.LIKELY:
         advice += (
             ". If it is a super user, and the value is false, add an ACL that concerns nobody, and check again: "
-            f"`kafka-acls.sh --add --allow-principal User:nobody --operation Describe --group {SETTLING_GROUP}`"
+            f"`{acl_command(_HARMLESS)}`"
         )
     return f"{advice}. {_LEFT_OPEN}"
 

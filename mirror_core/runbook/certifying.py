@@ -6,7 +6,6 @@ so is a copy that is not what its certificates say.
 
 from __future__ import annotations
 
-import shlex
 import socket
 import threading
 import time
@@ -29,6 +28,7 @@ from mirror_core.model.files import Unwritable, writing
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.parity import ParityResult
 from mirror_core.model.run import Evidence
+from mirror_core.model.shell_command import option, shell_command
 from mirror_core.parity.certified import CertifiedTask, prove, unread, verifying
 from mirror_core.parity.certified_scope import Certified, certified
 from mirror_core.runbook.observe import Ask
@@ -74,7 +74,7 @@ def certify(
             "whoever stored the newest certificates did not say where: an older Mirrorbook, or at a URL with a password"
         )
         return {**vouching.unknown(why), **again}
-    more = {vouching.WHERE: _where(where), vouching.AGAIN: _command(link, shlex.quote(where))}
+    more = {vouching.WHERE: _where(where), vouching.AGAIN: _command(link, where)}
     if waits is not None:
         why = f"mirror {waits} of its set may be waiting for this run, so nothing was compared"
         return {**vouching.unknown(why), **more}
@@ -177,4 +177,5 @@ def _where(where: str) -> str:
 
 
 def _command(link: Link, where: str) -> str:
-    return f"mirrorbook parity {link.mirror.name} --against certificates --receipts {where}"
+    compared = ("parity", link.mirror.name, "--against", "certificates")
+    return shell_command("mirrorbook", *compared, *option("--receipts", where))

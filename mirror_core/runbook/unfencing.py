@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from shlex import quote
 from typing import Final
 
 from mirror_core.evidence.fence_file import FenceFile, names_of, path_of, read, write
@@ -12,6 +11,7 @@ from mirror_core.model.acl import Acl, Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import Unwritable
+from mirror_core.model.shell_command import shell_command
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.services import ADVICE, Services
 
@@ -57,7 +57,7 @@ class LiftFile:
                 raise
             self.words = f"no file to lift it by: {error}"
             return
-        words = f"mirrorbook cluster unfence {quote(link.source.name)} --from {quote(str(self._path))}"
+        words = shell_command("mirrorbook", "cluster", "unfence", link.source.name, "--from", str(self._path))
         if words != self.words:
             self.words = words
             self._acts.say(f"should {link.destination.name} die behind the fence: {words}")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.shell_command import shell_command
 from mirror_core.state.reading import read_from_start
 from mirror_core.state.records import TOPIC, State
 from mirror_core.state.remembered import REMEMBERED, read_on
@@ -14,10 +15,12 @@ TRANSACTION_MS: Final = 10_000
 """Longest life of a transaction, so of one whose owner was killed in the middle of a commit."""
 _ABORTED_S: Final = 35.0
 """By then it is aborted: brokers look for timed-out transactions every 10 s by default."""
+_FIND_HANGING: Final = shell_command(
+    "kafka-transactions.sh", "--bootstrap-server", "BOOTSTRAP", "find-hanging", "--topic", TOPIC, "--partition", "0"
+)
 _HANGING: Final = (
     "a transaction that is open there hides what stands behind it. A coordinator ends one after "
-    f"{TRANSACTION_MS / 1000:.0f} s; `kafka-transactions.sh --bootstrap-server … find-hanging --topic {TOPIC} "
-    "--partition 0` names one that nobody ends, and `abort` ends it"
+    f"{TRANSACTION_MS / 1000:.0f} s; `{_FIND_HANGING}` names one that nobody ends, and `abort` ends it"
 )
 """A coordinator that meets a broker in the moment of its start may drop the marker that it had for it."""
 

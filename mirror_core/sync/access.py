@@ -15,7 +15,6 @@ from mirror_core.decide.promotion import Promotion, forgery, narrowing, promotio
 from mirror_core.kafka.acls import (
     Acls,
     AuthorizerOff,
-    command_line,
     create_acls,
     describe_acls,
     present_on_every_broker,
@@ -28,6 +27,7 @@ from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.errors import MirrorError, MissingPermission, Refused
 from mirror_core.model.names import ClusterName, both_ways
 from mirror_core.model.ruling import Authorizer
+from mirror_core.rights.acl_command import acl_command
 from mirror_core.rights.acls import demotions, undemotable
 from mirror_core.rights.provenance import believed
 from mirror_core.state.journal import Log
@@ -175,7 +175,7 @@ def undemotable_rights(
         return ()
     everybody = (
         f"{acl}: a denial for everybody would stop the mirror too; replace it by grants to named principals: "
-        f"{command_line(acl, bootstrap=_bootstrap(config), remove=True)}"
+        f"{acl_command(acl, bootstrap=_bootstrap(config), remove=True)}"
         for acl in sorted(undemotable(held.entries, topics, own_principals(link)))
     )
     return (*everybody, *doubtful_principals(config, held))

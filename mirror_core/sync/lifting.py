@@ -10,13 +10,14 @@ from collections.abc import Collection, Iterator, Set
 from dataclasses import replace
 
 from mirror_core.decide.promotion import STAGED
-from mirror_core.kafka.acls import AuthorizerOff, absent_on_every_broker, command_line, delete_acls, describe_acls
+from mirror_core.kafka.acls import AuthorizerOff, absent_on_every_broker, delete_acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import LIFTABLE, Acl, AclPurpose, LedgerEntry, Resource
 from mirror_core.model.drift import DriftRow
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import both_ways
+from mirror_core.rights.acl_command import acl_command
 from mirror_core.rights.acls import EVERYBODY
 from mirror_core.rights.provenance import forged
 from mirror_core.rights.withdrawal import judged_again, locked_out
@@ -123,7 +124,7 @@ def stays(
             why = f"it is mirror {others[acl]}'s"
         else:
             why = "it is not the mirror's"
-        remove = command_line(acl, bootstrap=client.control["bootstrap.servers"], remove=True)
+        remove = acl_command(acl, bootstrap=client.control["bootstrap.servers"], remove=True)
         yield acl, f"{acl} stays at promotion, since {why}. If it should not: {remove}"
 
 

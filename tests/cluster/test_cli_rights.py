@@ -118,7 +118,8 @@ def test_a_data_principal_that_may_not_write_one_topic(desk: Desk, good_and_bad:
     grant(desk.pair.west, user, ResourceType.TOPIC, good, [AclOperation.WRITE])
     reason = (
         f"cluster west, {bad}-0: the data principal may not WRITE; grant it: "
-        f"kafka-acls --add --allow-principal User:{user} --operation WRITE --topic {bad}"
+        f"`kafka-acls.sh --bootstrap-server BOOTSTRAP --add --allow-principal User:{user} "
+        f"--operation Write --topic {bad}`"
     )
     replicate_with_one_bad(desk, mirrored, good, bad, reason)
     # The remedy that it names is one.
@@ -136,7 +137,8 @@ def test_a_data_principal_that_may_not_read_one_topic(desk: Desk, good_and_bad: 
     grant(desk.pair.east, user, ResourceType.TOPIC, good, [AclOperation.READ])
     reason = (
         f"cluster east, {bad}-0: the data principal may not READ; grant it: "
-        f"kafka-acls --add --allow-principal User:{user} --operation READ --topic {bad}"
+        f"`kafka-acls.sh --bootstrap-server BOOTSTRAP --add --allow-principal User:{user} "
+        f"--operation Read --topic {bad}`"
     )
     replicate_with_one_bad(desk, mirrored, good, bad, reason)
 
@@ -147,6 +149,7 @@ def test_a_data_principal_that_may_not_see_one_topic(desk: Desk, good_and_bad: t
     grant(desk.pair.west, user, ResourceType.TOPIC, good, [AclOperation.READ, AclOperation.WRITE])
     reason = (
         f"cluster west, {bad}-0: the data principal may not DESCRIBE; grant it: "
-        f"kafka-acls --add --allow-principal User:{user} --operation DESCRIBE --topic {bad}"
+        f"`kafka-acls.sh --bootstrap-server BOOTSTRAP --add --allow-principal User:{user} "
+        f"--operation Describe --topic {bad}`"
     )
     replicate_with_one_bad(desk, mirrored, good, bad, reason)

@@ -180,7 +180,7 @@ def test_without_the_right_to_write_markers_the_grant_is_named(pair: Pair, tmp_p
         restore_rights(pair.west, rights_of(pair.west) - lost)
         reason = failed(mirrored, topic)
     assert "may not write the markers that fill them" in reason
-    assert f"kafka-acls --add --allow-principal User:{user} --operation ClusterAction --cluster" in reason
+    assert f"--add --allow-principal User:{user} --operation ClusterAction --cluster`" in reason
 
 
 def append(link: MarkerLink, marker: Entry) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -70,7 +71,7 @@ def test_what_is_missing_is_said_as_a_line_that_grants_it(
     assert set(nothing.values()) == {Verdict.UNKNOWN}
     lines = [r.command for r in found.rights if r.verdict is Verdict.MISSING and r.operation == "ALTER"]
     assert lines == [
-        f"kafka-acls.sh --bootstrap-server {pair.west.bootstrap} --add --allow-principal 'User:mirror-data' "
+        f"kafka-acls.sh --bootstrap-server {pair.west.bootstrap} --add --allow-principal User:mirror-data "
         "--operation Alter --topic '*'"
     ]
     grant(pair.west, user, ResourceType.TOPIC, topic, [AclOperation.READ])
@@ -94,7 +95,7 @@ def test_the_right_to_heartbeats_can_be_done_without_and_its_line_grants_it(
         (Role.SOURCE, Operation.CREATE, Verdict.SPARED),
         (Role.SOURCE, Operation.WRITE, Verdict.SPARED),
     }
-    assert all(f"'{HEARTBEATS}' --resource-pattern-type prefixed" in r.command for r in lacking)
+    assert all(f"{HEARTBEATS} --resource-pattern-type prefixed" in r.command for r in lacking)
     assert lacks_heartbeats(config)
     grant(pair.west, user, ResourceType.TOPIC, HEARTBEATS, [AclOperation.CREATE, AclOperation.WRITE], prefixed=True)
     assert not lacks_heartbeats(config)
@@ -105,7 +106,7 @@ def test_the_proposed_lines_grant_what_was_missing(pair: Pair, tmp_path: Path) -
     new_topic(pair.west)
     config = as_users(pair, "mirror-control", "app")
     line = next(r for r in check(config).rights if r.operation == "CLUSTER_ACTION").command
-    words = line.replace("'", "").split()[1:]
+    words = shlex.split(line)[1:]
     tool = ["org.apache.kafka.tools.AclCommand", "--command-config", str(tool_properties(pair.west, tmp_path))]
     try:
         done = pair.west.tool(*tool, *words)

@@ -21,8 +21,8 @@ from mirror_core.decide.steps import as_markdown as steps_table
 from mirror_core.decide.verbs import as_markdown as verbs_table
 from mirror_core.evidence.suites import SUITES, Suite
 from mirror_core.evidence.suites import as_markdown as columns_table
-from mirror_core.kafka.acls import command_line
 from mirror_core.model.run import Mode, RunKind
+from mirror_core.rights.acl_command import acl_command
 from mirror_core.rights.needed import NEEDS, Role
 from mirror_core.state.table import as_markdown
 
@@ -118,7 +118,7 @@ def test_grants_to_paste_are_those_that_cluster_check_asks_for(role: Role, princ
     wanted = [n.acl(f"User:mirror-{principal}") for n in NEEDS if n.role is role and n.principal == principal]
     lines = printed(DOCS / "operate" / "your-clusters.md", f"mirror_core/rights/needed.py {role} {principal}")
     assert [line for line in lines if line.startswith("kafka-acls.sh")] == [
-        command_line(acl, bootstrap="$BOOTSTRAP") for acl in wanted
+        acl_command(acl).replace("BOOTSTRAP", "$BOOTSTRAP", 1) for acl in wanted
     ]
 
 

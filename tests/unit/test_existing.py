@@ -60,8 +60,9 @@ def test_what_exists_is_told_only_when_all_of_it_may_be_seen() -> None:
     with pytest.raises(MissingPermission) as caught:
         existing(cluster(["orders"]), ["orders", "paid"])
     assert str(caught.value) == (
-        "cluster east: mirror may not DESCRIBE orders, so brokers do not tell whether it exists; grant it: kafka-acls "
-        "--add --allow-principal User:mirror --operation Describe --topic orders; if an ACL denies it, remove that one"
+        "cluster east: mirror may not DESCRIBE orders, so brokers do not tell whether it exists; grant it: "
+        "`kafka-acls.sh --bootstrap-server BOOTSTRAP --add --allow-principal User:mirror --operation Describe --topic "
+        "orders`; if an ACL denies it, remove that one"
     )
 
 
