@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,12 +64,17 @@ def replicate(link: Link, receipts: str | None = None) -> Summary:
 
 
 def new_mirror(
-    pair: Pair, evidence: Path, *topics: str, groups: tuple[str, ...] = (), gaps: Gaps | None = None
+    pair: Pair,
+    evidence: Path,
+    *topics: str,
+    groups: tuple[str, ...] = (),
+    gaps: Gaps | None = None,
+    warn: Callable[[str], None] = lambda line: None,
 ) -> Mirrored:
     """Create and start a mirror of these topics."""
     config = load_config(pair.config_path)
     name = MirrorName("m-" + secrets.token_hex(4))
-    create(config, name, source="east", destination="west", topics=topics, groups=groups, gaps=gaps)
+    create(config, name, source="east", destination="west", topics=topics, groups=groups, gaps=gaps, warn=warn)
     made = Mirrored(pair, config, name, evidence)
     verbs.start(made.link)
     return made

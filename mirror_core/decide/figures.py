@@ -231,7 +231,13 @@ def _lost_warnings(view: View) -> Iterator[str]:
     hidden = view.destination.hidden if isinstance(view.destination, DestinationView) else NOTHING_HIDDEN
     if hidden.topics:
         yield f"{hidden.why}. Left out, and nobody gets any rights on them by this: {some(sorted(hidden.topics))}"
-    for topic in sorted(lost_topics(view) - hidden.topics):
+    made = {p.topic for p, status in view.statuses.items() if status.destination_topic_id}
+    for topic in sorted(lost_topics(view) - hidden.topics - made):
+        yield (
+            f"topic {topic} was never created on {mirror.destination}: it is left out; `mirrorbook mirror describe "
+            f"{mirror.name}` says why"
+        )
+    for topic in sorted((lost_topics(view) - hidden.topics) & made):
         yield (
             f"topic {topic} is gone from {mirror.destination}, or another one stands in its place: it is left out, and "
             "nobody gets any rights on it by this"

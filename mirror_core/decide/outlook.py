@@ -145,6 +145,19 @@ def few_replicas(destination: str, factors: Mapping[str, int], brokers: int) -> 
     ]
 
 
+def refused_settings(destination: str, refused: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """For a person who is asked to agree: settings that the destination refuses. `refused`: topic -> setting -> why."""
+    by_setting = dict[str, list[str]]()
+    for topic, mine in sorted(refused.items()):
+        for key in mine:
+            by_setting.setdefault(key, []).append(topic)
+    return [
+        f"{destination} refuses {key} of {some(topics, _NAMED)} ({refused[topics[0]][key]}): copied without it, and "
+        "without it after a failover, too"
+        for key, topics in sorted(by_setting.items())
+    ]
+
+
 def _time(seconds: float) -> str:
     """Rounded up: it is a limit."""
     whole = int(seconds) + 1

@@ -6,7 +6,8 @@ some settings are the mirror's own for that time; what the source says of them i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -54,6 +55,19 @@ TAKES: Final = frozenset(
 )
 """Settings that say which records a topic takes, and what it makes of them: what was written under other values stays
 so. Applications get no right to write before these are final."""
+
+KEEPS_RECORDS: Final = frozenset(
+    {
+        "retention.ms",
+        "retention.bytes",
+        "cleanup.policy",
+        "message.timestamp.type",
+        "compression.type",
+        "unclean.leader.election.enable",
+    }
+)
+"""Settings of FIXED with whose value a copy stands or falls: by another one the destination drops or rewrites records
+without an error. By another value of the other settings it refuses a record, which is seen."""
 
 NEVER: Final = frozenset(
     {
@@ -130,6 +144,57 @@ def config_changes(wanted: Mapping[str, str], current: Mapping[str, str]) -> dic
     changes: dict[str, str | None] = {key: value for key, value in wanted.items() if current.get(key) != value}
     changes.update({key: None for key in current if key not in wanted and key not in NEVER})
     return changes
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedSettings:
+    """Of a new topic's settings those that the cluster accepts, and why it refuses the others, by name."""
+
+    configs: Mapping[str, str]
+    refused: Mapping[str, str]
+
+
+def search_accepted(wanted: Mapping[str, str]) -> Generator[dict[str, str], str | None, AcceptedSettings | None]:
+    """Yields settings to validate; is sent why they were refused as a whole, or None if they were accepted.
+
+    Returns None when settings are not the reason. Adds one setting at a time to those that the mirror needs, or to
+    none: at most one trial for each setting, and three more.
+    """
+    accepted = {key: value for key, value in wanted.items() if key in HELD}
+    if (yield accepted) is not None:
+        accepted = {}
+        if (yield accepted) is not None:
+            return None
+    refused = dict[str, str]()
+    for key in sorted(wanted.keys() - accepted.keys()):
+        for value in (wanted[key], *lower_limit(key, wanted[key])):
+            why = yield {**accepted, key: value}
+            if why is None:
+                accepted = {**accepted, key: value}
+                break
+            refused.setdefault(key, why)
+    return AcceptedSettings(accepted, refused)
+
+
+def lower_limit(key: str, value: str | None) -> tuple[str, ...]:
+    """What to set instead where the cluster refuses this value: the source's limit, without our margin."""
+    limit = int(value or 0) - BATCH_MARGIN_BYTES if key == "max.message.bytes" else 0
+    return (str(limit),) if limit > 0 else ()
+
+
+def harmful_without(
+    wanted: Mapping[str, str | None], refused: Mapping[str, str], effective: Mapping[str, str]
+) -> dict[str, str]:
+    """Of the refused settings those without which a copy could lose records unseen, with the value in effect."""
+    return {
+        key: effective.get(key, "unknown") for key in sorted(refused) if _harms(key, wanted[key], effective.get(key))
+    }
+
+
+def _harms(key: str, wanted: str | None, effective: str | None) -> bool:
+    if key == "min.insync.replicas":
+        return int(effective or 0) < int(wanted or 1)
+    return key in KEEPS_RECORDS and wanted is not None and effective != wanted
 
 
 def brokers_that_must_have_it(replication_factor: int) -> int:

@@ -29,7 +29,7 @@ def settings_request(topics: Iterable[str]) -> DescribeConfigsRequest:
 
 
 def change_request(
-    topics: Iterable[str], changes: Mapping[str, Mapping[str, str | None]]
+    topics: Iterable[str], changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
 ) -> IncrementalAlterConfigsRequest:
     """To set overrides of these topics, or to remove those whose new value is None."""
     resources = tuple(
@@ -43,4 +43,4 @@ def change_request(
         )
         for name in topics
     )
-    return IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+    return IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)

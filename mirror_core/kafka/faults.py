@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.transient import MISLED, TRANSIENT
-from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.errors import MissingPermission, RemoteFault, SettingRefused, Unreachable
 
 __all__ = ["DENIED", "Answers", "ErrorCode", "code_of", "fault", "settle"]
 
@@ -29,6 +29,7 @@ _AGAIN: Final = TRANSIENT | {
     ErrorCode.network_exception,
     ErrorCode.throttling_quota_exceeded,
 }
+_OF_SETTINGS: Final = frozenset({ErrorCode.invalid_config, ErrorCode.policy_violation})
 _PAUSE_S: Final = 0.05
 _DUMP: Final = "Request Request("
 """A broker's words that begin so are its own object, printed: they tell a person nothing."""
@@ -55,16 +56,22 @@ def fault(
     words: str | None = None,
     refused: Mapping[Any, RemoteFault] = _NONE,
 ) -> RemoteFault:
-    """The error for one refused request; `action` names the operation and the right that it needs."""
+    """The error for one refused request; `action`: the operation, and in brackets the right that it needs, which is
+    named only where a right is what is missing."""
     said = "" if words is None or words.startswith(_DUMP) else words
     detail = f"{code.name}" + (f" ({said})" if said else "")
-    where = f"cluster {client.name}, {subject}: {action}: {detail}"
+    operation = action if code in DENIED else _without_right(action)
+    where = f"cluster {client.name}, {subject}: {operation}: {detail}"
     if code in DENIED:
         who = client.config.user(client.principal) or "this principal"
         return MissingPermission(
             f"{where}: {who} may not do this; `mirrorbook cluster check {client.name}` names the rights", refused
         )
-    return RemoteFault(where, refused)
+    return (SettingRefused if code in _OF_SETTINGS else RemoteFault)(where, refused)
+
+
+def _without_right(action: str) -> str:
+    return action.partition(" (needs ")[0]
 
 
 def settle(
@@ -104,9 +111,8 @@ def settle(
         if rest:
             if time.monotonic() > deadline:
                 last = answers[rest[0]][0].name if rest[0] in answers else "no answer"
-                raise Unreachable(
-                    f"cluster {client.name}, {rest[0]}: {action}: not settled within {client.timeout_s} s ({last})"
-                )
+                where = f"cluster {client.name}, {rest[0]}: {_without_right(action)}"
+                raise Unreachable(f"{where}: not settled within {client.timeout_s} s ({last})")
             if any(code in MISLED for code, _ in answers.values()):
                 client.ask_another()
             time.sleep(_PAUSE_S)

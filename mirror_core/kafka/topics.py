@@ -19,6 +19,10 @@ from kio.schema.create_topics.v4.request import (
     CreateTopicsRequest,
 )
 from kio.schema.create_topics.v4.response import CreateTopicsResponse
+from kio.schema.create_topics.v5.request import CreatableTopic as ValidatedTopic
+from kio.schema.create_topics.v5.request import CreatableTopicConfig as ValidatedConfig
+from kio.schema.create_topics.v5.request import CreateTopicsRequest as ValidateTopicsRequest
+from kio.schema.create_topics.v5.response import CreateTopicsResponse as ValidateTopicsResponse
 from kio.schema.delete_records.v1.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kio.schema.delete_records.v1.response import DeleteRecordsResponse
 from kio.schema.delete_topics.v3.request import DeleteTopicsRequest
@@ -113,11 +117,15 @@ def alter_configs(client: ClusterClient, changes: Mapping[str, Mapping[str, str 
     _alter(client, changes, None)
 
 
-def try_alter_configs(client: ClusterClient, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, RemoteFault]:
+def try_alter_configs(
+    client: ClusterClient, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
+) -> dict[str, RemoteFault]:
     """The same; the topics that were refused, with the reason. MissingPermission when that is the reason for as many as
-    `changes` names, also without a change: then it concerns the request, and no topic of its own."""
+    `changes` names, also without a change: then it concerns the request, and no topic of its own.
+
+    `validate_only`: nothing is changed."""
     refusals = dict[str, RemoteFault]()
-    _alter(client, changes, refusals)
+    _alter(client, changes, refusals, validate_only=validate_only)
     denied = [error for error in refusals.values() if isinstance(error, MissingPermission)]
     if denied and len(denied) == len(changes):
         raise denied[0]
@@ -128,9 +136,14 @@ def _alter(
     client: ClusterClient,
     changes: Mapping[str, Mapping[str, str | None]],
     refusals: MutableMapping[str, RemoteFault] | None,
+    *,
+    validate_only: bool = False,
 ) -> None:
     def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
-        requests = [change_request(some, changes) for some in _shares(names, lambda name: len(changes[name]))]
+        requests = [
+            change_request(some, changes, validate_only=validate_only)
+            for some in _shares(names, lambda name: len(changes[name]))
+        ]
         answers = client.call_controller_each(requests, IncrementalAlterConfigsResponse)
         return {row.resource_name: (row.error_code, row.error_message) for one in answers for row in one.responses}
 
@@ -158,6 +171,33 @@ def create_topics(client: ClusterClient, topics: Iterable[NewTopic]) -> frozense
     codes = settle(client, "CreateTopics (needs CREATE)", list(wanted), attempt, expected=expected)
     await_leaders(client, wanted)
     return frozenset(name for name, code in codes.items() if code is not ErrorCode.none)
+
+
+def validate_topics(
+    client: ClusterClient, topics: Iterable[NewTopic]
+) -> tuple[dict[str, dict[str, str]], dict[str, RemoteFault]]:
+    """Ask whether these topics could be created, and create none: all settings that each would have, and the refused.
+
+    Those that exist already could be, as far as this is concerned, and nothing is said of their settings."""
+    wanted = {topic.name: topic for topic in topics}
+    effective, refusals = dict[str, dict[str, str]](), dict[str, RemoteFault]()
+
+    def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
+        requests = [
+            ValidateTopicsRequest(
+                topics=tuple(_to_be_validated(wanted[name]) for name in some),
+                timeout=_timeout(client),
+                validate_only=True,
+            )
+            for some in _shares(names, lambda name: _size(wanted[name]))
+        ]
+        rows = [row for one in client.call_controller_each(requests, ValidateTopicsResponse) for row in one.topics]
+        effective.update({str(row.name): {c.name: c.value or "" for c in row.configs or ()} for row in rows})
+        return {str(row.name): (row.error_code, row.error_message) for row in rows}
+
+    expected = (ErrorCode.topic_already_exists,)
+    settle(client, "CreateTopics (needs CREATE)", list(wanted), attempt, expected=expected, refusals=refusals)
+    return {name: configs for name, configs in effective.items() if name not in refusals}, refusals
 
 
 def await_leaders(client: ClusterClient, topics: Collection[str], widths: Mapping[str, int] | None = None) -> None:
@@ -312,6 +352,16 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
             for index, brokers in enumerate(topic.assignments)
         ),
         configs=tuple(CreatableTopicConfig(name=k, value=v) for k, v in sorted(topic.configs.items())),
+    )
+
+
+def _to_be_validated(topic: NewTopic) -> ValidatedTopic:
+    return ValidatedTopic(
+        name=TopicName(topic.name),
+        num_partitions=i32(topic.partitions),
+        replication_factor=i16(topic.replication_factor),
+        assignments=(),
+        configs=tuple(ValidatedConfig(name=k, value=v) for k, v in sorted(topic.configs.items())),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from mirror_core.decide.filters import group_filter
+from mirror_core.decide.outlook import refused_settings
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics
@@ -24,7 +25,7 @@ from mirror_core.state.link import Link, link_of, states
 from mirror_core.state.records import TOPIC, State
 from mirror_core.state.topic import read_whole
 from mirror_core.state.writer import StateWriter, control_id
-from mirror_core.sync.topics import create_missing, mirror_topics
+from mirror_core.sync.topics import Placement, create_missing, mirror_topics
 
 _log = logger(__name__)
 
@@ -48,7 +49,7 @@ def create(
     """Check that a mirror is possible, and record it, not started. Nothing is left behind when it is refused.
 
     `gaps`: how they are to be filled; None: with markers, where the data principal may write those. `warn`: is told of
-    each cluster of which nobody can tell whether a first ACL would shut others out.
+    each cluster of which nobody can tell whether a first ACL would shut others out, and of settings left out.
     """
     if not _NAME.fullmatch(name.removeprefix(DRILL)):  # every mirror can be drilled, also one with a long name
         raise BadRequest(f"mirror name {name!r}: use letters, digits, dot, underscore and hyphen, 63 at most")
@@ -84,7 +85,9 @@ def create(
         )
         group_filter(mirror)  # a bad expression is the operator's to know now
         link = link_of(config, mirror)
-        _check_topics(link, _check_elsewhere(config, mirror), source_client, destination_client)
+        placement = _check_topics(link, _check_elsewhere(config, mirror), source_client, destination_client)
+        for line in refused_settings(destination, placement.refused_settings):
+            warn(line)
         if dry_run:
             return mirror
         ensure_state_topic(destination_client)
@@ -138,7 +141,7 @@ def _ensure_active_topic(*clients: ClusterClient) -> None:
             _log.info("applications cannot follow a topic there: %s", error, cluster=client.name)
 
 
-def _check_topics(link: Link, known: State, source: ClusterClient, destination: ClusterClient) -> None:
+def _check_topics(link: Link, known: State, source: ClusterClient, destination: ClusterClient) -> Placement:
     """The filters must find something, and nothing foreign may be in the way."""
     matching = mirror_topics(link, source)
     literal = [t for t in link.mirror.topics if _LITERAL.fullmatch(t)]
@@ -151,6 +154,7 @@ def _check_topics(link: Link, known: State, source: ClusterClient, destination: 
     placement = create_missing(link, known, source, destination, matching, dry_run=True)
     if placement.refused:
         raise Refused(f"mirror {link.mirror.name}", placement.refused.values())
+    return placement
 
 
 def _check_elsewhere(config: Config, mirror: Mirror) -> State:

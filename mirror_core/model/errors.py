@@ -86,5 +86,9 @@ class MissingPermission(RemoteFault):
     exit_code = 2
 
 
+class SettingRefused(RemoteFault):
+    """A policy or a range of values of the cluster refuses what was to be created or set."""
+
+
 class PartitionFailed(RemoteFault):
     """This partition cannot go on; the others can."""

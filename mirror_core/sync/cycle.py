@@ -28,6 +28,7 @@ from mirror_core.sync.topics import (
     Placement,
     create_missing,
     hidden_rows,
+    left_out_rows,
     mirror_topics,
     stopped_topics,
     sync_configs,
@@ -111,6 +112,7 @@ def _sync(link: Link, state: State, log: Log | None, only: frozenset[Part], run_
             rows += [_stopped(name) for name in sorted(stopped & chosen.keys())]
         ready = placement.ready
         if Part.CONFIGS in only:
+            rows += left_out_rows(placement) if log is None else []
             found, remember = sync_configs(link, state, source, destination, ready, dry_run=log is None)
             rows += found
             if log is not None and remember:

@@ -18,7 +18,7 @@ from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
-from mirror_core.sync.topics import apply_changes, change_rows, known_settings
+from mirror_core.sync.topics import UNKNOWN_SETTING, apply_changes, change_rows, known_settings
 
 _log = logger(__name__)
 _INSYNC: Final = "min.insync.replicas"
@@ -62,13 +62,17 @@ class FinalSettings:
         self._synced = dict[str, TopicSettings | None]()
         self._before = {name: current[name].overrides for name in sorted(set(views) & set(current))}
         self._changes = dict[str, Mapping[str, str | None]]()
+        self._foreign = dict[str, dict[str, str]]()
+        """Settings of the source that this cluster does not know."""
         self._made = dict[str, Mapping[str, str | None]]()
         """Changed for the first record: the last topic, and those whose settings were tried one by one after it."""
         for name, before in self._before.items():
             settings = self._synced[name] = state.settings.get((link.mirror.name, name))
             if settings is not None:
                 wanted = promotion_configs(settings.overrides, views[name].replication_factor)
-                wanted = {key: value for key, value in wanted.items() if not known or key in known}
+                foreign = {key for key in wanted if known and key not in known}
+                self._foreign[name] = {key: wanted[key] for key in sorted(foreign)}
+                wanted = {key: value for key, value in wanted.items() if key not in foreign}
                 self._changes[name] = config_changes(wanted, before)
 
     def before_the_first_record(self) -> list[DriftRow]:
@@ -112,6 +116,16 @@ class FinalSettings:
             yield DriftRow(
                 part=Part.CONFIGS, subject=topic, source="", destination="", action=Action.SKIP, reason=str(error)
             )
+        for topic, mine in self._foreign.items():
+            for key, value in mine.items():
+                yield DriftRow(
+                    part=Part.CONFIGS,
+                    subject=f"{topic}: {key}",
+                    source=value,
+                    destination="",
+                    action=Action.SKIP,
+                    reason=f"left out: {UNKNOWN_SETTING}",
+                )
         for topic, settings in self._synced.items():
             if settings is None:
                 yield DriftRow(

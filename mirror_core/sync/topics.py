@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from msgspec.structs import replace
+import msgspec
 
 from mirror_core.decide.filters import topic_filter
 from mirror_core.decide.topics import (
     HELD,
     NEVER,
     PROMISES,
+    AcceptedSettings,
     cleans,
     config_changes,
+    harmful_without,
+    lower_limit,
     mirror_replication_factor,
     promotion_configs,
+    search_accepted,
     wanted_configs,
     with_limit,
 )
@@ -26,14 +30,15 @@ from mirror_core.kafka.existing import hidden_among, undescribed
 from mirror_core.kafka.topics import (
     NewTopic,
     TopicConfigs,
-    alter_configs,
     create_partitions,
     create_topics,
     describe_configs,
+    told_configs,
     try_alter_configs,
+    validate_topics,
 )
 from mirror_core.model.drift import Action, DriftRow, Part, TopicSettings
-from mirror_core.model.errors import MissingPermission, RemoteFault
+from mirror_core.model.errors import MissingPermission, RemoteFault, SettingRefused
 from mirror_core.model.mirror import FailureKind, Gaps, PartitionState
 from mirror_core.state.link import Link
 from mirror_core.state.records import TOPIC as STATE_TOPIC
@@ -42,6 +47,7 @@ from mirror_core.sync.compaction import behind
 from mirror_core.sync.refusals import each, kind, raise_if_all_denied, told
 from mirror_core.sync.strange import Strange, wider_than
 
+UNKNOWN_SETTING: Final = "the destination's brokers do not know this setting"
 _CATCH_UP_S: Final = 2.0
 """How long a sync waits for a topic to reach where the source's log just ended."""
 
@@ -57,6 +63,8 @@ class Placement:
     """Topics that must not be copied into, with the reason and the remedy."""
     kinds: Mapping[str, FailureKind] = field(default_factory=dict)
     """What sort of refusal it is, where it is not the broker's."""
+    refused_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Settings that new topics go without, since the destination refuses them: topic -> setting -> its reason."""
 
 
 def mirror_topics(link: Link, source: ClusterClient) -> dict[str, TopicView]:
@@ -77,6 +85,23 @@ def hidden_rows(link: Link, state: State, source: ClusterClient, listed: Collect
     unlisted = mine.difference(listed)
     denied = sorted(hidden_among(source, unlisted))
     return [_row(name, "", "", Action.REFUSE, str(undescribed(source, [name]))) for name in denied]
+
+
+def left_out_rows(placement: Placement) -> list[DriftRow]:
+    """Settings that topics will go without which are yet to be created or adopted."""
+    return [
+        DriftRow(
+            part=Part.CONFIGS,
+            subject=f"{topic}: {key}",
+            source="",
+            destination="",
+            action=Action.SKIP,
+            reason=f"left out: {why}",
+        )
+        for topic, mine in sorted(placement.refused_settings.items())
+        for key, why in sorted(mine.items())
+        if topic not in placement.ready
+    ]
 
 
 def create_missing(
@@ -147,8 +172,13 @@ def create_missing(
         if len(there.partitions) < width:
             wider[name] = width
             rows.append(_row(name, f"{width} partitions", f"{len(there.partitions)} partitions", Action.WIDEN))
-    if not dry_run:
-        existed, faults = _apply(destination, new, adopted, wider, of)
+    if dry_run:
+        without, faults = _validate(destination, new, adopted)
+        refused |= {name: str(error) for name, error in faults.items()}
+        kinds |= {name: kind(error) for name, error in faults.items()}
+        rows = [_outcome(row, refused) if row.subject in faults else row for row in rows]
+    else:
+        existed, without, faults = _apply(destination, new, adopted, wider, of)
         refused |= {name: str(error) for name, error in faults.items()}
         kinds |= {name: kind(error) for name, error in faults.items()}
         rows = [_outcome(row, refused) for row in rows if row.subject not in existed]
@@ -160,7 +190,10 @@ def create_missing(
         if new or adopted or wider:
             present = destination.metadata(topics).topics
     ready = {name: view for name, view in present.items() if name not in refused}
-    return Placement(ready, tuple(rows), refused, kinds)
+    placed = {*adopted, *(topic.name for topic in new)}
+    unknown_settings = {name: _unknown_settings(known, settings[name].overrides) for name in placed}
+    without = {name: {**unknown_settings.get(name, {}), **without.get(name, {})} for name in {*placed, *without}}
+    return Placement(ready, tuple(rows), refused, kinds, {name: mine for name, mine in without.items() if mine})
 
 
 def _apply(
@@ -169,16 +202,120 @@ def _apply(
     adopted: Mapping[str, Mapping[str, str | None]],
     wider: Mapping[str, int],
     of: int,
-) -> tuple[set[str], dict[str, RemoteFault]]:
-    """Create, adopt and widen topics; those that existed already, and what went wrong with which."""
+) -> tuple[set[str], dict[str, dict[str, str]], dict[str, RemoteFault]]:
+    """Create, adopt and widen topics; those that existed already, settings that were left out, and what went wrong with
+    which."""
     existed = set[str]()
     by_name = {topic.name: topic for topic in new}
-    faults = {
-        **each(lambda ns: existed.update(create_topics(destination, [by_name[n] for n in ns])), by_name, of=of),
-        **each(lambda ns: alter_configs(destination, {n: adopted[n] for n in ns}), adopted, of=of),
-        **each(lambda ns: create_partitions(destination, {n: wider[n] for n in ns}), wider, of=of),
+
+    def create(names: Iterable[str]) -> dict[str, RemoteFault]:
+        return each(lambda ns: existed.update(create_topics(destination, [by_name[n] for n in ns])), names, of=of)
+
+    faults = create(by_name)
+    without = dict[str, dict[str, str]]()
+    if suspects := [by_name[name] for name, error in faults.items() if isinstance(error, SettingRefused)]:
+        accepted, without, unaccepted = accepted_topics(destination, suspects)
+        by_name |= {topic.name: topic for topic in accepted}
+        faults = {**{name: error for name, error in faults.items() if name not in without}, **unaccepted}
+        faults |= create(topic.name for topic in accepted)
+    left_out, unadopted = _adopt(destination, adopted, validate_only=False, of=of)
+    faults |= unadopted
+    faults |= each(lambda ns: create_partitions(destination, {n: wider[n] for n in ns}), wider, of=of)
+    return existed, {**without, **left_out}, faults
+
+
+def _validate(
+    destination: ClusterClient, new: Iterable[NewTopic], adopted: Mapping[str, Mapping[str, str | None]]
+) -> tuple[dict[str, dict[str, str]], dict[str, RemoteFault]]:
+    """Which settings would be left out, and which topics could not be created or adopted, if it were done now.
+
+    Missing rights are not looked at: `cluster check` tells of them."""
+    _, faults = validate_topics(destination, new)
+    suspects = [topic for topic in new if isinstance(faults.get(topic.name), SettingRefused)]
+    _, without, unaccepted = accepted_topics(destination, suspects)
+    left_out, unadopted = _adopt(destination, adopted, validate_only=True, of=0)
+    faults = {**{name: error for name, error in faults.items() if name not in without}, **unaccepted, **unadopted}
+    return {**without, **left_out}, {n: e for n, e in faults.items() if not isinstance(e, MissingPermission)}
+
+
+def accepted_topics(
+    destination: ClusterClient, topics: Iterable[NewTopic]
+) -> tuple[list[NewTopic], dict[str, dict[str, str]], dict[str, RemoteFault]]:
+    """These topics with those of their settings that the destination accepts; by topic those left out, with its reason;
+    and those that must not be copied into without them. Nothing is created.
+
+    A topic whose settings are not the reason is in none of them. Takes few more requests than a topic has settings.
+    """
+    wanted = {topic.name: topic for topic in topics}
+    searches = {name: search_accepted(topic.configs) for name, topic in wanted.items()}
+    trials = {name: next(search) for name, search in searches.items()}
+    found = dict[str, AcceptedSettings]()
+    while trials:
+        _, faults = validate_topics(destination, [replace(wanted[n], configs=trial) for n, trial in trials.items()])
+        for name in list(trials):
+            fault = faults.get(name)
+            try:
+                trials[name] = searches[name].send(None if fault is None else str(fault))
+            except StopIteration as end:
+                del trials[name]
+                if end.value is not None:
+                    found[name] = end.value
+    effective, _ = validate_topics(destination, [replace(wanted[n], configs=one.configs) for n, one in found.items()])
+    accepted, without, faults = list[NewTopic](), dict[str, dict[str, str]](), dict[str, RemoteFault]()
+    for name, one in found.items():
+        without[name] = dict(one.refused)
+        harm = harmful_without(wanted[name].configs, one.refused, effective.get(name, {}))
+        if harm:
+            faults[name] = _cannot_do_without(destination, name, wanted[name].configs, one.refused, harm)
+        else:
+            accepted.append(replace(wanted[name], configs=one.configs))
+    return accepted, without, faults
+
+
+def _adopt(
+    destination: ClusterClient, adopted: Mapping[str, Mapping[str, str | None]], *, validate_only: bool, of: int
+) -> tuple[dict[str, dict[str, str]], dict[str, RemoteFault]]:
+    """Set what copying needs on empty topics; by topic the settings left out, and topics that cannot do without."""
+    try:
+        refusals = apply_changes(destination, adopted, validate_only=validate_only)
+    except MissingPermission as error:  # for each of these
+        raise_if_all_denied(dict.fromkeys(adopted, error), of)
+        return {}, dict.fromkeys(adopted, error)
+    denied = {
+        name: next(iter(mine.values()))
+        for name, mine in refusals.items()
+        if any(isinstance(error, MissingPermission) for error in mine.values())
     }
-    return existed, faults
+    raise_if_all_denied(denied, of)
+    without = {n: {key: str(error) for key, error in mine.items()} for n, mine in refusals.items() if n not in denied}
+    lower = {
+        name: {key: limit for key in mine for limit in lower_limit(key, adopted[name][key])}
+        for name, mine in without.items()
+    }
+    try_alter_configs(destination, lower, validate_only=validate_only)
+    current = told_configs(destination, without)[0] if without else {}
+    faults = dict[str, RemoteFault](denied)
+    for name, mine in without.items():
+        effective = current[name].effective if name in current else {}
+        if harm := harmful_without(adopted[name], mine, effective):
+            faults[name] = _cannot_do_without(destination, name, adopted[name], mine, harm)
+    return without, faults
+
+
+def _cannot_do_without(
+    destination: ClusterClient,
+    topic: str,
+    wanted: Mapping[str, str | None],
+    refused: Mapping[str, str],
+    harm: Mapping[str, str],
+) -> RemoteFault:
+    each_of = "; ".join(
+        f"{key}={wanted[key]} is refused ({refused[key]}), and {value} would hold" for key, value in harm.items()
+    )
+    return SettingRefused(
+        f"cluster {destination.name}, {topic}: a copy could lose or change records without an error: {each_of}; let "
+        "the cluster accept this setting, or exclude the topic"
+    )
 
 
 def sync_configs(
@@ -209,7 +346,7 @@ def sync_configs(
         wanted = wanted_configs(theirs[name].overrides, theirs[name].effective, factor, cleaned=name in cleaned)
         wanted = with_limit(wanted, ours[name].effective)
         changes[name] = config_changes(_only(known, wanted), ours[name].overrides)
-    outcome = {} if dry_run else apply_changes(destination, changes)
+    outcome = _refused_settings(destination, changes, dry_run=dry_run)
     for name in both:
         overrides, before = theirs[name].overrides, ours[name].overrides
         rows += change_rows(name, changes[name], overrides, before, outcome.get(name, {}), dry_run=dry_run)
@@ -221,25 +358,25 @@ def sync_configs(
 
 
 def apply_changes(
-    destination: ClusterClient, changes: Mapping[str, Mapping[str, str | None]]
-) -> dict[str, dict[str, str]]:
-    """Make these changes, by topic; returns by topic what the broker refused, with its reason.
+    destination: ClusterClient, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
+) -> dict[str, dict[str, RemoteFault]]:
+    """Make these changes, by topic; returns by topic the settings that the broker refused, with its reason.
 
     One bad setting doesn't hold up others: where a topic's changes are refused as a whole, they are made one by one,
-    of all such topics together.
+    of all such topics together. `validate_only`: nothing is changed.
     """
-    refused, rest = dict[str, dict[str, str]](), dict[str, dict[str, str | None]]()
-    for topic, error in try_alter_configs(destination, changes).items():
+    refused, rest = dict[str, dict[str, RemoteFault]](), dict[str, dict[str, str | None]]()
+    for topic, error in try_alter_configs(destination, changes, validate_only=validate_only).items():
         denied = isinstance(error, MissingPermission)  # of this topic alone, and so for each of its settings
-        refused[topic] = dict.fromkeys(changes[topic], str(error)) if denied else {}
+        refused[topic] = dict.fromkeys(changes[topic], error) if denied else {}
         if not denied:
             rest[topic] = dict(changes[topic])
     while rest:
         one_each = {topic: dict([mine.popitem()]) for topic, mine in rest.items()}
-        for topic, error in try_alter_configs(destination, one_each).items():
-            refused[topic] |= dict.fromkeys(one_each[topic], str(error))
+        for topic, error in try_alter_configs(destination, one_each, validate_only=validate_only).items():
+            refused[topic] |= dict.fromkeys(one_each[topic], error)
         rest = {topic: mine for topic, mine in rest.items() if mine}
-    return refused
+    return {topic: mine for topic, mine in refused.items() if mine}
 
 
 def change_rows(
@@ -247,7 +384,7 @@ def change_rows(
     changes: Mapping[str, str | None],
     source: Mapping[str, str],
     before: Mapping[str, str],
-    refused: Mapping[str, str],
+    refused: Mapping[str, RemoteFault],
     *,
     dry_run: bool,
 ) -> list[DriftRow]:
@@ -259,15 +396,27 @@ def change_rows(
             source=source.get(key, ""),
             destination=before.get(key, ""),
             action=Action.SKIP if key in refused else Action.REMOVE if value is None else Action.SET,
-            reason=refused.get(key, _needed(key, value) if value != source.get(key) else ""),
+            reason=f"left out: {refused[key]}" if key in refused else _needed(key, value, source.get(key)),
             done=not dry_run and key not in refused,
         )
         for key, value in sorted(changes.items())
     ]
 
 
-def _needed(key: str, value: str | None) -> str:
-    return f"mirror needs {value}" if key in HELD or (key in PROMISES and value is not None) else ""
+def _refused_settings(
+    destination: ClusterClient, changes: Mapping[str, Mapping[str, str | None]], *, dry_run: bool
+) -> dict[str, dict[str, RemoteFault]]:
+    try:
+        return apply_changes(destination, changes, validate_only=dry_run)
+    except MissingPermission:
+        if not dry_run:
+            raise
+        return {}  # of rights `cluster check` tells
+
+
+def _needed(key: str, value: str | None, source: str | None) -> str:
+    needed = key in HELD or (key in PROMISES and value is not None)
+    return f"mirror needs {value}" if needed and value != source else ""
 
 
 def known_settings(client: ClusterClient, topics: Iterable[str]) -> frozenset[str]:
@@ -287,7 +436,7 @@ def _waiting_rows(
         if key in NEVER:
             action, reason = Action.KEEP, "belongs to the cluster: never copied"
         elif known and key not in known:
-            action, reason = Action.SKIP, "the destination's brokers do not know this setting"
+            action, reason = Action.SKIP, UNKNOWN_SETTING
         elif key in HELD and here != value:
             action, reason = Action.STAGE, f"set to {final[key]} at promotion"
         else:
@@ -330,6 +479,11 @@ def _only(known: frozenset[str], configs: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in configs.items() if not known or key in known}
 
 
+def _unknown_settings(known: frozenset[str], overrides: Mapping[str, str]) -> dict[str, str]:
+    unknown = sorted(key for key in overrides if known and key not in known and key not in NEVER)
+    return dict.fromkeys(unknown, UNKNOWN_SETTING)
+
+
 def _row(name: str, source: str, destination: str, action: Action, reason: str = "") -> DriftRow:
     return DriftRow(
         part=Part.TOPICS, subject=name, source=source, destination=destination, action=action, reason=reason
@@ -340,5 +494,5 @@ def _outcome(row: DriftRow, refused: Mapping[str, str]) -> DriftRow:
     if row.action is Action.SKIP:
         return row
     if row.subject in refused:
-        return replace(row, action=Action.REFUSE, reason=refused[row.subject])
-    return replace(row, done=True)
+        return msgspec.structs.replace(row, action=Action.REFUSE, reason=refused[row.subject])
+    return msgspec.structs.replace(row, done=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 import pytest
 
 from mirror_core.kafka.client import ClusterClient
@@ -19,6 +21,7 @@ from mirror_core.model.names import ClusterName
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.topic import read_state
 from mirror_core.sync.cycle import survey, sync
+from mirror_core.sync.topics import accepted_topics
 from tests.administering import alter_topic
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
@@ -175,3 +178,27 @@ def test_a_stopped_topic_belongs_to_the_applications(pair: Pair) -> None:
         report = sync(link, writer)
     assert [(row.subject, row.action) for row in report.rows] == [(topic, Action.SKIP)]
     assert overrides(pair, "west", topic)["retention.ms"] == "12345"
+
+
+def test_settings_that_a_cluster_refuses_are_found_without_creating_anything(pair: Pair) -> None:
+    """Those of several topics together; one without whose retention a copy would not be safe is refused with it."""
+    good = {"flush.ms": "7", "retention.ms": "-1"}
+    configs = {
+        "two": {**good, "segment.bytes": "100000", "no.such.setting": "1"},
+        "none": good,
+        "harmed": {**good, "retention.ms": "-7"},
+        "wide": good,
+    }
+    names = {what: f"{what}-{secrets.token_hex(4)}" for what in configs}
+    topics = [
+        NewTopic(name=names[what], partitions=1, replication_factor=9 if what == "wide" else 1, configs=mine)
+        for what, mine in configs.items()
+    ]
+    with client(pair, "west") as west:
+        accepted, refused, faults = accepted_topics(west, topics)
+        assert west.metadata(list(names.values())).topics == {}
+    assert {topic.name: topic.configs for topic in accepted} == {names["two"]: good, names["none"]: good}
+    assert refused[names["two"]].keys() == {"segment.bytes", "no.such.setting"}
+    assert faults.keys() == {names["harmed"]}
+    assert "retention.ms=-7 is refused" in str(faults[names["harmed"]])
+    assert "604800000 would hold" in str(faults[names["harmed"]])

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from mirror_core.kafka.acls import create_acls, present_on_every_broker
+from mirror_core.kafka.topics import NewTopic, create_topics, describe_configs
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.drift import Action, Part
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunState
-from mirror_core.sync.cycle import sync
+from mirror_core.sync.cycle import survey, sync
 from tests import shapes
 from tests.administering import as_admin, rights_of
 from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka, read_topics, read_topics_aiokafka
@@ -110,3 +111,37 @@ def test_rights_that_an_older_destination_does_not_know_hold_no_others_up(older:
     assert rows[str(two_phases)].action is Action.SKIP
     assert "the brokers of east may be too old for it: " in rows[str(two_phases)].reason
     assert read in rights_of(older.east)
+
+
+def test_a_setting_that_the_destination_refuses_is_left_out_and_named(older: Pair, tmp_path: Path) -> None:
+    """Brokers of 4.0 and later take no segment.bytes below 1 MiB."""
+    made, adopted = (new_topic(older.east, 2, segment_bytes="100000", flush_ms="77") for _ in range(2))
+    sent = {topic: produce(older.east, topic, 300) for topic in (made, adopted)}
+    with as_admin(older.west) as client:
+        create_topics(client, [NewTopic(name=adopted, partitions=2, replication_factor=1)])
+    warnings = list[str]()
+    mirrored = new_mirror(older, tmp_path, made, adopted, warn=warnings.append)
+    assert len(warnings) == 1, warnings
+    assert warnings[0].startswith(f"west refuses segment.bytes of {', '.join(sorted((made, adopted)))} (")
+    said = survey(mirrored.link, mirrored.state)
+    left_out = {f"{topic}: segment.bytes" for topic in (made, adopted)}
+    assert {row.subject for row in said.rows if row.reason.startswith("left out: ")} == left_out
+    mirrored.copy()
+    for topic in (made, adopted):
+        assert read_all(older.west, topic) == sent[topic]
+    with as_admin(older.west) as client:
+        found = describe_configs(client, [made, adopted])
+    assert {one.overrides["flush.ms"] for one in found.values()} == {"77"}
+    assert {one.overrides["retention.ms"] for one in found.values()} == {"-1"}
+    with writer_of(mirrored.link) as writer:
+        for _ in range(2):
+            rows = {row.subject: row for row in sync(mirrored.link, writer).rows if row.subject in left_out}
+            assert {row.action for row in rows.values()} == {Action.SKIP}
+            assert {row.source for row in rows.values()} == {"100000"}
+            reason = rows[f"{made}: segment.bytes"].reason
+            assert "INVALID_CONFIG" in reason.upper()
+            assert "needs" not in reason
+    done = mirrored.failover.drive(mirrored.failover.begin(mirrored.failover.plan(Mode.PLANNED).hash).id)
+    assert done.state is RunState.DONE
+    step = mirrored.state.steps[done.id, "promote"]
+    assert all(f"configs {subject}: left out: " in str(step.evidence["not_done"]) for subject in left_out)

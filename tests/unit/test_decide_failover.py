@@ -130,6 +130,10 @@ def test_topics_that_the_destination_lost_are_left_out_of_an_unplanned_failover(
     decision = decide(partly)
     assert (decision.reasons, decision.scope.names) == ((), ("paid",))
     assert [w for w in decision.plan.warnings if "topic orders is gone from west" in w]
+    never = {p: replace(s, destination_topic_id="") if p.topic == "orders" else s for p, s in partly.statuses.items()}
+    warnings = decide(replace(partly, statuses=never)).plan.warnings
+    assert [w for w in warnings if "topic orders was never created on west" in w]
+    assert not [w for w in warnings if "is gone" in w]
 
 
 def test_a_topic_that_may_not_be_seen_is_none_that_is_gone(view: View) -> None:

@@ -113,7 +113,7 @@ def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytes
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state: Any = SimpleNamespace(partitions={}, mirrors={})
     monkeypatch.setattr(topics, "Strange", lambda *asked: SimpleNamespace(problem=lambda there: None))
-    monkeypatch.setattr(topics, "alter_configs", lambda *asked: None)
+    monkeypatch.setattr(topics, "apply_changes", lambda *asked, validate_only: {})
     assert create_missing(link, state, cluster, cluster, views).ready == views
     assert counts == [2, 2]
 
