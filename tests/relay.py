@@ -54,9 +54,9 @@ class Relay:
 
 
 @contextmanager
-def relay(routes: Mapping[int, int]) -> Iterator[Relay]:
-    """`routes`: brokers' ports, by the ports that stand for them."""
-    command = [sys.executable, "-m", "tests.relay", json.dumps({str(port): to for port, to in routes.items()})]
+def relay(routes: Mapping[int, int], host: str = HOST) -> Iterator[Relay]:
+    """`routes`: brokers' ports, by the ports of `host` that stand for them."""
+    command = [sys.executable, "-m", "tests.relay", host, json.dumps({str(port): to for port, to in routes.items()})]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Relay(process)
@@ -99,10 +99,10 @@ async def _head(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-async def _serve(wanted: Mapping[int, int]) -> None:
+async def _serve(host: str, wanted: Mapping[int, int]) -> None:
     routes = {port: _Holding(target) for port, target in wanted.items()}
     for port, one in routes.items():
-        await asyncio.start_server(one.connected, HOST, port, limit=READ)
+        await asyncio.start_server(one.connected, host, port, limit=READ)
     print("ready", flush=True)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -117,4 +117,4 @@ async def _serve(wanted: Mapping[int, int]) -> None:
 
 if __name__ == "__main__":
     with suppress(KeyboardInterrupt):
-        asyncio.run(_serve({int(port): target for port, target in json.loads(sys.argv[1]).items()}))
+        asyncio.run(_serve(sys.argv[1], {int(port): target for port, target in json.loads(sys.argv[2]).items()}))

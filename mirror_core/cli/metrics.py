@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.registry import Collector
 
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.text import format_address
 
 OPTION: Final = "--metrics"
 _LOOPBACK: Final = "127.0.0.1"
@@ -36,16 +37,16 @@ def served(where: tuple[str, int] | None, source: Collector, say: Callable[[str]
     host, port = where
     registry = CollectorRegistry()  # not the library's own: that one tells of Python, not of mirrors
     registry.register(source)
-    shown = f"[{host}]" if ":" in host else host
+    shown = format_address(host, port)
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise BadRequest(
-            f"metrics cannot be served on {shown}:{port}: {error.strerror or error}: give {OPTION} another address, or "
-            "leave it out; nothing was copied"
+            f"metrics cannot be served on {shown}: {error.strerror or error}: give {OPTION} another "
+            "address, or leave it out; nothing was copied"
         ) from None
     try:
-        say(f"metrics: http://{shown}:{server.server_port}/metrics")
+        say(f"metrics: http://{format_address(host, server.server_port)}/metrics")
         yield
     finally:
         server.shutdown()

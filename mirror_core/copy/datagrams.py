@@ -15,6 +15,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from enum import IntEnum
 from itertools import count
 from typing import Any, Final, NamedTuple
@@ -23,6 +24,7 @@ import msgspec
 
 from mirror_core.model.copying import DriverAt
 from mirror_core.model.logs import logger
+from mirror_core.model.text import format_address
 
 LARGEST: Final = 1_200
 """Bytes: what IPv6's least packet (1,280) holds behind its headers."""
@@ -97,41 +99,52 @@ class Line:
         self._sender = secrets.token_bytes(8)
         self._numbers = count(1)
         self._answered = 0
-        self._socket = _connected(at) if at else None
+        self._sockets = _connected(at) if at else []
+        """One for each of the driver's addresses, until it has answered on one of them."""
 
     @property
     def open(self) -> bool:
         """Whether there is anybody to talk to."""
-        return self._socket is not None
+        return bool(self._sockets)
 
     def tell(self, sort: Sort, body: bytes) -> None:
         """Send one datagram."""
-        if self._socket is None or self._at is None:
+        if not self._sockets or self._at is None:
             return
-        try:
-            letter = Letter(sort, self._epoch, self._sender, next(self._numbers), body)
-            self._socket.send(sealed(self._at.token, letter))
-        except OSError:  # no buffer left, or nobody listens any more
-            return
+        datagram = sealed(self._at.token, Letter(sort, self._epoch, self._sender, next(self._numbers), body))
+        for one in self._sockets:
+            with suppress(OSError):  # no buffer left, or nobody listens there (any more)
+                one.send(datagram)
 
     def answers(self) -> Iterator[bytes]:
         """What the driver has answered, once each."""
-        while self._socket is not None and self._at is not None:
+        for one in list(self._sockets):
+            yield from self._answers_on(one)
+
+    def _answers_on(self, one: socket.socket) -> Iterator[bytes]:
+        while one in self._sockets and self._at is not None:
             try:
-                datagram = self._socket.recv(LARGEST + 1)
+                datagram = one.recv(LARGEST + 1)
             except OSError:  # nothing there (yet); or nobody listens any more
                 return
             letter = opened(datagram, {self._epoch: self._at.token}.get)
             if letter is None or (letter.sort, letter.sender) != (Sort.GIVEN, self._sender):
                 continue
+            self._keep(one)
             if letter.number > self._answered:
                 self._answered = letter.number
                 yield letter.body
 
+    def _keep(self, answered: socket.socket) -> None:
+        for other in self._sockets:
+            if other is not answered:
+                other.close()
+        self._sockets = [answered]
+
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        for one in self._sockets:
+            one.close()
+        self._sockets = []
 
 
 def token_of(key: bytes, epoch: int) -> str:
@@ -141,30 +154,49 @@ def token_of(key: bytes, epoch: int) -> str:
 
 def bound(host: str, port: int) -> socket.socket:
     """A socket that receives there. Raises OSError."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    made = socket.socket(family, kind, protocol)
-    try:
-        made.bind(address)
-    except OSError:
-        made.close()
-        raise
+    reason = OSError("the host has no address")
+    for made in _open_each(host, port, socket.socket.bind):
+        if isinstance(made, socket.socket):
+            return made
+        reason = made
+    raise reason
+
+
+def _connected(at: DriverAt) -> list[socket.socket]:
+    """One for each of the driver's addresses: which of them it listens on, only an answer tells."""
+    found = list(_open_each(at.host, at.port, socket.socket.connect))
+    made = [one for one in found if isinstance(one, socket.socket)]
+    for one in made:
+        one.setblocking(False)
+    if not made:
+        why = found[-1] if found else "the host has no address"
+        _log.warning("the driver at %s is told nothing: %s", format_address(at.host, at.port), why)
     return made
 
 
-def _connected(at: DriverAt) -> socket.socket | None:
+def _open_each(host: str, port: int, act: Callable[[socket.socket, Any], None]) -> Iterator[socket.socket | OSError]:
+    """For each of the host's addresses a socket, for which this went well, or why not."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(at.host, at.port, type=socket.SOCK_DGRAM)[0]
-        made = socket.socket(family, kind, protocol)
-        try:
-            made.setblocking(False)
-            made.connect(address)
-        except OSError:
-            made.close()
-            raise
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     except OSError as error:
-        _log.warning("the driver at %s:%d is told nothing: %s", at.host, at.port, error)
-        return None
-    return made
+        yield error
+        return
+    except UnicodeError:
+        yield OSError(f"{host!r} can be no host's name")
+        return
+    for family, kind, protocol, _, address in found:
+        try:
+            made = socket.socket(family, kind, protocol)
+        except OSError as error:  # a family that this machine does not have
+            yield error
+            continue
+        try:
+            act(made, address)
+        except OSError as error:
+            made.close()
+            yield error
+        else:
+            yield made
 
 
 def _mac(token: str, plain: bytes) -> bytes:

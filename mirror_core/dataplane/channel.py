@@ -19,6 +19,7 @@ from mirror_core.dataplane.progress import Progress
 from mirror_core.model.copying import DriverAt, Listening
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.logs import logger
+from mirror_core.model.text import format_address
 
 _RECALLED: Final = 3
 """Epochs that are listened to: two overlap, and the last words of one before them may be late."""
@@ -52,7 +53,7 @@ class Channel:
             ) from None
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
         self.foreign = 0
-        """Datagrams that were ignored: not a task's of this process, or of long ago, or repeated."""
+        """Datagrams that were ignored: not a task's of this process, or of long ago."""
         self._host = listening.host
         self._address = self.socket.getsockname()
         self._hear = hear
@@ -121,13 +122,20 @@ class Channel:
                 _log.info("no answer sent: %s", error)
                 continue
             if answer is None:
-                self._ignored(sender)
+                if not self._is_repetition(datagram):
+                    self._ignored(sender)
                 if self._leaving and time.monotonic() > ends_at:
                     return  # in a flood of strangers nobody waits for the waker
                 if self._leaving:
                     ends_at = min(ends_at, time.monotonic() + _LAST_WORDS_S)
 
+    def _is_repetition(self, datagram: bytes) -> bool:
+        """A network's, or a copy that has come to another address of this machine."""
+        letter = opened(datagram, self._token)
+        return letter is not None and (letter.epoch, letter.sender) in self._numbers
+
     def _ignored(self, sender: Any) -> None:
         self.foreign += 1
         if self.foreign == 1:
-            _log.warning("datagrams without this epoch's token are ignored; the first came from %s:%d", *sender[:2])
+            first = format_address(*sender[:2])
+            _log.warning("datagrams without this epoch's token are ignored; the first came from %s", first)

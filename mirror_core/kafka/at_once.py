@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
+from mirror_core.model.text import format_address
 
 Answer = TypeVar("Answer")
 Address = tuple[str, int]
@@ -65,7 +66,7 @@ def ask_brokers(
             client.silent.pop(broker, None)
         except TimeoutError:
             one.add_done_callback(partial(_ended, client, broker))
-            where = f"cluster {client.name}, broker {address[0]}:{address[1]}"
+            where = f"cluster {client.name}, broker {format_address(*address)}"
             if deadline < last:
                 found[broker] = Late(f"{where}: no answer yet")
                 continue

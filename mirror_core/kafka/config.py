@@ -138,9 +138,12 @@ def addresses(text: str, where: str) -> tuple[tuple[str, int], ...]:
     found = []
     for server in text.split(","):
         host, colon, port = server.strip().rpartition(":")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else ""
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise BadRequest(f"{where}: {server.strip()!r} is not host:port")
-        found.append((host.strip("[]"), int(port)))
+        if not bare and set(":[]") & set(host):
+            raise BadRequest(f"{where}: {server.strip()!r}: write an IPv6 address in brackets, such as [::1]:9092")
+        found.append((bare or host, int(port)))
     return tuple(found)
 
 

@@ -25,9 +25,10 @@ from mirror_core.kafka import scram
 from mirror_core.kafka.codec import AnyResponse, Request, Response, decode, encode
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.hearing import heard, reading
-from mirror_core.kafka.sockets import Buffer, framed, push, readable, receive
+from mirror_core.kafka.sockets import Buffer, connect, framed, push, readable, receive
 from mirror_core.kafka.tls import tls_context
 from mirror_core.model.errors import BadRequest, NotLetIn, RemoteFault, SignInFailed, Unreachable
+from mirror_core.model.text import format_address
 
 CLIENT_ID = "mirrorbook"
 MAX_FRAME = 128 << 20
@@ -51,7 +52,7 @@ class Connection:
     def __init__(
         self, cluster: ClusterConfig, principal: Principal, host: str, port: int, *, timeout_s: float = 10.0
     ) -> None:
-        self.where = f"cluster {cluster.name}, broker {host}:{port}"
+        self.where = f"cluster {cluster.name}, broker {format_address(host, port)}"
         self.awaits = False
         """An answer is still to come: what is read next is not for the next question."""
         self.timeout_s = timeout_s
@@ -69,9 +70,11 @@ class Connection:
             if "ssl.certificate.location" not in properties:
                 self._hint = "; if it wants client certificates, set ssl.certificate.location and ssl.key.location"
         try:
-            self.sock = socket.create_connection((host, port), timeout=timeout_s)
+            self.sock = connect(host, port, timeout_s)
         except OSError as error:
             raise Unreachable(f"{self.where}: cannot connect: {error.strerror or type(error).__name__}") from None
+        except UnicodeError:
+            raise Unreachable(f"{self.where}: cannot connect: {host!r} can be no host's name") from None
         self.round_trip_s = 0.0
         """Shortest time so far from a request to the broker's response; 0 before the first one. What TCP or TLS take
         says nothing: a sidecar, a proxy or a load balancer near by may end them."""

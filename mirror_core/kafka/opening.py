@@ -10,6 +10,7 @@ from typing import Final
 
 from mirror_core.kafka.connection import Connection, answering
 from mirror_core.model.errors import BadRequest, MirrorError, NotLetIn, SignInFailed, Unreachable
+from mirror_core.model.text import format_address
 
 Address = tuple[str, int]
 
@@ -49,7 +50,7 @@ class Opening:
             most = _AT_FIRST if done else 2 * len(self._under_way)
         late = f"not connected and signed in within {limit_s:g} s"
         for host, port in (*self._under_way.values(), *self._left):
-            self.problems.append(Unreachable(f"cluster {self._cluster}, broker {host}:{port}: {late}"))
+            self.problems.append(Unreachable(f"cluster {self._cluster}, broker {format_address(host, port)}: {late}"))
 
     def _begin(self, most: int) -> None:
         while self._left and len(self._under_way) < most:

@@ -14,6 +14,7 @@ Buffer = bytes | bytearray | memoryview
 
 _MOST_PARTS: Final = 512
 """Of one call: half of what Linux takes (IOV_MAX)."""
+_LEAST_CONNECT_S: Final = 0.001
 _PIECE: Final = 64 << 10
 """Bytes that TLS is given at a time: four records."""
 
@@ -34,6 +35,30 @@ def readable(
     for fd, wanted in events.items():
         poll.register(fd, wanted)
     return {by_fd[fd] for fd, found in poll.poll(1000 * limit_s) if fd in by_fd and found & ~select.POLLOUT}
+
+
+def connect(host: str, port: int, timeout_s: float) -> socket.socket:
+    """A TCP connection to the first of the host's addresses that takes one. An address that is silent uses up only its
+    share of the time limit. Raises OSError, and UnicodeError for what can be no host's name."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    deadline = time.monotonic() + timeout_s
+    reason = OSError("the host has no address")
+    for number, (family, kind, protocol, _, address) in enumerate(found):
+        share_s = (deadline - time.monotonic()) / (len(found) - number)
+        try:
+            made = socket.socket(family, kind, protocol)
+        except OSError as error:  # a family that this machine does not have
+            reason = error
+            continue
+        try:
+            made.settimeout(max(_LEAST_CONNECT_S, share_s))
+            made.connect(address)
+        except OSError as error:
+            made.close()
+            reason = error
+        else:
+            return made
+    raise reason
 
 
 def framed(parts: Sequence[Buffer]) -> list[Buffer]:

@@ -21,6 +21,7 @@ from mirror_core.model.errors import MirrorError, RemoteFault
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import ClusterName
 from mirror_core.model.ruling import Authorizer
+from mirror_core.model.text import format_address
 from mirror_core.rights.acl_command import acl_command
 from mirror_core.rights.acls import OUR_TOPICS
 from mirror_core.rights.first_acl import REFUSED, FirstAcl, ShutsOut
@@ -140,7 +141,7 @@ def check(config: ClusterConfig) -> ClusterCheck:
         return ClusterCheck(
             cluster=config.name,
             cluster_id=view.cluster_id,
-            brokers=tuple(f"{broker} {host}:{port}" for broker, (host, port) in sorted(view.brokers.items())),
+            brokers=tuple(f"{broker} {format_address(*address)}" for broker, address in sorted(view.brokers.items())),
             features=features(control),
             authorizer=_in_one_word(acls),
             shuts_out=shuts_out,

@@ -30,3 +30,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """What may be meant by a name that is not known, for the end of a sentence; empty when nothing is like it."""
     found = get_close_matches(name, list(known), n=1, cutoff=0.75)
     return f"; is {found[0]} meant?" if found else ""
+
+
+def format_address(host: str, port: int) -> str:
+    """`host:port`, and `[::1]:9092` for an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

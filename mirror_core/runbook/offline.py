@@ -19,6 +19,7 @@ from mirror_core.kafka.placing import Placement, await_replicas, placements, rea
 from mirror_core.model.errors import Refused
 from mirror_core.model.files import writing
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.text import format_address
 from mirror_core.runbook.acts import Acts
 
 FILE = "points.json"
@@ -73,7 +74,7 @@ def _lines(acts: Acts, old: ClusterClient, file: Path, hosts: Mapping[Partition,
     )
     addresses = old.metadata(()).brokers
     for node in sorted(set(hosts.values())):
-        where = "{}:{}".format(*addresses[node]) if node in addresses else "not answering now"
+        where = format_address(*addresses[node]) if node in addresses else "not answering now"
         mine = some(sorted(p for p, n in hosts.items() if n == node))
         yield (
             f"broker {node} ({where}), {mine}: stop it; on its host `mirrorbook log truncate --log-dir LOG_DIR "

@@ -191,8 +191,8 @@ def _bare(text: str) -> str:
 
 def listening(settings: Mapping[str, str], number: int = 0) -> Listening:
     """Where Spark's own driver is reached by its executors; behind a port of ours, or the `number`-th after it."""
-    host = settings["spark.driver.host"]
-    bind = settings.get("spark.driver.bindAddress", host)
+    host = settings["spark.driver.host"].strip("[]")  # Spark has IPv6 addresses in brackets
+    bind = settings.get("spark.driver.bindAddress", host).strip("[]")
     port = int(settings.get(PORT, "0"))
     return Listening(bind=bind, host=host, port=port + number if port else 0)
 

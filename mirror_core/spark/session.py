@@ -40,7 +40,7 @@ _STARTING: Final = threading.Lock()
 """Several mirrors of a set are proved at once, each by a thread of its own: one of them starts Spark."""
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOCAL = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:,([1-9]\d*))?\])?")
-_ON_THIS_MACHINE = re.compile(r"spark://(127\.0\.0\.1|localhost)[:,]")
+_ON_THIS_MACHINE = re.compile(r"spark://(127\.0\.0\.1|localhost|\[::1\])[:,]")
 
 
 def context(

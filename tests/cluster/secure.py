@@ -60,15 +60,24 @@ class Secure:
     mutual: int
     plain: int
     open: int
+    six: tuple[int, int]
+    """Its own port, and the one on ::1 that it advertises. A relay is to be there: the sandbox has IPv4 only."""
 
     def properties(self, listener: str) -> dict[str, str]:
-        """Client properties for one listener: tls (SASL_SSL, SCRAM-SHA-256), mutual (SSL), plain (SASL PLAIN) or open.
+        """Client properties for one listener: tls (SASL_SSL, SCRAM-SHA-256), mutual (SSL), plain (SASL PLAIN) or open;
+        or six (SSL, at an IPv6 address).
 
         `locked` is `mutual` with a key behind a password, `named` the same with the other certificate.
         """
-        ports = {"tls": self.tls, "mutual": self.mutual, "locked": self.mutual, "plain": self.plain, "open": self.open}
+        ports = {
+            "tls": self.tls,
+            "mutual": self.mutual,
+            "locked": self.mutual,
+            "plain": self.plain,
+            "open": self.open,
+        }
         ports["named"] = self.mutual
-        port = ports[listener]
+        port = ports.get(listener, self.six[1])
         where = {"bootstrap.servers": f"{HOST}:{port}", "ssl.ca.location": str(self.folder / "ca.pem")}
         match listener:
             case "tls":
@@ -86,6 +95,8 @@ class Secure:
                     for file, end in (("certificate", "pem"), ("key", "key"))
                 }
                 return {**where, "security.protocol": "SSL", **files}
+            case "six":
+                return {**where, "bootstrap.servers": f"[::1]:{self.six[1]}", "security.protocol": "SSL"}
             case "open":
                 return {"bootstrap.servers": where["bootstrap.servers"], "security.protocol": "PLAINTEXT"}
             case _:
@@ -95,18 +106,18 @@ class Secure:
 
 @contextmanager
 def secure_cluster(folder: Path) -> Iterator[Secure]:
-    """Start it, and stop it. Its certificate names the address 127.0.0.1, and no host."""
+    """Start it, and stop it. Its certificate names the addresses 127.0.0.1 and ::1, and no host."""
     ensure_jars()
     folder.mkdir()
     authority = Authority("authority")
     authority.write(folder / "ca.pem")
     Authority("somebody else").write(folder / "other-ca.pem")
-    authority.issue(named("broker"), folder / "broker.pem", folder / "broker.key", HOST)
+    authority.issue(named("broker"), folder / "broker.pem", folder / "broker.key", HOST, "::1")
     authority.issue(named(CLIENT_CN), folder / "client.pem", folder / "client.key")
     authority.issue(HARD_TO_WRITE, folder / "named.pem", folder / "named.key")
     _lock(folder / "client.key", folder / "locked.key")
     (folder / "keystore.pem").write_bytes((folder / "broker.key").read_bytes() + (folder / "broker.pem").read_bytes())
-    client, controller, tls, mutual, plain, anybody = choose_ports(6)
+    client, controller, tls, mutual, plain, anybody, *six = choose_ports(8)
     create_passwords(folder)
     passwords = load_passwords(folder)
     ports = NodePorts(client=client, controller=controller)
@@ -115,11 +126,11 @@ def secure_cluster(folder: Path) -> Iterator[Secure]:
     state = SandboxState(
         clusters={NAME: ClusterState(cluster_id="secureAAAAAAAAAAAAAAAA", nodes=(ports,))},
         extra={
-            "listeners": f"{listeners},CONTROLLER://{HOST}:{controller}",
-            "advertised.listeners": listeners,
+            "listeners": f"{listeners},SIX://{HOST}:{six[0]},CONTROLLER://{HOST}:{controller}",
+            "advertised.listeners": f"{listeners},SIX://[::1]:{six[1]}",
             "listener.security.protocol.map": (
                 "CLIENT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT,TLS:SASL_SSL,MUTUAL:SSL,PLAIN:SASL_PLAINTEXT,"
-                "OPEN:PLAINTEXT"
+                "OPEN:PLAINTEXT,SIX:SSL"
             ),
             "super.users": f"User:{ADMIN};User:CN={CLIENT_CN};User:ANONYMOUS",
             "listener.name.tls.sasl.enabled.mechanisms": "SCRAM-SHA-256",
@@ -139,7 +150,7 @@ def secure_cluster(folder: Path) -> Iterator[Secure]:
     process = broker.spawn()
     try:
         cluster.wait_ready({1: process}, whole_cluster=True)
-        yield Secure(cluster, folder, tls, mutual, plain, anybody)
+        yield Secure(cluster, folder, tls, mutual, plain, anybody, (six[0], six[1]))
     finally:
         broker.stop(signal.SIGTERM)
 
@@ -164,9 +175,10 @@ class Authority:
     def write(self, path: Path) -> None:
         path.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: x509.Name, certificate: Path, key: Path, address: str | None = None) -> None:
+    def issue(self, name: x509.Name, certificate: Path, key: Path, *addresses: str) -> None:
         private = ec.generate_private_key(ec.SECP256R1())
-        names = [x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])] if address else []
+        alternatives = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
+        names = [x509.SubjectAlternativeName(alternatives)] if alternatives else []
         signed = self._sign(name, private, names)
         certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         key.touch(mode=0o600)

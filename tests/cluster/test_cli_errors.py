@@ -83,6 +83,17 @@ def test_bootstrap_servers_that_are_no_addresses_are_named(desk: Desk, unchanged
     )
 
 
+@pytest.mark.parametrize("servers", ["::1:9092", "[::1:9092", "::1]:9092", "[]:9092"])
+def test_an_ipv6_address_without_brackets_is_named(desk: Desk, unchanged: None, servers: str) -> None:
+    """librdkafka would take 9092 for a part of the address."""
+    desk.change("east", bootstrap_servers=servers)
+    said = desk.create("--topics", "t-x")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == (
+        f"error: cluster east: bootstrap.servers: {servers!r}: write an IPv6 address in brackets, such as [::1]:9092\n"
+    )
+
+
 # -- clusters that do not let us in --------------------------------------------------------------------------------
 
 

@@ -13,6 +13,8 @@ from typing import cast
 import pytest
 import yaml
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from kio.schema.api_versions.v0.request import ApiVersionsRequest
+from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
 from mirror_core.copy.ahead import Ahead
 from mirror_core.copy.lanes import Lanes
@@ -48,6 +50,7 @@ from mirror_core.sandbox.ports import HOST, choose_ports
 from mirror_core.state.link import find
 from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.access import demote
+from tests.addresses import has_ipv6
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.cluster.secure import NAME, Secure, secure_cluster
@@ -163,6 +166,18 @@ def test_a_certificate_for_another_host_is_refused_with_the_remedy(secure: Secur
     assert refusal({**secure.properties("tls"), **there, "ssl.endpoint.identification.algorithm": "none"}) is None, (
         "who wants no check of names gets none"
     )
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_a_broker_is_reached_by_an_ipv6_address_that_its_certificate_holds(secure: Secure) -> None:
+    properties, (own, near) = secure.properties("six"), secure.six
+    with relay({near: own}, "::1"):
+        with ClusterClient(ClusterConfig(ClusterName(NAME), properties, properties)) as client:
+            assert list(client.metadata(()).brokers.values()) == [("::1", near)]
+            assert client.call(ApiVersionsRequest(), ApiVersionsResponse, 1).api_keys, "at the address that it names"
+        error = refusal({**properties, "ssl.ca.location": str(secure.folder / "other-ca.pem")})
+    assert isinstance(error, BadRequest)
+    assert str(error).startswith(f"cluster {NAME}, broker [::1]:{near}: certificate refused: ")
 
 
 def test_without_a_client_certificate_the_broker_refuses_and_we_say_what_it_wants(secure: Secure) -> None:

@@ -20,6 +20,7 @@ from mirror_core.dataplane.progress import Progress
 from mirror_core.model.copying import Listening
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import Partition
+from tests.addresses import IPV6, resolve_to
 from tests.threads import beside
 from tests.waiting import wait_until
 
@@ -170,12 +171,10 @@ def test_an_answer_is_for_who_asked_and_is_read_once() -> None:
         with closing(one), closing(other):
             one.tell(Sort.CLAIMS, b"1")
             assert wait_until(lambda: list(one.answers()), timeout_s=10, why="an answer") == [b"given 1"]
-            assert one._socket is not None
-            assert other._socket is not None
             token = channel.at(1).token
             for sender, number in ((one._sender, 1), (other._sender, 2)):
                 again = sealed(token, Letter(Sort.GIVEN, 1, sender, number, b"again"))
-                channel.socket.sendto(again, one._socket.getsockname())
+                channel.socket.sendto(again, one._sockets[0].getsockname())
             one.tell(Sort.CLAIMS, b"2")
             assert wait_until(lambda: list(one.answers()), timeout_s=10, why="an answer") == [b"given 2"]
 
@@ -193,6 +192,42 @@ def test_a_line_to_nowhere_says_so_once_and_does_no_harm(caplog: pytest.LogCaptu
     nowhere.tell(Sort.PROGRESS, SAID)
     assert not nowhere.open
     assert "no.such.host.invalid:1 is told nothing" in caplog.text
+
+
+def are_tasks_heard(listening: Listening) -> bool:
+    """Whether their datagrams arrive there, and the answers arrive at the task."""
+    channel = Channel(listening, {Sort.CLAIMS: lambda letter: b"given " + letter.body})
+    with channel, closing(Line(1, channel.at(1))) as line:
+
+        def answered() -> list[bytes]:
+            line.tell(Sort.CLAIMS, b"1")
+            return list(line.answers())
+
+        return b"given 1" in wait_until(answered, timeout_s=10, why="an answer") and channel.foreign == 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", IPV6])
+def test_tasks_are_heard_by_either_version_of_ip(host: str) -> None:
+    assert are_tasks_heard(Listening(bind=host, host=host))
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1", IPV6])
+@pytest.mark.parametrize("hosts", [("127.0.0.1", "::1"), ("::1", "127.0.0.1")])
+def test_each_address_of_the_drivers_name_is_tried(
+    monkeypatch: pytest.MonkeyPatch, bind: str, hosts: tuple[str, str]
+) -> None:
+    resolve_to(monkeypatch, "driver.test", *hosts)
+    assert are_tasks_heard(Listening(bind=bind, host="driver.test"))
+
+
+def test_what_comes_to_two_addresses_of_the_driver_is_no_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve_to(monkeypatch, "driver.test", "127.0.0.1", "127.0.0.2")
+    assert are_tasks_heard(Listening(bind="0.0.0.0", host="driver.test"))
+
+
+def test_the_first_address_that_can_be_listened_on_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve_to(monkeypatch, "driver.test", "192.0.2.1", "127.0.0.1")  # the first one is not this machine's
+    assert are_tasks_heard(Listening(bind="driver.test", host="127.0.0.1"))
 
 
 def test_a_port_that_is_taken_is_said() -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.sockets import framed, push, readable, receive
+from mirror_core.kafka.sockets import connect, framed, push, readable, receive
+from tests.addresses import IPV6, resolve_to
 from tests.cluster.secure import Authority, named
 from tests.waiting import wait_until
 
@@ -143,3 +144,40 @@ def test_what_is_there_is_received_without_waiting_for_more(link: Link) -> None:
     with pytest.raises((BlockingIOError, ssl.SSLWantReadError)):
         receive(ours, view, whole=False, wait=False)
     assert ours.gettimeout() == limit
+
+
+@pytest.mark.parametrize("listens", ["127.0.0.1", IPV6])
+@pytest.mark.parametrize("hosts", [("127.0.0.1", "::1"), ("::1", "127.0.0.1")])
+def test_each_address_of_a_brokers_name_is_tried(
+    monkeypatch: pytest.MonkeyPatch, listens: str, hosts: tuple[str, str]
+) -> None:
+    resolve_to(monkeypatch, "broker.test", *hosts)
+    family = socket.AF_INET6 if ":" in listens else socket.AF_INET
+    server = socket.create_server((listens, 0), family=family)
+    with server, connect("broker.test", server.getsockname()[1], 10.0) as made:
+        assert made.getpeername()[0] == listens
+
+
+def test_an_address_that_is_silent_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network drops IPv6 on its way, and the broker answers on IPv4."""
+    resolve_to(monkeypatch, "broker.test", "127.0.0.2", "127.0.0.3", "127.0.0.1")
+    real, limits = socket.socket.connect, list[float]()
+
+    def silent(made: socket.socket, address: tuple[str, int]) -> None:
+        limits.append(made.gettimeout() or 0.0)
+        if address[0] != "127.0.0.1":
+            raise TimeoutError
+        real(made, address)
+
+    monkeypatch.setattr(socket.socket, "connect", silent)
+    with socket.create_server(("127.0.0.1", 0)) as server, connect("broker.test", server.getsockname()[1], 60.0):
+        assert limits[0] <= 20.0
+        assert 20.0 < limits[1] <= 30.0 < limits[2], "what one does not use the others have"
+
+
+def test_the_reason_of_the_last_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve_to(monkeypatch, "broker.test", "127.0.0.1", "127.0.0.2")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError):
+        connect("broker.test", port, 10.0)
