@@ -13,7 +13,7 @@ from datetime import datetime
 from airflow.sdk import DAG
 from mirrorbook_airflow.debtors import CheckWatchers
 from mirrorbook_airflow.notifying import when_red
-from mirrorbook_airflow.operators import RETRIES, CheckClusters, CheckMirror, ListMirrors
+from mirrorbook_airflow.operators import CheckClusters, CheckMirror, ListMirrors
 from mirrorbook_airflow.params import mirror_list
 
 with DAG(
@@ -32,6 +32,5 @@ with DAG(
 ) as dag:
     CheckClusters(task_id="clusters")  # behind nothing, and nothing behind it: red by itself
     CheckWatchers(task_id="watchers")  # the same
-    CheckMirror.partial(
-        task_id="check", map_index_template="{{ task.mirror }}", max_active_tis_per_dagrun=1, **RETRIES
-    ).expand(mirror=ListMirrors(task_id="mirrors").output)
+    check = CheckMirror.partial(task_id="check", max_active_tis_per_dagrun=1, **CheckMirror.mapped())
+    check.expand(mirror=ListMirrors(task_id="mirrors").output)

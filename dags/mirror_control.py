@@ -12,6 +12,7 @@ from datetime import datetime
 from airflow.sdk import DAG, Param
 from mirrorbook_airflow.controlling import ACTIONS, RECOVERIES, ApproveRecovery, ControlMirror, ShowRecovery
 from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.operators import MANY_RUNS
 from mirrorbook_airflow.params import bytes_per_s, mirror
 
 with DAG(
@@ -21,11 +22,13 @@ with DAG(
     schedule=None,
     start_date=datetime(2026, 1, 1),
     catchup=False,
+    max_active_runs=MANY_RUNS,
+    is_paused_upon_creation=False,
     tags=["mirrorbook"],
     **when_red(),
     params={
         "mirror": mirror("Name of the mirror"),
-        "action": Param("pause", type="string", enum=[*ACTIONS], description_md="Action"),
+        "action": Param(type="string", enum=[*ACTIONS], description_md="Action; none is chosen beforehand"),
         "bytes_per_s": bytes_per_s("`throttle`: bytes per second read from the source"),
         "take_over": Param(
             False,

@@ -20,6 +20,7 @@ with DAG(
     start_date=datetime(2026, 1, 1),
     catchup=False,
     max_active_runs=1,
+    is_paused_upon_creation=False,
     tags=["mirrorbook"],
     **when_red(),
     params={

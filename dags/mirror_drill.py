@@ -12,7 +12,7 @@ from datetime import datetime
 from airflow.sdk import DAG, Param
 from mirrorbook_airflow.drilling import BOTH, CleanDrill, DrillMirror
 from mirrorbook_airflow.notifying import when_red
-from mirrorbook_airflow.operators import RETRIES, ListMirrors
+from mirrorbook_airflow.operators import ListMirrors
 from mirrorbook_airflow.params import mirror_list
 
 with DAG(
@@ -37,7 +37,7 @@ with DAG(
     },
 ) as dag:
     mirrors = ListMirrors(task_id="mirrors")
-    each = {"map_index_template": "{{ task.mirror }}", "max_active_tis_per_dagrun": 1, **RETRIES}
-    drill = DrillMirror.partial(task_id="drill", **each).expand(mirror=mirrors.output)
-    clean = CleanDrill.partial(task_id="clean", **each).expand(mirror=mirrors.output)
-    drill >> clean.as_teardown(on_failure_fail_dagrun=True)
+    drill = DrillMirror.partial(task_id="drill", max_active_tis_per_dagrun=1, **DrillMirror.mapped())
+    clean = CleanDrill.partial(task_id="clean", max_active_tis_per_dagrun=1, **CleanDrill.mapped())
+    drilled, cleaned = drill.expand(mirror=mirrors.output), clean.expand(mirror=mirrors.output)
+    drilled >> cleaned.as_teardown(on_failure_fail_dagrun=True)

@@ -12,7 +12,7 @@ from datetime import datetime
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from mirrorbook_airflow.notifying import when_red_or_late
-from mirrorbook_airflow.operators import URGENT
+from mirrorbook_airflow.operators import MANY_RUNS, URGENT
 from mirrorbook_airflow.params import gate_limit, mirror_set, pause, spark_master
 from mirrorbook_airflow.sets import set_phases
 
@@ -23,6 +23,8 @@ with DAG(
     schedule=None,
     start_date=datetime(2026, 1, 1),
     catchup=False,
+    max_active_runs=MANY_RUNS,
+    is_paused_upon_creation=False,
     tags=["mirrorbook", "runbook"],
     default_args=URGENT,
     **when_red_or_late(),

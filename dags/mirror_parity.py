@@ -10,7 +10,7 @@ from datetime import datetime
 
 from airflow.sdk import DAG, Param
 from mirrorbook_airflow.notifying import when_red
-from mirrorbook_airflow.operators import RETRIES, CheckClusters, CheckParity, CompactReceipts, ListMirrors
+from mirrorbook_airflow.operators import CheckClusters, CheckParity, CompactReceipts, ListMirrors
 from mirrorbook_airflow.params import bytes_per_s, mirror_list, spark_master
 
 with DAG(
@@ -36,9 +36,6 @@ with DAG(
 ) as dag:
     CheckClusters(task_id="clusters")  # behind nothing, and nothing behind it: red by itself
     mirrors = ListMirrors(task_id="mirrors")
-    CheckParity.partial(
-        task_id="parity", map_index_template="{{ task.mirror }}", max_active_tis_per_dagrun=1, **RETRIES
-    ).expand(mirror=mirrors.output)
-    CompactReceipts.partial(
-        task_id="receipts", map_index_template="{{ task.mirror }}", max_active_tis_per_dagrun=1, **RETRIES
-    ).expand(mirror=mirrors.output)
+    for name, operator in (("parity", CheckParity), ("receipts", CompactReceipts)):
+        each = operator.partial(task_id=name, max_active_tis_per_dagrun=1, **operator.mapped())
+        each.expand(mirror=mirrors.output)

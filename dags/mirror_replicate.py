@@ -13,6 +13,7 @@ from datetime import datetime
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, TriggerRule
 from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.operators import MANY_RUNS
 from mirrorbook_airflow.params import data_plane, mirror
 from mirrorbook_airflow.replicating import SILENT, WatchAgain, WatchDataPlane
 
@@ -23,6 +24,8 @@ with DAG(
     schedule=None,
     start_date=datetime(2026, 1, 1),
     catchup=False,
+    max_active_runs=MANY_RUNS,
+    is_paused_upon_creation=False,
     tags=["mirrorbook"],
     **when_red(),
     params={"mirror": mirror("Name of the mirror"), **data_plane()},

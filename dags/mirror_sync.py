@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 from mirrorbook_airflow.notifying import when_red
-from mirrorbook_airflow.operators import AT_ONCE, RETRIES, ListMirrors, SyncMirror
+from mirrorbook_airflow.operators import AT_ONCE, ListMirrors, SyncMirror
 from mirrorbook_airflow.params import mirror_list
 
 with DAG(
@@ -22,7 +22,5 @@ with DAG(
     params={"mirrors": mirror_list("Mirrors to sync; empty: all that are started")},
 ) as dag:
     mirrors = ListMirrors(task_id="mirrors")
-    each = SyncMirror.partial(
-        task_id="sync", map_index_template="{{ task.mirror }}", max_active_tis_per_dag=AT_ONCE, **RETRIES
-    )
+    each = SyncMirror.partial(task_id="sync", max_active_tis_per_dag=AT_ONCE, **SyncMirror.mapped())
     each.expand(mirror=mirrors.output)

@@ -14,9 +14,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
-from mirrorbook_airflow.debtors import CallForDebtors, KeepFenced, LookAtDebtors
+from mirrorbook_airflow.debtors import MAP_INDEX, CallForDebtors, KeepFenced, LookAtDebtors
 from mirrorbook_airflow.notifying import when_red
-from mirrorbook_airflow.operators import AT_ONCE, RETRIES
+from mirrorbook_airflow.operators import AT_ONCE, TASK_DEFAULTS
 from mirrorbook_airflow.params import mirror_list
 
 with DAG(
@@ -27,6 +27,7 @@ with DAG(
     start_date=datetime(2026, 1, 1),
     catchup=False,
     max_active_runs=1,
+    is_paused_upon_creation=False,
     tags=["mirrorbook"],
     **when_red(),
     params={
@@ -39,6 +40,6 @@ with DAG(
     look = LookAtDebtors(task_id="look")
     look >> CallForDebtors(task_id="call", look=look)
     each = KeepFenced.partial(
-        task_id="watch", map_index_template="{{ task.mirrors | join(', ') }}", max_active_tis_per_dag=AT_ONCE, **RETRIES
+        task_id="watch", map_index_template=MAP_INDEX, max_active_tis_per_dag=AT_ONCE, **TASK_DEFAULTS
     )
     each.expand(mirrors=look.output)

@@ -79,13 +79,17 @@ class Airflow:
         with open(self.log_path, "ab") as log:  # appended to: whoever else writes there is not written over
             # A session of its own: Ctrl-C reaches the demo only, which then stops this in the right order.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "airflow", "standalone"],
+                self.command(),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def command(self) -> list[str]:
+        """Of the process that leads all the others; SIGINT ends it, and them."""
+        return [sys.executable, "-m", "airflow", "standalone"]
 
     def settings(self, port: int) -> dict[str, str]:
         """Environment of every Airflow process of this home."""
@@ -200,6 +204,8 @@ class Airflow:
         self.call("PATCH", f"/dags/{dag}", {"is_paused": False})
 
     def pause(self, dag: str) -> None:
+        """Let it not run, as soon as Airflow has read its file."""
+        self._until(lambda: self._knows(dag), START_TIMEOUT_S, f"Airflow has read DAG {dag}")
         self.call("PATCH", f"/dags/{dag}", {"is_paused": True})
 
     def trigger(self, dag: str, conf: Mapping[str, object], note: str = "") -> str:

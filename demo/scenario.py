@@ -59,7 +59,7 @@ class Scenario:
         self._by_hand(f"mirror create {MIRROR} --source east --destination west --topics {TOPIC}")
         self._run("mirror_create", {"mirror": MIRROR, "topics": [TOPIC], **ends}).end()
         self._by_hand(f"replicate {MIRROR}")
-        self._stage.airflow.unpause("mirror_replicate")
+        self._stage.airflow.pause("mirror_watch")  # it is shown when east is back
         self.watch_over()
         self._screen.say("Airflow: DAG mirror_replicate is started; Spark copies")
         life = self._life

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.standard.exceptions import HITLRejectException
@@ -14,8 +14,9 @@ from mirror_core.decide.approvals import HOLDS_S, given, stale, unmet
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import Approval
+from mirror_core.model.text import visible
 from mirrorbook_airflow.notifying import notifiers
-from mirrorbook_airflow.operators import RETRIES
+from mirrorbook_airflow.operators import TASK_DEFAULTS
 from mirrorbook_airflow.params import approvers
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class ApprovePlan(ApprovalOperator):
             response_timeout=APPROVAL_TIMEOUT,
             assigned_users=approvers(),
             notifiers=notifiers(),
-            **{**RETRIES, **kwargs},
+            **{**TASK_DEFAULTS, **kwargs},
         )
         self.plan_task = plan.task_id
 
@@ -58,7 +59,18 @@ class ApprovePlan(ApprovalOperator):
         try:
             return super().execute_complete(context, event)
         except HITLRejectException:
-            raise AirflowFailException("rejected, nothing was done") from None  # a no is never asked about again
+            answer = f"rejected by {name_of(event)}"
+            if event.get("timedout"):
+                answer = f"nobody answered by {datetime.now(UTC):%H:%M} UTC"
+            # A no is never asked about again.
+            raise AirflowFailException(f"{answer}: {self.left_as_is()}") from None
+
+    def left_as_is(self) -> str:
+        """What a run has done that goes no further than this question."""
+        before = self.get_flat_relatives(upstream=True)
+        if all(isinstance(task, ApprovePlan) or task.task_id == self.plan_task for task in before):
+            return "nothing was done"
+        return "applications were not moved; what was done before stands in the logs of the run's last tasks"
 
 
 class ApproveSecond(ApprovePlan):
@@ -74,14 +86,14 @@ class ApproveSecond(ApprovePlan):
             known = {name for one in first for name in (one.id, one.name)}
             self.assigned_users = [user for user in self.assigned_users if user["id"] not in known]
             if not self.assigned_users:
-                raise AirflowFailException(f"nothing was done: nobody but {first[0].name} may approve here")
+                raise AirflowFailException(f"nobody but {first[0].name} may approve here: {self.left_as_is()}")
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         answer = super().execute_complete(context, event)
         reasons = unmet((*approvals(context, (self.first_task,)), *_approval(context, self.task_id, answer)), 2)
         if reasons:
-            raise AirflowFailException(f"nothing was done: {'; '.join(reasons)}")
+            raise AirflowFailException(f"{'; '.join(reasons)}: {self.left_as_is()}")
         return answer
 
 
@@ -101,6 +113,12 @@ class GoAhead(ApprovePlan):
         # A task that is cleared later begins another run, and this one's answer stays.
         context["ti"].xcom_push(key=ASKED_OF, value=context["ti"].xcom_pull(task_ids=self.proof_task)["run"])
         return super().execute(context)
+
+
+def name_of(event: Mapping[str, Any]) -> str:
+    """Of the person whose answer this is."""
+    person = event.get("responded_by_user") or {}
+    return visible(str(person.get("name") or person.get("id") or "somebody whom Airflow does not name"))
 
 
 def answered(context: Context, task: str) -> str:

@@ -14,7 +14,7 @@ from mirror_core.model.errors import MirrorError
 from mirror_core.model.text import visible_lines
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.mirrors import find_mirror, find_set
-from mirrorbook_airflow.operators import RETRIES, MirrorOperator
+from mirrorbook_airflow.operators import TASK_DEFAULTS, MirrorOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -42,7 +42,7 @@ class LastWordsOfSet(BaseOperator):
     template_fields: Sequence[str] = ("set_name",)
 
     def __init__(self, *, set_name: str, begin: BaseOperator, **kwargs: Any) -> None:
-        super().__init__(**{**RETRIES, **kwargs})
+        super().__init__(**{**TASK_DEFAULTS, **kwargs})
         self.set_name = set_name
         self.begin_task = begin.task_id
 

@@ -17,7 +17,7 @@ from mirrorbook_airflow.hooks import home
 from mirrorbook_airflow.markdown import recovery_markdown
 from mirrorbook_airflow.mirrors import find_mirror
 from mirrorbook_airflow.objects import kept_elsewhere
-from mirrorbook_airflow.operators import MirrorOperator
+from mirrorbook_airflow.operators import DAYS, MirrorOperator
 from mirrorbook_airflow.runbook import conductor
 from mirrorbook_airflow.services import services
 
@@ -70,6 +70,8 @@ class ApproveRecovery(ApprovePlan):
 
 class ControlMirror(MirrorOperator):
     """Do what parameter `action` says. Doing it twice is harmless."""
+
+    timeout = DAYS  # `recover` may salvage whole logs, `leave_behind` goes through a failover
 
     def execute(self, context: Context) -> str:
         with airflow_errors():

@@ -15,7 +15,7 @@ from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.text import visible
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.mirrors import debtors, unwatched
-from mirrorbook_airflow.operators import RETRIES
+from mirrorbook_airflow.operators import TASK_DEFAULTS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -30,6 +30,10 @@ EVERY_S: Final = 60.0
 """Of its schedule."""
 ALARMS: Final = "alarms"
 """XCom: what somebody has to be called for."""
+CLUSTER: Final = "cluster"
+"""In the context of a task that waits: for which cluster."""
+MAP_INDEX: Final = f"{{{{ ({CLUSTER} | default(task.mirrors | first))[:250] }}}}"
+"""Names a task that waits by its cluster: its mirrors may be hundreds, and PostgreSQL takes 250 characters."""
 ONCE: Final = "once"
 """XCom: of these, what looks repeat until it is noted that people were told, by mirror."""
 
@@ -38,7 +42,7 @@ class _Looks(BaseOperator):
     """A task that looks at mirrors."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{**RETRIES, **kwargs})
+        super().__init__(**{**TASK_DEFAULTS, **kwargs})
 
     def told(self, found: Mapping[MirrorName, Found]) -> list[str]:
         """All of it in the log; the alarms."""
@@ -116,6 +120,7 @@ class KeepFenced(_Looks):
 
         with airflow_errors():
             links = debtors(self.mirrors)
+            context[CLUSTER] = links[0].source.name  # type: ignore[typeddict-unknown-key]
             found = look_when_it_answers(links, WAIT_S)
         if not found:
             self.log.info("%s is silent still: the next run waits again", links[0].source.name)
@@ -127,7 +132,7 @@ class CheckWatchers(BaseOperator):
     paused. Of these mirrors, or of all."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{**RETRIES, **kwargs})
+        super().__init__(**{**TASK_DEFAULTS, **kwargs})
 
     def execute(self, context: Context) -> None:
         with airflow_errors():

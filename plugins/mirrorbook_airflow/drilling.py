@@ -10,7 +10,7 @@ from mirror_core.model.run import Mode
 from mirror_core.model.text import visible_lines
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.mirrors import config_path, find_mirror
-from mirrorbook_airflow.operators import MirrorOperator
+from mirrorbook_airflow.operators import HOURS, MirrorOperator
 from mirrorbook_airflow.runbook import conductor
 from mirrorbook_airflow.services import services
 
@@ -25,6 +25,8 @@ BOTH: Final = "both"
 
 class DrillMirror(MirrorOperator):
     """Go through a failover of what stands for this mirror, in each mode that was asked for."""
+
+    timeout = HOURS
 
     def execute(self, context: Context) -> dict[str, dict[str, str]]:
         from mirror_core.runbook.drill import drill
@@ -75,6 +77,8 @@ class DrillMirror(MirrorOperator):
 
 class CleanDrill(MirrorOperator):
     """Take away what a drill of this mirror has left, if anything."""
+
+    timeout = HOURS
 
     def execute(self, context: Context) -> None:
         from mirror_core.runbook.drill_clean import clean

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
@@ -25,10 +25,25 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 RETRIES: Final[dict[str, Any]] = {"retries": 2, "retry_delay": timedelta(seconds=2)}
-"""For errors that may pass, and for tasks whose process was killed: every step of the core may be repeated.
+"""For errors that may pass, and for tasks whose process was killed: every step of the core may be repeated."""
+MINUTES: Final = timedelta(minutes=30)
+"""Execution timeout of a task that asks clusters what they know, of thousands of partitions, too."""
+HOURS: Final = timedelta(hours=6)
+"""The same of a task that changes every topic, group or access right of a mirror, or runs commands of a deployment."""
+CUT_OVER_TIMEOUT: Final = timedelta(days=1)
+"""The same of the task during which applications can write nowhere: it compares whatever was not compared before."""
+DAYS: Final = timedelta(days=7)
+"""The same of a task that may read or copy whole logs.
 
-Tasks that are mapped over mirrors must be given it: what an operator's `__init__` sets does not reach them.
+Only a hang takes so long. A task that was timed out is tried again, as one whose process was killed: the journal says
+where a run goes on.
 """
+TASK_DEFAULTS: Final[dict[str, Any]] = {**RETRIES, "execution_timeout": MINUTES}
+"""What every task is given."""
+MANY_RUNS: Final = 10_000
+"""`max_active_runs` of a DAG with a run for each mirror; Airflow's own default is 16, and 0 starts none."""
+MAP_INDEX: Final = "{{ task.mirror[:250] }}"
+"""Names a mapped task by its mirror. PostgreSQL and MySQL refuse more than 250 characters, and the task with them."""
 
 URGENT: Final[dict[str, Any]] = {"priority_weight": 1000, "weight_rule": "absolute"}
 """For DAGs that move applications: their tasks take the next free slot, before what runs every minute."""
@@ -42,14 +57,23 @@ class MirrorOperator(BaseOperator):
     """A task about the mirror of this name."""
 
     template_fields: Sequence[str] = ("mirror",)
+    timeout: ClassVar[timedelta] = MINUTES
+    """Execution timeout, unless the DAG gives another one."""
 
     def __init__(self, *, mirror: str, **kwargs: Any) -> None:
-        super().__init__(**{**RETRIES, **kwargs})
+        super().__init__(**{**TASK_DEFAULTS, "execution_timeout": self.timeout, **kwargs})
         self.mirror = mirror
+
+    @classmethod
+    def mapped(cls) -> dict[str, Any]:
+        """What a DAG gives this task when it maps it over mirrors: nothing of `__init__` reaches it then."""
+        return {**TASK_DEFAULTS, "execution_timeout": cls.timeout, "map_index_template": MAP_INDEX}
 
 
 class CreateMirror(MirrorOperator):
     """Check both clusters and record the mirror as the run's parameters describe it. Doing it twice is harmless."""
+
+    timeout = HOURS
 
     def execute(self, context: Context) -> None:
         from mirror_core.mirrors.creation import create
@@ -99,6 +123,8 @@ class StartMirror(MirrorOperator):
 class SyncMirror(MirrorOperator):
     """Bring topics, configurations, access rights and group offsets over. Skipped while a run holds the mirror."""
 
+    timeout = HOURS
+
     def execute(self, context: Context) -> dict[str, int]:
         from mirror_core.mirrors.verbs import sync
 
@@ -121,7 +147,7 @@ class ListMirrors(BaseOperator):
     """Names for the tasks that follow: those of parameter `mirrors`, or every mirror that is meant to run."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{**RETRIES, **kwargs})
+        super().__init__(**{**TASK_DEFAULTS, **kwargs})
 
     def execute(self, context: Context) -> list[str]:
         with airflow_errors():
@@ -133,7 +159,7 @@ class CheckClusters(BaseOperator):
     run names its mirrors: those are looked for by their names."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{**RETRIES, **kwargs})
+        super().__init__(**{**TASK_DEFAULTS, **kwargs})
 
     def execute(self, context: Context) -> None:
         if context["params"]["mirrors"]:
@@ -150,6 +176,8 @@ class CheckParity(MirrorOperator):
 
     The report's path is its result; where Airflow shows it, is in the log and in the error.
     """
+
+    timeout = DAYS
 
     def execute(self, context: Context) -> str:
         from mirror_core.evidence.asked import expected
@@ -238,6 +266,8 @@ def _told_where(task: MirrorOperator, kind: Kind, folder: str, path: str) -> str
 
 class CompactReceipts(MirrorOperator):
     """Put receipts of past days together; red when some were lost or altered. Skipped while a run holds the mirror."""
+
+    timeout = HOURS
 
     def execute(self, context: Context) -> int:
         from mirror_core.mirrors.receipts import closed, compact

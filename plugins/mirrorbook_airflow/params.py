@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from airflow.configuration import conf
 from airflow.sdk import Param
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.run import Strategy
-from mirrorbook_airflow.page import PREFIX
+from mirrorbook_airflow.page import page_root as page_root
 from mirrorbook_airflow.variables import offered_clusters, offered_mirrors, offered_sets
 
 if TYPE_CHECKING:
@@ -160,11 +159,6 @@ def approvers() -> list[HITLUser] | None:
 def two_people() -> bool:
     """Whether a failover or failback has to be approved by a second person, too."""
     return conf.getboolean(_SECTION, "two_people", fallback=False)
-
-
-def page_root() -> str:
-    """Path of the DR page, also where Airflow is served below another path."""
-    return urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/") + PREFIX
 
 
 def prometheus() -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.providers.standard.operators.trigger_dagrun import DagIsPaused, TriggerDagRunOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from mirror_core.model.clock import now_ms
@@ -17,13 +18,14 @@ from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.events import UNHEALTHY, emit
 from mirrorbook_airflow.hooks import home
 from mirrorbook_airflow.mirrors import config_path, find_mirror
-from mirrorbook_airflow.operators import RETRIES, MirrorOperator, receipts_place
+from mirrorbook_airflow.operators import TASK_DEFAULTS, MirrorOperator, receipts_place
 from mirrorbook_airflow.params import NO_SPARK, spark_conf, starts_data_planes
 from mirrorbook_airflow.watching import DataPlaneTrigger, ended
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+DAG_ID: Final = "mirror_replicate"
 MAX_PATIENCE_S: Final = 900
 SILENT: Final[dict[str, Any]] = {
     "retries": 4,
@@ -113,19 +115,42 @@ class WatchDataPlane(MirrorOperator):
         return f"its output, on host {found.host or '(unknown)'}: {found.log}" if found else "it has no supervisor"
 
 
+def triggered_run_id(mirror: str, dag_id: str, run_id: str, task_id: str) -> str:
+    """The id of the run that this task triggers: the same however often it runs, of a length that Airflow can keep."""
+    digest = hashlib.sha256(f"{dag_id}/{run_id}/{task_id}".encode()).hexdigest()[:16]
+    return f"{mirror[:200]}-{digest}"
+
+
 class ReplicateMirror(TriggerDagRunOperator):
-    """Start a run of DAG `mirror_replicate` for this mirror, with this run's choice of a runner."""
+    """Start a run of DAG `mirror_replicate` for this mirror, with this run's choice of a runner.
+
+    Tried again or cleared, it starts no second run beside the one that it has started: a run that has ended is cleared.
+    """
 
     template_fields = ("mirror",)
 
     def __init__(self, *, mirror: str, **kwargs: Any) -> None:
-        super().__init__(trigger_dag_id="mirror_replicate", logical_date=None, **{**RETRIES, **kwargs})
+        super().__init__(
+            trigger_dag_id=DAG_ID,
+            logical_date=None,
+            reset_dag_run=True,
+            fail_when_dag_is_paused=True,
+            **{**TASK_DEFAULTS, **kwargs},
+        )
         self.mirror = mirror
 
     def execute(self, context: Context) -> None:
-        params = context["params"]
+        params, ti, run = context["params"], context["ti"], context["dag_run"]
         self.conf = {"mirror": self.mirror, **{name: params[name] for name in PASSED_ON}, **self.known(context)}
-        super().execute(context)
+        self.trigger_run_id = triggered_run_id(self.mirror, run.dag_id, run.run_id, self.task_id)
+        if ti.get_dr_count(dag_id=DAG_ID, run_ids=[self.trigger_run_id], states=["queued", "running"]):
+            self.log.info("run %s of DAG %s goes on: an earlier try has started it", self.trigger_run_id, DAG_ID)
+            return
+        try:
+            super().execute(context)
+        except DagIsPaused:
+            words = f"DAG {DAG_ID} is paused, so nothing watches mirror {self.mirror}: unpause it, then clear this task"
+            raise AirflowFailException(words) from None
 
     def known(self, context: Context) -> dict[str, int]:
         """What else the run is to know: nothing."""

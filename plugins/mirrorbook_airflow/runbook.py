@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,7 @@ from airflow.sdk import BaseOperator, TaskGroup
 
 from mirror_core.decide.approvals import begun_by, taken_up, used_up
 from mirror_core.decide.left_behind import another_run, kept
-from mirror_core.decide.steps import STEPS, Need, names, point_of_no_return, standing_still
+from mirror_core.decide.steps import STEPS, Need, names, needing, point_of_no_return, standing_still
 from mirror_core.decide.strategies import Allowed
 from mirror_core.decide.vouching import refuse_other
 from mirror_core.model.errors import LostOwnership, Refused
@@ -29,7 +30,7 @@ from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.events import FENCED, HOME, SWITCHED, emit_home, emit_switched
 from mirrorbook_airflow.markdown import PROVE, plan_markdown, proved_markdown
 from mirrorbook_airflow.mirrors import find_mirror
-from mirrorbook_airflow.operators import MirrorOperator
+from mirrorbook_airflow.operators import CUT_OVER_TIMEOUT, DAYS, HOURS, MirrorOperator
 from mirrorbook_airflow.params import page_root, two_people
 from mirrorbook_airflow.replicating import ReplicateMirror
 from mirrorbook_airflow.services import services
@@ -47,6 +48,10 @@ STAND_STILL: Final = standing_still(RunKind.FAILOVER)[0]
 SWITCH: Final = "switch"
 CUT_OVER: Final = "cut_over"
 NOW: Final = "Stop applications of mirror {mirror} now?"
+_WHOLE_LOGS: Final = frozenset(
+    {"align", *(step for kind in RunKind for need in (Need.SPARK, Need.REVERSE_COPY) for step in needing(kind, need))}
+)
+"""Steps that may read or copy all that a mirror has."""
 LOST: Final = "lost"
 """XCom of a step that somebody else took over while its task ran."""
 SILENT: Final = "silent"
@@ -55,6 +60,8 @@ SILENT: Final = "silent"
 
 class RunOperator(MirrorOperator):
     """A task of a failover or a failback."""
+
+    timeout = HOURS
 
     template_fields: Sequence[str] = ("mirror", "strategies")
 
@@ -137,6 +144,13 @@ class BeginRun(RunOperator):
             return self.engine(context).begin(plan["hash"], self.choice, approved_by=people, silent=silent).id
 
 
+def timeout_of(steps: Sequence[str]) -> timedelta:
+    """Execution timeout of a task that takes these steps."""
+    if any(set(steps) & set(standing_still(RunKind.FAILOVER, mode)) for mode in Mode):
+        return CUT_OVER_TIMEOUT
+    return DAYS if _WHOLE_LOGS.intersection(steps) else HOURS
+
+
 class TakeSteps(RunOperator):
     """Steps of the run that follow each other. Those that are done are not taken again; the core refuses them when an
     earlier one is not."""
@@ -144,7 +158,7 @@ class TakeSteps(RunOperator):
     def __init__(
         self, *, steps: Sequence[str], begin: BaseOperator, go_ahead: BaseOperator | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**{"execution_timeout": timeout_of(steps), **kwargs})
         self.steps = tuple(steps)
         self.begin_task = begin.task_id
         self.go_ahead_task = go_ahead.task_id if go_ahead else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk import BaseOperator, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
@@ -21,7 +22,7 @@ from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.events import FENCED, SWITCHED, emit_switched
 from mirrorbook_airflow.markdown import proved_markdown, set_markdown
 from mirrorbook_airflow.mirrors import find_mirror, find_set
-from mirrorbook_airflow.operators import RETRIES
+from mirrorbook_airflow.operators import CUT_OVER_TIMEOUT, DAYS, HOURS, TASK_DEFAULTS
 from mirrorbook_airflow.params import page_root
 from mirrorbook_airflow.runbook import (
     CUT_OVER,
@@ -46,9 +47,11 @@ class SetOperator(BaseOperator):
     """A task of the failover of this set."""
 
     template_fields: Sequence[str] = ("set_name",)
+    timeout: ClassVar[timedelta] = HOURS
+    """Execution timeout."""
 
     def __init__(self, *, set_name: str, mode: Mode = Mode.PLANNED, **kwargs: Any) -> None:
-        super().__init__(**{**RETRIES, **kwargs})
+        super().__init__(**{**TASK_DEFAULTS, "execution_timeout": self.timeout, **kwargs})
         self.set_name = set_name
         self.mode = mode
 
@@ -126,6 +129,8 @@ class BeginSet(SetOperator):
 class ProveSet(SetOperator):
     """Compare all that is mirrored so far, of every mirror, while applications go on."""
 
+    timeout = DAYS
+
     def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.begin_task = begin.task_id
@@ -141,6 +146,8 @@ class ProveSet(SetOperator):
 
 class MoveSet(SetOperator):
     """Everything during which applications can write nowhere, and what is left then. Begun again, it goes on."""
+
+    timeout = CUT_OVER_TIMEOUT
 
     def __init__(self, *, begin: BaseOperator, go_ahead: BaseOperator | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

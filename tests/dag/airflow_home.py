@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import ExitStack
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -46,11 +47,24 @@ def add_connection(name: str, fields: Mapping[str, Any]) -> None:
         database.add(Connection(conn_id=name, **fields))
 
 
+@contextmanager
+def _alarm_kept() -> Iterator[None]:
+    """Execution timeouts of tasks take the alarm with which pytest-timeout ends a test that hangs: it gets it back."""
+    left_s, _ = signal.getitimer(signal.ITIMER_REAL)
+    handler = signal.getsignal(signal.SIGALRM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, left_s)
+
+
 def run_dag(dag: DAG, params: Mapping[str, Any]) -> DagRun:
     """Run a DAG to its end in this process. Airflow writes down all DAGs before each run: here before the first one."""
     from airflow.models.dag_version import DagVersion
 
     with ExitStack() as once:
+        once.enter_context(_alarm_kept())
         if DagVersion.get_version(dag.dag_id):
             for step in ("BundleDagBag", "sync_bag_to_db"):
                 once.enter_context(patch(f"airflow.dag_processing.dagbag.{step}"))

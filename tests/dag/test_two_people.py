@@ -89,7 +89,7 @@ def test_where_nobody_else_may_approve_the_task_is_red_at_once(second: Any) -> N
     from airflow.sdk.exceptions import AirflowFailException
 
     second.assigned_users = second.assigned_users[:1]
-    with pytest.raises(AirflowFailException, match="nothing was done: nobody but ann may approve here"):
+    with pytest.raises(AirflowFailException, match="nobody but ann may approve here: nothing was done"):
         second.execute(context(approve=answer("ann")))
 
 
@@ -97,7 +97,7 @@ def test_the_same_person_twice_is_refused_and_two_people_are_not(second: Any) ->
     from airflow.sdk.exceptions import AirflowFailException
 
     given = context(approve=answer("ann"))
-    with pytest.raises(AirflowFailException, match="nothing was done: ann has approved it already"):
+    with pytest.raises(AirflowFailException, match=r"ann has approved it already.*: nothing was done"):
         second.execute_complete(given, answer("ann"))
     assert second.execute_complete(given, answer("ben"))["responded_by_user"]["name"] == "ben"
 

@@ -279,8 +279,11 @@ class Incident:
 
         events = OutletEventAccessors()
         context: Any = {
-            "ti": SimpleNamespace(xcom_pull=lambda task_ids, key: found if key == INCIDENT else None),
-            "dag_run": SimpleNamespace(conf=conf),
+            "ti": SimpleNamespace(
+                xcom_pull=lambda task_ids, key: found if key == INCIDENT else None,
+                get_dr_count=lambda dag_id, run_ids, states: 0,
+            ),
+            "dag_run": SimpleNamespace(dag_id="mirror_replicate", run_id="r", conf=conf),
             "params": {"runner": "local", "metrics": None, "prove_at": None, "patience_s": 90, "master": "local[*]"},
             "outlet_events": events,
         }

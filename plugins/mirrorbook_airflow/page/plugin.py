@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from mirrorbook_airflow.page import PREFIX
+from mirrorbook_airflow.page import PREFIX, page_root
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -27,5 +27,5 @@ class MirrorbookPlugin(AirflowPlugin):
         {"app": late_app, "url_prefix": PREFIX, "name": "Mirrorbook"}
     ]
     external_views: list[Any] = [  # noqa: RUF012
-        {"name": "Disaster recovery", "href": f"{PREFIX}/", "destination": "nav", "category": "browse"}
+        {"name": "Disaster recovery", "href": f"{page_root()}/", "destination": "nav", "category": "browse"}
     ]
