@@ -81,7 +81,7 @@ class LocalCopy:
         """Copy up to these ends (next offsets), which must not move any more; raises when it cannot."""
         deadline, moved = time.time() + timeout_s, time.monotonic()
         left, best = dict(ends), dict[Partition, Offset]()
-        easing = Easing(self.link.destination, say=lambda line: None)
+        easing = Easing(self.link.source, self.link.destination, say=lambda line: None)
         for number in itertools.count():
             if not left:
                 return

@@ -77,7 +77,7 @@ class Results:
         """The newest epoch that has ended. Tasks of older ones may go on looking into logs, and know less."""
         self._recovered: dict[Partition, int] = {}
         """Of those that were FAILED, and are copied again: the newest epoch that knew nothing of that."""
-        self._easing = Easing(link.destination, say)
+        self._easing = Easing(link.source, link.destination, say)
         self._unmoved: dict[Partition, str] = {}
         self._said: dict[Partition, str] = {}
 
@@ -115,7 +115,6 @@ class Results:
         if epoch >= self._heard_of:
             self.answered.update(found.partition for found in aligned if found.answered)
             self._heard_of = epoch
-            lease.waits = waits_of([*self._undecided, *(report.retry for report in reports)])
         self.answered.difference_update(found.partition for found in aligned if not found.answered)
         if any(report.retry and not report.aligned for report in reports):
             self.answered.clear()  # a task that broke does not tell what it had begun
@@ -128,7 +127,15 @@ class Results:
                 self.say(f"epoch {epoch}: {report.retry}")
         failed = [] if final else [failure for report in reports for failure in report.failures]
         found = [failure for failure in failed if self._is_of(epoch, failure.partition)]
-        if failures := [f for f in found if not self._easing.eased(f, epoch, newest)]:
+        failures, eased = list[Failure](), list[str]()
+        for failure in found:
+            if self._easing.eased(failure, epoch, newest):
+                eased.append(failure.reason)
+            else:
+                failures.append(failure)
+        if epoch >= self._heard_of:
+            lease.waits = waits_of([*self._undecided, *(report.retry for report in reports), *eased])
+        if failures:
             self.count(lease, final=final)  # before they are FAILED: then it would have to wait
             self.found(lease, failures)
 

@@ -130,6 +130,14 @@ def with_limit(wanted: Mapping[str, str], effective: Mapping[str, str]) -> dict[
     return {**wanted, "max.message.bytes": str(limit)}
 
 
+def raised_limit(needs_bytes: int, source_limit: int | None) -> int:
+    """max.message.bytes of a mirror topic that has refused a batch of this size: all that the source's topic takes now.
+
+    A batch above that, or of a source that does not tell its limit, is older, and the next one may be larger still."""
+    allowed = 0 if source_limit is None else source_limit + BATCH_MARGIN_BYTES
+    return min(max(allowed, needs_bytes if needs_bytes <= allowed else 2 * needs_bytes), _LARGEST_BATCH)
+
+
 def promotion_configs(source_overrides: Mapping[str, str], replication_factor: int) -> dict[str, str]:
     """All overrides of a topic once applications write it: the source's. Where it has none, the cluster's defaults."""
     final = {key: value for key, value in source_overrides.items() if key not in NEVER}

@@ -12,17 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from mirror_core.decide.topics import FIXED, cleans
+from mirror_core.decide.topics import FIXED, cleans, raised_limit
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.kafka.topics import alter_configs, describe_configs
 from mirror_core.model.copying import Failure
-from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.errors import RemoteFault, SettingRefused, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 
 _LOOK_AGAIN_S: Final = 0.05
+_LIMIT: Final = "max.message.bytes"
 
 
 def behind(
@@ -55,6 +56,7 @@ class Easing:
     """Lets mirror topics take what they have refused, for the control principal: takes those that met a record without
     a key out of the cleaner's reach, and raises the limit of those that met a batch above it."""
 
+    source: ClusterConfig
     destination: ClusterConfig
     say: Callable[[str], None]
     _known: dict[str, int] = field(default_factory=dict)
@@ -73,7 +75,10 @@ class Easing:
                 changes = None if configs is None else _easing(failure, configs.effective)
                 if changes is None:
                     return False  # the broker had another reason
-                alter_configs(client, {topic: changes})
+                if failure.needs_bytes is None:
+                    alter_configs(client, {topic: changes})
+                else:
+                    self._raise_limit(client, topic, failure.needs_bytes)
         except RemoteFault as error:
             self.say(f"{topic} on cluster {self.destination.name}: what it refuses cannot be allowed: {error}")
             return False
@@ -82,19 +87,37 @@ class Easing:
         self.say(f"{failure.partition}, offset {failure.offset}: {self._eased(failure, topic)}")
         return True
 
+    def _raise_limit(self, client: ClusterClient, topic: str, needs_bytes: int) -> None:
+        """In one step to what the source's topic takes; where the destination refuses that, for this batch alone."""
+        limit = raised_limit(needs_bytes, _limit_of(self.source, topic))
+        try:
+            alter_configs(client, {topic: {_LIMIT: str(limit)}})
+        except SettingRefused:
+            alter_configs(client, {topic: {_LIMIT: str(needs_bytes)}})
+
     def _eased(self, failure: Failure, topic: str) -> str:
         here = self.destination.name
         if failure.needs_bytes is not None:
-            return f"a batch of {failure.needs_bytes} bytes: max.message.bytes of {topic} on cluster {here} is so now"
+            return f"cluster {here} refused a batch of {failure.needs_bytes:,} bytes; {_LIMIT} of {topic} is raised"
         return (
             f"no key, or a late beginning to be seeded: {topic} is not compacted on cluster {here} until it has caught "
             "up"
         )
 
 
+def _limit_of(cluster: ClusterConfig, topic: str) -> int | None:
+    """The largest batch that this topic takes; None where it is not told."""
+    try:
+        with ClusterClient(cluster) as client:
+            found = describe_configs(client, [topic]).get(topic)
+    except RemoteFault:
+        return None
+    return None if found is None else int(found.effective.get(_LIMIT) or 0) or None
+
+
 def _easing(failure: Failure, effective: Mapping[str, str]) -> dict[str, str | None] | None:
     """The settings that let it through; None: these do already."""
     if failure.needs_bytes is None:
         return {"cleanup.policy": FIXED["cleanup.policy"]} if cleans(effective) else None
-    limit = int(effective.get("max.message.bytes", 0))
-    return {"max.message.bytes": str(failure.needs_bytes)} if limit < failure.needs_bytes else None
+    limit = int(effective.get(_LIMIT, 0))
+    return {_LIMIT: str(failure.needs_bytes)} if limit < failure.needs_bytes else None

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from mirror_core.dataplane import again
+from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.local import LocalRunner
+from mirror_core.dataplane.results import raise_if_failed
 from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls
+from mirror_core.kafka.settings_shown import late_with
 from mirror_core.kafka.topics import alter_configs, describe_configs
 from mirror_core.mirrors.describe import describe
 from mirror_core.mirrors.verbs import sync
@@ -82,9 +87,26 @@ def test_a_batch_above_the_sources_present_limit_is_copied_and_no_sync_forbids_i
     assert mirrored.statuses[Partition(topic, 0)].state is PartitionState.MIRRORING
 
 
-def large(pair: Pair, topic: str) -> list[bytes]:
+def test_larger_and_larger_batches_raise_the_limit_once(pair: Pair, tmp_path: Path) -> None:
+    """The source's topic takes larger batches than when it was mirrored, and no sync has seen it."""
+    topic = new_topic(pair.east)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    with as_admin(pair.east) as client:
+        alter_configs(client, {topic: {"max.message.bytes": str(2 * LARGE)}})
+        assert late_with(client, {topic: {"max.message.bytes": str(2 * LARGE)}}) == set()
+    sent = [value for more in range(5) for value in large(pair, topic, LARGE + more * 100_000)]
+    said = list[str]()
+    options = Options(until_caught_up=True)
+    raise_if_failed(Replication(mirrored.link, LocalRunner, options, stop=threading.Event(), say=said.append).run())
+    assert len([line for line in said if "refused a batch" in line]) == 1, said
+    with about_data():
+        assert [record.value for record in read_all(pair.west, topic)] == sent
+
+
+def large(pair: Pair, topic: str, size: int = LARGE) -> list[bytes]:
     """One batch, of one record."""
     producer = Producer({**pair.east.client_config("admin"), "message.max.bytes": 2 * LARGE})
-    producer.produce(topic, bytes(LARGE), partition=0)
+    producer.produce(topic, bytes(size), partition=0)
     assert producer.flush(TIMEOUT_S) == 0
-    return [bytes(LARGE)]
+    return [bytes(size)]

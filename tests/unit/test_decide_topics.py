@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.decide.topics import (
+    BATCH_MARGIN_BYTES,
     FIXED,
     HELD,
     NEVER,
@@ -14,6 +15,7 @@ from mirror_core.decide.topics import (
     config_changes,
     mirror_replication_factor,
     promotion_configs,
+    raised_limit,
     wanted_configs,
 )
 
@@ -97,6 +99,19 @@ def test_promotion_gives_the_sources_settings_and_leaves_the_clusters_own(
 def test_changes_made_once_leave_nothing_to_change(current: dict[str, str], wanted: dict[str, str]) -> None:
     after = apply(current, config_changes(wanted, current))
     assert config_changes(wanted, after) == {}
+
+
+@pytest.mark.parametrize(
+    ("needs", "source", "limit"),
+    [
+        (3_000_000, 20_000_000, 20_000_000 + BATCH_MARGIN_BYTES),  # raised on the source since the last sync
+        (3_000_000, 1_048_588, 6_000_000),  # older than the source's present limit
+        (3_000_000, None, 6_000_000),
+        (2**30, 1_048_588, 2**31 - 1),
+    ],
+)
+def test_a_refused_batch_raises_the_limit_in_one_step(needs: int, source: int | None, limit: int) -> None:
+    assert raised_limit(needs, source) == limit
 
 
 def test_as_many_replicas_as_the_source_has_and_the_destination_can() -> None:

@@ -99,7 +99,9 @@ def test_a_task_says_what_was_answered() -> None:
 
 def test_the_driver_vouches_for_what_tasks_have_said_last() -> None:
     made = Results(
-        cast("Any", SimpleNamespace(destination=None, mirror=SimpleNamespace(name="m"))), Counters(), lambda line: None
+        cast("Any", SimpleNamespace(source=None, destination=None, mirror=SimpleNamespace(name="m"))),
+        Counters(),
+        lambda line: None,
     )
     lease = cast("Any", SimpleNamespace(generation=1))
 
@@ -153,7 +155,7 @@ def test_a_partition_that_people_have_recovered_is_not_failed_by_what_an_older_e
 
 @pytest.fixture
 def results() -> Results:
-    link = cast("Any", SimpleNamespace(destination=None, mirror=SimpleNamespace(name="m")))
+    link = cast("Any", SimpleNamespace(source=None, destination=None, mirror=SimpleNamespace(name="m")))
     return Results(link, Counters(), lambda line: None)
 
 

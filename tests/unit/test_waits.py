@@ -14,9 +14,9 @@ from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.planning import Work
 from mirror_core.dataplane.results import LONG, MOST_WAITS, Results, waits_of
 from mirror_core.mirrors.describe import _waits
-from mirror_core.model.copying import Aligned, TaskReport
-from mirror_core.model.mirror import Lease
-from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.copying import Aligned, Failure, TaskReport
+from mirror_core.model.mirror import FailureKind, Lease
+from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.state.lease import HeldLease, next_lease
 from mirror_core.state.records import Forget, Record, State
 
@@ -48,7 +48,7 @@ def lease(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> HeldLease:
 
 @pytest.fixture
 def results() -> Results:
-    link = cast("Any", SimpleNamespace(destination=None, mirror=SimpleNamespace(name="m")))
+    link = cast("Any", SimpleNamespace(source=None, destination=None, mirror=SimpleNamespace(name="m")))
     return Results(link, Counters(), lambda line: None)
 
 
@@ -73,6 +73,19 @@ def test_others_learn_what_the_newest_epoch_waited_for_and_that_it_is_over(
     assert told(writer, lease) == ()
     ended(results, lease, 2, CUT)
     assert told(writer, lease) == (), "an older epoch's task that ends late knows less"
+
+
+def test_a_batch_that_the_destination_refuses_is_told_while_its_limit_is_raised(
+    results: Results, lease: HeldLease, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results._easing, "_known", {"a": 9})
+    words = "cluster west, a-0, offset 7: message_too_large"
+    failure = Failure(partition=Partition("a", 0), reason=words, offset=Offset(7), kind=FailureKind.REFUSED, needs_bytes=9)
+    report = TaskReport(receipts=(), failures=(failure,), cpu_s=0.0, aligned=(), retry="")
+    results.take(lease, 1, 0, (report,), newest=1, final=False)
+    assert told(writer, lease) == (words,)
+    ended(results, lease, 2, "")
+    assert told(writer, lease) == ()
 
 
 def test_an_epoch_that_failed_as_a_whole_is_told_until_the_next_one_has_ended(
@@ -121,7 +134,7 @@ def test_who_has_not_ended_an_epoch_yet_does_not_say_that_copying_waits_for_noth
 def test_where_nothing_is_copied_any_more_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic whose broker was silent is taken out of the filters, and was the last one."""
     monkeypatch.setattr("mirror_core.state.lease.BEAT_S", 0.0)
-    link = cast("Any", SimpleNamespace(destination=None, mirror=SimpleNamespace(name="m")))
+    link = cast("Any", SimpleNamespace(source=None, destination=None, mirror=SimpleNamespace(name="m")))
     one: Any = Replication(link, cast("Any", SimpleNamespace), Options(), stop=threading.Event(), say=lambda _: None)
     writer = Writer()
     lease = HeldLease(cast("Any", writer), HELD)
