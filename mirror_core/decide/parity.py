@@ -74,6 +74,8 @@ class Ends:
 
     start: Offset
     end: Offset
+    missing_on: str = ""
+    """The cluster, if it has no such topic or partition."""
 
 
 def compare_ends(wanted: ParityRange, source: Ends, destination: Ends) -> tuple[tuple[Row, ...], ParityRange]:
@@ -84,6 +86,8 @@ def compare_ends(wanted: ParityRange, source: Ends, destination: Ends) -> tuple[
     """
     partition = wanted.partition
     start = Offset(min(max(wanted.start, source.start), wanted.end))
+    if destination.missing_on:
+        return (_missing(wanted, start, source, destination),), replace(wanted, start=start, end=start)
     findings = []
     if destination.start > start and start < wanted.end:
         text = f"the destination's log starts at {destination.start}; the source still has records from {start} on"
@@ -115,6 +119,22 @@ def compare_ends(wanted: ParityRange, source: Ends, destination: Ends) -> tuple[
     )
     shared = ParityRange(partition=partition, start=low, end=high, stopped_at=wanted.stopped_at)
     return (row, trimmed(wanted, start)) if start > wanted.start else (row,), shared
+
+
+def _missing(wanted: ParityRange, start: Offset, source: Ends, destination: Ends) -> Row:
+    text = f"missing on {destination.missing_on}: it has no such topic or partition"
+    return Row(
+        partition=wanted.partition,
+        chunk=-1,
+        start=wanted.start,
+        end=wanted.end,
+        level=ENDS,
+        src_count=_held(start, wanted.end, source),
+        dst_count=0,
+        findings=(Finding(partition=wanted.partition, offset=start, kind="missing", detail=text),),
+        differing=1,
+        shared=(start, start),
+    )
 
 
 def trimmed(wanted: ParityRange, log_start: Offset) -> Row:

@@ -22,7 +22,7 @@ from mirror_core.decide.topics import cleans
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.existing import undescribed
+from mirror_core.kafka.existing import presence, undescribed
 from mirror_core.kafka.heartbeats import newest
 from mirror_core.kafka.kept import KEPT
 from mirror_core.kafka.offsets import Point, led_offsets
@@ -99,8 +99,8 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
     mirror, began = link.mirror, time.monotonic()
     statuses = state.partitions.get(mirror.name, {})
     # Ends after positions: the other way round a mirror that copies meanwhile would seem to be ahead of its source.
-    (positions,), destination_trouble = _offsets(link.destination, statuses, Point.LOG_END)
-    (starts, ends), source_trouble = _offsets(link.source, statuses, Point.START, Point.STABLE_END)
+    (positions,), destination_trouble, not_here = _offsets(link.destination, statuses, Point.LOG_END)
+    (starts, ends), source_trouble, not_there = _offsets(link.source, statuses, Point.START, Point.STABLE_END)
     lease = state.leases.get(mirror.name)
     run = state.active_run(mirror.name)
     held = is_fresh(lease, now_ms)
@@ -108,7 +108,8 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
     proof = state.proofs.get(mirror.name)
     rows = tuple(_rows(statuses, proof, positions, starts, ends))
     fence = [*words(debt), *(pending(debt, (run.id,) if run else ()) if ends else ())]
-    trouble = "; ".join(t for t in (source_trouble, destination_trouble) if t)
+    absent = (*_absent(mirror.source, not_there, statuses), *_absent(mirror.destination, not_here, statuses))
+    trouble = "; ".join(t for t in (source_trouble, destination_trouble, *absent) if t)
     silences = ((link.source, source_trouble, ends), (link.destination, destination_trouble, positions))
     silent = {side.name: why for side, why, seen in silences if why and not seen}
     beats = _heartbeats(link)
@@ -251,20 +252,27 @@ def _compacted(link: Link, statuses: Iterable[PartitionStatus]) -> str:
 
 def _offsets(
     cluster: ClusterConfig, partitions: Iterable[Partition], *points: Point
-) -> tuple[list[dict[Partition, Offset]], str]:
-    """The offsets at each point, and why they are not known."""
+) -> tuple[list[dict[Partition, Offset]], str, frozenset[Partition]]:
+    """The offsets at each point, why they are not known, and the partitions that this cluster does not have."""
     wanted = list(partitions)
     nothing: list[dict[Partition, Offset]] = [{} for _ in points]
     if not wanted:
-        return nothing, ""
+        return nothing, "", frozenset()
     try:
         with ClusterClient(cluster, timeout_s=LIMITS.described_side_s) as client:
-            view = client.metadata({p.topic for p in wanted})
-            present = [p for p in wanted if p.topic in view.topics and p.index in view.topics[p.topic].partitions]
+            known = presence(client, wanted)
+            present = [p for p in wanted if p not in known.absent and p not in known.denied]
             found = [led_offsets(client, present, point, within_s=LIMITS.new_leader_s) for point in points]
             leaderless = sorted({p for one in found for p in one.leaderless})
             troubles = [f"cluster {cluster.name}: no leader for {some(leaderless)}"] if leaderless else []
-            troubles += [str(undescribed(client, view.denied))] if view.denied else []
-            return [dict(one.offsets) for one in found], "; ".join(troubles)
+            troubles += [str(undescribed(client, {p.topic for p in known.denied}))] if known.denied else []
+            return [dict(one.offsets) for one in found], "; ".join(troubles), known.absent
     except RemoteFault as error:
-        return nothing, str(error)
+        return nothing, str(error), frozenset()
+
+
+def _absent(cluster: str, absent: Collection[Partition], statuses: Mapping[Partition, PartitionStatus]) -> list[str]:
+    """Of partitions that are mirrored: whatever has failed or was given up says so itself."""
+    over = (PartitionState.STOPPED, PartitionState.FAILED)
+    missing = sorted(p for p in absent if statuses[p].state not in over)
+    return [f"missing on {cluster}: {some(missing)}: it has no such topic or partition"] if missing else []

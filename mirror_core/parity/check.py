@@ -20,6 +20,7 @@ from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import ClusterName
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.parity.compare import CompareTask, cleaned_of, compare, read_ends
+from mirror_core.parity.scope import nothing_to_compare_with
 from mirror_core.parity.so_far import SoFar, Telling
 
 RunTasks = Callable[[Sequence[CompareTask]], Iterable[Sequence[Row]]]
@@ -168,8 +169,8 @@ def _look_at_ends(
     shared = []
     for wanted, seen in zip(ranges, known, strict=True):
         if seen is None:
-            nothing = f"cluster {source} has no such partition (any more?): nothing to compare with"
-            rows.append(_no_ends(wanted, found.unseen.get(wanted.partition, nothing)))
+            why = found.unseen.get(wanted.partition) or nothing_to_compare_with(source)
+            rows.append(_no_ends(wanted, why))
             continue
         of_ends, both = seen
         rows += of_ends

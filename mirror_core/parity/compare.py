@@ -20,7 +20,7 @@ from mirror_core.decide.rate import RateLimiter
 from mirror_core.decide.topics import cleans
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
-from mirror_core.kafka.existing import existing
+from mirror_core.kafka.existing import presence
 from mirror_core.kafka.log_faults import Trimmed
 from mirror_core.kafka.offsets import Point, points_of, untold
 from mirror_core.kafka.reader import AHEAD, LogReader
@@ -112,7 +112,7 @@ class BothEnds:
     """Where the logs of source and destination begin and end."""
 
     ends: Mapping[Partition, tuple[Ends, Ends]]
-    """Partitions that the source lacks are left out; those that only the destination lacks are empty logs."""
+    """Partitions that the source lacks are left out; those that only the destination lacks are missing there."""
     unseen: Mapping[Partition, str]
     """There, and nobody leads them, or their leader does not answer: in words."""
 
@@ -125,8 +125,8 @@ def read_ends(
         copied, away = _ends(client, partitions)
     with ClusterClient(config.cluster(source), Principal.CONTROL) as client:
         original, gone = _ends(client, partitions)
-    nothing, unseen = Ends(start=Offset(0), end=Offset(0)), {**away, **gone}
-    ends = {p: (ends, copied.get(p, nothing)) for p, ends in original.items() if p not in unseen}
+    missing, unseen = Ends(start=Offset(0), end=Offset(0), missing_on=destination), {**away, **gone}
+    ends = {p: (ends, copied.get(p, missing)) for p, ends in original.items() if p not in unseen}
     return BothEnds(ends, unseen)
 
 
@@ -143,13 +143,13 @@ def cleaned_of(config: Config, source: ClusterName, destination: ClusterName, to
 
 def _ends(client: ClusterClient, partitions: Sequence[Partition]) -> tuple[dict[Partition, Ends], dict[Partition, str]]:
     """Of those that are there; and why some of these do not tell."""
-    views = existing(client, {partition.topic for partition in partitions})
-    there = [p for p in partitions if p.topic in views and p.index in views[p.topic].partitions]
+    known = presence(client, partitions)
+    there = [p for p in partitions if p not in known.absent and p not in known.denied]
     starts, ends = points_of(client, there, [Point.START, Point.LOG_END])
     both = starts.offsets.keys() & ends.offsets.keys()
     told = {p: Ends(start=starts.offsets[p], end=ends.offsets[p]) for p in there if p in both}
     missing = ((p, ends if p in starts.offsets else starts) for p in there if p not in told)
-    return told, {p: untold(client.name, p, led) for p, led in missing}
+    return told, {**{p: untold(client.name, p, led) for p, led in missing}, **known.denied}
 
 
 def _compare_piece(source: LogReader, destination: LogReader, piece: ParityRange, task: CompareTask) -> list[Row]:

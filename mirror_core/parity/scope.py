@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.existing import Presence, presence
 from mirror_core.kafka.offsets import Point, points_of, untold
 from mirror_core.model.errors import Indeterminate, RemoteFault
 from mirror_core.model.mirror import PartitionState
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
@@ -37,7 +38,8 @@ class Scope:
 
 def scope(link: Link, state: State) -> Scope:
     """From the source's log start up to the smaller of its last stable offset and the position; up to the LMO where
-    mirroring has stopped. What nobody leads, or what its leader does not tell, is a range of which nothing is compared.
+    mirroring has stopped. What nobody leads, or what its leader does not tell, is a range of which nothing is compared;
+    what the destination does not have is compared, and found missing.
     Indeterminate when one side doesn't answer at all: without its offsets there is no scope.
     """
     statuses = state.partitions.get(link.mirror.name, {})
@@ -47,19 +49,39 @@ def scope(link: Link, state: State) -> Scope:
         return Scope((), left_out)
     try:
         with ClusterClient(link.destination) as client:
-            (here,) = points_of(client, chosen, [Point.LOG_END])
+            known_here = presence(client, chosen)
+            (here,) = points_of(client, _present(chosen, known_here), [Point.LOG_END])
         with ClusterClient(link.source) as client:
-            starts, stable = points_of(client, chosen, [Point.START, Point.STABLE_END])
+            known_there = presence(client, chosen)
+            starts, stable = points_of(client, _present(chosen, known_there), [Point.START, Point.STABLE_END])
     except RemoteFault as error:
         raise Indeterminate(f"mirror {link.mirror.name}: what to compare is not known: {error}") from None
     ranges, asked = list[ParityRange](), ((link.destination, here), (link.source, starts), (link.source, stable))
+    denied = {**known_there.denied, **known_here.denied}
     for partition in chosen:
-        unseen = [untold(side.name, partition, led) for side, led in asked if partition not in led.offsets]
+        missing = partition in known_here.absent
+        unseen = [denied[partition]] if partition in denied else []
+        if partition in known_there.absent:
+            unseen.append(nothing_to_compare_with(link.source.name))
+        unseen += [
+            untold(side.name, partition, led)
+            for side, led in asked
+            if partition not in led.offsets and not (missing and led is here)
+        ]
         if unseen:
             ranges.append(ParityRange(partition=partition, start=Offset(0), end=Offset(0), unseen=unseen[0]))
             continue
         lmo = statuses[partition].lmo
-        end = min(stable.offsets[partition], here.offsets[partition]) if lmo is None else lmo
+        readable = stable.offsets[partition]
+        end = lmo if lmo is not None else readable if missing else min(readable, here.offsets[partition])
         start = Offset(min(starts.offsets[partition], end))
         ranges.append(ParityRange(partition=partition, start=start, end=end, stopped_at=lmo))
     return Scope(tuple(ranges), left_out)
+
+
+def nothing_to_compare_with(source: ClusterName) -> str:
+    return f"cluster {source} has no such partition (any more?): nothing to compare with"
+
+
+def _present(partitions: Iterable[Partition], known: Presence) -> list[Partition]:
+    return [p for p in partitions if p not in known.absent and p not in known.denied]

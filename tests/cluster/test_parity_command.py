@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mirror_core.kafka.topics import delete_topics
 from mirror_core.model.errors import BadRequest
+from tests.administering import as_admin
 from tests.brokers import Pair, new_topic, produce
 from tests.commands import invoked
 
@@ -77,6 +79,40 @@ def test_a_write_that_is_not_the_mirrors_fails_and_is_named(
     )
     assert result.exit_code == 1
     assert "goes on to 303" in " ".join(result.stdout.split())
+
+
+def test_a_mirror_topic_that_is_gone_is_missing_and_not_merely_unreachable(
+    pair: Pair, mirror: tuple[str, str], tmp_path: Path
+) -> None:
+    name, topic = mirror
+    arguments = ["parity", name, "--runner", "local", "--config", str(pair.config_path)]
+    assert invoked(*arguments, "--output", str(tmp_path / "before")).exit_code == 0
+    with as_admin(pair.west) as client:
+        delete_topics(client, [topic])
+    for more in ([], ["--whole"], ["--level", "1"]):
+        told = invoked(*arguments, "--json", "--output", str(tmp_path / f"out{len(more)}{more[-1:]}"), *more)
+        assert told.exit_code == 1, told.output
+        answer = json.loads(told.stdout)
+        found = {(one["partition"], one["kind"]): one["detail"] for one in answer["findings"]}
+        assert found.keys() == {(0, "missing"), (1, "missing")}
+        assert found[0, "missing"].startswith("missing on west")
+        assert "nobody leads it" not in told.output
+    seen = invoked("mirror", "describe", name, "--json", "--config", str(pair.config_path))
+    trouble = json.loads(seen.stdout)["facts"]["trouble"]
+    assert trouble == f"missing on west: {topic}-0, {topic}-1: it has no such topic or partition"
+
+
+def test_a_source_topic_that_is_gone_leaves_nothing_to_compare_with(
+    pair: Pair, mirror: tuple[str, str], tmp_path: Path
+) -> None:
+    name, topic = mirror
+    with as_admin(pair.east) as client:
+        delete_topics(client, [topic])
+    arguments = ["parity", name, "--runner", "local", "--config", str(pair.config_path)]
+    told = invoked(*arguments, "--json", "--output", str(tmp_path / "out"))
+    assert told.exit_code == 4, told.output
+    assert "cluster east has no such partition" in told.output
+    assert "nobody leads it" not in told.output
 
 
 def test_an_unknown_mirror_is_a_bad_request(pair: Pair) -> None:

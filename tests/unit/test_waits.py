@@ -80,7 +80,9 @@ def test_a_batch_that_the_destination_refuses_is_told_while_its_limit_is_raised(
 ) -> None:
     monkeypatch.setattr(results._easing, "_known", {"a": 9})
     words = "cluster west, a-0, offset 7: message_too_large"
-    failure = Failure(partition=Partition("a", 0), reason=words, offset=Offset(7), kind=FailureKind.REFUSED, needs_bytes=9)
+    failure = Failure(
+        partition=Partition("a", 0), reason=words, offset=Offset(7), kind=FailureKind.REFUSED, needs_bytes=9
+    )
     report = TaskReport(receipts=(), failures=(failure,), cpu_s=0.0, aligned=(), retry="")
     results.take(lease, 1, 0, (report,), newest=1, final=False)
     assert told(writer, lease) == (words,)
