@@ -24,8 +24,8 @@ from mirror_core.wire.batch import (
     MalformedBatch,
 )
 from mirror_core.wire.encode import batch_of, record, varint
-from mirror_core.wire.records import PLAIN_LIMIT, Codec, Record, decompress, wrapped
-from mirror_core.wire.reencode import Run, admitted
+from mirror_core.wire.records import PLAIN_LIMIT, Codec, Plain, Record, decompress, wrapped
+from mirror_core.wire.reencode import RUN_BYTES, Run, admitted
 
 NO_TIMESTAMP: Final = -1
 """What consumers see of messages of magic 0."""
@@ -89,7 +89,7 @@ def _runs(decoded: Iterable[Record], start: int, codec: int, most: int) -> Itera
     for found in decoded:
         if found.offset < start:
             continue
-        if not count or count == most or found.offset != first + count:
+        if not count or count == most or len(records) >= RUN_BYTES or found.offset != first + count:
             if count:
                 yield Run(first, count, batch_of(records, count, codec, base, latest))
             first, count, records = found.offset, 0, bytearray()
@@ -106,7 +106,7 @@ def _field(content: bytes | None) -> bytes:
     return varint(-1) if content is None else varint(len(content)) + content
 
 
-def _plain(outer: _Message, limit: int, where: str) -> bytes:
+def _plain(outer: _Message, limit: int, where: str) -> Plain:
     """The set of messages in a compressed one."""
     codec, body = outer.attributes & CODEC_MASK, outer.value
     if body is None or codec > Codec.LZ4:
@@ -130,7 +130,7 @@ def _mended(frame: bytes) -> bytes:
     return frame[:end] + bytes([xxhash.xxh32_intdigest(frame[4:end]) >> 8 & 0xFF]) + frame[end + 1 :]
 
 
-def _last_offset(data: bytes, where: str) -> int:
+def _last_offset(data: Plain, where: str) -> int:
     """The offset that stands in the last message of a set."""
     at, last = 0, -1
     while at < len(data):
@@ -144,7 +144,7 @@ def _last_offset(data: bytes, where: str) -> int:
     return last
 
 
-def _message(data: bytes, start: int, where: str) -> tuple[_Message, int]:
+def _message(data: Plain, start: int, where: str) -> tuple[_Message, int]:
     """One message, verified, and the position behind it."""
     if start + OLDER_HEADER.size > len(data):
         raise MalformedBatch(f"{where}: cut off")
@@ -165,7 +165,7 @@ def _message(data: bytes, start: int, where: str) -> tuple[_Message, int]:
     return _Message(offset, magic, attributes, timestamp, key, value), end
 
 
-def _bytes(data: bytes, at: int, end: int, where: str) -> tuple[bytes | None, int]:
+def _bytes(data: Plain, at: int, end: int, where: str) -> tuple[bytes | None, int]:
     if at + _SIZE.size > end:
         raise MalformedBatch(f"{where}: a length is cut off")
     (size,) = _SIZE.unpack_from(data, at)

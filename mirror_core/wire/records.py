@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import mmap
 import struct
+import threading
+import weakref
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from enum import IntEnum
@@ -20,6 +23,8 @@ import cramjam
 from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, MalformedBatch
 
 Buffer = bytes | bytearray | memoryview
+Plain = bytes | mmap.mmap
+"""Both have bytes as slices."""
 
 
 class Codec(IntEnum):
@@ -73,7 +78,7 @@ class Span(NamedTuple):
     end: int
 
 
-def spans(header: BatchHeader, data: bytes) -> Iterator[Span]:
+def spans(header: BatchHeader, data: Plain) -> Iterator[Span]:
     """The records of a batch among its plain bytes, walked through to their ends but not taken apart.
 
     MalformedBatch also when offsets do not rise or leave the range that the header gives: nobody who writes such a
@@ -98,7 +103,7 @@ def spans(header: BatchHeader, data: bytes) -> Iterator[Span]:
         raise MalformedBatch(f"{where}: {len(data) - at} bytes left after its {header.record_count} records")
 
 
-def _span(data: bytes, start: int) -> Span:
+def _span(data: Plain, start: int) -> Span:
     size, at = varint(data, start)
     end = at + size
     if size < 0 or end > len(data):
@@ -129,25 +134,92 @@ def is_abort_marker(header: BatchHeader, batch: Buffer) -> bool:
     return marker.key[2:4] == b"\0\0"
 
 
-PLAIN_LIMIT: Final = 256 << 20
-"""Bytes that one batch may hold decompressed. A producer holds its batches plain before it compresses them (by default
-16 KiB, and max.request.size of 1 MiB bounds a record), so that honest ones stay far below, however well they compress;
-but a few bytes that stand for gigabytes must not take the copier's memory."""
+PLAIN_LIMIT: Final = 128 << 20
+"""Bytes that one batch may hold decompressed: as many as one that is not compressed may have. A producer holds its
+batches plain before it compresses them (by default 16 KiB, and max.request.size of 1 MiB bounds a record), so that
+honest ones stay far below."""
+_SMALL: Final = 16 << 20
+"""Plain bytes that any batch may hold, however well they compress, and that count in no budget."""
+_MAX_RATIO: Final = 1_032
+"""Plain bytes for each compressed one, beyond that: as many as gzip can stand for. A zstd batch of 10 KB can stand for
+gigabytes."""
 
 
-def decompress(codec: int, body: Buffer, limit: int = PLAIN_LIMIT) -> bytes:
-    """The plain bytes of records: at most `limit`, or MalformedBatch."""
+class PlainMemory:
+    """One budget for this process's large decompressed batches. A thread that needs more than is left waits for others,
+    unless it holds some already (both sides of a comparison), or nothing is given back for long."""
+
+    def __init__(self, budget: int, patience_s: float = 10.0) -> None:
+        self._budget = self._free = budget
+        self._patience_s = patience_s
+        self._holders = Counter[int]()
+        self._changed = threading.Condition(threading.RLock())  # a collector may release under it
+
+    @property
+    def held(self) -> int:
+        """Bytes."""
+        return self._budget - self._free
+
+    def fill(self, most: int, write: Callable[[mmap.mmap], int]) -> mmap.mmap:
+        """At most so many bytes, as `write` has written them; it returns how many. They count until they are collected.
+
+        Pages that are not written to take no memory."""
+        holder = threading.get_ident()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._free >= min(most, self._budget) or self._holders[holder], self._patience_s
+            )
+            self._free -= most
+            self._holders[holder] += 1
+        try:
+            room = mmap.mmap(-1, most)
+            try:
+                size = write(room)
+                room.resize(max(1, size))
+            except BaseException:
+                room.close()
+                raise
+        except BaseException:
+            self._release(holder, most)
+            raise
+        self._release(holder, most - size, last=False)
+        weakref.finalize(room, self._release, holder, size)
+        return room
+
+    def _release(self, holder: int, size: int, *, last: bool = True) -> None:
+        with self._changed:
+            self._free += size
+            if last:
+                self._holders[holder] -= 1
+                self._holders += Counter()  # drops zeroes
+            self._changed.notify_all()
+
+
+PLAIN_MEMORY: Final = PlainMemory(2 * PLAIN_LIMIT)
+"""This process's."""
+
+
+def decompress(codec: int, body: Buffer, limit: int = PLAIN_LIMIT) -> Plain:
+    """The plain bytes of records: at most `limit`, and no more than a producer's batch of this size may stand for; or
+    MalformedBatch."""
     try:
         undo = _DECOMPRESS[codec]
     except KeyError:
         raise MalformedBatch(f"compression codec {codec} does not exist") from None
+    allowed = min(limit, max(_SMALL, _MAX_RATIO * len(body)))
+    compressed = bytes(body)
     try:
-        return undo(bytes(body), limit)
-    except (cramjam.DecompressionError, zlib.error, struct.error, ValueError) as error:
+        try:
+            return undo(compressed, min(allowed, _SMALL))
+        except _UNDONE:
+            if allowed <= _SMALL:
+                raise
+        return PLAIN_MEMORY.fill(allowed, lambda room: _DECOMPRESS_INTO[codec](compressed, room))
+    except _UNDONE as error:
         raise MalformedBatch(f"{Codec(codec).name.lower()} data cannot be decompressed: {error}") from None
 
 
-def _record(header: BatchHeader, stamped: int | None, data: bytes, at: int) -> tuple[Record, int]:
+def _record(header: BatchHeader, stamped: int | None, data: Plain, at: int) -> tuple[Record, int]:
     size, at = varint(data, at)
     end = at + size
     if size < 0 or end > len(data):
@@ -170,7 +242,7 @@ def _record(header: BatchHeader, stamped: int | None, data: bytes, at: int) -> t
     return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), end
 
 
-def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+def _bytes(data: Plain, at: int, end: int) -> tuple[bytes | None, int]:
     size, at = varint(data, at)
     if size < 0:
         return None, at
@@ -186,7 +258,7 @@ def wrapped(timestamp: int) -> int:
     return (timestamp + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: Plain, at: int) -> tuple[int, int]:
     """A zigzag varint and the position behind it."""
     byte = data[at]
     at += 1
@@ -207,8 +279,10 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
             raise MalformedBatch("a varint of more than 10 bytes")
 
 
+_UNDONE: Final = (cramjam.DecompressionError, zlib.error, struct.error, ValueError)
 _GUESS: Final = 8
 """Times a compressed batch: the room that is tried first."""
+_PIECE: Final = 1 << 20
 XERIAL: Final = b"\x82SNAPPY\0"
 
 
@@ -218,11 +292,37 @@ def _bounded(undo: Callable[[bytes, bytearray | mmap.mmap], int], body: bytes, l
     with suppress(cramjam.DecompressionError):
         size = undo(body, small)
         return bytes(memoryview(small)[:size])
-    with mmap.mmap(-1, limit) as large:  # pages that are not written to take no memory
-        try:
-            return large[: undo(body, large)]
-        except cramjam.DecompressionError as error:
-            raise ValueError(f"{error} (up to {limit} bytes are allowed)") from None
+    with mmap.mmap(-1, limit) as large:
+        return large[: _into(undo, body, large)]
+
+
+def _into(undo: Callable[[bytes, mmap.mmap], int], body: bytes, room: mmap.mmap) -> int:
+    try:
+        return undo(body, room)
+    except cramjam.DecompressionError as error:
+        raise ValueError(f"{error} (up to {len(room)} bytes are allowed)") from None
+
+
+def _gzip_into(body: bytes, room: mmap.mmap) -> int:
+    member, at = zlib.decompressobj(31), 0
+    while not member.eof and (piece := member.decompress(body, _PIECE)):
+        if at + len(piece) > len(room):
+            raise ValueError(f"more than {len(room)} bytes")
+        room[at : at + len(piece)] = piece
+        at += len(piece)
+        body = member.unconsumed_tail
+    if not member.eof or member.unused_data:
+        raise ValueError("not one whole gzip member")
+    return at
+
+
+def _snappy_into(body: bytes, room: mmap.mmap) -> int:
+    at = 0
+    for block in _snappy_blocks(body):
+        plain = _snappy_block(block, len(room) - at)
+        room[at : at + len(plain)] = plain
+        at += len(plain)
+    return at
 
 
 def _gzip(body: bytes, limit: int) -> bytes:
@@ -240,16 +340,24 @@ def _snappy(body: bytes, limit: int) -> bytes:
     if body[:8] != XERIAL:
         return _snappy_block(body, limit)
     plain = []
+    for block in _snappy_blocks(body):
+        plain.append(_snappy_block(block, limit))
+        limit -= len(plain[-1])
+    return b"".join(plain)
+
+
+def _snappy_blocks(body: bytes) -> Iterator[bytes]:
+    if body[:8] != XERIAL:
+        yield body
+        return
     at = 16
     while at < len(body):
         (size,) = struct.unpack_from(">I", body, at)
         at += 4
         if at + size > len(body):
             raise ValueError("a snappy block ends behind the batch")
-        plain.append(_snappy_block(body[at : at + size], limit))
-        limit -= len(plain[-1])
+        yield body[at : at + size]
         at += size
-    return b"".join(plain)
 
 
 def _snappy_block(block: bytes, limit: int) -> bytes:
@@ -270,5 +378,13 @@ _DECOMPRESS: Final[Mapping[int, Callable[[bytes, int], bytes]]] = MappingProxyTy
         Codec.SNAPPY: _snappy,
         Codec.LZ4: lambda body, limit: _bounded(cramjam.lz4.decompress_into, body, limit),
         Codec.ZSTD: lambda body, limit: _bounded(cramjam.zstd.decompress_into, body, limit),
+    }
+)
+_DECOMPRESS_INTO: Final[Mapping[int, Callable[[bytes, mmap.mmap], int]]] = MappingProxyType(
+    {
+        Codec.GZIP: _gzip_into,
+        Codec.SNAPPY: _snappy_into,
+        Codec.LZ4: lambda body, room: _into(cramjam.lz4.decompress_into, body, room),
+        Codec.ZSTD: lambda body, room: _into(cramjam.zstd.decompress_into, body, room),
     }
 )

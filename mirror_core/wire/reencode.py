@@ -23,11 +23,13 @@ from mirror_core.wire.batch import (
     is_dense,
 )
 from mirror_core.wire.encode import batch_of, record
-from mirror_core.wire.records import PLAIN_LIMIT, decompress, spans, wrapped
+from mirror_core.wire.records import PLAIN_LIMIT, Plain, decompress, spans, wrapped
 
 _ALWAYS_ADMITTED: Final = 16 << 10
 """Bytes: no topic has a max.message.bytes below it. Larger batches must not grow beyond their source's."""
 _ANY_NUMBER: Final = 1 << 31
+RUN_BYTES: Final = 8 << 20
+"""Plain bytes after which a run ends: no second copy of all that a batch holds is made."""
 _RUN_OVERHEAD: Final = 200
 """Bytes of memory that a run takes besides its batch."""
 
@@ -99,9 +101,9 @@ def admitted(size: int, limit: int, build: Callable[[int], Iterable[Run]]) -> li
         most = (too_long + 1) // 2
 
 
-def _runs(header: BatchHeader, plain: bytes, start: int, most: int) -> Iterator[Run]:
-    """Split where an offset is missing, and after `most` records. Written as they are found: spans are not collected,
-    because a batch of a few megabytes can hold millions of records."""
+def _runs(header: BatchHeader, plain: Plain, start: int, most: int) -> Iterator[Run]:
+    """Split where an offset is missing, and after `most` records or many bytes. Written as they are found: spans are
+    not collected, because a batch of a few megabytes can hold millions of records."""
     stamped = header.attributes & LOG_APPEND_TIME
     base = header.max_timestamp if stamped else header.base_timestamp
     codec = header.attributes & CODEC_MASK
@@ -110,7 +112,7 @@ def _runs(header: BatchHeader, plain: bytes, start: int, most: int) -> Iterator[
         if header.base_offset + span.offset_delta < start:
             continue
         timestamp = base if stamped else wrapped(base + span.timestamp_delta)
-        if not count or count == most or span.offset_delta != first + count:
+        if not count or count == most or len(records) >= RUN_BYTES or span.offset_delta != first + count:
             if count:
                 yield Run(header.base_offset + first, count, batch_of(records, count, codec, base, latest))
             first, count, latest, records = span.offset_delta, 0, timestamp, bytearray()

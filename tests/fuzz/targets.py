@@ -103,7 +103,7 @@ def compressed(data: bytes) -> None:
         return
     codec = data[0] % 8
     with suppress(MalformedBatch):
-        plain = decompress(codec, data[1:], LIMIT)
+        plain = decompress(codec, data[1:], LIMIT)[:]
         assert len(plain) <= max(LIMIT, len(data))
         if codec:
             assert decompress(codec, compress(codec, plain), LIMIT) == plain

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import struct
+import subprocess
+import sys
+import threading
 import zlib
 
 import cramjam
@@ -11,9 +15,21 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mirror_core.wire.batch import HEADER, HEADER_SIZE, BatchHeader, MalformedBatch, batches
+from mirror_core.wire.batch import HEADER, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, MalformedBatch, batches
 from mirror_core.wire.encode import compress
-from mirror_core.wire.records import Codec, Record, decode, decompress, is_abort_marker, spans, varint, wrapped
+from mirror_core.wire.records import (
+    PLAIN_MEMORY,
+    Codec,
+    PlainMemory,
+    Record,
+    decode,
+    decompress,
+    is_abort_marker,
+    spans,
+    varint,
+    wrapped,
+)
+from mirror_core.wire.reencode import dense_runs
 
 GZIP = zlib.compress(b"plain" * 20, wbits=31)
 Content = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
@@ -212,6 +228,104 @@ def test_the_blocks_of_framed_snappy_share_one_limit() -> None:
         decompress(Codec.SNAPPY, body, 299)
     with pytest.raises(MalformedBatch, match="ends behind the batch"):
         decompress(Codec.SNAPPY, body[:-1], 300)
+
+
+LARGE = secrets.token_bytes(60_000) + bytes(17 << 20)
+"""Plain bytes beyond what counts in no budget, which an honest producer could compress so well."""
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_large_batches_count_in_the_budget_while_they_are_held(codec: Codec) -> None:
+    body = compress(codec, LARGE)
+    plain = decompress(codec, body)
+    assert (len(plain), plain[:]) == (len(LARGE), LARGE)
+    assert PLAIN_MEMORY.held == len(LARGE)
+    del plain
+    assert PLAIN_MEMORY.held == 0
+    with pytest.raises(MalformedBatch, match=codec.name.lower()):
+        decompress(codec, body, len(LARGE) - 1)
+    with pytest.raises(MalformedBatch, match=codec.name.lower()):
+        decompress(codec, body[:-1000])
+    assert PLAIN_MEMORY.held == 0
+
+
+def test_records_of_a_large_batch_are_read_and_written_anew() -> None:
+    values = [secrets.token_bytes(3_000) + bytes(1 << 20) for _ in range(18)]
+    plain = b"".join(raw_record(offset, 0, value, []) for offset, value in enumerate(values))
+    header, batch = raw_batch(compress(Codec.ZSTD, plain), len(values), attributes=Codec.ZSTD | LOG_APPEND_TIME)
+    assert [record.key for record in decode(header, batch)] == values
+    runs = dense_runs(header, memoryview(batch), 0)
+    assert [run.base_offset for run in runs] == [100, 108, 116], "no second copy of all is made"
+    assert [one.key for run in runs for one in decode(next(batches(memoryview(run.batch)))[0], run.batch)] == values
+    assert PLAIN_MEMORY.held == 0
+
+
+PEAK = """
+import resource, sys
+from mirror_core.wire.batch import HEADER, BatchHeader, MalformedBatch
+from mirror_core.wire.records import decode
+from mirror_core.wire.reencode import dense_runs
+
+batch = sys.stdin.buffer.read()
+header = BatchHeader(*HEADER.unpack_from(batch))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for read in (lambda: list(decode(header, batch)), lambda: dense_runs(header, memoryview(batch), 0)):
+    try:
+        read()
+    except MalformedBatch:
+        print("refused", end=" ")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_ten_kilobytes_do_not_cost_hundreds_of_megabytes() -> None:
+    """Any producer can send them; the batch is refused, and what else this process does goes on."""
+    plain = b"".join(raw_record(offset, 0, bytes(1 << 20), []) for offset in range(240))
+    _, batch = raw_batch(compress(Codec.ZSTD, plain), 240, attributes=Codec.ZSTD | LOG_APPEND_TIME)
+    assert len(batch) < 20_000
+    said = subprocess.run([sys.executable, "-c", PEAK], input=batch, capture_output=True, check=True).stdout.split()
+    assert said[:2] == [b"refused", b"refused"]
+    assert int(said[2]) < 64 << 10, f"{int(said[2]) >> 10} MiB more"
+
+
+def test_who_needs_more_than_is_left_waits_for_another_thread_and_not_for_itself() -> None:
+    memory = PlainMemory(100, patience_s=60.0)
+    first, second = memory.fill(80, lambda room: 80), memory.fill(80, lambda room: 10)
+    assert memory.held == 90, "this thread holds both sides of a comparison"
+    began, held = threading.Event(), list[int]()
+
+    def write(room: object) -> int:
+        held.append(memory.held)
+        return 50
+
+    def fill() -> None:
+        began.set()
+        memory.fill(50, write)
+
+    other = threading.Thread(target=fill)
+    other.start()
+    assert began.wait(30)
+    del first, second
+    other.join(30)
+    assert held == [50], "and nothing else with it"
+    assert memory.held == 0
+    with pytest.raises(ValueError, match="too much"):
+        memory.fill(50, fail)
+    assert memory.held == 0
+
+
+def test_nobody_waits_for_ever_for_memory_that_is_not_given_back() -> None:
+    memory = PlainMemory(100, patience_s=0.0)
+    held = memory.fill(100, lambda room: 100)
+    other = threading.Thread(target=lambda: memory.fill(100, lambda room: 100))
+    other.start()
+    other.join(30)
+    assert not other.is_alive()
+    assert memory.held == len(held) == 100
+
+
+def fail(room: object) -> int:
+    raise ValueError("too much")
 
 
 @pytest.mark.parametrize(("offsets", "last"), [([0, 0], 1), ([1, 0], 1), ([0, 2], 1), ([-1, 0], 1)])
