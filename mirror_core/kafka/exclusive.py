@@ -3,6 +3,10 @@
 Whoever takes an id fences its last owner, whose next request is refused. A write is a whole transaction: begun, filled
 and ended by one call. What came of one that was not answered is settled before the next one begins.
 
+A write has succeeded when its COMMIT marker is seen in the log behind its records: brokers take markers from whoever
+holds CLUSTER_ACTION, so that the coordinator's word does not suffice. Where foreign markers keep an id from writing,
+the next numbered one is taken instead (`unfinished_transactions`).
+
 librdkafka has such a producer, too. It connects three times, and looks twice a second whether it can go on: to take an
 id took it 0.6 s near by, and 3.7 s at a round trip of 160 ms, while applications stood still.
 """
@@ -10,7 +14,7 @@ id took it 0.6 s near by, and 3.7 s at a round trip of 160 ms, while application
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from enum import Enum, auto
 from typing import Final
@@ -28,25 +32,47 @@ from kio.static.primitive import i16, i32, i32Timedelta
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import CLIENT_ID, Connection
 from mirror_core.kafka.faults import code_of
-from mirror_core.kafka.transaction_brokers import AGAIN, TransactionBrokers
+from mirror_core.kafka.fetching import FetchLink
+from mirror_core.kafka.transaction_brokers import AGAIN, Fenced, TransactionBrokers
+from mirror_core.kafka.unfinished_transactions import DecidedTransaction, decided_transaction, write_last_marker
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import MirrorError, RemoteFault
+from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Partition
 from mirror_core.wire import produce
-from mirror_core.wire.batch import SEQUENCE_MASK, TRANSACTIONAL, readdress
+from mirror_core.wire.batch import CONTROL, SEQUENCE_MASK, TRANSACTIONAL, readdress
+from mirror_core.wire.batch import batches as batches_in
 from mirror_core.wire.encode import batches_of
+from mirror_core.wire.fetch import Isolation, Wanted
 from mirror_core.wire.fields import MalformedAnswer
-from mirror_core.wire.records import Codec
+from mirror_core.wire.records import Codec, is_abort_marker
 
 _APPENDED_S: Final = 10.0
 """So long replicas are waited for."""
 _GIVE_UP_S: Final = 5.0
 _BATCH_BYTES: Final = 512 << 10
 """Of plain records: half of what brokers take as one batch by default."""
+_FETCH_BYTES: Final = 1 << 20
+_MARKER_WAIT_MS: Final = 100
 _AT_ONCE: Final = 5
 """So many batches of a producer a broker knows again (KIP-98)."""
 
 Row = tuple[str, bytes | None]
+
+
+class ForeignAbort(Exception):
+    """Somebody else has aborted the transaction: nothing of it counts, and it may be written again."""
+
+
+class IdUsedUp(Exception):
+    """Markers of somebody else keep this id from writing: nothing was written, and the next id may be taken."""
+
+
+class _Stuck(Exception):
+    """The coordinator cannot finish the transaction before."""
+
+    def __init__(self, transaction: DecidedTransaction) -> None:
+        self.transaction = transaction
 
 
 class _Phase(Enum):
@@ -64,37 +90,60 @@ class ExclusiveProducer(TransactionBrokers):
         self, cluster: ClusterConfig, transactional_id: str, partition: Partition, *, transaction_ms: int, where: str
     ) -> None:
         super().__init__(cluster, transactional_id, partition, where)
+        self._first_id = transactional_id
+        self.number = 0
+        """Of the id: 0 for `transactional_id` itself, n for `transactional_id~n`."""
+        self.used_up = False
+        """Nothing more can be written under this id."""
         self._transaction_ms = transaction_ms
         self._producer = (-1, -1)
         """Id and epoch."""
         self._sequence = 0
         self._phase = _Phase.IDLE
 
-    def take(self, timeout_s: float) -> None:
-        """Have the id from now on. What its last owner has left open is aborted, and he is fenced."""
-        self._producer = (-1, -1)
-        self._renew("take over", time.monotonic() + timeout_s)
+    def take(self, timeout_s: float, number: int = 0) -> None:
+        """Own the id of this number from now on, or of the first later one that is not used up.
+
+        What its last owner has left open is aborted, and that owner is fenced.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.number, self.used_up = number, False
+            self._id = f"{self._first_id}~{number}" if number else self._first_id
+            self._coordinator, self._producer = -1, (-1, -1)
+            try:
+                self._renew("take over", deadline)
+                return
+            except _Stuck as stuck:
+                self._end_in_place_of_coordinator(stuck.transaction)
+                number += 1
 
     def write(self, rows: Iterable[Row], timeout_s: float) -> None:
-        """Keys and values, all or none. Fenced; or a RemoteFault, and then `settle` comes before the next write."""
+        """Keys and values, all or none. Fenced, ForeignAbort or IdUsedUp; or a RemoteFault, and then `settle` comes
+        before the next write."""
         if self._phase is not _Phase.IDLE:
             raise RuntimeError("the transaction before was not settled")
         if self._astray:  # what is late, and reaches brokers later than this does, is refused from here on (KIP-360)
             self._phase = _Phase.OPEN
             self.settle(timeout_s)
+        if self.used_up:
+            raise IdUsedUp
         # A reader undoes many small ones in a thirtieth of what zstd would cost him.
         batches = list(batches_of(rows, _BATCH_BYTES, Codec.GZIP, now_ms(), TRANSACTIONAL))
         deadline = time.monotonic() + timeout_s
         self._phase = _Phase.OPEN
         try:
             self._begin(deadline)
-            self._append(batches, min(deadline, time.monotonic() + _APPENDED_S))
+            appended = self._append_as_owner(batches, min(deadline, time.monotonic() + _APPENDED_S))
         except RemoteFault:
             self._abort(min(timeout_s, _GIVE_UP_S))  # others' records wait behind an open one
             raise
         self._phase = _Phase.ENDING
         self._end(deadline, committed=True)
+        committed = self._is_committed(appended, deadline) if appended else True
         self._phase = _Phase.IDLE
+        if not committed:
+            raise ForeignAbort
 
     def settle(self, timeout_s: float) -> bool:
         """End what a write has left open, which failed or was interrupted: True when nothing of it is in the log.
@@ -104,14 +153,17 @@ class ExclusiveProducer(TransactionBrokers):
         deadline = time.monotonic() + timeout_s
         if self._phase is _Phase.IDLE:
             return False
-        if self._phase is _Phase.ENDING:
-            self._end(deadline, committed=True)
-            self._phase = _Phase.IDLE
-            return False
-        # Each time the abort comes first: it asks whose the id is, and a new epoch asks nobody while one is open.
-        self._end(deadline, committed=False)
-        self._renew("write", deadline)
-        return True
+        ending = self._phase is _Phase.ENDING
+        try:
+            if ending:
+                self._end(deadline, committed=True)
+            else:  # the abort comes first: it asks whose the id is, and a new epoch asks nobody while one is open
+                self._end(deadline, committed=False)
+                self._renew("write", deadline)
+        except _Stuck as stuck:
+            self._end_in_place_of_coordinator(stuck.transaction)
+        self._phase = _Phase.IDLE
+        return not ending
 
     def _abort(self, timeout_s: float) -> None:
         """The first reason counts, unless this one says that the id was taken."""
@@ -131,7 +183,13 @@ class ExclusiveProducer(TransactionBrokers):
             producer_id=ProducerId(known),
             producer_epoch=i16(epoch),
         )
-        found = self._coordinated(action, request, InitProducerIdResponse, lambda answer: answer.error_code, deadline)
+        raise_if_stuck = self._stuck_check()
+
+        def code_in(answer: InitProducerIdResponse) -> ErrorCode:
+            raise_if_stuck(answer.error_code)
+            return answer.error_code
+
+        found = self._coordinated(action, request, InitProducerIdResponse, code_in, deadline)
         self._producer, self._sequence = (int(found.producer_id), int(found.producer_epoch)), 0
         self._phase, self._astray = _Phase.IDLE, False
 
@@ -155,38 +213,118 @@ class ExclusiveProducer(TransactionBrokers):
             committed=committed,
         )
 
+        raise_if_stuck = self._stuck_check()
+
         def code_in(answer: EndTxnResponse) -> ErrorCode:
+            raise_if_stuck(answer.error_code)
             nothing_open = answer.error_code is ErrorCode.invalid_txn_state and not committed
             return ErrorCode.none if nothing_open else answer.error_code
 
         self._coordinated("write", request, EndTxnResponse, code_in, deadline)
 
-    def _append(self, made: Sequence[tuple[bytearray, int]], deadline: float) -> None:
-        """In the log, behind the transaction's beginning, on all replicas in sync."""
+    def _stuck_check(self) -> Callable[[ErrorCode], None]:
+        """To be told each code of one request: raises _Stuck where the transaction before does not end."""
+        begun = time.monotonic()
+
+        def check(code: ErrorCode) -> None:
+            if code is ErrorCode.concurrent_transactions and time.monotonic() - begun > LIMITS.transaction_marker_s:
+                decided = decided_transaction(self._client, self._id, self._coordinator)
+                if decided is not None:
+                    raise _Stuck(decided)
+
+        return check
+
+    def _end_in_place_of_coordinator(self, decided: DecidedTransaction) -> None:
+        write_last_marker(self._client, self._partition, decided.producer_id, committed=decided.committed)
+        self.used_up = True
+
+    def _is_committed(self, appended: Sequence[range], deadline: float) -> bool:
+        """Whether readers get all that was appended: no marker of this producer aborts any of it."""
+        position, aborted = appended[0].stop, False
+        owed_at = time.monotonic() + LIMITS.transaction_marker_s
+        while True:
+            markers, position = self._read_markers(position, deadline)
+            for offset, is_abort in markers:
+                aborted = aborted or is_abort
+                if offset >= appended[-1].stop:
+                    return not aborted
+            if time.monotonic() > owed_at and not self.used_up:
+                self._coordinated_by()
+                decided = decided_transaction(self._client, self._id, self._coordinator)
+                if decided is not None:
+                    self._end_in_place_of_coordinator(decided)
+            if time.monotonic() > deadline:
+                raise Unreachable(f"{self._where}: cannot write: the marker of its commit is not in the log in time")
+
+    def _read_markers(self, position: int, deadline: float) -> tuple[list[tuple[int, bool]], int]:
+        """Markers of this producer from an offset on, with whether they abort; and the next offset to be read."""
+
+        def read(connection: Connection) -> tuple[tuple[list[tuple[int, bool]], int], ErrorCode]:
+            link = FetchLink(connection, max_bytes=_FETCH_BYTES, partition_max_bytes=_FETCH_BYTES, at_once=True)
+            wanted = Wanted(self._partition, position)
+            link.ask([wanted], max_wait_ms=_MARKER_WAIT_MS, isolation=Isolation.READ_UNCOMMITTED)
+            markers, at = list[tuple[int, bool]](), position
+            for answer in link.take():
+                if answer.error:
+                    return (markers, at), code_of(answer.error)
+                for header, batch in batches_in(answer.records):
+                    ours = header.producer_id == self._producer[0] and header.last_offset >= position
+                    if ours and header.attributes & CONTROL:
+                        markers.append((header.base_offset, is_abort_marker(header, batch)))
+                    at = max(at, header.next_offset)
+            time.sleep(link.throttle_ms / 1000)
+            return (markers, at), ErrorCode.none
+
+        def attempt(limit_s: float) -> tuple[tuple[list[tuple[int, bool]], int], ErrorCode]:
+            broker = self._led_by()
+            if broker < 0:
+                return ([], position), ErrorCode.leader_not_available
+            found, code = self._exchanged(broker, limit_s, read)
+            if code in AGAIN:
+                self._leader = -1
+            return found, code
+
+        return self._insisting("write", attempt, deadline)
+
+    def _append_as_owner(self, made: Sequence[tuple[bytearray, int]], deadline: float) -> list[range]:
+        """As `_append`. IdUsedUp where the coordinator knows this owner, and only the partition refuses it."""
+        try:
+            return self._append(made, deadline)
+        except Fenced:
+            self._end(deadline, committed=False)
+            self.used_up, self._phase = True, _Phase.IDLE
+            raise IdUsedUp from None
+
+    def _append(self, made: Sequence[tuple[bytearray, int]], deadline: float) -> list[range]:
+        """In the log, behind the transaction's beginning, on all replicas in sync. The offsets of each batch."""
         known, epoch = self._producer
-        batches = [memoryview(batch) for batch, _ in made]
-        for batch, (_, count) in zip(batches, made, strict=True):
+        appended = list[range]()
+        batches = [(memoryview(batch), count) for batch, count in made]
+        for batch, count in batches:
             readdress(batch, known, epoch, self._sequence)
             self._sequence = self._sequence + count & SEQUENCE_MASK
         while batches:
             together = batches[:_AT_ONCE]
 
-            def attempt(limit_s: float, sent: list[memoryview] = together) -> tuple[None, ErrorCode]:
+            def attempt(limit_s: float, sent: list[tuple[memoryview, int]] = together) -> tuple[None, ErrorCode]:
                 broker = self._led_by()
                 code = ErrorCode.leader_not_available
                 if broker >= 0:
-                    code = self._exchanged(broker, limit_s, lambda connection: self._sent(connection, sent, limit_s))
+                    code = self._exchanged(broker, limit_s, lambda c: self._sent(c, sent, limit_s, appended))
                 if code in AGAIN:
                     self._leader = -1
                 return None, code
 
             self._insisting("write", attempt, deadline)
             del batches[:_AT_ONCE]
+        return appended
 
-    def _sent(self, connection: Connection, batches: list[memoryview], limit_s: float) -> ErrorCode:
-        """What went wrong first, if anything; batches that brokers have are taken out."""
+    def _sent(
+        self, connection: Connection, batches: list[tuple[memoryview, int]], limit_s: float, appended: list[range]
+    ) -> ErrorCode:
+        """What went wrong first, if anything; batches that brokers have are taken out, and their offsets added."""
         due = [connection.next_id() for _ in batches]
-        for batch, correlation in zip(batches, due, strict=True):
+        for (batch, _), correlation in zip(batches, due, strict=True):
             row = (self._partition.topic, self._partition.index, batch)
             timeout_ms = int(limit_s * 1000)
             connection.send(produce.encode([row], correlation, CLIENT_ID, timeout_ms=timeout_ms, by=self._id))
@@ -205,7 +343,9 @@ class ExclusiveProducer(TransactionBrokers):
             if first is ErrorCode.none:
                 first = code
                 if code is ErrorCode.none:
-                    del batches[0]
+                    _, count = batches.pop(0)
+                    if answer.base_offset >= 0:
+                        appended.append(range(answer.base_offset, answer.base_offset + count))
         return first
 
 

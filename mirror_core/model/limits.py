@@ -72,6 +72,8 @@ class Limits:
     """One answer of a side to a data plane's lookout or heart: the source was not seen then, or there is no beat."""
     copied_leader_s: float = 2.0
     """A leader, new perhaps, that does not know its offsets yet: an epoch copies or proves as if nothing was known."""
+    transaction_marker_s: float = 5.0
+    """A marker that a coordinator owes the state topic: it is written in its place then."""
     sandbox_broker_s: float = 2.0
     """The answer of a broker of the sandbox: it is shown as not answering."""
 

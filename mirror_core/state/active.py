@@ -18,7 +18,7 @@ import msgspec
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.exclusive import ExclusiveProducer
+from mirror_core.kafka.exclusive import ExclusiveProducer, ForeignAbort, IdUsedUp
 from mirror_core.kafka.faults import ErrorCode, code_of, fault
 from mirror_core.kafka.fetching import FetchLink, fetch_once
 from mirror_core.kafka.lent import lent
@@ -103,8 +103,10 @@ def announce(config: ClusterConfig, active: Active, timeout_s: float = LIMITS.si
         if found is not None and found.order >= active.order:
             return found
         producer.write([(active.mirror, msgspec.json.encode(active))], _left(deadline))
-    except Fenced as error:
-        raise RemoteFault(f"cluster {config.name}, topic {ACTIVE_TOPIC}: cannot write: {error}") from None
+    except (Fenced, ForeignAbort, IdUsedUp) as error:
+        raise RemoteFault(
+            f"cluster {config.name}, topic {ACTIVE_TOPIC}: cannot write: {error or type(error).__name__}"
+        ) from None
     return active
 
 

@@ -9,7 +9,7 @@ from mirror_core.model.names import MirrorName
 
 _RUN_ID: Final = re.compile(r"(?P<mirror>.+)-(?:failover|failback)-\d{8}T\d{6}-[0-9a-f]{4}")
 _OF_A_MIRROR: Final = frozenset(
-    ("mirror", "partition", "lease", "ledger", "settings", "debt", "groups", "sighting", "proof", "receipts")
+    ("mirror", "partition", "lease", "ledger", "settings", "debt", "groups", "sighting", "proof", "receipts", "writer")
 )
 
 

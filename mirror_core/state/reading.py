@@ -20,7 +20,13 @@ from mirror_core.kafka.fetching import FetchLink
 from mirror_core.kafka.lent import lent
 from mirror_core.kafka.offsets import log_start
 from mirror_core.kafka.transient import MISLED, TRANSIENT
-from mirror_core.model.errors import RemoteFault, SignInFailed, Unreachable
+from mirror_core.kafka.unfinished_transactions import (
+    DecidedTransaction,
+    decided_transactions_in,
+    write_last_marker,
+)
+from mirror_core.model.errors import MissingPermission, RemoteFault, SignInFailed, Unreachable
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Partition
 from mirror_core.state.encoding import lasting
 from mirror_core.state.records import TOPIC, State
@@ -119,6 +125,34 @@ def read_from_start(
             pause_s = min(2 * pause_s, _MOST_PAUSE_S)
 
 
+class _StuckTransactions:
+    """Ends transactions of a partition that their coordinator has decided and cannot finish: see
+    `unfinished_transactions`. One that stays decided between two looks is taken for stuck."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._decided: dict[str, DecidedTransaction] = {}
+        self._next_look = math.inf
+        """Monotonic time; infinite before the first wait: mostly a marker is there in a moment."""
+
+    def end(self, client: ClusterClient) -> None:
+        """Nothing is done where this principal may not look, or may not write markers: it goes on waiting."""
+        now = time.monotonic()
+        if now < self._next_look:
+            self._next_look = min(self._next_look, now + LIMITS.transaction_marker_s)
+            return
+        try:
+            decided = decided_transactions_in(client, self._partition)
+            for transactional_id, transaction in decided.items():
+                if self._decided.get(transactional_id) == transaction:
+                    producer_id = transaction.producer_id
+                    write_last_marker(client, self._partition, producer_id, committed=transaction.committed)
+            self._decided = decided
+        except (MissingPermission, Unreachable):
+            pass
+        self._next_look = time.monotonic() + LIMITS.transaction_marker_s
+
+
 class _Reader:
     """Of one topic, from its beginning. Where a connection breaks, it goes on with the next one."""
 
@@ -126,6 +160,7 @@ class _Reader:
         self.deadline = time.monotonic() + timeout_s
         self._partition = Partition(topic, 0)
         self._timeout_s = timeout_s
+        self._stuck = _StuckTransactions(self._partition)
         self._heard = heard
         self._at_end = False
         """Whether all that is committed was seen once."""
@@ -175,6 +210,7 @@ class _Reader:
                 if not whole and asked > settled:
                     return Whole(known.state)
                 settled = min(settled, time.monotonic() + MARKER_S)
+                self._stuck.end(client)
             if self._at_end and time.monotonic() > self.deadline:
                 raise _Undecided
 

@@ -53,6 +53,15 @@ class PartitionRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionalIdNumber:
+    """Which numbered transactional id a mirror's conductor, or its data plane, writes under: see `StateWriter`."""
+
+    mirror: MirrorName
+    role: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """Delete what this record is about (a tombstone)."""
 
@@ -75,6 +84,7 @@ Record = (
     | Proof
     | ReceiptsHead
     | Told
+    | TransactionalIdNumber
 )
 
 
@@ -100,6 +110,8 @@ class State:
     """By mirror and part."""
     told: dict[str, dict[int, Told]] = field(default_factory=dict)
     """By run: its chronicle."""
+    id_numbers: dict[MirrorName, dict[str, TransactionalIdNumber]] = field(default_factory=dict)
+    """By mirror and role; none: the id without a number."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """Keys of records that cannot be read, and why."""
     _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
@@ -112,6 +124,7 @@ class State:
         same = {name: dict(getattr(self, name)) for name in self.__slots__}
         same["partitions"] = {mirror: dict(statuses) for mirror, statuses in self.partitions.items()}
         same["receipts"] = {mirror: dict(heads) for mirror, heads in self.receipts.items()}
+        same["id_numbers"] = {mirror: dict(numbers) for mirror, numbers in self.id_numbers.items()}
         same["told"] = {run: dict(lines) for run, lines in self.told.items()}
         same["_pieces"] = {key: dict(pieces) for key, pieces in self._pieces.items()}
         return State(**same)
@@ -229,8 +242,9 @@ class State:
                 self.told.setdefault(record.run, {})[record.number] = record
             case TopicSettings():
                 self.settings[record.mirror, record.topic] = record
-            case ReceiptsHead():
-                self.receipts.setdefault(record.mirror, {})[record.part] = record
+            case ReceiptsHead() | TransactionalIdNumber():
+                kind, part = _SEVERAL_EACH[type(record)]
+                self._several_each(kind).setdefault(record.mirror, {})[getattr(record, part)] = record
             case Lease() | Debt() | GroupsSeen() | Sighting() | Proof():
                 self._one_each(_ONE_EACH[type(record)])[record.mirror] = record
 
@@ -243,6 +257,11 @@ class State:
             "sighting": self.sightings,
             "proof": self.proofs,
         }
+        return found[kind]
+
+    def _several_each(self, kind: str) -> dict[MirrorName, dict[str, Any]]:
+        """Records of which a mirror has several, by their part."""
+        found: dict[str, dict[MirrorName, dict[str, Any]]] = {"receipts": self.receipts, "writer": self.id_numbers}
         return found[kind]
 
     def _drop(self, key: str) -> None:
@@ -269,8 +288,8 @@ class State:
                 self.told.get(run, {}).pop(int(number), None)
             case "settings", [mirror, topic]:
                 self.settings.pop((MirrorName(mirror), topic), None)
-            case "receipts", [mirror, part]:
-                self.receipts.get(MirrorName(mirror), {}).pop(part, None)
+            case (("receipts" | "writer"), [mirror, part]):
+                self._several_each(kind).get(MirrorName(mirror), {}).pop(part, None)
             case (("lease" | "debt" | "groups" | "sighting" | "proof"), [mirror]):
                 self._one_each(kind).pop(MirrorName(mirror), None)
 
@@ -278,6 +297,12 @@ class State:
 _ONE_EACH: Final[Mapping[type, str]] = MappingProxyType(
     {Lease: "lease", Debt: "debt", GroupsSeen: "groups", Sighting: "sighting", Proof: "proof"}
 )
+
+
+_SEVERAL_EACH: Final[Mapping[type, tuple[str, str]]] = MappingProxyType(
+    {ReceiptsHead: ("receipts", "part"), TransactionalIdNumber: ("writer", "role")}
+)
+"""Their kind in the key, and the field that tells them apart."""
 
 
 # Made once, by the thread that imports this: msgspec reads a dataclass when it meets it for the first time, and crashes
@@ -301,6 +326,7 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = MappingProxyType(
             ("sighting", Sighting),
             ("proof", Proof),
             ("receipts", ReceiptsHead),
+            ("writer", TransactionalIdNumber),
         )
     }
 )
@@ -327,8 +353,9 @@ def key_of(record: Record) -> str:
             return f"told/{record.run}/{record.number}"
         case TopicSettings():
             return f"settings/{record.mirror}/{record.topic}"
-        case ReceiptsHead():
-            return f"receipts/{record.mirror}/{record.part}"
+        case ReceiptsHead() | TransactionalIdNumber():
+            kind, part = _SEVERAL_EACH[type(record)]
+            return f"{kind}/{record.mirror}/{getattr(record, part)}"
         case Lease() | Debt() | GroupsSeen() | Sighting() | Proof():
             return f"{_ONE_EACH[type(record)]}/{record.mirror}"
 

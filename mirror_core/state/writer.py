@@ -10,17 +10,22 @@ Taking an id is itself an act: it ends a run's conductor, or a data plane. So on
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.exclusive import ExclusiveProducer
+from mirror_core.kafka.exclusive import ExclusiveProducer, ForeignAbort, IdUsedUp
 from mirror_core.kafka.transaction_brokers import Fenced
 from mirror_core.model.chronicle import Told, renumbered
 from mirror_core.model.errors import Indeterminate, LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.state.records import TOPIC, Forget, Record, State
+from mirror_core.state.records import TOPIC, Forget, Record, State, TransactionalIdNumber
 from mirror_core.state.short import for_want_of_replicas
 from mirror_core.state.topic import TRANSACTION_MS, read_whole
+
+_ATTEMPTS: Final = 3
+"""To write records whose transactions somebody else aborts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +68,9 @@ class StateWriter:
         )
 
     def __enter__(self) -> StateWriter:
-        try:
-            self._producer.take(self.timeout_s)
-        except Fenced:
-            raise self._lost("take over") from None
-        except RemoteFault as error:
-            raise self._explained(error) from None
-        self.refresh()
+        self._take(0)
+        while self._number() > self._producer.number:  # this one is used up, though it could be taken
+            self._take(self._number())
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -77,22 +78,60 @@ class StateWriter:
 
     def put(self, *records: Record | Forget) -> None:
         """Write these records in one transaction: all or none. LostOwnership when another owner took the id."""
+        for _ in range(_ATTEMPTS):
+            try:
+                self._write(records)
+                return
+            except ForeignAbort:
+                continue  # what was open is looked at before the next attempt
+            except IdUsedUp:
+                self._take_next_id()
+            except Fenced:
+                raise self._lost("write") from None
+            except RemoteFault as error:
+                raise self._explained(error) from None
+        raise RemoteFault(
+            f"{self._where}: cannot write: somebody else aborted {_ATTEMPTS} transactions of {self.id} in a row. "
+            f"Holders of CLUSTER_ACTION or ALTER on {self.cluster.name} can do that. Withdraw it from those who should "
+            "not have it, the mirror's data principal first; then resume"
+        )
+
+    def _write(self, records: Sequence[Record | Forget]) -> None:
         whole: list[Record | Forget] = list(records)
-        try:
-            if self._opened is not None:
-                if not self._producer.settle(self.timeout_s):
-                    self.refresh()
-                self._opened = None
-                whole = [renumbered(r, self.state.chronicle(r.run)) if isinstance(r, Told) else r for r in records]
-            self._opened = time.monotonic()
-            self._producer.write((row for record in whole for row in self.state.rows(record)), self.timeout_s)
-        except Fenced:
-            raise self._lost("write") from None
-        except RemoteFault as error:
-            raise self._explained(error) from None
+        if self._opened is not None:
+            self._producer.settle(self.timeout_s)
+            self.refresh()
+            self._opened = None
+            whole = [renumbered(r, self.state.chronicle(r.run)) if isinstance(r, Told) else r for r in records]
+        if self._producer.number > self._number():
+            whole.append(TransactionalIdNumber(self.id.mirror, self.id.role, self._producer.number))
+        self._opened = time.monotonic()
+        self._producer.write((row for record in whole for row in self.state.rows(record)), self.timeout_s)
         for record in whole:
             self.state.put(record)
         self._opened = None
+
+    def _take(self, number: int) -> None:
+        try:
+            self._producer.take(self.timeout_s, number)
+        except Fenced:
+            raise self._lost("take over") from None
+        except RemoteFault as error:
+            raise self._explained(error) from None
+        self._opened = None
+        self.refresh()
+
+    def _take_next_id(self) -> None:
+        """Write on under the next id, unless another owner has done so since this one was used up."""
+        before = self._producer.number
+        self._take(before + 1)
+        if self._number() > before:
+            raise self._lost("write")
+
+    def _number(self) -> int:
+        """Of the id that is in use, by the state topic."""
+        record = self.state.id_numbers.get(self.id.mirror, {}).get(self.id.role)
+        return record.number if record else 0
 
     def say_last(self, *records: Record | Forget, timeout_s: float) -> None:
         """The same with little patience, by one who will write no more. Nothing is written where a write before was not

@@ -42,6 +42,7 @@ class Producer:
     def __init__(self) -> None:
         self.taken: list[Rows] = []
         self.state = "ready"
+        self.number = 0
         self.rows: Rows = []
         self.hangs = self.fenced = False
         self.before_commit: Callable[[], object] = int

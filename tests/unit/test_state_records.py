@@ -17,7 +17,7 @@ from mirror_core.model.run import StepRecord, StepState
 from mirror_core.model.sighting import Seen, Sighting, TopicSeen
 from mirror_core.state.encoding import PIECE_BYTES, SCHEMA_VERSION, lasting
 from mirror_core.state.keys import mirror_of
-from mirror_core.state.records import Forget, State, key_of
+from mirror_core.state.records import Forget, State, TransactionalIdNumber, key_of
 from tests.memory import fold
 
 LEASE = Lease(mirror=MirrorName("m"), owner="me", generation=1, beat_ms=1, writers_until_ms=1)
@@ -203,3 +203,17 @@ def test_what_was_seen_of_a_source_is_kept_also_of_many_partitions_and_forgotten
     assert seen[Partition("t-00001", 2)] == Seen(Offset(7), 8_500)
     assert Partition("t-00001", 2) in set(sighting.leaderless())
     assert fold([*rows, *state.rows(Forget(sighting))]).sightings == {}
+
+
+def test_the_number_of_a_transactional_id_is_kept_for_its_mirror_and_role() -> None:
+    state, mirror = State(), MirrorName("orders")
+    for record in (TransactionalIdNumber(mirror, "control", 1), TransactionalIdNumber(mirror, "data", 7)):
+        for key, value in State().rows(record):
+            state.apply(key, value)
+    assert {role: found.number for role, found in state.id_numbers[mirror].items()} == {"control": 1, "data": 7}
+    assert mirror_of("writer/orders/control") == mirror
+    copied = state.copy()
+    copied.put(TransactionalIdNumber(mirror, "control", 2))
+    assert state.id_numbers[mirror]["control"].number == 1
+    state.apply("writer/orders/control", None)
+    assert list(state.id_numbers[mirror]) == ["data"]

@@ -1,0 +1,98 @@
+"""Transactions that their coordinator has decided, and whose markers a partition does not take. Ended without it.
+
+A broker refuses a coordinator's marker once it has seen a later coordinator epoch, or a later producer epoch, of the
+same producer. Whoever holds CLUSTER_ACTION can send it such a marker. The coordinator then waits for ever, and nobody
+reads behind that transaction. A marker with the last possible epochs ends it as its coordinator has decided, and keeps
+that producer from writing to the partition again: its transactional id is used up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
+from kio.schema.describe_transactions.v0.response import DescribeTransactionsResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.list_transactions.v0.request import ListTransactionsRequest
+from kio.schema.list_transactions.v0.response import ListTransactionsResponse
+from kio.schema.types import ProducerId, TopicName, TransactionalId
+from kio.schema.write_txn_markers.v1.request import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from kio.schema.write_txn_markers.v1.response import WriteTxnMarkersResponse
+from kio.static.primitive import i16, i32
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.faults import fault
+from mirror_core.kafka.offsets import describe_producers
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.names import Partition
+
+_LAST_PRODUCER_EPOCH: Final = 2**15 - 1
+_LAST_COORDINATOR_EPOCH: Final = 2**31 - 1
+_COMMITTED: Final[Mapping[str, bool]] = {"PrepareCommit": True, "PrepareAbort": False, "PrepareEpochFence": False}
+"""By the coordinator's state: what it has decided and not finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedTransaction:
+    """A transaction of which the coordinator still has to write markers."""
+
+    producer_id: int
+    committed: bool
+    started_ms: int
+    """Wall clock of its coordinator: tells it from the next one of the same producer."""
+
+
+def decided_transaction(client: ClusterClient, transactional_id: str, coordinator: int) -> DecidedTransaction | None:
+    """The unfinished transaction of this id, by its coordinator's word. Needs DESCRIBE on the transactional id."""
+    request = DescribeTransactionsRequest(transactional_ids=(TransactionalId(transactional_id),))
+    (row,) = client.call(request, DescribeTransactionsResponse, coordinator).transaction_states
+    if row.error_code is not ErrorCode.none or row.transaction_state not in _COMMITTED:
+        return None
+    started_ms = int(row.transaction_start_time.timestamp() * 1000)
+    return DecidedTransaction(int(row.producer_id), _COMMITTED[row.transaction_state], started_ms)
+
+
+def decided_transactions_in(client: ClusterClient, partition: Partition) -> dict[str, DecidedTransaction]:
+    """Unfinished transactions that are open in this partition, by transactional id.
+
+    Needs READ on the topic, and DESCRIBE on the transactional ids.
+    """
+    states = describe_producers(client, [partition])[partition]
+    open_ids = {state.producer_id for state in states if state.open_transaction_start >= 0}
+    found = dict[str, DecidedTransaction]()
+    for broker in client.brokers() if open_ids else ():
+        listed = client.call(ListTransactionsRequest(), ListTransactionsResponse, broker)
+        for row in listed.transaction_states:
+            if int(row.producer_id) in open_ids and row.transaction_state in _COMMITTED:
+                decided = decided_transaction(client, row.transactional_id, broker)
+                if decided is not None:
+                    found[str(row.transactional_id)] = decided
+    return found
+
+
+def write_last_marker(client: ClusterClient, partition: Partition, producer_id: int, *, committed: bool) -> None:
+    """End the producer's transaction in this partition, and keep the producer from ever writing there again.
+
+    Needs ALTER or CLUSTER_ACTION on the cluster.
+    """
+    topic = WritableTxnMarkerTopic(name=TopicName(partition.topic), partition_indexes=(i32(partition.index),))
+    marker = WritableTxnMarker(
+        producer_id=ProducerId(producer_id),
+        producer_epoch=i16(_LAST_PRODUCER_EPOCH),
+        transaction_result=committed,
+        topics=(topic,),
+        coordinator_epoch=i32(_LAST_COORDINATOR_EPOCH),
+    )
+    for leader in client.leaders([partition]):
+        if leader < 0:
+            raise Unreachable(f"cluster {client.name}: no leader for {partition}")
+        answer = client.call(WriteTxnMarkersRequest(markers=(marker,)), WriteTxnMarkersResponse, leader)
+        for row in (p for m in answer.markers for t in m.topics for p in t.partitions):
+            if row.error_code is not ErrorCode.none:
+                raise fault(client, f"{partition}", "WriteTxnMarkers (needs ALTER on the cluster)", row.error_code)
