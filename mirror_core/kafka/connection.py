@@ -39,6 +39,8 @@ _UNDER_WAY_BYTES: Final = 128 << 10
 stopped by us, who do not read its answers before all is sent."""
 _ROUND_TRIPS: Final = 3
 """Measured before the shortest one is taken for the distance: signing in by SASL has as many."""
+_REVOCATION = frozenset({3, 11, 12, 23})
+"""OpenSSL's codes for a certificate that is revoked, or a list of revoked ones that is missing, or not in force."""
 _OTHER_NAME = frozenset({62, 64})
 """OpenSSL's codes for a certificate that is good, but for another host name or address."""
 
@@ -94,7 +96,7 @@ class Connection:
         try:
             self.sock = tls.wrap_socket(self.sock, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
-            remedy = "check ssl.ca.location"
+            remedy = "check ssl.crl.location" if error.verify_code in _REVOCATION else "check ssl.ca.location"
             if error.verify_code in _OTHER_NAME:
                 remedy = "connect by a name that the certificate holds, or have one issued that holds this one"
             raise SignInFailed(f"{self.where}: certificate refused: {error.verify_message}; {remedy}") from None

@@ -33,9 +33,12 @@ def scram(mechanism: str, user: str, password: str) -> Generator[bytes, bytes, N
     nonce = base64.b64encode(secrets.token_bytes(18)).decode()
     name = user.replace("=", "=3D").replace(",", "=2C")
     first_bare = f"n={name},r={nonce}"
-    server_first = (yield f"n,,{first_bare}".encode()).decode()
+    answer = yield f"n,,{first_bare}".encode()
     try:
+        server_first = answer.decode()
         fields = dict(part.split("=", 1) for part in server_first.split(","))
+        if "m" in fields:
+            raise ServerNotTrusted("the broker demands a SCRAM extension (m=) that this client does not have")
         server_nonce, salt, iterations = fields["r"], base64.b64decode(fields["s"], validate=True), int(fields["i"])
     except (KeyError, ValueError):
         raise ServerNotTrusted("malformed first SCRAM answer") from None
@@ -48,7 +51,7 @@ def scram(mechanism: str, user: str, password: str) -> Generator[bytes, bytes, N
     message = f"{first_bare},{server_first},{final_bare}".encode()
     signature = hmac.new(hashlib.new(digest, client_key).digest(), message, digest).digest()
     proof = base64.b64encode(bytes(a ^ b for a, b in zip(client_key, signature, strict=True))).decode()
-    server_final = (yield f"{final_bare},p={proof}".encode()).decode()
+    server_final = yield f"{final_bare},p={proof}".encode()
     expected = hmac.new(hmac.new(salted, b"Server Key", digest).digest(), message, digest).digest()
-    if not hmac.compare_digest(server_final, "v=" + base64.b64encode(expected).decode()):
+    if not hmac.compare_digest(server_final, b"v=" + base64.b64encode(expected)):
         raise ServerNotTrusted("the server's SCRAM signature is wrong")

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from mirror_core.model.errors import BadRequest
 
-_FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
+_FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location")
 _KEPT: Final = 32
 
 
@@ -31,17 +31,20 @@ def tls_context(cluster: str, properties: Mapping[str, str]) -> ssl.SSLContext:
     """The context for a cluster's properties. Files that have changed are read anew. BadRequest when they cannot be
     used."""
     files = {key: _seen(cluster, key, properties[key]) for key in _FILES if key in properties}
-    authorities, own, key = (files.get(name) for name in _FILES)
+    authorities, own, key, revoked = (files.get(name) for name in _FILES)
     checks_names = properties.get("ssl.endpoint.identification.algorithm", "https").lower() != "none"
     # Without a password OpenSSL would ask for one on the terminal, in the middle of a failover.
     password = properties.get("ssl.key.password", "")
-    system = _system() if authorities is None else None
+    named = properties.get("ssl.ca.pem", "")
+    system = _system() if authorities is None and not named else None
     try:
-        return _context(authorities, own, key, password, checks_names, system)
+        return _context(authorities, named, own, key, password, revoked, checks_names, system)
     except (OSError, ssl.SSLError) as error:
-        used = _FILES[0]
+        used = ", ".join(
+            ["ssl.ca.location", *(name for name in ("ssl.ca.pem", "ssl.crl.location") if name in properties)]
+        )
         if own is not None:
-            used = f"{', '.join(_FILES)} and ssl.key.password"
+            used = f"{used}, ssl.certificate.location, ssl.key.location and ssl.key.password"
         raise BadRequest(
             f"cluster {cluster}: TLS files cannot be used: {error.strerror or error.args[-1]}; check {used}"
         ) from None
@@ -50,13 +53,18 @@ def tls_context(cluster: str, properties: Mapping[str, str]) -> ssl.SSLContext:
 @lru_cache(maxsize=_KEPT)
 def _context(
     authorities: _File | None,
+    named: str,
     own: _File | None,
     key: _File | None,
     password: str,
+    revoked: _File | None,
     checks_names: bool,
     system: _File | None,  # known by it alone: what it names is found by OpenSSL
 ) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=authorities and authorities.path)
+    context = ssl.create_default_context(cafile=authorities and authorities.path, cadata=named or None)
+    if revoked is not None:
+        context.load_verify_locations(revoked.path)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF  # as librdkafka does
     context.check_hostname = checks_names
     if own is not None:
         context.load_cert_chain(own.path, key and key.path, password)

@@ -22,6 +22,8 @@ _TAKEN: Final = frozenset(
         "sasl.password",
         "ssl.ca.location",
         "ssl.certificate.location",
+        "ssl.ca.pem",
+        "ssl.crl.location",
         "ssl.key.location",
         "ssl.key.password",
         "ssl.endpoint.identification.algorithm",

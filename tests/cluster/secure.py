@@ -50,7 +50,8 @@ HARD_TO_WRITE = x509.Name(
 class Secure:
     """Where it listens, and with which files one gets in.
 
-    `folder` has ca.pem, other-ca.pem, client.pem, client.key, and locked.key: the same key behind a password; and
+    `folder` has ca.pem, other-ca.pem, none.crl and broker.crl (who is revoked),
+    client.pem, client.key, and locked.key: the same key behind a password; and
     named.pem, named.key: of somebody without rights whose name is hard to write.
     """
 
@@ -115,6 +116,8 @@ def secure_cluster(folder: Path) -> Iterator[Secure]:
     authority.issue(named("broker"), folder / "broker.pem", folder / "broker.key", HOST, "::1")
     authority.issue(named(CLIENT_CN), folder / "client.pem", folder / "client.key")
     authority.issue(HARD_TO_WRITE, folder / "named.pem", folder / "named.key")
+    authority.revoke(folder / "none.crl")
+    authority.revoke(folder / "broker.crl", folder / "broker.pem")
     _lock(folder / "client.key", folder / "locked.key")
     (folder / "keystore.pem").write_bytes((folder / "broker.key").read_bytes() + (folder / "broker.pem").read_bytes())
     client, controller, tls, mutual, plain, anybody, *six = choose_ports(8)
@@ -187,6 +190,17 @@ class Authority:
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
         )
+
+    def revoke(self, path: Path, *certificates: Path) -> None:
+        """Write the list of revoked certificates: these."""
+        now = datetime.datetime.now(datetime.UTC)
+        builder = x509.CertificateRevocationListBuilder().issuer_name(self._name)
+        builder = builder.last_update(now - datetime.timedelta(hours=1)).next_update(now + datetime.timedelta(days=1))
+        for certificate in certificates:
+            serial = x509.load_pem_x509_certificate(certificate.read_bytes()).serial_number
+            entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+            builder = builder.add_revoked_certificate(entry)
+        path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
     def _sign(
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, extensions: Sequence[x509.ExtensionType]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 import yaml
-from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
@@ -33,6 +34,7 @@ from mirror_core.kafka.acls import (
 from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.config import ClusterConfig, Config, Principal, load_config
 from mirror_core.kafka.fetching import FetchLink
+from mirror_core.kafka.tls import tls_context
 from mirror_core.kafka.window import Window
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import create
@@ -53,7 +55,7 @@ from mirror_core.sync.access import demote
 from tests.addresses import has_ipv6
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
-from tests.cluster.secure import NAME, Secure, secure_cluster
+from tests.cluster.secure import NAME, Authority, Secure, secure_cluster
 from tests.mirroring import replicate
 from tests.relay import Weather, relay
 from tests.waiting import wait_until
@@ -153,6 +155,45 @@ def test_a_certificate_of_an_unknown_authority_is_refused_with_the_remedy(secure
     where = f"cluster {NAME}, broker 127.0.0.1:{secure.tls}: certificate refused: "
     assert str(error).startswith(where)
     assert str(error).endswith("; check ssl.ca.location")
+
+
+def librdkafka_refusal(properties: dict[str, str]) -> str:
+    """Why a client of librdkafka's gets no answer; empty when it gets one."""
+    said = list[str]()
+    admin = AdminClient({**properties}, error_cb=lambda error: said.append(str(error)))
+    with suppress(KafkaException):
+        admin.list_topics(timeout=5.0)
+        return ""
+    admin.poll(0)
+    return " ".join(said)
+
+
+def test_a_revoked_certificate_is_refused_by_both_clients(secure: Secure) -> None:
+    tls = secure.properties("tls")
+    good, bad = ({**tls, "ssl.crl.location": str(secure.folder / name)} for name in ("none.crl", "broker.crl"))
+    assert refusal(good) is None
+    assert librdkafka_refusal(good) == ""
+    error = refusal(bad)
+    assert isinstance(error, BadRequest)
+    assert str(error).endswith("certificate refused: certificate revoked; check ssl.crl.location")
+    assert "certificate verify failed" in librdkafka_refusal(bad)
+
+
+def test_a_certificate_whose_authority_has_no_list_of_revoked_ones_is_refused(secure: Secure) -> None:
+    other, crl = Authority("a third one"), secure.folder / "third.crl"
+    other.revoke(crl)
+    error = refusal({**secure.properties("tls"), "ssl.crl.location": str(crl)})
+    assert isinstance(error, BadRequest)
+    assert str(error).endswith("; check ssl.crl.location")
+
+
+@pytest.mark.parametrize(("file", "trusted"), [("ca.pem", True), ("other-ca.pem", False)])
+def test_the_authorities_in_the_configuration_are_the_only_ones(secure: Secure, file: str, trusted: bool) -> None:
+    properties = {**secure.properties("tls"), "ssl.ca.pem": (secure.folder / file).read_text(encoding="utf-8")}
+    del properties["ssl.ca.location"]
+    assert (refusal(properties) is None) is trusted
+    assert (librdkafka_refusal(properties) == "") is trusted
+    assert len(tls_context(NAME, properties).get_ca_certs()) == 1, "and none of the system's"
 
 
 def test_a_certificate_for_another_host_is_refused_with_the_remedy(secure: Secure) -> None:
