@@ -7,6 +7,7 @@ this process's memory. They reach no XCom, log or environment.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import tempfile
@@ -42,6 +43,9 @@ _DATA_EXTRA: Final = ("data_username", "data_password")
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 _SECTIONS: Final = frozenset({"clusters", "mirrors", "evidence", "expectations", "sets"})
 _REFERENCE: Final = re.compile(r"\$\{(env|file):")
+_log = logging.getLogger(__name__)
+_unusable: dict[Path | None, dict[str, str]] = {}
+"""By the path of a configuration, as it was made last in this process."""
 
 
 class KafkaClusterHook(BaseHook):
@@ -112,9 +116,8 @@ def hold_in_memory(name: str, connections: Iterable[str]) -> Path:
     """Keep the configuration in this process, with its passwords; the path that stands for it."""
     from mirror_core.state.link import hold
 
-    clusters = {one: KafkaClusterHook(one).document() for one in sorted(set(connections))}
     path = home("config") / f"{_safe(name)}.yaml (in memory)"  # hooks run in this folder
-    hold(path, _text_of(clusters))
+    hold(path, _text_of(_usable(path, connections), unusable_connections(path)))
     return path
 
 
@@ -127,13 +130,50 @@ def write_config(name: str, connections: Iterable[str]) -> Path:
     data = path.with_name(f"{name}.data.properties")
     passwords = Passwords(f"../{control.parent.name}/{control.name}", data.name)
     clusters = {
-        connection: passwords.taken_out(connection, KafkaClusterHook(connection).document())
-        for connection in sorted(set(connections))
+        connection: passwords.taken_out(connection, document)
+        for connection, document in _usable(path, connections).items()
     }
+    unusable = unusable_connections(path)
+    # A data plane has this file: while Airflow cannot tell of a cluster, it goes on with what it was told before.
+    for connection, entry in _written_clusters(path).items():
+        if connection in unusable:
+            clusters[connection] = {key: value for key, value in entry.items() if key not in ENTRIES}
+            passwords.keep_lines(connection, control, data)
     _keep(control, "".join(f"{line}\n" for line in passwords.control))
     _keep(data, "".join(f"{line}\n" for line in passwords.data))
-    _keep(path, _text_of(clusters))
+    _keep(path, _text_of(clusters, unusable))
     return path
+
+
+def unusable_connections(path: Path | None) -> Mapping[str, str]:
+    """Connections that are no clusters of this configuration, and why: mirrors that do not need them go on."""
+    return _unusable.get(path, {})
+
+
+def _usable(path: Path, connections: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Entries of those connections that can be clusters; BadRequest where none can."""
+    found, failed = dict[str, dict[str, Any]](), dict[str, str]()
+    for name in sorted(set(connections)):
+        try:
+            found[name] = KafkaClusterHook(name).document()
+        except MirrorError as error:
+            failed[name] = str(error)
+        except AirflowNotFoundException:
+            failed[name] = f"connection {name}: there is no such connection"
+        except Exception as error:  # noqa: BLE001 - secrets backends have errors of their own, perhaps with secrets
+            failed[name] = f"connection {name} cannot be read: {type(error).__name__}"
+    _unusable[path] = failed
+    for reason in failed.values():
+        _log.warning("%s", reason)
+    if failed and not found:
+        raise BadRequest("; ".join(failed.values()))
+    return found
+
+
+def _written_clusters(path: Path) -> dict[str, dict[str, Any]]:
+    """Of this file as it is; nothing where there is none."""
+    document = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return dict(document.get("clusters", {}))
 
 
 def _safe(name: str) -> str:
@@ -142,13 +182,13 @@ def _safe(name: str) -> str:
     return name
 
 
-def _text_of(clusters: dict[str, dict[str, Any]]) -> str:
+def _text_of(clusters: dict[str, dict[str, Any]], unusable: Mapping[str, str]) -> str:
     """A mirrorbook.yaml with these clusters, and what mirrors.yaml says."""
     document = _switching()
     for connection, ruling in _rulings(document.pop("clusters", {})).items():
         if connection in clusters:
             clusters[connection].update(ruling)
-        else:
+        elif connection not in unusable:
             _refuse_unknown(connection, clusters)
     return yaml.safe_dump({"clusters": clusters, **document}, sort_keys=True)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_core.decide.drills import is_drills
-from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.mirror import Desired
-from mirrorbook_airflow.hooks import current_config
+from mirrorbook_airflow.hooks import current_config, unusable_connections
 from mirrorbook_airflow.variables import CLUSTERS_VARIABLE, listed_clusters, note_names
 
 if TYPE_CHECKING:
@@ -33,9 +33,14 @@ def known_clusters() -> tuple[str, ...]:
     return names
 
 
-def config_path(mirror: str) -> Path:
-    """A current mirrorbook.yaml for this mirror, with all known clusters."""
-    return current_config(mirror, known_clusters())
+def config_path(mirror: str, new_clusters: Collection[str] = ()) -> Path:
+    """A current mirrorbook.yaml for this mirror, with all known clusters, and those that are to become known."""
+    if not new_clusters:
+        return current_config(mirror, known_clusters())
+    path = current_config(mirror, {*listed_clusters(), *new_clusters})
+    if reasons := [why for name, why in unusable_connections(path).items() if name in new_clusters]:
+        raise BadRequest("; ".join(reasons))
+    return path
 
 
 def started_mirrors() -> list[str]:
@@ -52,8 +57,11 @@ def silent_clusters() -> dict[str, str]:
     clusters = listed_clusters()
     if not clusters:
         return {}
-    answers = states(configured(current_config("all-clusters", clusters)))
-    return {str(cluster): str(answer) for cluster, answer in answers if isinstance(answer, MirrorError)}
+    path = current_config("all-clusters", clusters)
+    silent = {
+        str(cluster): str(answer) for cluster, answer in states(configured(path)) if isinstance(answer, MirrorError)
+    }
+    return {**silent, **unusable_connections(path)}
 
 
 def debtors(names: Collection[str]) -> list[Link]:
@@ -117,7 +125,13 @@ def find_set(name: str) -> MirrorSet:
 
 
 def find_mirror(mirror: str) -> tuple[Link, State]:
-    """The mirror and the state of its destination."""
+    """The mirror and the state of its destination. Where it is not found, also which connections could not be used."""
     from mirror_core.state.link import configured, find
 
-    return find(configured(config_path(mirror)), mirror)
+    path = config_path(mirror)
+    try:
+        return find(configured(path), mirror)
+    except (BadRequest, Indeterminate) as error:
+        if not (unusable := unusable_connections(path)):
+            raise
+        raise type(error)("".join([str(error), *(f"\n  - {why}" for why in unusable.values())])) from None

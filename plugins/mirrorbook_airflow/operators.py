@@ -87,14 +87,15 @@ class CreateMirror(MirrorOperator):
         gaps = Gaps(params["gaps"]) if params.get("gaps") in [*Gaps] else None  # by rights, unless one is named
         asked: dict[str, Any] = {name: params[name] for name in ("source", "destination")}
         with airflow_errors():
-            remember_clusters(asked.values())
+            clusters = (*asked.values(),)
             asked |= {name: tuple(params[name]) for name in ("topics", "exclude_topics", "groups")}
-            config = configured(config_path(self.mirror))
+            config = configured(config_path(self.mirror, clusters))
             try:
                 found = find(config, self.mirror)[0].mirror
             except BadRequest:
                 warnings = list[str]()
                 made = create(config, self.mirror, **asked, gaps=gaps, warn=warnings.append)
+                remember_clusters(clusters)  # each task looks at them from now on: not before they were checked
                 remember_mirror(made.name, made.destination)
                 self.log.info("gaps are %s", GAPS[made.gaps])
                 if limit := limit_in_words(config.cluster(made.destination), made.gaps):
@@ -108,6 +109,7 @@ class CreateMirror(MirrorOperator):
             differing = [name for name, value in asked.items() if getattr(found, name) != value]
             if differing:
                 raise Refused(f"mirror {self.mirror} exists already", [f"with other {name}" for name in differing])
+            remember_clusters(clusters)
 
 
 class StartMirror(MirrorOperator):

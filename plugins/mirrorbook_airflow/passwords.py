@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -38,6 +39,12 @@ class Passwords:
             if key in own:
                 own[key] = self._kept(self.data, self.data_file, cluster, f"data.{key}", own[key])
         return {**entry, "data": own}
+
+    def keep_lines(self, cluster: str, control: Path, data: Path) -> None:
+        """Take over what these files hold of a cluster whose entry stays as it was."""
+        for lines, file in ((self.control, control), (self.data, data)):
+            written = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+            lines += [line for line in written if line.partition("=")[0].endswith(f"/{quote(cluster, safe='')}")]
 
     @staticmethod
     def _kept(lines: list[str], file: str, cluster: str, key: str, secret: str) -> str:

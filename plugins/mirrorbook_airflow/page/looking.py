@@ -27,7 +27,7 @@ from mirror_core.state.link import Link, configured, link_of, states
 from mirror_core.state.records import State
 from mirror_core.state.remembered import REMEMBERED
 from mirror_core.sync.cycle import survey
-from mirrorbook_airflow.hooks import current_config
+from mirrorbook_airflow.hooks import current_config, unusable_connections
 from mirrorbook_airflow.mirrors import known_clusters
 from mirrorbook_airflow.page.known import Clusters, Judged, Sample, Seen, Told, is_current
 from mirrorbook_airflow.page.on_demand import OnDemand
@@ -110,7 +110,7 @@ class Looking:
             self._told = {name: replace(one, links={}, silent=config.words) for name, one in self._told.items()}
             return Clusters(begun, self._told, {}, config.words)
         found: dict[ClusterName, State] = {}
-        silent: dict[ClusterName, str] = {}
+        silent = {ClusterName(name): why for name, why in unusable_connections(config.path).items()}
         for cluster, answer in states(config):
             if isinstance(answer, MirrorError):
                 silent[cluster] = str(answer)
@@ -218,7 +218,7 @@ def _remembered(address: str, mirror: MirrorName) -> Past:
 def _towards(cluster: ClusterName, state: State, clusters: Collection[str]) -> list[Mirror]:
     """Mirrors towards this cluster by its own word, of which both are configured. What it says of others is not
     believed: applications may write a topic on the source."""
-    return [m for m in state.mirrors.values() if m.destination == cluster and m.source in clusters]
+    return [m for m in state.mirrors.values() if m.destination == cluster and {cluster, m.source} <= {*clusters}]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,143 @@
+"""A connection that can be no cluster counts as a silent cluster: only mirrors that need it are held up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseHook, Connection, Variable
+from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
+from mirrorbook_airflow import hooks, mirrors, operators
+
+from mirror_core.kafka.config import load_config
+from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.state import link
+
+VARIABLE = "mirrorbook_clusters"
+
+
+class Connections:
+    """Those of an Airflow; what is raised in place of one that cannot be read."""
+
+    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.failures: dict[str, Exception] = {}
+        self.password = "first"
+        self.variable = "east,lab,west"
+        monkeypatch.setattr("airflow.configuration.AIRFLOW_HOME", str(home))
+        monkeypatch.setattr(BaseHook, "get_connection", self._connection)
+        monkeypatch.setattr(Variable, "get", lambda key, default="": self.variable if key == VARIABLE else default)
+        monkeypatch.setattr(Variable, "set", self._set)
+
+    def _connection(self, name: str) -> Connection:
+        if name in self.failures:
+            raise self.failures[name]
+        return Connection(
+            conn_id=name, conn_type="kafka_cluster", host=f"{name}:1", login="c", password=f"{self.password}-{name}"
+        )
+
+    def _set(self, key: str, value: str, **rest: object) -> None:
+        if key == VARIABLE:
+            self.variable = value
+
+
+@pytest.fixture(params=["start", "watch"])
+def connections(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connections:
+    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", request.param)
+    return Connections(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (AirflowNotFoundException("no"), "connection lab: there is no such connection"),
+        (BadRequest("connection lab: its extra has x"), "connection lab: its extra has x"),
+        (RuntimeError("https://vault/?token=secret"), "connection lab cannot be read: RuntimeError"),
+    ],
+)
+def test_one_that_cannot_be_read_hides_no_other(connections: Connections, failure: Exception, reason: str) -> None:
+    connections.failures["lab"] = failure
+    path = hooks.current_config("orders", ["east", "lab", "west"])
+    assert load_config(path).clusters.keys() == {"east", "west"}
+    assert hooks.unusable_connections(path) == {"lab": reason}
+    assert mirrors.config_path("orders") == path
+    connections.failures.clear()
+    assert load_config(hooks.current_config("orders", ["east", "lab"])).clusters.keys() == {"east", "lab"}
+    assert hooks.unusable_connections(path) == {}
+
+
+def test_where_none_can_be_read_all_reasons_are_told(connections: Connections) -> None:
+    connections.failures = dict.fromkeys(("east", "west"), AirflowNotFoundException("no"))
+    with pytest.raises(BadRequest, match=r"connection east: there is no such.*; connection west: there is no such"):
+        hooks.current_config("orders", ["east", "west"])
+
+
+def test_a_file_that_a_data_plane_may_have_keeps_what_it_says_of_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vault that is down for a moment must not take a running mirror's source away."""
+    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", "start")
+    connections = Connections(tmp_path, monkeypatch)
+    path = hooks.current_config("orders", ["east", "west"])
+    before = load_config(path)
+    connections.failures["west"], connections.password = RuntimeError("down"), "second"
+    assert hooks.current_config("orders", ["east", "west"]) == path
+    after = load_config(path)
+    assert after.cluster("west") == before.cluster("west")
+    assert after.cluster("west").control["sasl.password"] == "first-west"
+    assert after.cluster("east").control["sasl.password"] == "second-east", "others are followed"
+
+
+def test_commands_of_a_cluster_that_cannot_be_used_now_are_no_typing_mistake(
+    connections: Connections, tmp_path: Path
+) -> None:
+    file = hooks.home("config").parent / "mirrors.yaml"
+    file.write_text("clusters: {lab: {authorizer: none}}", encoding="utf-8")
+    connections.failures["lab"] = AirflowNotFoundException("no")
+    assert load_config(hooks.current_config("orders", ["east", "lab"])).clusters.keys() == {"east"}
+    with pytest.raises(BadRequest, match=r"clusters\.lab: there is no such connection"):
+        hooks.current_config("orders", ["east"])
+
+
+def test_a_mirror_that_is_not_found_may_be_on_one_that_cannot_be_read(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections.failures["lab"] = AirflowNotFoundException("no")
+    monkeypatch.setattr(link, "states", lambda config: iter([]))
+    with pytest.raises(BadRequest, match=r"(?s)unknown mirror 'orders'.*connection lab: there is no such connection"):
+        mirrors.find_mirror("orders")
+    assert mirrors.silent_clusters() == {"lab": "connection lab: there is no such connection"}
+
+
+def _create(**ends: str) -> None:
+    params = {**ends, "topics": ["t"], "exclude_topics": [], "groups": []}
+    context: Any = {"params": params, "ti": SimpleNamespace()}
+    operators.CreateMirror(task_id="create", mirror="orders").execute(context)
+
+
+def test_a_cluster_becomes_known_when_a_mirror_of_it_was_made_and_not_before(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(config: object, name: str) -> None:
+        raise BadRequest("unknown mirror")
+
+    def create(config: Any, name: str, *, source: str, destination: str, **rest: object) -> Any:
+        config.cluster(source), config.cluster(destination)
+        if source == "south":
+            raise Refused("create", ["clusters differ"])
+        return SimpleNamespace(name=name, source=source, destination=destination, gaps=None)
+
+    monkeypatch.setattr(link, "find", unknown)
+    monkeypatch.setattr("mirror_core.mirrors.creation.create", create)
+    monkeypatch.setattr("mirror_core.mirrors.describe.GAPS", {None: "as rights allow"})
+    monkeypatch.setattr("mirror_core.mirrors.gaps.limit_in_words", lambda cluster, gaps: None)
+    monkeypatch.setattr("mirror_core.mirrors.estimate.lines", lambda link: [])
+    monkeypatch.setattr(link, "link_of", lambda config, mirror: None)
+    connections.failures["est"] = AirflowNotFoundException("no")
+    for source, refused in (("est", "connection est: there is no such connection"), ("south", "clusters differ")):
+        with pytest.raises(AirflowFailException, match=refused):
+            _create(source=source, destination="west")
+        assert connections.variable == "east,lab,west"
+    _create(source="north", destination="west")
+    assert connections.variable == "east,lab,north,west"
