@@ -16,6 +16,11 @@ import pytest
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 UV: Final = str(Path(sys.executable).with_name("uv"))
 MADE_OF: Final = ("pyproject.toml", "README.md", "LICENSE", "mirror_core", "plugins", "dags", "monitoring", "deploy")
+PACKAGES: Final = (
+    (REPOSITORY, "mirror_core"),
+    (REPOSITORY / "plugins", "mirrorbook"),
+    (REPOSITORY / "plugins", "mirrorbook_airflow"),
+)
 LEFT_BEHIND: Final = shutil.ignore_patterns("__pycache__", "*.egg-info")
 BARE: Final = {
     name: value
@@ -80,10 +85,10 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "env" / "bin"
 
 
-def test_the_wheel_holds_every_file_of_both_packages_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_every_file_of_its_packages_and_nothing_else(wheel: Path) -> None:
     source = {
         path.relative_to(root).as_posix()
-        for root, package in ((REPOSITORY, "mirror_core"), (REPOSITORY / "plugins", "mirrorbook_airflow"))
+        for root, package in PACKAGES
         for path in (root / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
@@ -111,6 +116,11 @@ def test_airflow_finds_the_provider(bare: Path, tmp_path: Path) -> None:
     assert run(bare / "python", "-c", PROVIDER, cwd=tmp_path).strip() == "kafka_cluster"
 
 
+EXAMPLES: Final = """
+from airflow.dag_processing.bundles.manager import DagBundlesManager
+print("bundles:", *sorted(bundle.name for bundle in DagBundlesManager().get_all_dag_bundles()))
+"""
+"""What the DAG processor does at its start: it asks every provider for example DAGs."""
 BUNDLES: Final = (
     {"name": "ours", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {}},
     {"name": "mirrorbook", "classpath": "mirrorbook_airflow.bundle.MirrorbookBundle", "kwargs": {}},
@@ -152,6 +162,11 @@ def test_a_fresh_airflow_with_the_wheel_has_the_dags_the_connection_type_and_the
     listed = told(run(airflow, "dags", "list", "--output", "json", cwd=tmp_path))
     assert {row["dag_id"] for row in listed} == {"theirs", *(dag.stem for dag in (REPOSITORY / "dags").glob("*.py"))}
     assert told(run(airflow, "dags", "list-import-errors", "--output", "json", cwd=tmp_path)) == []
+    monkeypatch.setitem(BARE, "AIRFLOW__CORE__LOAD_EXAMPLES", "True")  # as it is by default
+    bundles = run(python, "-c", EXAMPLES, cwd=tmp_path)
+    assert "mirrorbook" in bundles.rpartition("bundles:")[2].split()
+    assert "Could not load provider module" not in bundles
+    monkeypatch.setitem(BARE, "AIRFLOW__CORE__LOAD_EXAMPLES", "False")
     providers = told(run(airflow, "providers", "list", "--output", "json", cwd=tmp_path))
     assert [row["version"] for row in providers if row["package_name"] == "mirrorbook"] == [wheel.name.split("-")[1]]
     plugins = run(airflow, "plugins", "--output", "json", cwd=tmp_path)
