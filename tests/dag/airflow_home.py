@@ -48,7 +48,7 @@ def add_connection(name: str, fields: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _alarm_kept() -> Iterator[None]:
+def alarm_kept() -> Iterator[None]:
     """Execution timeouts of tasks take the alarm with which pytest-timeout ends a test that hangs: it gets it back."""
     left_s, _ = signal.getitimer(signal.ITIMER_REAL)
     handler = signal.getsignal(signal.SIGALRM)
@@ -64,7 +64,7 @@ def run_dag(dag: DAG, params: Mapping[str, Any]) -> DagRun:
     from airflow.models.dag_version import DagVersion
 
     with ExitStack() as once:
-        once.enter_context(_alarm_kept())
+        once.enter_context(alarm_kept())
         if DagVersion.get_version(dag.dag_id):
             for step in ("BundleDagBag", "sync_bag_to_db"):
                 once.enter_context(patch(f"airflow.dag_processing.dagbag.{step}"))

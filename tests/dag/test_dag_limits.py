@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import importlib
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mirror_core.decide.steps import standing_still
 from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Mode, RunKind
+from tests.brokers import Pair, new_topic, produce, read_all
+from tests.dag.airflow_home import alarm_kept
+from tests.mirroring import new_mirror
+from tests.restless import never_still
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
@@ -65,6 +72,33 @@ def test_every_task_has_an_execution_timeout_that_fits_it(dag_bag: DagBag) -> No
     assert {task: limit for task, limit in limits.items() if limit and limit >= DAY} == LONG
     assert max(limit for task, limit in limits.items() if limit and task not in LONG) == timedelta(hours=6)
     assert limits["mirror_watch", "look"] == limits["mirror_watch", "watch"] == timedelta(minutes=30)
+
+
+@pytest.mark.cluster
+def test_a_conductor_that_is_timed_out_in_the_middle_of_a_cut_over_goes_on_at_its_next_try(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """As Airflow does it: by an alarm, wherever the process is. Step `fence` waits for somebody whom no fence stops."""
+    from airflow.sdk.exceptions import AirflowTaskTimeout
+    from airflow.sdk.execution_time.timeout import timeout
+
+    topic = new_topic(pair.east)
+    produce(pair.east, topic, 50)
+    mirror = new_mirror(pair, tmp_path, topic)
+    mirror.copy()
+    failover = mirror.failover
+    run = failover.begin(failover.plan(Mode.PLANNED).hash)
+    failover.take(run.id, ("prove",))
+    cut_over = (*standing_still(RunKind.FAILOVER), "switch")
+    with never_still(pair, topic) as still, alarm_kept():
+        with pytest.raises(AirflowTaskTimeout), timeout(5):
+            failover.take(run.id, cut_over)
+        still.set()
+    records = mirror.failover.take(run.id, cut_over)
+    assert [record.step for record in records] == [*cut_over]
+    assert max(record.attempt for record in records) == 2
+    assert read_all(pair.west, topic) == read_all(pair.east, topic)
+    produce(pair.west, topic, 5)
 
 
 def test_the_name_of_a_mapped_task_fits_into_the_database(dag_bag: DagBag) -> None:
