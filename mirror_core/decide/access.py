@@ -1,30 +1,34 @@
 """Which access control entries to copy to the destination, which to keep back until promotion, which to take away.
 
 A mirror topic must not be writable by applications, so rights to change it are only *staged*: remembered in the
-ledger, created at promotion. Provenance decides everything else: what the ledger does not know is somebody else's and
-is never changed or deleted.
+ledger, created at promotion. A right by `*` or a prefix means other names on the destination than on the source: it is
+staged, too, and until promotion only topics and groups of the mirror are opened by it, each by its name. A denial
+crosses as it is: a narrower one would open something. Provenance decides everything else: what the ledger does not know
+is somebody else's and is never changed or deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirror_core.decide.filters import Filter
+from mirror_core.decide.view import some
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.rights.acls import (
     EVERYBODY,
     OUR_NAMES,
     Names,
     changing,
+    covers,
     demotions,
-    denial,
+    is_wide,
     may_change,
     meets,
     offsetting,
 )
-from mirror_core.rights.provenance import forged, never_for_everybody
+from mirror_core.rights.provenance import forged, never_for_everybody, shut_out_of_ours
 from mirror_core.rights.withdrawal import judged_again
 
 
@@ -70,6 +74,8 @@ class AclPlan:
     """Entries of the source that concern the same applications but are not carried, with the reason."""
     open_doors: tuple[Acl, ...] = field(default=())
     """Grants on the destination that let applications change mirror topics, and that no denial offsets."""
+    narrowed: frozenset[Acl] = field(default=frozenset())
+    """Of what is staged: rights that open the mirror's topics and groups by their names until promotion."""
     judged_again: tuple[LedgerEntry, ...] = field(default=())
     """Denials of a demotion that are to stay at promotion from now on, or no longer; copied ones that become its."""
 
@@ -87,9 +93,7 @@ def translate(acl: Acl) -> tuple[frozenset[Acl], frozenset[Acl]]:
     if acl.permission is Permission.DENY:
         return (_NONE, frozenset({acl})) if acl.principal == EVERYBODY else (frozenset({acl}), _NONE)
     if acl.resource is Resource.TRANSACTIONAL_ID and acl.operation in _WRITING and meets(acl, OUR_NAMES):
-        return frozenset(
-            {acl, denial(OUR_NAMES, acl.principal, resource=acl.resource, pattern=Pattern.PREFIXED)}
-        ), _NONE
+        return frozenset({acl, shut_out_of_ours(acl)}), _NONE
     if not may_change(acl):
         return frozenset({acl}), _NONE
     if acl.operation is not Operation.ALL:
@@ -181,9 +185,14 @@ def plan_acls(
     mine, topics = {entry.acl: entry for entry in ledger}, Names(scope.topics)
     shared = {entry.acl for entry in others if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
     carried, left_out = carried_of(source, scope)
-    at_once, staged = _translated(carried)
+    wanted, staged = _translated(carried)
+    narrowed = {acl for acl in wanted if _waits(acl)}
+    at_once = (wanted - narrowed) | set(_by_names(narrowed, topics, Names(scope.groups)))
+    staged |= narrowed
     everything, everything_staged = _translated(source - scope.own_acls)
-    everything |= at_once
+    wide = {acl for acl in everything if _waits(acl)}
+    everything_staged |= wide | narrowed
+    everything = (everything - wide) | at_once | _backed(mine, wide)
     at_once |= {guard for guard in scope.guards if guard in mine or guard not in destination}
     everything |= scope.guards
     gone = [
@@ -223,6 +232,7 @@ def plan_acls(
             for acl in changing(destination, scope.topics, scope.own_principals)
             if not _held_back(acl, destination, topics)
         ),
+        narrowed=frozenset(narrowed),
         judged_again=_sort_entries(
             (
                 *(replace(mine[acl], purpose=AclPurpose.DEMOTED) for acl in shut),
@@ -232,6 +242,29 @@ def plan_acls(
             )
         ),
     )
+
+
+def _waits(acl: Acl) -> bool:
+    """Whether what would be given at once waits for promotion as it stands. Older brokers refuse a whole request for
+    TWO_PHASE_COMMIT, and a promotion must not fail by that."""
+    return is_wide(acl) and acl.operation is not Operation.TWO_PHASE_COMMIT
+
+
+def _by_names(wide: Iterable[Acl], topics: Names, groups: Names) -> Iterator[Acl]:
+    """These rights for the mirror's topics and groups alone. Of transactional ids nobody knows which ones are its."""
+    known = {Resource.TOPIC: topics, Resource.GROUP: groups}
+    for acl in wide:
+        names = known.get(acl.resource)
+        yield from (replace(acl, name=n, pattern=Pattern.LITERAL) for n in (names.covered(acl) if names else ()))
+
+
+def _backed(mine: Iterable[Acl], wide: Iterable[Acl]) -> set[Acl]:
+    """Of these entries to names, those that a wider right of the source still grants."""
+    by_holder = dict[Acl, list[Acl]]()
+    for acl in wide:
+        by_holder.setdefault(replace(acl, name="", pattern=Pattern.LITERAL), []).append(acl)
+    named = (acl for acl in mine if not is_wide(acl))
+    return {a for a in named if any(covers(one, a.name) for one in by_holder.get(replace(a, name=""), ()))}
 
 
 def _held_back(acl: Acl, destination: Set[Acl], topics: Names) -> bool:
@@ -254,6 +287,13 @@ def _sort(acls: Iterable[Acl]) -> tuple[Acl, ...]:
 
 def _sort_entries(entries: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
     return tuple(sorted(entries, key=lambda entry: entry.acl))
+
+
+def narrowed_in_words(ledger: Iterable[LedgerEntry]) -> str:
+    """Rights that open the mirror's topics and groups by their names alone until promotion, as its ledger has them."""
+    staged = (e.acl for e in ledger if e.purpose is AclPurpose.STAGED)
+    narrowed = sorted(acl for acl in staged if is_wide(acl) and not may_change(acl))
+    return f"{len(narrowed)}: {some(narrowed)}" if narrowed else "none"
 
 
 def strangers(entries: Iterable[LedgerEntry], here: Set[str] | None, there: Set[str] | None) -> tuple[str, ...]:

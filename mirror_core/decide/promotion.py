@@ -9,8 +9,8 @@ from mirror_core.decide.view import some
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import HEARTBEATS
-from mirror_core.rights.acls import CHANGING, EVERYBODY, Names, covers, may_change, meets
-from mirror_core.rights.provenance import forged
+from mirror_core.rights.acls import CHANGING, EVERYBODY, Names, covers, is_wide, may_change, meets
+from mirror_core.rights.provenance import forged, may_take_over_ours, shut_out_of_ours
 
 STAGED = frozenset({AclPurpose.STAGED, AclPurpose.PROMOTED})
 """Promotion may be repeated: what it gave already is asked for again."""
@@ -47,6 +47,8 @@ def promotion(
             refused[acl] = why
         elif acl.resource is not Resource.TOPIC:
             grants.add(acl)
+            if may_take_over_ours(acl):
+                grants.add(shut_out_of_ours(acl))
         elif covered := ours.covered(acl):
             beside = tuple(others.covered(acl))
             if _whole(acl, beside):
@@ -137,6 +139,9 @@ def warnings(what: Promotion, cluster: str) -> Iterator[str]:
     prefixes = sorted({a.name for a in what.grants if a.resource is Resource.TOPIC and a.pattern is Pattern.PREFIXED})
     if prefixes:
         yield f"grants by prefix open topics made later on {cluster}, too, whose names begin with {some(prefixes)}"
+    beside = [acl for acl in what.grants if is_wide(acl) and acl.resource is not Resource.TOPIC]
+    if beside:
+        yield f"not for the mirror's groups and transactional ids alone on {cluster}, but as they stand: {some(beside)}"
     for acl in what.grants:
         if acl.permission is Permission.DENY and acl.resource is Resource.TOPIC and acl.operation in CHANGING:
             yield (

@@ -12,6 +12,7 @@ from mirror_core.dataplane.again import told
 from mirror_core.dataplane.planning import COPIED
 from mirror_core.decide import clocks, crowded, deletions
 from mirror_core.decide.abandoned import abandoned
+from mirror_core.decide.access import narrowed_in_words
 from mirror_core.decide.loss import Loss, loss
 from mirror_core.decide.loss_figures import heartbeats, looked
 from mirror_core.decide.proof import differing, differing_in_words, in_words, recorded
@@ -128,6 +129,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "groups": " ".join(mirror.groups),
             "gaps": "; ".join(filter(None, (GAPS[mirror.gaps], crowded.in_words(statuses.values())))),
             "compacted topics": "unknown" if trouble else _compacted(link, statuses.values()),
+            "rights narrowed until promotion": narrowed_in_words(state.ledger_of(mirror.name)),
             "desired": mirror.desired,
             "throttle": "none" if mirror.throttle is None else f"{in_bytes(mirror.throttle)}/s",
             "run under way": "; ".join(_under_way(mirror, run, state)) if run else "none",

@@ -66,6 +66,12 @@ def meets(acl: Acl, prefix: str) -> bool:
     return acl.name.startswith(prefix) or (acl.pattern is Pattern.PREFIXED and prefix.startswith(acl.name))
 
 
+def is_wide(acl: Acl) -> bool:
+    """Whether it grants a right by `*` or a prefix, which means other names on another cluster."""
+    named = acl.resource in (Resource.TOPIC, Resource.GROUP, Resource.TRANSACTIONAL_ID)
+    return named and acl.permission is Permission.ALLOW and (acl.pattern is Pattern.PREFIXED or acl.name == "*")
+
+
 def may_change(acl: Acl) -> bool:
     """Whether it grants a right by which a topic can be changed."""
     return acl.resource is Resource.TOPIC and acl.permission is Permission.ALLOW and acl.operation in CHANGING

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
-from mirror_core.rights.acls import CHANGING, EVERYBODY, OUR_NAMES, OUR_TOPICS, may_change, meets
+from mirror_core.rights.acls import CHANGING, EVERYBODY, OUR_NAMES, OUR_TOPICS, denial, is_wide, may_change, meets
 
 
 def forged(entry: LedgerEntry, own_principals: Set[str] = frozenset()) -> str:
@@ -50,9 +50,28 @@ def _never_staged(acl: Acl, own_principals: Set[str]) -> str:
         return "internal topics are never mirrored"
     if acl.permission is Permission.DENY:
         if acl.principal != EVERYBODY:
-            return "a denial for one principal is never staged"
+            return "" if acl == shut_out_of_ours(acl) else "a denial for one principal is never staged"
         return _never_crosses(acl) or never_for_everybody(acl)
-    return "" if may_change(acl) else "only rights to change topics are ever staged"
+    if is_wide(acl):
+        return _never_staged_wide(acl)
+    return "" if may_change(acl) else "only rights to change topics, and rights by `*` or prefix, are ever staged"
+
+
+def _never_staged_wide(acl: Acl) -> str:
+    if may_take_over_ours(acl) and (acl.principal == EVERYBODY or acl.name.startswith(OUR_NAMES)):
+        return "it would let others take over Mirrorbook's own transactional ids"
+    return ""
+
+
+def may_take_over_ours(acl: Acl) -> bool:
+    """Whether it grants a right by which a transactional id of Mirrorbook's own could be taken over."""
+    writes = acl.permission is Permission.ALLOW and acl.operation in (Operation.WRITE, Operation.ALL)
+    return writes and acl.resource is Resource.TRANSACTIONAL_ID and meets(acl, OUR_NAMES)
+
+
+def shut_out_of_ours(acl: Acl) -> Acl:
+    """The denial that keeps its principal from Mirrorbook's own transactional ids."""
+    return denial(OUR_NAMES, acl.principal, resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED)
 
 
 def _never_copied(acl: Acl, own_principals: Set[str]) -> str:

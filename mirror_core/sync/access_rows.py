@@ -7,15 +7,34 @@ from typing import Final
 
 from mirror_core.decide.access import AclPlan
 from mirror_core.kafka.acls import Acls, AuthorizerOff
-from mirror_core.model.acl import Acl, AclPurpose
+from mirror_core.model.acl import Acl, AclPurpose, Permission
 from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.ruling import Authorizer
+from mirror_core.rights.acls import EVERYBODY
+
+
+def _for_everybody(acl: Acl) -> bool:
+    return acl.permission is Permission.ALLOW and acl.principal == EVERYBODY
+
+
+def _staged(plan: AclPlan) -> frozenset[Acl]:
+    return frozenset(plan.stage) | frozenset(plan.waiting)
+
 
 _Group = tuple[Callable[[AclPlan], Iterable[Acl]], Action, str]
 _TABLE: Final[tuple[_Group, ...]] = (
-    (lambda plan: plan.create, Action.CREATE, ""),
-    (lambda plan: plan.stage, Action.STAGE, "created at promotion"),
-    (lambda plan: plan.waiting, Action.STAGE, "created at promotion"),
+    (lambda plan: [acl for acl in plan.create if not _for_everybody(acl)], Action.CREATE, ""),
+    (
+        lambda plan: [acl for acl in plan.create if _for_everybody(acl)],
+        Action.CREATE,
+        "as on the source: every user of the destination may do it",
+    ),
+    (lambda plan: _staged(plan) - plan.narrowed, Action.STAGE, "created at promotion"),
+    (
+        lambda plan: _staged(plan) & plan.narrowed,
+        Action.STAGE,
+        "wider than the mirror: until promotion its topics and groups are granted one by one, and nothing else",
+    ),
     (lambda plan: plan.share, Action.EQUAL, "copied by another mirror, too"),
     (lambda plan: plan.equal, Action.EQUAL, ""),
     (lambda plan: plan.foreign, Action.KEEP, "was there before the mirror: kept, and never deleted by it"),
@@ -48,7 +67,7 @@ def rows_of(plan: AclPlan, *, done: bool) -> list[DriftRow]:
             acl, action, reason, done=(done and action in (Action.CREATE, Action.STAGE, Action.REMOVE)) or acl in staged
         )
         for acls_of, action, reason in _TABLE
-        for acl in acls_of(plan)
+        for acl in sorted(acls_of(plan))
     ]
     return rows + [row(acl, Action.SKIP, reason) for acl, reason in plan.left_out]
 

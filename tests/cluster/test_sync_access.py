@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from mirror_core.decide.topics import TAKES
 from mirror_core.kafka.acls import (
@@ -21,13 +21,16 @@ from mirror_core.kafka.acls import (
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.creation import ensure_state_topic
+from mirror_core.mirrors.describe import describe
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
+from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import reverse_name
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.link import Link, link_of
+from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync import access
 from mirror_core.sync.access import apply_promotion, demote, promotion_remarks
@@ -157,6 +160,58 @@ def test_reading_is_granted_at_once_and_writing_only_by_promotion(pair: Pair, li
         assert [e.acl for e in entered(writer, link.mirror.name, link.destination.name, AclPurpose.STAGED)] == [
             acl(topic, Operation.WRITE)
         ]
+
+
+def test_wider_rights_open_the_mirrors_topics_and_groups_alone_until_promotion(pair: Pair, topic: str) -> None:
+    """Of a right by `*` or prefix, for somebody or for everybody; the denial that goes with one stays as wide."""
+    other, group = new_topic(pair.west), f"g-{topic}"
+    link = new_link(pair, topic, groups=(group,))
+    wide = {
+        replace(acl("*", Operation.READ, "User:wide"), host="10.9.9.9"),
+        replace(acl(topic[:3], Operation.READ, "User:intern"), pattern=Pattern.PREFIXED),
+        replace(acl("*", Operation.ALL, "User:intern"), resource=Resource.GROUP),
+    }
+    denied = replace(acl(topic[:-1], Operation.READ, "User:nobody", Permission.DENY), pattern=Pattern.PREFIXED)
+    everybody = acl(topic, Operation.DESCRIBE, "User:*")
+    commits_of(pair, group, topic)
+    grant(link, *wide, denied, everybody)
+    mine = {"User:wide", "User:intern", "User:nobody"}
+    try:
+        with writer_of(link) as writer:
+            rows = {row.subject: row for row in sync(link, writer).rows if row.part is Part.ACLS}
+        record(link, [topic])
+        with ClusterClient(link.destination) as client:
+            there = {a for a in entries(client) if a.principal in mine}
+        assert denied in there
+        opened = {(a.resource, a.pattern, a.name) for a in there - {denied}}
+        assert (Resource.TOPIC, Pattern.LITERAL, topic) in opened
+        assert (Resource.GROUP, Pattern.LITERAL, group) in opened
+        assert {pattern for _, pattern, _ in opened} == {Pattern.LITERAL}
+        assert {name for resource, _, name in opened if resource is Resource.TOPIC} == {topic}
+        assert "*" not in {name for _, _, name in opened}
+        assert other not in {name for _, _, name in opened}
+        for one in wide:
+            assert (rows[str(one)].action, rows[str(one)].done) == (Action.STAGE, True)
+            assert rows[str(one)].reason.startswith("wider than the mirror")
+        assert rows[str(everybody)].reason == "as on the source: every user of the destination may do it"
+        state = read_state(link.destination)
+        narrowed = str(describe(link, state, now_ms()).facts["rights narrowed until promotion"])
+        assert all(str(one) in narrowed for one in wide)
+        with ClusterClient(link.destination) as client:
+            held = describe_acls(client)
+            remarks = " ".join(promotion_remarks(link, state, held, client.metadata().topics))
+        assert all(str(one) in remarks for one in wide if one.pattern is Pattern.LITERAL)
+    finally:
+        for side in ("source", "destination"):
+            with ClusterClient(link.source if side == "source" else link.destination) as client:
+                delete_acls(client, [a for a in entries(client) if a.principal in mine])
+
+
+def commits_of(pair: Pair, group: str, topic: str) -> None:
+    """A group of the source that has committed something."""
+    consumer = Consumer({**pair.east.client_config("admin"), "group.id": group})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+    consumer.close()
 
 
 def test_a_second_cycle_changes_nothing(link: Link, topic: str) -> None:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.access import AclPlan, Scope, plan_acls, strangers, translate
+from mirror_core.decide.access import AclPlan, Scope, narrowed_in_words, plan_acls, strangers, translate
 from mirror_core.decide.filters import group_filter
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.rights.acls import EVERYBODY, covers, demotions, may_change, undemotable
+from mirror_core.rights.acls import EVERYBODY, covers, demotions, is_wide, may_change, undemotable
 from mirror_core.rights.provenance import forged
 
 MIRROR = MirrorName("m")
@@ -149,13 +149,91 @@ def test_promoted_grants_are_left_alone() -> None:
 
 def test_patterns_and_groups_in_scope() -> None:
     prefix = acl(Operation.READ, "ord", pattern=Pattern.PREFIXED)
-    star = acl(Operation.READ, "*")
+    star = acl(Operation.DESCRIBE, "*")
     elsewhere = acl(Operation.READ, "other")
     in_use = acl(Operation.READ, "bills-", resource=Resource.GROUP, pattern=Pattern.PREFIXED)
     matching = acl(Operation.READ, "orders-new", resource=Resource.GROUP)
     strange = acl(Operation.READ, "zebra", resource=Resource.GROUP)
     made = plan({prefix, star, elsewhere, in_use, matching, strange}, set())
-    assert set(made.create) == {prefix, star, in_use, matching}
+    assert set(made.create) == {
+        matching,
+        replace(in_use, name="bills-app", pattern=Pattern.LITERAL),
+        *(replace(prefix, name=topic, pattern=Pattern.LITERAL) for topic in ("orders-1", "orders-2")),
+        *(replace(star, name=topic) for topic in TOPICS),
+    }
+    assert made.narrowed == set(made.stage) == {prefix, star, in_use}
+
+
+WIDE = [
+    acl(Operation.READ, "*", EVERYBODY),
+    acl(Operation.READ, "o", "User:intern", pattern=Pattern.PREFIXED),
+    acl(Operation.ALL, "*"),
+    acl(Operation.ALL, "*", resource=Resource.GROUP),
+    acl(Operation.READ, "", resource=Resource.GROUP, pattern=Pattern.PREFIXED),
+    acl(Operation.WRITE, "*", resource=Resource.TRANSACTIONAL_ID),
+    acl(Operation.ALL, "pay", resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED),
+]
+
+
+@pytest.mark.parametrize("wide", WIDE, ids=str)
+def test_what_is_copied_at_once_opens_the_mirrors_topics_and_groups_only(wide: Acl) -> None:
+    made = plan({wide, acl(Operation.WRITE, principal=wide.principal)}, set())
+    opened = [a for a in made.create if a.permission is Permission.ALLOW]
+    assert {a.name for a in opened} <= {*TOPICS, *GROUPS}
+    assert {a.pattern for a in opened} <= {Pattern.LITERAL}
+    assert {a.principal for a in opened} <= {wide.principal}
+    assert made.narrowed <= set(made.stage)
+    covered = [n for n in (TOPICS if wide.resource is Resource.TOPIC else GROUPS) if covers(wide, n)]
+    assert {a.name for a in opened} >= (set() if wide.resource is Resource.TRANSACTIONAL_ID else set(covered))
+    if wide.principal != EVERYBODY or wide.resource is not Resource.TRANSACTIONAL_ID:
+        assert [a for a in made.stage if (a.resource, a.name, a.pattern) == (wide.resource, wide.name, wide.pattern)]
+
+
+def test_a_denial_is_as_wide_as_on_the_source_since_a_narrower_one_would_open_something() -> None:
+    denials = {
+        acl(Operation.READ, "*", permission=Permission.DENY),
+        acl(Operation.READ, "ord", pattern=Pattern.PREFIXED, permission=Permission.DENY),
+        acl(Operation.READ, "*", resource=Resource.GROUP, permission=Permission.DENY),
+    }
+    made = plan(denials, set())
+    assert set(made.create) == denials
+    assert made.narrowed == set()
+
+
+def test_a_topic_that_begins_to_match_later_is_opened_then_and_one_that_ends_to_match_is_left() -> None:
+    star = acl(Operation.READ, "*")
+    narrow = scope(topics=("bills",))
+    made = plan({star}, set(), of=narrow)
+    assert made.create == (replace(star, name="bills"),)
+    ledger: tuple[LedgerEntry, ...] = (entry(star, AclPurpose.STAGED), entry(made.create[0]))
+    later = plan({star}, set(made.create), ledger, of=scope(topics=("bills", "orders-1")))
+    assert (later.create, later.equal) == ((READ,), made.create)
+    ledger += (entry(READ),)
+    before = plan({star}, {READ, *made.create}, ledger, of=narrow)
+    assert (before.remove, before.forget, [e.acl for e in before.out_of_scope]) == ((), (), [READ])
+    gone = plan(set(), {READ, *made.create}, ledger, of=narrow)
+    assert {e.acl for e in gone.remove} == {READ, *made.create}
+    assert [e.acl for e in gone.forget] == [star]
+
+
+def test_what_an_older_version_has_copied_by_star_or_prefix_is_replaced_by_names() -> None:
+    star = acl(Operation.READ, "*")
+    made = plan({star}, {star}, (entry(star),))
+    assert [e.acl for e in made.remove] == [star]
+    assert {a.name for a in made.create} == set(TOPICS)
+    by_hand = plan({star}, {star})
+    assert by_hand.remove == (), "somebody else's is kept"
+
+
+def test_a_right_to_transactional_ids_by_star_waits_and_the_denial_of_ours_does_not() -> None:
+    star = acl(Operation.WRITE, "*", resource=Resource.TRANSACTIONAL_ID)
+    one = acl(Operation.WRITE, "pay-1", resource=Resource.TRANSACTIONAL_ID)
+    made = plan({star, one, WRITE}, set())
+    assert star in made.narrowed & set(made.stage)
+    assert {a for a in made.create if a.permission is Permission.ALLOW} == {one}
+    assert [a.name for a in made.create if a.permission is Permission.DENY] == ["mirrorbook"]
+    assert "transactional_id" in narrowed_in_words([entry(star, AclPurpose.STAGED)]).lower()
+    assert narrowed_in_words([entry(WRITE, AclPurpose.STAGED)]) == "none"
 
 
 def test_the_mirrors_own_principals_are_left_out() -> None:
@@ -215,7 +293,10 @@ def test_no_cycle_opens_a_mirror_topic_or_touches_what_is_not_ours(
     assert not any(may_change(created) for created in made.create)
     assert not any(created.permission is Permission.DENY and created.principal == EVERYBODY for created in made.create)
     assert {e.acl for e in made.remove} <= {e.acl for e in ledger if e.purpose is AclPurpose.COPIED}
-    assert not {e.acl for e in made.remove} & source
+    assert not {e.acl for e in made.remove if not is_wide(e.acl)} & source
+    opened = [c for c in made.create if c.permission is Permission.ALLOW]
+    assert not [c for c in opened if is_wide(c) and c.operation is not Operation.TWO_PHASE_COMMIT]
+    assert {c.name for c in opened if c.resource is Resource.TOPIC} <= set(TOPICS)
     assert not [e for e in made.remove if forged(e, scope().own_principals)]
     assert not [c for c in made.create if forged(entry(c), scope().own_principals)]
     assert not [s for s in made.stage if forged(entry(s, AclPurpose.STAGED), scope().own_principals)]

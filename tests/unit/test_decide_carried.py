@@ -12,6 +12,7 @@ from mirror_core.rights.acls import EVERYBODY, OUR_NAMES, OUR_TOPICS, denial
 from tests.unit.test_decide_acls import ALL, READ, WRITE, acl, entry, plan, scope
 
 TXN = acl(Operation.WRITE, "payments-", resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED)
+ONE_TXN = acl(Operation.WRITE, "payments-1", resource=Resource.TRANSACTIONAL_ID)
 ANY_TXN = acl(Operation.WRITE, "*", resource=Resource.TRANSACTIONAL_ID)
 IDEMPOTENT = acl(Operation.IDEMPOTENT_WRITE, "kafka-cluster", resource=Resource.CLUSTER)
 NOT_OURS = denial(OUR_NAMES, "User:app", resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED)
@@ -23,9 +24,9 @@ def beside(made: AclPlan) -> set[Acl]:
 
 @pytest.mark.parametrize("writing", [WRITE, ALL, acl(Operation.WRITE, "orders", pattern=Pattern.PREFIXED)])
 def test_who_may_write_a_mirror_topic_takes_transactions_and_idempotence_along_at_once(writing: Acl) -> None:
-    made = plan({writing, TXN, IDEMPOTENT}, set())
-    assert beside(made) == {TXN, IDEMPOTENT}
-    assert (made.stage, made.left_out) == ((writing,), ())
+    made = plan({writing, TXN, ONE_TXN, IDEMPOTENT}, set())
+    assert beside(made) == {ONE_TXN, IDEMPOTENT}
+    assert (set(made.stage), made.left_out) == ({writing, TXN}, ()), "no producer needs a wider one before promotion"
 
 
 @pytest.mark.parametrize("other", [acl(Operation.WRITE, "zzz"), acl(Operation.WRITE, principal="User:mirror-data")])
@@ -42,8 +43,8 @@ def test_a_reader_that_is_transactional_elsewhere_is_named() -> None:
 
 
 def test_denials_go_along_and_one_for_everybody_waits() -> None:
-    deny, public = replace(TXN, permission=Permission.DENY), replace(TXN, principal=EVERYBODY)
-    nobody = replace(public, permission=Permission.DENY)
+    deny, public = replace(TXN, permission=Permission.DENY), replace(ONE_TXN, principal=EVERYBODY)
+    nobody = replace(TXN, permission=Permission.DENY, principal=EVERYBODY)
     made = plan({WRITE, deny, public, nobody}, set())
     assert set(made.create) == {deny, public}
     assert set(made.stage) == {WRITE, nobody}
@@ -51,27 +52,31 @@ def test_denials_go_along_and_one_for_everybody_waits() -> None:
 
 def test_a_right_to_all_transactional_ids_does_not_reach_ours() -> None:
     for ours in (ANY_TXN, replace(TXN, name="mirror"), replace(ANY_TXN, operation=Operation.ALL)):
-        assert set(plan({WRITE, ours}, set()).create) == {ours, NOT_OURS}
+        made = plan({WRITE, ours}, set())
+        assert (set(made.create), set(made.stage)) == ({NOT_OURS}, {WRITE, ours})
     assert set(plan({WRITE, replace(ANY_TXN, operation=Operation.DESCRIBE)}, set()).create).isdisjoint({NOT_OURS})
     own = replace(ANY_TXN, name="mirrorbook.control-m")
     made = plan({WRITE, own}, set())
     assert (made.create, [left for left, _ in made.left_out]) == ((), [own])
     home = plan({WRITE, ANY_TXN, NOT_OURS}, set())
-    assert (set(home.create), home.left_out) == ({ANY_TXN, NOT_OURS}, ()), "what a failback left on the source"
+    assert (set(home.create), home.left_out) == ({NOT_OURS}, ()), "what a failback left on the source"
 
 
 def test_the_denial_of_our_ids_goes_with_the_grant_that_it_was_for() -> None:
-    ledger = tuple(entry(a) for a in (ANY_TXN, NOT_OURS))
-    there = {ANY_TXN, NOT_OURS}
+    ledger = (entry(ANY_TXN, AclPurpose.STAGED), entry(NOT_OURS))
+    there = {NOT_OURS}
     assert plan({WRITE, ANY_TXN}, there, ledger).remove == ()
     assert {e.acl for e in plan({WRITE}, there, ledger).remove} == there
+    promoted = (entry(ANY_TXN, AclPurpose.PROMOTED), entry(NOT_OURS))
+    assert plan({WRITE, ANY_TXN}, {ANY_TXN, NOT_OURS}, promoted).remove == ()
 
 
 def test_everybodys_right_to_all_transactional_ids_is_given_by_name() -> None:
     public = replace(ANY_TXN, principal=EVERYBODY)
     made = plan({WRITE, public}, set())
-    assert set(made.create) == {ANY_TXN, NOT_OURS}
-    again = plan({WRITE, public}, set(made.create), tuple(entry(a) for a in made.create))
+    assert (set(made.create), set(made.stage)) == ({NOT_OURS}, {WRITE, ANY_TXN})
+    staged = (entry(a, AclPurpose.STAGED) for a in made.stage)
+    again = plan({WRITE, public}, set(made.create), (*(entry(a) for a in made.create), *staged))
     assert (again.create, again.remove, again.forget) == ((), (), ())
     made = plan({replace(WRITE, principal=EVERYBODY), public}, set())
     assert (made.create, [left for left, _ in made.left_out]) == ((), [public]), "nobody has a name to be given one"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mirror_core.decide.promotion import Promotion, given_there, not_held, promotion, warnings
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Pattern, Permission, Resource
-from mirror_core.rights.acls import EVERYBODY, covers, demotions, denial, may_change
-from mirror_core.rights.provenance import believed, forged
+from mirror_core.rights.acls import EVERYBODY, covers, demotions, denial, is_wide, may_change
+from mirror_core.rights.provenance import believed, forged, may_take_over_ours, shut_out_of_ours
 from tests.unit.test_decide_acls import ALL, READ, TOPICS, WRITE, acl, acls, entry, scope
 
 OURS = "__mirrorbook_state"
@@ -103,7 +103,9 @@ FORGED = [
     acl(Operation.READ, "__consumer_offsets"),
     READ,
     acl(Operation.READ, "g", resource=Resource.GROUP),
-    acl(Operation.WRITE, "*", resource=Resource.TRANSACTIONAL_ID),
+    acl(Operation.WRITE, "pay-1", resource=Resource.TRANSACTIONAL_ID),
+    acl(Operation.WRITE, "*", EVERYBODY, resource=Resource.TRANSACTIONAL_ID),
+    acl(Operation.WRITE, "mirrorbook.", resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED),
     acl(Operation.CREATE_TOKENS, "User:admin", resource=Resource.USER),
     acl(Operation.DESCRIBE, "*", resource=Resource.DELEGATION_TOKEN),
     denial("orders-1", "User:rival"),
@@ -122,12 +124,32 @@ def test_what_no_sync_can_have_staged_is_refused_by_name_and_holds_nothing_up(wh
     assert next(iter(warnings(given, "west"))).startswith(f"{what} is recorded as staged, but will not be granted: ")
 
 
+def test_a_right_to_read_by_star_or_prefix_is_given_as_one_to_write_is() -> None:
+    star, prefix = acl(Operation.READ, "*"), replace(PREFIX, operation=Operation.READ)
+    given = promoted(star, prefix)
+    assert set(given.grants) == {prefix, *literals(star)}
+    assert set(promoted(prefix, there=("orders-of-another-mirror",)).grants) == set(literals(prefix))
+
+
+def test_rights_to_groups_and_transactional_ids_are_given_as_they_stand_and_named() -> None:
+    group = acl(Operation.READ, "*", resource=Resource.GROUP)
+    ids = acl(Operation.WRITE, "*", resource=Resource.TRANSACTIONAL_ID)
+    given = promoted(group, ids)
+    assert set(given.grants) == {group, ids, shut_out_of_ours(ids)}
+    [line] = warnings(given, "west")
+    assert str(group) in line
+    assert str(ids) in line
+    again = promotion([entry(a, AclPurpose.PROMOTED) for a in given.grants], TOPICS, TOPICS, OWN)
+    assert (again.grants, again.refused) == (given.grants, {})
+
+
 @given(staged=st.sets(acls), there=st.sets(st.sampled_from(["zzz", "orders", "orders-x", OURS])))
 def test_no_promotion_opens_more_than_the_mirrors_topics(staged: set[Acl], there: set[str]) -> None:
     given = promotion([entry(a, AclPurpose.STAGED) for a in staged], TOPICS, {*TOPICS, *there}, OWN)
     for grant in given.grants:
         allowed = grant.permission is Permission.ALLOW
-        assert not allowed or (may_change(grant) and grant.principal not in OWN)
+        assert not allowed or ((may_change(grant) or any(map(is_wide, staged))) and grant.principal not in OWN)
+        assert not may_take_over_ours(grant) or shut_out_of_ours(grant) in given.grants
         if grant.resource is Resource.TOPIC:
             assert {t for t in {*TOPICS, *there} if covers(grant, t)} <= set(TOPICS)
     for acl_ in staged - given.refused.keys():
