@@ -10,7 +10,7 @@ import typer
 
 from mirror_core.cli.common import agree
 from mirror_core.cli.telling import tell
-from mirror_core.decide.verbs import RULES, Verb
+from mirror_core.decide.verbs import NO_CHOICE, RULES, DeletionChoice, Verb
 from mirror_core.mirrors import verbs
 from mirror_core.model.names import ClusterName
 from mirror_core.state.link import Link
@@ -22,10 +22,17 @@ UndoableYesOption = Annotated[
 
 
 def agreed(
-    link: Link, verb: Verb, *, dry_run: bool, yes: bool, more: Iterable[str] = (), gone: ClusterName | None = None
+    link: Link,
+    verb: Verb,
+    *,
+    dry_run: bool,
+    yes: bool,
+    more: Iterable[str] = (),
+    gone: ClusterName | None = None,
+    deletion: DeletionChoice = NO_CHOICE,
 ) -> bool:
     """Say what would be done; raise why it is refused; whether to go on. No answer is awaited off a terminal."""
-    intent = verbs.intend(link, verb, gone)
+    intent = verbs.intend(link, verb, gone, deletion)
     if not dry_run:
         intent.check()
     first, *rest = intent.lines

@@ -25,7 +25,7 @@ from mirror_core.cli.standing import fence, watch
 from mirror_core.cli.telling import tell
 from mirror_core.decide.recovery import Action
 from mirror_core.decide.ruled import as_destination, as_source
-from mirror_core.decide.verbs import Verb
+from mirror_core.decide.verbs import DeletionChoice, Verb
 from mirror_core.mirrors import creation, estimate, recovery, verbs
 from mirror_core.mirrors.describe import GAPS
 from mirror_core.mirrors.gaps import limit_in_words
@@ -206,14 +206,23 @@ def delete(
     gone: Annotated[
         str | None, typer.Option(metavar="CLUSTER", help="It will never come back: forget what stands there, too.")
     ] = None,
+    keep_rights: Annotated[
+        bool,
+        typer.Option("--keep-rights", help="Leave the access rights that it copied, and print how to remove them."),
+    ] = False,
+    restore_settings: Annotated[
+        bool, typer.Option("--restore-settings", help="Give its topics the source's settings, as last synced.")
+    ] = False,
     config: ConfigOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Forget a stopped mirror; its topics stay as they are."""
+    """Forget a stopped mirror, and withdraw the access rights that it copied; its topics stay."""
     link, _ = mirror(config, name)
     lost = link.config.cluster(gone).name if gone else None
     forgotten = [f"denials on cluster {lost}, and its fence: if it ever comes back, it takes writes"] if lost else []
-    if agreed(link, Verb.DELETE, dry_run=dry_run, yes=yes, more=forgotten, gone=lost):
-        verbs.delete(link, lost)
+    choice = DeletionChoice(keep_rights=keep_rights, restore_settings=restore_settings)
+    if agreed(link, Verb.DELETE, dry_run=dry_run, yes=yes, more=forgotten, gone=lost, deletion=choice):
+        for line in verbs.delete(link, lost, choice):
+            tell(line)
         tell(f"mirror {name}: deleted; its topics are still on cluster {link.mirror.destination}")

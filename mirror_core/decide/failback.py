@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from mirror_core.decide import thirds
 from mirror_core.decide.failover import UNSEEN, Decision, digest
+from mirror_core.decide.mirror_circles import MirrorCircle, circle_reasons, way_home_mirror
 from mirror_core.decide.promotion import not_held
 from mirror_core.decide.ruled import no_way_home
 from mirror_core.decide.slipped import count, slipped_in
@@ -98,6 +99,10 @@ class FailbackView:
     with this one."""
     beside_unseen: tuple[str, ...] = ()
     """Third clusters that did not answer."""
+    circles: tuple[MirrorCircle, ...] = ()
+    """Other mirrors that would take what comes home away again, to the new primary."""
+    circle_doubts: tuple[str, ...] = ()
+    """Clusters that could not be asked for such mirrors, in words."""
 
 
 def decide(view: FailbackView) -> Decision:
@@ -189,6 +194,7 @@ def _reasons(view: FailbackView) -> Iterator[str]:
         else:
             yield from (f"cluster {name}: writers cannot be kept from mirror topics: {why}" for why in seen.undemotable)
     yield from no_way_home(mirror, view.new_ruling)
+    yield from circle_reasons(way_home_mirror(mirror), view.circles)
     if isinstance(view.new, NewPrimary):
         yield from _new_primary_reasons(view, view.new)
 
@@ -270,6 +276,7 @@ def _changed(view: FailbackView, strategies: Mapping[str, Strategy]) -> thirds.C
 
 
 def _unknown(view: FailbackView) -> Iterator[str]:
+    yield from view.circle_doubts
     if view.beside_unseen:
         yield (
             f"{some(view.beside_unseen)}: no answer, so whether a mirror carries these topics there from "

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from mirror_core.decide.filters import group_filter
+from mirror_core.decide.mirror_circles import circle_reasons
 from mirror_core.decide.outlook import refused_settings
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
@@ -25,6 +26,7 @@ from mirror_core.state.link import Link, link_of, states
 from mirror_core.state.records import TOPIC, State
 from mirror_core.state.topic import read_whole
 from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.sync.mirror_circles import search_circles
 from mirror_core.sync.topics import Placement, create_missing, mirror_topics
 
 _log = logger(__name__)
@@ -85,6 +87,11 @@ def create(
         )
         group_filter(mirror)  # a bad expression is the operator's to know now
         link = link_of(config, mirror)
+        circles = search_circles(link, ())
+        if reasons := tuple(circle_reasons(mirror, circles.circles)):
+            raise Refused(f"mirror {name}", reasons)
+        for line in circles.doubts:
+            warn(line)
         placement = _check_topics(link, _check_elsewhere(config, mirror), source_client, destination_client)
         for line in refused_settings(destination, placement.refused_settings):
             warn(line)

@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from mirror_core.decide.mirror_circles import circle_reasons
 from mirror_core.decide.standing import Standing, failed_over, standing_of
-from mirror_core.decide.verbs import Verb, is_led_home, leads_home, strayed
+from mirror_core.decide.verbs import NO_CHOICE, Deletion, DeletionChoice, Verb, is_led_home, leads_home, strayed
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import Config
 from mirror_core.kafka.existing import existing
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.mirrors.door import Intent, Look, door, insistent
@@ -30,18 +30,28 @@ from mirror_core.model.run import Run
 from mirror_core.model.standing import Owed
 from mirror_core.rights.acl_command import acl_command
 from mirror_core.state.lease import kept, new_owner, take_over
-from mirror_core.state.link import Link, states
+from mirror_core.state.link import Link
 from mirror_core.state.pulse import conducted
 from mirror_core.state.records import Forget, PartitionRecord, State
 from mirror_core.state.table import Event, after
 from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync import cycle
+from mirror_core.sync.final_settings import FinalSettings
+from mirror_core.sync.ledger import take_away_unshared
+from mirror_core.sync.mirror_circles import CircleFindings, search_circles
 
 
-def intend(link: Link, verb: Verb, gone: ClusterName | None = None) -> Intent:
+def intend(link: Link, verb: Verb, gone: ClusterName | None = None, choice: DeletionChoice = NO_CHOICE) -> Intent:
     """What this verb would do now, and why it may not. Takes nothing over and changes nothing."""
-    return look_at(link, verb, _more(link, verb, gone))
+    look = _more(link, verb, gone)
+    intent = look_at(link, verb, look)
+    if isinstance(look, _CircleCheck):
+        return replace(intent, lines=(*intent.lines, *look.doubts))
+    if verb is Verb.DELETE:
+        effects = _deletion(link, read_state(link.destination), gone, choice).effects(link.mirror)
+        return replace(intent, lines=(*intent.lines, *effects))
+    return intent
 
 
 @insistent
@@ -105,14 +115,17 @@ def stop(link: Link, say: Callable[[str], None] = lambda line: None) -> dict[Par
     return ends
 
 
-def delete(link: Link, gone: ClusterName | None = None) -> None:
-    """Forget a stopped mirror. Its topics stay as they are.
+def delete(link: Link, gone: ClusterName | None = None, choice: DeletionChoice = NO_CHOICE) -> tuple[str, ...]:
+    """Forget a stopped mirror. Its topics stay; rights that it copied go, unless applications have moved there.
 
-    What this mirror has put up on a cluster that is `gone` for good is forgotten, too, and what is owed to it: only a
-    person can know that. Refused when that cluster answers.
+    Returns what an administrator is left with: a line for each right that stays, and settings that were refused. What
+    this mirror has put up on a cluster that is `gone` for good is forgotten, too, and what is owed to it: only a person
+    can know that. Refused when that cluster answers. May be repeated.
     """
     name = link.mirror.name
     with door(link, Verb.DELETE, _more(link, Verb.DELETE, gone)) as writer:
+        deletion = _deletion(link, writer.state, gone, choice)
+        left = tuple(_carry_out(link, writer, deletion))
         state = writer.state
         writer.put(
             Forget(state.mirrors[name]),
@@ -126,27 +139,41 @@ def delete(link: Link, gone: ClusterName | None = None) -> None:
             *(Forget(proof) for mirror, proof in state.proofs.items() if mirror == name),
             *(Forget(sign) for sign in state.checkpoints.values() if sign.run == name),
         )
+    return left
 
 
-def cycles(config: Config, mirror: Mirror) -> list[str]:
-    """Chains of started mirrors that lead from this mirror's destination back to its source."""
-    known: dict[str, list[Mirror]] = {}
-    for _, answer in states(config):
-        if isinstance(answer, MirrorError):
-            continue
-        for other in answer.mirrors.values():
-            if other.desired is Desired.STARTED and other.name != mirror.name:
-                known.setdefault(other.source_id, []).append(other)
-    reasons: list[str] = []
-    paths: list[list[Mirror]] = [[m] for m in known.get(mirror.destination_id, [])]
-    while paths:
-        path = paths.pop()
-        if path[-1].destination_id == mirror.source_id:
-            names = " -> ".join(m.name for m in path)
-            reasons.append(f"it would close a circle with {names}, back to cluster {mirror.source}")
-        else:
-            paths += [[*path, m] for m in known.get(path[-1].destination_id, []) if m not in path]
-    return reasons
+def _deletion(link: Link, state: State, gone: ClusterName | None, choice: DeletionChoice) -> Deletion:
+    mirror = link.mirror
+    there = [e for e in state.ledger_of(mirror.name) if e.cluster == mirror.destination]
+    promoted = any(e.purpose is AclPurpose.PROMOTED for e in there) or failed_over(state.debts.get(mirror.name))
+    topics = {p.topic for p, s in state.partitions.get(mirror.name, {}).items() if s.destination_topic_id}
+    synced = frozenset(topic for topic in topics if (mirror.name, topic) in state.settings)
+    return Deletion(
+        copied=tuple(sorted((e for e in there if e.purpose is AclPurpose.COPIED), key=lambda e: e.acl)),
+        promoted=promoted or gone == mirror.source,
+        synced=synced,
+        unsynced=frozenset(topics) - synced,
+        choice=choice,
+    )
+
+
+def _carry_out(link: Link, writer: StateWriter, deletion: Deletion) -> Iterator[str]:
+    """What is left for an administrator, in words."""
+    if not (deletion.copied or deletion.restores):
+        return
+    with ClusterClient(link.destination) as client:
+        held = describe_acls(client)
+        there = frozenset[Acl]() if isinstance(held, AuthorizerOff) else held.entries
+        if deletion.withdraws and there:
+            take_away_unshared(writer, client, deletion.copied)
+        elif not deletion.withdraws:
+            bootstrap = link.destination.control["bootstrap.servers"]
+            stay = (e.acl for e in deletion.copied if e.acl in there)
+            yield from (acl_command(acl, bootstrap=bootstrap, remove=True) for acl in stay)
+        if deletion.restores:
+            settings = FinalSettings(link, writer.state, client, deletion.synced)
+            rows = [*settings.before_the_first_record(), *settings.the_others()]
+            yield from (f"{row.subject} on {link.destination.name}: {row.reason}" for row in rows if not row.done)
 
 
 def _standing_denials(link: Link, state: State, gone: ClusterName | None) -> Iterator[str]:
@@ -240,11 +267,31 @@ def _strayed(link: Link, state: State) -> list[str]:
     return list(strayed(stopped, ends, link.destination.name))
 
 
+class _CircleCheck:
+    """Reasons why a mirror must not run. Clusters upstream are asked once: a silent one costs seconds."""
+
+    def __init__(self, link: Link, verb: Verb) -> None:
+        self._link, self._verb = link, verb
+        self._found: CircleFindings | None = None
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Clusters that could not be asked, in words."""
+        return self._found.doubts if self._found else ()
+
+    def __call__(self, state: State) -> Iterator[str]:
+        link = self._link
+        if self._found is None:
+            self._found = search_circles(link, {p.topic for p in state.partitions.get(link.mirror.name, {})})
+        yield from circle_reasons(link.mirror, self._found.circles)
+        if self._verb is Verb.START:
+            yield from _strayed(link, state)
+
+
 def _more(link: Link, verb: Verb, gone: ClusterName | None = None) -> Look:
     """What a verb has to ask of clusters before it acts."""
-    if verb is Verb.START:
-        loops = cycles(link.config, link.mirror)  # looked at once: a silent cluster costs seconds
-        return lambda state: (*loops, *_strayed(link, state))
+    if verb in (Verb.START, Verb.RESUME):
+        return _CircleCheck(link, verb)
     if verb is Verb.DELETE:
         return lambda state: (
             *left_shut(state, link.mirror.name, gone),

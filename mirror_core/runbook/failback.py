@@ -7,13 +7,14 @@ brings applications home. Between them applications go on writing on the new pri
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 from mirror_core.decide import failback as decision
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
 from mirror_core.decide.failover import Decision
+from mirror_core.decide.mirror_circles import circle_doubt, way_home_mirror
 from mirror_core.decide.promotion import given_there
 from mirror_core.decide.steps import Need, needing, point_of_no_return
 from mirror_core.decide.strategies import CUTTING, Allowed, came
@@ -40,13 +41,14 @@ from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.observe import Ask
 from mirror_core.runbook.way_home import home_run, reverse_link
 from mirror_core.state.journal import Journal
-from mirror_core.state.link import Link
+from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
 from mirror_core.state.turning import turned
 from mirror_core.state.watchers import watched
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.access import undemotable_rights
+from mirror_core.sync.mirror_circles import CircleFindings, search_circles
 
 
 class Failback(Conductor[Allowed]):
@@ -122,6 +124,7 @@ class Failback(Conductor[Allowed]):
         never_came = {p.topic for p in recorded.keys() - statuses.keys()}
         beside = list[tuple[Mirror, frozenset[str]]]()
         third = Ask(partial(look_beside, link, {p.topic for p in statuses}, beside))
+        circles = Ask(lambda: _look_for_circles(link, statuses))
         reverse = Ask(lambda: _look_at_reverse(link))
         allowed = choice or Allowed()
         old = Ask(lambda: _look_at_old(link, statuses, allowed))
@@ -133,7 +136,7 @@ class Failback(Conductor[Allowed]):
             new.while_heard(deadline),
             reverse.while_heard(deadline),
         )
-        silent = third.answer(deadline)
+        silent, seen_circles = third.answer(deadline), circles.while_heard(deadline)
         # Without them a plan is a plan all the same: only costs are made from them.
         old_sizes, new_sizes = ({} if isinstance(s, Unseen) else s for s in (ask.answer(deadline) for ask in sizes))
         if isinstance(seen_old, OldSource):
@@ -159,6 +162,12 @@ class Failback(Conductor[Allowed]):
                 new_ruling=link.destination.ruling,
                 beside_unseen=("a third cluster",) if isinstance(silent, Unseen) else tuple(sorted(silent)),
                 beside=tuple(sorted(beside, key=lambda one: one[0].name)),
+                circles=() if isinstance(seen_circles, Unseen) else seen_circles.circles,
+                circle_doubts=(
+                    (circle_doubt(mirror.destination, seen_circles.reason),)
+                    if isinstance(seen_circles, Unseen)
+                    else seen_circles.doubts
+                ),
             )
         )
 
@@ -167,6 +176,13 @@ def _look_at_reverse(link: Link) -> State:
     state = read_state(link.source, timeout_s=LIMITS.planned_state_s)
     state.require(reverse_name(link.mirror.name))
     return state
+
+
+def _look_for_circles(link: Link, statuses: Mapping[Partition, PartitionStatus]) -> CircleFindings:
+    """Other mirrors than this one that would take away again what comes home."""
+    back = link_of(link.config, way_home_mirror(link.mirror))
+    found = search_circles(back, {p.topic for p in statuses})
+    return replace(found, circles=tuple(one for one in found.circles if link.mirror.name not in one.mirrors))
 
 
 def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed: Allowed) -> OldSource:

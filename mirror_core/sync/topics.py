@@ -44,6 +44,7 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import TOPIC as STATE_TOPIC
 from mirror_core.state.records import State
 from mirror_core.sync.compaction import behind
+from mirror_core.sync.mirror_circles import refuse_topics_in_circles
 from mirror_core.sync.refusals import each, kind, raise_if_all_denied, told
 from mirror_core.sync.strange import Strange, wider_than
 
@@ -123,6 +124,8 @@ def create_missing(
     stopped, recorded = stopped_topics(link, state), _recorded(state, link)
     topics = {name: view for name, view in topics.items() if name not in stopped}
     of = len(topics) if of is None else of
+    in_circles = refuse_topics_in_circles(link, topics.keys() - _copied_names(state, link))
+    topics = {name: view for name, view in topics.items() if name not in in_circles}
     view_there = destination.metadata(topics)
     denied = {name: undescribed(destination, [name]) for name in topics if name in view_there.denied}
     raise_if_all_denied(denied, of)
@@ -133,8 +136,8 @@ def create_missing(
     known = known_settings(destination, unknown) if unknown else frozenset()
     brokers = len(destination.brokers())
     strange = Strange(link, state, destination, [present[name] for name in unknown if name in present])
-    refused = {name: str(error) for name, error in denied.items()}
-    kinds = {name: kind(error) for name, error in denied.items()}
+    refused = in_circles | {name: str(error) for name, error in denied.items()}
+    kinds = dict.fromkeys(in_circles, FailureKind.OCCUPIED) | {name: kind(error) for name, error in denied.items()}
     rows = [_row(name, "", "", Action.REFUSE, why) for name, why in sorted(refused.items())]
     new, adopted, wider = list[NewTopic](), dict[str, dict[str, str | None]](), dict[str, int]()
     for name, view in sorted(topics.items()):
@@ -473,6 +476,11 @@ def _recorded(state: State, link: Link) -> frozenset[tuple[str, str]]:
     """The mirror's topics as it has them recorded: name, and id on the destination."""
     statuses = state.partitions.get(link.mirror.name, {}).values()
     return frozenset((s.partition.topic, s.destination_topic_id) for s in statuses)
+
+
+def _copied_names(state: State, link: Link) -> frozenset[str]:
+    """Topics that this mirror has made or adopted on the destination."""
+    return frozenset(name for name, topic_id in _recorded(state, link) if topic_id)
 
 
 def _only(known: frozenset[str], configs: Mapping[str, str]) -> dict[str, str]:

@@ -14,8 +14,6 @@ from confluent_kafka.admin import (
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.mirror import Desired
-from mirror_core.model.names import MirrorName
 from mirror_core.runbook.failover_steps import Steps
 from mirror_core.sandbox.ports import choose_ports
 from mirror_core.state.topic import read_state
@@ -313,21 +311,6 @@ def test_a_mirror_that_was_not_started_is_not_copied(desk: Desk) -> None:
     assert desk.traces() == before
     again = desk.create("--topics", topic, name=name)
     assert again == Said(3, "", f"error: mirror {name}:\n  - it exists already on cluster west\n")
-
-
-def test_a_circle_is_refused_when_it_is_started(desk: Desk) -> None:
-    mirrored = desk.started(new_topic(desk.pair.east))
-    back = "m-back-" + secrets.token_hex(4)
-    assert desk.create("--topics", new_topic(desk.pair.west), name=back, source="west", destination="east").code == 0
-    before = desk.traces()
-    said = desk.run("mirror", "start", back)
-    assert (said.code, said.out) == (3, "")
-    what, *reasons = said.err.splitlines()
-    assert what == f"error: mirror {back}: start:"
-    assert f"  - it would close a circle with {mirrored.name}, back to cluster west" in reasons
-    assert desk.traces() == before
-    assert read_state(load_config(desk.config).cluster("east")).mirrors[MirrorName(back)].desired is Desired.STOPPED
-    assert desk.run("replicate", back, "--runner", "local").code == 3
 
 
 def test_without_a_terminal_nothing_is_done_that_was_not_agreed_to(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
+from mirror_core.decide.verbs import DeletionChoice, Verb
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import ensure_state_topic
 from mirror_core.mirrors.describe import NOT_BEHIND, describe
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.mirror import Desired, PartitionState
@@ -21,10 +24,12 @@ from mirror_core.state.records import Forget
 from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.access import demote
 from mirror_core.sync.fence import deny
+from tests.administering import rights_of
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.links import writer_of
 from tests.harm import suspended
 from tests.mirroring import Mirrored, new_mirror, replicate
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -111,6 +116,79 @@ def test_only_a_stopped_mirror_can_be_deleted_and_then_nothing_of_it_is_left(mir
     assert not after.partitions.get(mirrored.name)
     assert not after.ledger_of(mirrored.name)
     assert mirrored.name not in {mirror for mirror, _ in after.settings}
+
+
+def copied_rights(mirrored: Mirrored) -> tuple[Acl, Acl]:
+    """A right that a sync has copied to west, and one that somebody has granted there. The mirror is stopped."""
+    [topic] = mirrored.link.mirror.topics
+    east, west = mirrored.pair.east, mirrored.pair.west
+    grant(east, "app", ResourceType.TOPIC, topic, [AclOperation.READ])
+    grant(west, "local", ResourceType.TOPIC, topic, [AclOperation.READ])
+    ours, local = (
+        Acl(resource=Resource.TOPIC, name=topic, principal=f"User:{user}", operation=Operation.READ)
+        for user in ("app", "local")
+    )
+    verbs.sync(mirrored.link)
+    assert {ours, local} <= rights_of(west)
+    verbs.stop(mirrored.link)
+    return ours, local
+
+
+def test_a_deleted_mirror_takes_the_rights_along_that_it_copied(mirrored: Mirrored) -> None:
+    ours, local = copied_rights(mirrored)
+    link = mirrored.link
+    lines = verbs.intend(link, Verb.DELETE).lines
+    assert [line for line in lines if "copied to west" in line and "are withdrawn" in line]
+    assert verbs.delete(link) == ()
+    assert rights_of(mirrored.pair.west) & {ours, local} == {local}
+    assert not mirrored.state.ledger_of(mirrored.name)
+
+
+def test_a_deleted_mirror_leaves_a_right_that_another_mirror_has_copied_too(mirrored: Mirrored, tmp_path: Path) -> None:
+    ours, _ = copied_rights(mirrored)
+    link = mirrored.link
+    other = new_mirror(mirrored.pair, tmp_path / "other", new_topic(mirrored.pair.east))
+    with writer_of(other.link) as log:
+        log.put(LedgerEntry(mirror=other.name, cluster=link.destination.name, acl=ours, purpose=AclPurpose.COPIED))
+    verbs.delete(link)
+    assert ours in rights_of(mirrored.pair.west)
+
+
+def test_copied_rights_are_handed_over_by_a_list_on_request(mirrored: Mirrored) -> None:
+    ours, local = copied_rights(mirrored)
+    [topic], link = mirrored.link.mirror.topics, mirrored.link
+    choice = DeletionChoice(keep_rights=True)
+    assert [line for line in verbs.intend(link, Verb.DELETE, choice=choice).lines if "Mirrorbook forgets them" in line]
+    listed = verbs.delete(link, choice=choice)
+    assert rights_of(mirrored.pair.west) >= {ours, local}
+    assert [line for line in listed if "--remove" in line and "User:app" in line and topic in line]
+    assert not [line for line in listed if "User:local" in line]
+    assert not mirrored.state.ledger_of(mirrored.name)
+
+
+@pytest.mark.parametrize("restored", [True, False])
+def test_a_deleted_mirrors_topics_get_the_sources_settings_if_that_is_wanted(
+    pair: Pair, tmp_path: Path, *, restored: bool
+) -> None:
+    topic = new_topic(pair.east, retention_ms="7200000")
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    verbs.sync(mirrored.link)
+    verbs.stop(mirrored.link)
+    choice = DeletionChoice(restore_settings=restored)
+    lines = verbs.intend(mirrored.link, Verb.DELETE, choice=choice).lines
+    assert bool([line for line in lines if "get the settings of east" in line]) is restored
+    assert bool([line for line in lines if "keep a mirror topic's settings" in line]) is not restored
+    config = mirrored.link.destination
+    verbs.delete(mirrored.link, choice=choice)
+
+    def shown() -> bool:
+        with ClusterClient(config) as client:
+            return describe_configs(client, [topic])[topic].overrides["retention.ms"] == (
+                "7200000" if restored else "-1"
+            )
+
+    wait_until(shown, timeout_s=60, why="the settings are those that were asked for")
 
 
 def test_a_mirror_whose_denials_stand_is_not_forgotten(mirrored: Mirrored) -> None:

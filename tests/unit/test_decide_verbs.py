@@ -7,7 +7,20 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.decide.conducting import NOT_KNOWN, Conducted, Sign
-from mirror_core.decide.verbs import RULES, Seen, Verb, effects, held_by, interrupted, leads_home, refusals, strayed
+from mirror_core.decide.verbs import (
+    RULES,
+    Deletion,
+    DeletionChoice,
+    Seen,
+    Verb,
+    effects,
+    held_by,
+    interrupted,
+    leads_home,
+    refusals,
+    strayed,
+)
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
@@ -177,3 +190,50 @@ def test_who_is_held_up_by_a_run_learns_whether_anybody_conducts_it() -> None:
 def test_what_cannot_be_undone_is_never_done_unasked() -> None:
     assert {verb for verb, rule in RULES.items() if not rule.undone} == {Verb.STOP, Verb.RECOVER, Verb.DELETE}
     assert RULES.keys() == set(Verb)
+
+
+COPIED = tuple(
+    LedgerEntry(
+        mirror=MIRROR.name,
+        cluster=MIRROR.destination,
+        acl=Acl(resource=Resource.TOPIC, name=topic, principal="User:app", operation=Operation.READ),
+        purpose=AclPurpose.COPIED,
+    )
+    for topic in ("a", "b")
+)
+
+
+def deletion(*, promoted: bool = False, keep: bool = False, restore: bool = False) -> Deletion:
+    return Deletion(
+        copied=COPIED,
+        promoted=promoted,
+        synced=frozenset({"a"}),
+        unsynced=frozenset({"b"}),
+        choice=DeletionChoice(keep_rights=keep, restore_settings=restore),
+    )
+
+
+def test_what_a_deletion_does_with_rights_and_settings_is_said_before() -> None:
+    rights, settings = deletion().effects(MIRROR)
+    assert rights.startswith(f"2 access rights copied to {MIRROR.destination} are withdrawn")
+    assert "--keep-rights" in rights
+    assert "--restore-settings" in settings
+    kept, restored, unknown = deletion(keep=True, restore=True).effects(MIRROR)
+    assert "stay: Mirrorbook forgets them, and prints the line that removes each" in kept
+    assert restored.startswith("1 topics on ")
+    assert unknown.endswith("the settings of b")
+
+
+def test_applications_that_have_moved_keep_the_rights_that_they_need() -> None:
+    for keep in (True, False):
+        made = deletion(promoted=True, keep=keep, restore=True)
+        assert (made.withdraws, made.restores) == (False, False)
+        [line] = made.effects(MIRROR)
+        assert "stay since applications have moved there" in line
+
+
+def test_denials_among_what_is_withdrawn_are_counted() -> None:
+    denial = replace(COPIED[0], acl=replace(COPIED[0].acl, permission=Permission.DENY))
+    line, _ = replace(deletion(), copied=(denial, COPIED[1])).effects(MIRROR)
+    assert "2 access rights copied to " in line
+    assert "1 of them denials" in line

@@ -1,0 +1,133 @@
+"""Circles of mirrors: a topic that a mirror copies must not come back to its source by other mirrors.
+
+A topic has the same name on every cluster, so mirrors form a circle only where one topic passes the filters of all of
+them. Mirrors in opposite directions are fine as long as no topic does. Searched upstream, from the mirror's source:
+only clusters that such a topic could come from have to be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mirror_core.decide.filters import topic_filter
+from mirror_core.decide.view import some
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Partition, reverse_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboundMirror:
+    """A started or paused mirror, as its destination records it."""
+
+    mirror: Mirror
+    not_copied: frozenset[str] = frozenset()
+    """Topics that pass its filters and are not copied: given up to applications, or refused."""
+
+    def select(self, topics: Iterable[str]) -> frozenset[str]:
+        """Those that it copies, or would copy if they were on its source. None where its filters cannot be read: it
+        cannot run either."""
+        try:
+            chosen = topic_filter(self.mirror)
+        except BadRequest:
+            return frozenset()
+        return frozenset(topic for topic in topics if topic in chosen and topic not in self.not_copied)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class MirrorCircle:
+    """Topics that would come back to a mirror's source, and the mirrors that bring them, in the order of copying."""
+
+    mirrors: tuple[MirrorName, ...]
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircleSearch:
+    """What is known so far."""
+
+    circles: tuple[MirrorCircle, ...]
+    not_asked: Mapping[str, ClusterName]
+    """Clusters by id that topics may come from, and whose mirrors are not known."""
+
+
+def inbound_mirrors(
+    cluster_id: str,
+    mirrors: Iterable[Mirror],
+    partitions: Mapping[MirrorName, Mapping[Partition, PartitionStatus]],
+    excluded: MirrorName,
+) -> tuple[InboundMirror, ...]:
+    """Mirrors into one cluster that run or may be resumed, from what its state topic says; but for the `excluded`."""
+    running = (m for m in mirrors if m.destination_id == cluster_id and m.desired is not Desired.STOPPED)
+    return tuple(
+        InboundMirror(mirror=mirror, not_copied=_not_copied(partitions.get(mirror.name, {}).values()))
+        for mirror in running
+        if mirror.name != excluded
+    )
+
+
+def find_circles(mirror: Mirror, topics: Iterable[str], inbound: Mapping[str, Sequence[InboundMirror]]) -> CircleSearch:
+    """Circles that `mirror` closes with these topics. `inbound`: by cluster id, of the clusters that were asked."""
+    circles, not_asked = list[MirrorCircle](), dict[str, ClusterName]()
+    carried = InboundMirror(mirror=mirror).select(topics)
+    paths = [(mirror.source_id, mirror.source, carried, tuple[MirrorName, ...]())] if carried else []
+    while paths:
+        cluster_id, cluster, common, downstream = paths.pop()
+        if cluster_id not in inbound:
+            not_asked[cluster_id] = cluster
+            continue
+        for other in inbound[cluster_id]:
+            one, shared = other.mirror, other.select(common)
+            if not shared or one.name in downstream:
+                continue
+            chain = (one.name, *downstream)
+            if one.source_id == mirror.destination_id:
+                circles.append(MirrorCircle(mirrors=chain, topics=tuple(sorted(shared))))
+            else:
+                paths.append((one.source_id, one.source, shared, chain))
+    return CircleSearch(circles=tuple(sorted(circles)), not_asked=not_asked)
+
+
+def way_home_mirror(mirror: Mirror) -> Mirror:
+    """The mirror in the other direction that a failback makes, as far as circles are concerned."""
+    return replace(
+        mirror,
+        name=reverse_name(mirror.name),
+        source=mirror.destination,
+        destination=mirror.source,
+        source_id=mirror.destination_id,
+        destination_id=mirror.source_id,
+    )
+
+
+def circle_reasons(mirror: Mirror, circles: Iterable[MirrorCircle]) -> Iterator[str]:
+    """Why a mirror must not run, and what to do."""
+    for circle in circles:
+        brings = " -> ".join(circle.mirrors)
+        yield (
+            f"it would close a circle with {brings}, back to cluster {mirror.source}: both directions select topic "
+            f"{some(circle.topics)}. Let one of them leave it out (--exclude-topics), or stop the other mirror first"
+        )
+
+
+def topic_in_circle(mirror: Mirror, topic: str, circle: MirrorCircle) -> str:
+    """Why a topic that has begun to match is not copied, and what to do."""
+    brings = " -> ".join(circle.mirrors)
+    return (
+        f"topic {topic} on cluster {mirror.source} is not copied to {mirror.destination}: mirror {brings} would bring "
+        f"it back to {mirror.source}. Exclude it from one of the two, or stop the other mirror"
+    )
+
+
+def circle_doubt(cluster: ClusterName, why: str) -> str:
+    """What an operator is told of a cluster that could not be asked."""
+    return f"cluster {cluster} could not be asked whether a mirror brings these topics back over it: {why}"
+
+
+def _not_copied(statuses: Iterable[PartitionStatus]) -> frozenset[str]:
+    copied, left = set[str](), set[str]()
+    for status in statuses:
+        given_up = status.state is PartitionState.STOPPED or status.kind is FailureKind.OCCUPIED
+        (left if given_up else copied).add(status.partition.topic)
+    return frozenset(left - copied)

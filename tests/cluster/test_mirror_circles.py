@@ -1,0 +1,315 @@
+"""Mirrors in both directions, in rings, in chains and towards one cluster: no topic ever comes back."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.local import LocalRunner
+from mirror_core.decide.verbs import Verb
+from mirror_core.kafka.config import Config, load_config
+from mirror_core.mirrors import verbs
+from mirror_core.mirrors.creation import create
+from mirror_core.model.drift import Action
+from mirror_core.model.errors import Refused
+from mirror_core.model.mirror import Desired, FailureKind, Gaps, PartitionState
+from mirror_core.model.names import MirrorName, Partition
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.state.link import Link, find
+from mirror_core.state.topic import read_state
+from tests.administering import as_admin
+from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka
+from tests.cluster.desk import Desk
+from tests.cluster.links import writer_of
+from tests.cluster.test_failback import failback_of
+from tests.cluster.test_failover import app_topic, begin
+from tests.clusters import third_cluster
+from tests.logs import bounds, transaction, transactional
+from tests.mirroring import new_mirror, replicate
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+def made(config: Config, source: str, destination: str, *topics: str, gaps: Gaps | None = None) -> Link:
+    """Created, not started."""
+    name = MirrorName("c-" + secrets.token_hex(4))
+    create(config, name, source=source, destination=destination, topics=topics, groups=(), gaps=gaps)
+    return find(config, name)[0]
+
+
+def started(config: Config, source: str, destination: str, *topics: str, gaps: Gaps | None = None) -> Link:
+    link = made(config, source, destination, *topics, gaps=gaps)
+    verbs.start(link)
+    return link
+
+
+def copied(*links: Link) -> None:
+    for link in links:
+        summary = replicate(link)
+        assert not summary.failed, summary.failed
+
+
+def prefixes() -> tuple[str, str]:
+    """Of topics that belong to either side."""
+    run = secrets.token_hex(4)
+    return f"east-{run}-", f"west-{run}-"
+
+
+def refused(link: Link, verb: Verb) -> str:
+    intent = verbs.intend(link, verb)
+    assert intent.refused is not None
+    return str(intent.refused)
+
+
+def copied_both_ways(pair: Pair, folder: Path, count: int) -> None:
+    """So many pairs of mirrors, each with a topic of its own in each direction, while both sides are written to."""
+    config, links, topics = load_config(pair.config_path), list[Link](), list[tuple[SandboxCluster, str]]()
+    for _ in range(count):
+        there, back = prefixes()
+        topics += [(pair.east, new_topic(pair.east, 2, there)), (pair.west, new_topic(pair.west, 2, back))]
+        links += [started(config, "east", "west", f"{there}.*"), started(config, "west", "east", f"{back}.*")]
+    sent = dict[str, int]()
+    stop, errors = threading.Event(), list[BaseException]()
+
+    def keep_copying(link: Link) -> None:
+        try:
+            Replication(link, LocalRunner, Options(), stop=stop, say=lambda line: None).run()
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            errors.append(error)
+
+    threads = [threading.Thread(target=keep_copying, args=(link,)) for link in links]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3):
+            for cluster, topic in topics:
+                sent[topic] = (
+                    sent.get(topic, 0)
+                    + len(produce(cluster, topic, 20))
+                    + len(produce(cluster, topic, 20, partition=1))
+                )
+        for cluster, topic in topics:
+            other = pair.west if cluster is pair.east else pair.east
+
+            def equal(here: SandboxCluster = cluster, there: SandboxCluster = other, name: str = topic) -> bool:
+                assert not errors, errors
+                return name in _topics(there) and bounds(there, name) == bounds(here, name)
+
+            wait_until(equal, timeout_s=120, why=f"{topic} is copied to {other.name}")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not errors
+    for cluster, topic in topics:
+        other = pair.west if cluster is pair.east else pair.east
+        assert len(read_all(cluster, topic)) == sent[topic], "records came back"
+        assert read_all(other, topic) == read_all(cluster, topic)
+        assert read_all_aiokafka(other, topic) == read_all_aiokafka(cluster, topic)
+    for link in links:
+        statuses = read_state(link.destination).partitions[link.mirror.name].values()
+        assert {s.state for s in statuses} == {PartitionState.MIRRORING}
+        assert len({s.partition.topic for s in statuses if not s.partition.topic.startswith("mirrorbook.")}) == 1
+
+
+def _topics(cluster: SandboxCluster) -> set[str]:
+    with as_admin(cluster) as client:
+        return set(client.metadata().topics)
+
+
+def test_disjoint_topics_are_copied_in_both_directions_and_nothing_comes_back(pair: Pair, tmp_path: Path) -> None:
+    copied_both_ways(pair, tmp_path, 1)
+
+
+@pytest.mark.slow
+def test_eight_pairs_of_mirrors_are_copied_in_both_directions(pair: Pair, tmp_path: Path) -> None:
+    copied_both_ways(pair, tmp_path, 8)
+
+
+def test_mirrors_in_both_directions_are_refused_where_a_topic_passes_both_filters(pair: Pair) -> None:
+    config, (there, back) = load_config(pair.config_path), prefixes()
+    new_topic(pair.east, prefix=there)
+    mine = new_topic(pair.west, prefix=back)
+    forward = made(config, "east", "west", f"{there}.*", f"{mine}.*")
+    both = f"({there}|{back}).*"
+    backward = made(config, "west", "east", both)
+    assert verbs.intend(backward, Verb.START).refused is None, "nothing runs in the other direction yet"
+    verbs.start(forward)
+    assert f"it would close a circle with {forward.mirror.name}, back to cluster west" in refused(backward, Verb.START)
+    with pytest.raises(Refused, match=f"both directions select topic .*{mine}"):
+        made(config, "west", "east", f"{back}.*")
+    verbs.pause(forward)
+    assert "it would close a circle" in refused(backward, Verb.START), "a paused mirror can be resumed"
+
+
+def test_pause_start_resume_does_not_pass_the_check(pair: Pair) -> None:
+    config, (there, back) = load_config(pair.config_path), prefixes()
+    new_topic(pair.east, prefix=there)
+    forward = started(config, "east", "west", f"{there}.*", f"{back}.*")
+    new_topic(pair.west, prefix=back + "own-")
+    verbs.pause(forward)
+    backward = made_in_spite(config, forward, f"{back}.*")
+    assert "it would close a circle" in refused(find(config, forward.mirror.name)[0], Verb.RESUME)
+    verbs.stop(backward)
+    verbs.resume(forward)
+
+
+def made_in_spite(config: Config, forward: Link, topics: str) -> Link:
+    """A started mirror in the other direction, made by a version that did not look at paused mirrors."""
+    with writer_of(forward) as writer:
+        paused = writer.state.mirrors[forward.mirror.name]
+        writer.put(replace(paused, desired=Desired.STOPPED))
+        backward = started(config, "west", "east", topics)
+        writer.put(paused)
+    return backward
+
+
+def test_a_topic_that_begins_to_match_both_ways_is_copied_by_neither_and_told(pair: Pair, tmp_path: Path) -> None:
+    config, (there, back) = load_config(pair.config_path), prefixes()
+    own, other = new_topic(pair.east, prefix=there), new_topic(pair.west, prefix=back)
+    forward = started(config, "east", "west", f"{there}.*")
+    backward = started(config, "west", "east", f"{back}.*", f"{there}both-.*")
+    copied(forward, backward)
+    late = new_topic(pair.east, prefix=there + "both-")
+    records = produce(pair.east, late, 10)
+    summary = replicate(forward)
+    assert set(summary.failed) == {Partition(late, 0)}
+    assert f"mirror {backward.mirror.name} would bring it back to east" in summary.failed[Partition(late, 0)]
+    assert late not in _topics(pair.west)
+    status = read_state(forward.destination).partitions[forward.mirror.name][Partition(late, 0)]
+    assert (status.state, status.kind) == (PartitionState.FAILED, FailureKind.OCCUPIED)
+    row = next(row for row in verbs.sync(forward).rows if row.subject == late)
+    assert (row.action, f"mirror {backward.mirror.name} would bring it back" in row.reason) == (Action.REFUSE, True)
+    copied(backward)
+    assert read_all(pair.east, late) == records
+    for topic in (own, other):
+        assert topic in _topics(pair.east) & _topics(pair.west)
+
+
+def test_a_failback_is_refused_while_another_mirror_would_take_what_comes_home_away(pair: Pair, tmp_path: Path) -> None:
+    """And it may be made beside a mirror in the same direction that shares no topic; that one may be started then."""
+    config, (there, back) = load_config(pair.config_path), prefixes()
+    topic = app_topic(pair)
+    new_topic(pair.east, prefix=there)
+    produce(pair.east, topic, 10)
+    mirrored = new_mirror(pair, tmp_path, f"{topic}|{back}.*")
+    mirrored.copy()
+    mirrored.failover.drive(begin(mirrored.failover))
+    beside = started(config, "east", "west", f"{there}.*")
+    assert not failback_of(mirrored).decide().reasons
+    other = started(config, "east", "west", f"{there}.*|{back}both-.*")
+    new_topic(pair.west, prefix=back + "both-")
+    [reason] = failback_of(mirrored).decide().reasons
+    assert f"it would close a circle with {other.mirror.name}, back to cluster west" in reason
+    verbs.stop(other)
+    verbs.stop(beside)
+
+
+def test_a_circle_is_said_by_the_command_and_nothing_is_changed(desk: Desk) -> None:
+    there, back = prefixes()
+    new_topic(desk.pair.east, prefix=there)
+    mine = new_topic(desk.pair.west, prefix=back)
+    name = "m-back-" + secrets.token_hex(4)
+    assert desk.create("--topics", f"({there}|{back}).*", name=name, source="west", destination="east").code == 0
+    mirrored = desk.started(f"{there}.*", f"{back}.*")
+    before = desk.traces()
+    said = desk.run("mirror", "start", name)
+    assert (said.code, said.out) == (3, "")
+    what, reason = said.err.splitlines()
+    assert what == f"error: mirror {name}: start:"
+    assert reason.startswith(f"  - it would close a circle with {mirrored.name}, back to cluster west")
+    assert mine in reason
+    assert desk.traces() == before
+
+
+@pytest.fixture
+def three(pair: Pair, tmp_path: Path) -> Iterator[tuple[SandboxCluster, Config]]:
+    with third_cluster(pair, tmp_path) as (south, path):
+        yield south, load_config(path)
+
+
+@pytest.mark.slow
+def test_a_ring_of_three_is_refused_and_clusters_that_cannot_be_asked_are_named(
+    pair: Pair, three: tuple[SandboxCluster, Config]
+) -> None:
+    south, config = three
+    (prefix, other) = prefixes()
+    new_topic(pair.east, prefix=prefix)
+    one, two = started(config, "east", "west", f"{prefix}.*"), made(config, "west", "south", f"{prefix}.*")
+    verbs.start(two)
+    copied(one, two)
+    new_topic(south, prefix=other)
+    with pytest.raises(Refused, match=f"close a circle with {one.mirror.name} -> {two.mirror.name}, back to"):
+        made(config, "south", "east", f"{prefix}.*", f"{other}.*")
+    free = started(config, "south", "east", f"{other}.*")
+    copied(free)
+
+    verbs.pause(one)
+    south.terminate()
+    assert verbs.intend(one, Verb.RESUME).refused is None
+    assert not [line for line in verbs.intend(one, Verb.RESUME).lines if "could not be asked" in line], (
+        "nothing of these topics can come from there"
+    )
+    south.start()
+    verbs.stop(two)
+    verbs.stop(free)
+    coming = started(config, "south", "east", f"{prefix}more-.*")
+    new_topic(pair.east, prefix=prefix + "more-")
+    south.terminate()
+    intent = verbs.intend(one, Verb.RESUME)
+    assert intent.refused is None
+    [line] = [line for line in intent.lines if "could not be asked" in line]
+    assert line.startswith("cluster south could not be asked whether a mirror brings these topics back over it")
+    south.start()
+    verbs.stop(coming)
+
+
+@pytest.mark.slow
+def test_two_sources_are_copied_into_one_destination(pair: Pair, three: tuple[SandboxCluster, Config]) -> None:
+    south, config = three
+    here, there = prefixes()
+    topics = [(pair.east, new_topic(pair.east, 2, here)), (south, new_topic(south, 2, there))]
+    links = [started(config, "east", "west", f"{here}.*"), started(config, "south", "west", f"{there}.*")]
+    for _ in range(2):
+        for source, topic in topics:
+            produce(source, topic, 50)
+            produce(source, topic, 30, partition=1)
+        copied(*links)
+    for source, topic in topics:
+        assert bounds(pair.west, topic) == bounds(source, topic)
+        assert read_all(pair.west, topic) == read_all(source, topic)
+        assert len(read_all(source, topic)) == 160
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", Gaps)
+@pytest.mark.parametrize("then", Gaps)
+def test_a_chain_of_mirrors_is_exact_at_its_end(
+    pair: Pair, three: tuple[SandboxCluster, Config], first: Gaps, then: Gaps
+) -> None:
+    """East to west to south: gaps that the first mirror has filled are gaps to the second one."""
+    south, config = three
+    prefix, _ = prefixes()
+    topic = new_topic(pair.east, 2, prefix)
+    producer = transactional(pair.east)
+    one = started(config, "east", "west", f"{prefix}.*", gaps=first)
+    two: Link | None = None
+    for turn in range(3):
+        transaction(producer, topic, 5, commit=turn % 2 == 0, partitions=(0, 1))
+        produce(pair.east, topic, 7, partition=turn % 2)
+        transaction(producer, topic, 3, commit=turn % 2 == 1, partitions=(0, 1))
+        copied(one)
+        two = two or started(config, "west", "south", f"{prefix}.*", gaps=then)
+        copied(two)
+    assert bounds(south, topic) == bounds(pair.west, topic) == bounds(pair.east, topic)
+    sent = read_all(pair.east, topic)
+    assert read_all(south, topic) == read_all(pair.west, topic) == sent
+    assert read_all_aiokafka(south, topic) == read_all_aiokafka(pair.east, topic)
+    assert read_all(south, topic, committed=False) == sent, "a record was invented, or an aborted one copied"
