@@ -37,6 +37,8 @@ class Ended:
     conducted: Conducted = NOT_KNOWN
     returned: bool = False
     """The source answered when the run was about to promote, and a person is to say what becomes of what it has."""
+    lifted_denials: int = 0
+    """Of the run's fence, as the source shows now: so many denials are gone, and applications may write there."""
 
 
 def overtaken(run: Run, runs: Iterable[Run]) -> tuple[str, ...]:
@@ -174,6 +176,9 @@ def _under_way(ended: Ended) -> Iterator[str]:
     if run.state is RunState.ABORTING:
         yield f"Next: {'wait' if heard else f'`{verb} resume {mirror.name}` finishes the abort'}."
         return
+    if ended.lifted_denials:
+        yield f"Next: `{verb} abort {mirror.name}`, then plan again: this run cannot go on."
+        return
     goes_on = f"`{verb} resume {mirror.name}` goes on"
     if ended.returned:
         goes_on = (
@@ -212,6 +217,11 @@ def _writers(ended: Ended, writes: Writes) -> str:
         return (
             f"NOBODY CAN WRITE these topics on {mirror.destination}: it is not promoted yet. {mirror.source} is given "
             "up: what it still takes is lost."
+        )
+    if ended.lifted_denials:
+        return (
+            f"Applications can write on {mirror.source}: {ended.lifted_denials} denials of this run's fence are gone "
+            f"there. {mirror.destination} is not promoted."
         )
     fence = next((step for step in ended.steps if step.step == "fence" and step.state is StepState.DONE), None)
     if fence is not None and fence.evidence.get("authorizer") is False and "fence_command" not in fence.evidence:

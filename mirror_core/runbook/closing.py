@@ -15,12 +15,15 @@ from mirror_core.decide.closing import (
     unknown,
 )
 from mirror_core.decide.reckoning import not_copied
+from mirror_core.kafka.acls import AuthorizerOff, describe_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import PartitionState, is_fresh
 from mirror_core.model.names import reverse_name
-from mirror_core.model.run import Run
+from mirror_core.model.run import Mode, Run, RunState, StepState
 from mirror_core.state.link import Link, link_of
 from mirror_core.state.pulse import conducted
 from mirror_core.state.records import State
@@ -56,8 +59,26 @@ def words_of(link: Link, state: State, run_id: str) -> tuple[str, ...]:
             failed=[s for s in state.partitions.get(name, {}).values() if s.state is PartitionState.FAILED],
             conducted=conducted(state, run),
             returned=awaits_word(state, run),
+            lifted_denials=_count_lifted_denials(link, state, run),
         )
     )
+
+
+def _count_lifted_denials(link: Link, state: State, run: Run) -> int:
+    """How many denials of a planned run's fence its source does not show any more; 0 where it cannot be asked."""
+    fence = state.steps.get((run.id, "fence"))
+    if run.state is not RunState.RUNNING or run.plan.mode is not Mode.PLANNED or turned(state, run):
+        return 0
+    ledger = (e for e in state.ledger_of(run.plan.mirror) if e.cluster == link.source.name)
+    denials = {e.acl for e in ledger if e.purpose is AclPurpose.FENCE}
+    if not denials or fence is None or fence.state is not StepState.DONE:
+        return 0
+    try:
+        with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as client:
+            held = describe_acls(client)
+    except MirrorError:
+        return 0
+    return 0 if isinstance(held, AuthorizerOff) else len(denials - held.entries)
 
 
 def how_it_stands(link: Link, run_id: str | None) -> tuple[str, ...]:

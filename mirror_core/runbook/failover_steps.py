@@ -31,7 +31,15 @@ from mirror_core.runbook.insisting import insisting
 from mirror_core.runbook.last_look import Look, look_again
 from mirror_core.runbook.leaderless import in_evidence, not_compared, outwait_tasks, standing_at, take_back
 from mirror_core.runbook.promotion import Promotion, counted
-from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_in_doubt, shut_again, uncontradicted
+from mirror_core.runbook.raised_again import (
+    lost_while_lifted,
+    paid_again,
+    refuse_if_lifted,
+    refuse_if_unfenced,
+    refuse_in_doubt,
+    shut_again,
+    uncontradicted,
+)
 from mirror_core.runbook.rest import MANY, ROUNDS, SHRINKS, Rest, refuse_above, rest_of
 from mirror_core.runbook.services import ParityCheck
 from mirror_core.runbook.shutting import ByCommand
@@ -204,6 +212,7 @@ class Steps(Promotion):
 
     def drain(self) -> Evidence:
         """Fence the data plane's driver out of the state topic, then copy up to the source's log ends."""
+        refuse_if_unfenced(self)
         return insisting(self, "drain", self._drain)
 
     def _drain(self) -> Evidence:
@@ -237,6 +246,7 @@ class Steps(Promotion):
 
     def final_sync(self) -> Evidence:
         """Configurations, rights and group offsets. No new topics: what is behind the fence is what was approved."""
+        refuse_if_lifted(self)
         report = sync(
             self.link,
             self.writer,

@@ -13,11 +13,11 @@ from mirror_core.decide.reckoning import not_copied
 from mirror_core.decide.slipped import Ranges, count, shown_slip
 from mirror_core.decide.standing import when
 from mirror_core.decide.view import some
-from mirror_core.kafka.acls import AuthorizerOff
+from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.mirrors.old_source import keep_out, still
-from mirror_core.model.acl import Acl
+from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.limits import LIMITS
@@ -33,6 +33,7 @@ from mirror_core.state.turning import Returned, turned
 from mirror_core.sync.closing_commands import CommandFailed
 from mirror_core.sync.fence import denials_of, seen_still, undenied
 from mirror_core.sync.identity import check_source
+from mirror_core.sync.ledger import entered
 
 SHOWN: Final = 20
 """Partitions that a refusal names."""
@@ -50,6 +51,26 @@ def refuse_if_lifted(acts: Acts) -> bool:
             ],
         )
     return file is not None
+
+
+def refuse_if_unfenced(acts: Acts) -> None:
+    """Refused behind a planned run's fence when it was lifted: by its file, or by hand, as the source shows."""
+    refuse_if_lifted(acts)
+    name, source = acts.link.mirror.name, acts.link.source.name
+    denials = {e.acl for e in entered(acts.writer, name, source, AclPurpose.FENCE)}
+    if not denials:
+        return
+    with ClusterClient(acts.link.source) as client:
+        held = describe_acls(client)
+    missing = frozenset[Acl]() if isinstance(held, AuthorizerOff) else denials - held.entries
+    if missing:
+        raise Refused(
+            f"run {acts.journal.run_id}: behind its fence",
+            [
+                f"{len(missing)} denials of its fence on {source} are gone, such as {min(missing)}, so applications "
+                "may have written there since: abort this run, and plan again"
+            ],
+        )
 
 
 def uncontradicted(acts: Acts, denials: Collection[Acl], drained: Mapping[Partition, Offset]) -> tuple[Look, bool]:

@@ -198,7 +198,7 @@ def test_a_mirror_whose_denials_stand_is_not_forgotten(mirrored: Mirrored) -> No
     verbs.stop(link)
     with writer_of(link) as log:
         demote(link, log, [topic], link.source.name)
-    with pytest.raises(Refused, match=f"--remove --deny-principal 'User:app' --operation Write --topic '{topic}'"):
+    with pytest.raises(Refused, match=f"--remove --deny-principal User:app --operation Write --topic {topic}"):
         verbs.delete(link)
     assert mirrored.name in mirrored.state.mirrors
 

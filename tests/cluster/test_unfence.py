@@ -21,7 +21,7 @@ from mirror_core.mirrors.unfencing import lift, look
 from mirror_core.model import limits
 from mirror_core.model.errors import LostOwnership, Refused, RemoteFault
 from mirror_core.model.files import Unwritable
-from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.model.run import Mode, RunKind, RunState, StepState
 from mirror_core.runbook import promotion, raised_again
 from mirror_core.runbook.failover import Failover
 from mirror_core.state.writer import StateWriter, control_id
@@ -165,8 +165,17 @@ def test_the_destination_dies_behind_the_fence_and_its_file_lets_applications_go
     found = json.loads(lifted.stdout)
     assert (found["run"], found["lifted"], found["destination_answers"]) == (run, True, False)
 
+    config = ("--config", str(mirrored.config.path))
+    status = mirrorbook("failover", "status", mirrored.name, *config)
+    assert "Applications can write on east: 1 denials of this run's fence are gone there" in status.stdout
+    assert f"Next: `mirrorbook failover abort {mirrored.name}`" in status.stdout
+    assert "resume" not in status.stdout
     with pytest.raises(Refused, match="was lifted by its file at"):
         failover.drive(run)
+    with pytest.raises(Refused, match="1 denials of its fence on east are gone"):
+        replace(mirrored, evidence=tmp_path / "elsewhere").failover.drive(run)
+    drained = mirrored.state.steps.get((run, "drain"))
+    assert drained is None or drained.state is not StepState.DONE
     assert denied(pair.west, topic), "promoted without a fence"
     assert failover.abort(run).state is RunState.ABORTED
     assert not denied(pair.east, topic)
