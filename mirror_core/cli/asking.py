@@ -10,8 +10,9 @@ import typer
 
 from mirror_core.cli.common import agree
 from mirror_core.cli.telling import tell
-from mirror_core.decide.verbs import NO_CHOICE, RULES, DeletionChoice, Verb
+from mirror_core.decide.verbs import RULES, Verb
 from mirror_core.mirrors import verbs
+from mirror_core.mirrors.deletion import NO_CHOICE, DeletionChoice
 from mirror_core.model.names import ClusterName
 from mirror_core.state.link import Link
 

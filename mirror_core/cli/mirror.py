@@ -25,8 +25,9 @@ from mirror_core.cli.standing import fence, watch
 from mirror_core.cli.telling import tell
 from mirror_core.decide.recovery import Action
 from mirror_core.decide.ruled import as_destination, as_source
-from mirror_core.decide.verbs import DeletionChoice, Verb
+from mirror_core.decide.verbs import Verb
 from mirror_core.mirrors import creation, estimate, recovery, verbs
+from mirror_core.mirrors.deletion import DeletionChoice
 from mirror_core.mirrors.describe import GAPS
 from mirror_core.mirrors.gaps import limit_in_words
 from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats

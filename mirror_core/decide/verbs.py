@@ -13,8 +13,6 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.decide.conducting import NOT_KNOWN, Conducted, Sign
-from mirror_core.decide.view import some
-from mirror_core.model.acl import LedgerEntry, Permission
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, base_name, reverse_name
 from mirror_core.model.run import Run, RunKind
@@ -170,69 +168,6 @@ def effects(verb: Verb, seen: Seen) -> Iterator[str]:
         yield f"{seen.copier} runs its data plane, which ends by this"
     if verb is Verb.STOP and seen.writing_s > 0:
         yield f"its tasks may write for {seen.writing_s:.0f} s more: that is waited for"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionChoice:
-    """What a person wants of a mirror that is deleted."""
-
-    keep_rights: bool = False
-    """Access rights that it copied stay on the destination, and are nobody's from then on but the administrator's."""
-    restore_settings: bool = False
-    """Its topics get the source's settings, as last synced, in place of a mirror topic's."""
-
-
-NO_CHOICE: Final = DeletionChoice()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deletion:
-    """What deleting a mirror does on its destination."""
-
-    copied: tuple[LedgerEntry, ...]
-    """Access control entries that it has copied there."""
-    promoted: bool
-    """Applications have moved there: they need those rights, and promotion has set the settings."""
-    synced: frozenset[str]
-    """Its topics of which the source's settings are known."""
-    unsynced: frozenset[str]
-    """The others."""
-    choice: DeletionChoice
-
-    @property
-    def withdraws(self) -> bool:
-        """Whether copied rights are taken away."""
-        return bool(self.copied) and not self.promoted and not self.choice.keep_rights
-
-    @property
-    def restores(self) -> bool:
-        """Whether settings are changed."""
-        return bool(self.synced) and not self.promoted and self.choice.restore_settings
-
-    def effects(self, mirror: Mirror) -> Iterator[str]:
-        """What a person should know before agreeing."""
-        where = mirror.destination
-        if denials := sum(e.acl.permission is Permission.DENY for e in self.copied):
-            rights = f"{len(self.copied)} access rights copied to {where}, {denials} of them denials,"
-        else:
-            rights = f"{len(self.copied)} access rights copied to {where}"
-        if self.withdraws:
-            yield f"{rights} are withdrawn, but for those of another mirror, too; `--keep-rights` leaves them"
-        elif self.copied:
-            why = " since applications have moved there" if self.promoted else ""
-            yield f"{rights} stay{why}: Mirrorbook forgets them, and prints the line that removes each"
-        if self.restores:
-            yield (
-                f"{len(self.synced)} topics on {where} get the settings of {mirror.source}, as last synced: old "
-                "records are deleted there as soon as their retention says so"
-            )
-            if self.unsynced:
-                yield f"not known, and left as they are: the settings of {some(sorted(self.unsynced))}"
-        elif not self.promoted and (self.synced or self.unsynced):
-            yield (
-                f"its topics on {where} keep a mirror topic's settings, such as retention.ms=-1: nothing is deleted "
-                "there; `--restore-settings` sets what the source has"
-            )
 
 
 def leads_home(

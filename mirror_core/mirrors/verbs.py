@@ -12,11 +12,12 @@ from functools import partial
 
 from mirror_core.decide.mirror_circles import circle_reasons
 from mirror_core.decide.standing import Standing, failed_over, standing_of
-from mirror_core.decide.verbs import NO_CHOICE, Deletion, DeletionChoice, Verb, is_led_home, leads_home, strayed
+from mirror_core.decide.verbs import Verb, is_led_home, leads_home, strayed
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.existing import existing
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
+from mirror_core.mirrors.deletion import NO_CHOICE, DeletionChoice, carry_out, deletion_of
 from mirror_core.mirrors.door import Intent, Look, door, insistent
 from mirror_core.mirrors.door import intend as look_at
 from mirror_core.model.acl import Acl, AclPurpose
@@ -37,8 +38,6 @@ from mirror_core.state.table import Event, after
 from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync import cycle
-from mirror_core.sync.final_settings import FinalSettings
-from mirror_core.sync.ledger import take_away_unshared
 from mirror_core.sync.mirror_circles import CircleFindings, search_circles
 
 
@@ -49,7 +48,7 @@ def intend(link: Link, verb: Verb, gone: ClusterName | None = None, choice: Dele
     if isinstance(look, _CircleCheck):
         return replace(intent, lines=(*intent.lines, *look.doubts))
     if verb is Verb.DELETE:
-        effects = _deletion(link, read_state(link.destination), gone, choice).effects(link.mirror)
+        effects = deletion_of(link, read_state(link.destination), gone, choice).effects(link.mirror)
         return replace(intent, lines=(*intent.lines, *effects))
     return intent
 
@@ -124,8 +123,8 @@ def delete(link: Link, gone: ClusterName | None = None, choice: DeletionChoice =
     """
     name = link.mirror.name
     with door(link, Verb.DELETE, _more(link, Verb.DELETE, gone)) as writer:
-        deletion = _deletion(link, writer.state, gone, choice)
-        left = tuple(_carry_out(link, writer, deletion))
+        deletion = deletion_of(link, writer.state, gone, choice)
+        left = tuple(carry_out(link, writer, deletion))
         state = writer.state
         writer.put(
             Forget(state.mirrors[name]),
@@ -140,40 +139,6 @@ def delete(link: Link, gone: ClusterName | None = None, choice: DeletionChoice =
             *(Forget(sign) for sign in state.checkpoints.values() if sign.run == name),
         )
     return left
-
-
-def _deletion(link: Link, state: State, gone: ClusterName | None, choice: DeletionChoice) -> Deletion:
-    mirror = link.mirror
-    there = [e for e in state.ledger_of(mirror.name) if e.cluster == mirror.destination]
-    promoted = any(e.purpose is AclPurpose.PROMOTED for e in there) or failed_over(state.debts.get(mirror.name))
-    topics = {p.topic for p, s in state.partitions.get(mirror.name, {}).items() if s.destination_topic_id}
-    synced = frozenset(topic for topic in topics if (mirror.name, topic) in state.settings)
-    return Deletion(
-        copied=tuple(sorted((e for e in there if e.purpose is AclPurpose.COPIED), key=lambda e: e.acl)),
-        promoted=promoted or gone == mirror.source,
-        synced=synced,
-        unsynced=frozenset(topics) - synced,
-        choice=choice,
-    )
-
-
-def _carry_out(link: Link, writer: StateWriter, deletion: Deletion) -> Iterator[str]:
-    """What is left for an administrator, in words."""
-    if not (deletion.copied or deletion.restores):
-        return
-    with ClusterClient(link.destination) as client:
-        held = describe_acls(client)
-        there = frozenset[Acl]() if isinstance(held, AuthorizerOff) else held.entries
-        if deletion.withdraws and there:
-            take_away_unshared(writer, client, deletion.copied)
-        elif not deletion.withdraws:
-            bootstrap = link.destination.control["bootstrap.servers"]
-            stay = (e.acl for e in deletion.copied if e.acl in there)
-            yield from (acl_command(acl, bootstrap=bootstrap, remove=True) for acl in stay)
-        if deletion.restores:
-            settings = FinalSettings(link, writer.state, client, deletion.synced)
-            rows = [*settings.before_the_first_record(), *settings.the_others()]
-            yield from (f"{row.subject} on {link.destination.name}: {row.reason}" for row in rows if not row.done)
 
 
 def _standing_denials(link: Link, state: State, gone: ClusterName | None) -> Iterator[str]:

@@ -22,13 +22,13 @@ from mirror_core.kafka.acls import (
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.rights import cluster_rights
-from mirror_core.model.acl import LIFTABLE, Acl, AclPurpose, Operation, Resource
+from mirror_core.model.acl import LIFTABLE, Acl, AclPurpose, Operation, Permission, Resource
 from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.errors import MirrorError, MissingPermission, Refused
-from mirror_core.model.names import ClusterName, both_ways
+from mirror_core.model.names import DRILL, ClusterName, both_ways
 from mirror_core.model.ruling import Authorizer
 from mirror_core.rights.acl_command import acl_command
-from mirror_core.rights.acls import demotions, undemotable
+from mirror_core.rights.acls import demotions, is_wide, may_change, undemotable
 from mirror_core.rights.provenance import believed
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
@@ -210,6 +210,8 @@ def _not_lifted(link: Link, state: State, held: AuthorizerOff) -> Iterator[str]:
 
 def _given(link: Link, state: State, topics: Collection[str], there: Collection[str]) -> Promotion:
     ledger = [e for e in state.ledger_of(link.mirror.name) if e.cluster == link.destination.name]
+    if link.mirror.name.startswith(DRILL):  # no application moves by it: it opens no groups and transactional ids
+        ledger = [e for e in ledger if e.acl.resource is Resource.TOPIC]
     return promotion(ledger, topics, there, own_principals(link))
 
 
@@ -220,7 +222,11 @@ def _promote_access(
     grants = set(given.grants)
     # What somebody else has granted already stays theirs, and is not ours to take away when applications are home.
     ours = grants - (held.entries - _promoted(log.state, client.name))
-    enter_and_put_up(log, link.mirror.name, client, ours, AclPurpose.PROMOTED)
+    # Of a wider right, what only reads is given to mirror topics by a sync, too: it stays when applications go home.
+    topical = {a for a in ours if a.resource is Resource.TOPIC and a.permission is Permission.ALLOW}
+    reading = {a for a in topical if not (is_wide(a) or may_change(a))}
+    enter_and_put_up(log, link.mirror.name, client, reading, AclPurpose.COPIED)
+    enter_and_put_up(log, link.mirror.name, client, ours - reading, AclPurpose.PROMOTED)
     present_on_every_broker(client, grants)
     silenced = silence_copiers(link, log, client, topics)
     gone, rows = lift(link, log, client, topics, ask_source=ask_source)

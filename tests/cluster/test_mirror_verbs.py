@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.verbs import DeletionChoice, Verb
+from mirror_core.decide.verbs import Verb
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import ensure_state_topic
+from mirror_core.mirrors.deletion import DeletionChoice
 from mirror_core.mirrors.describe import NOT_BEHIND, describe
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
 from mirror_core.model.clock import now_ms

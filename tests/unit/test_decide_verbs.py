@@ -9,8 +9,6 @@ import pytest
 from mirror_core.decide.conducting import NOT_KNOWN, Conducted, Sign
 from mirror_core.decide.verbs import (
     RULES,
-    Deletion,
-    DeletionChoice,
     Seen,
     Verb,
     effects,
@@ -20,6 +18,7 @@ from mirror_core.decide.verbs import (
     refusals,
     strayed,
 )
+from mirror_core.mirrors.deletion import Deletion, DeletionChoice
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
