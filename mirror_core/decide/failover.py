@@ -11,8 +11,10 @@ from msgspec import UNSET
 
 from mirror_core.decide.figures import figures_of, group_figures, partition_figures, unknown_of, warnings_of
 from mirror_core.decide.leaderless import LEFT, left_behind, refusals
+from mirror_core.decide.loss import uncopied
+from mirror_core.decide.loss_figures import NOT_MIRRORED
 from mirror_core.decide.reckoning import foretold
-from mirror_core.decide.recovery import COPY_IS_BAD
+from mirror_core.decide.recovery import COPY_IS_BAD, REMEDIES
 from mirror_core.decide.ruled import unclosable
 from mirror_core.decide.scope import NOTHING, Scope, lost_topics, scope_of
 from mirror_core.decide.steps import planned
@@ -25,10 +27,12 @@ from mirror_core.decide.view import (
     barred,
     failed_of,
     healthy,
+    is_healthy,
     lags_of,
     some,
+    without_copy,
 )
-from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
+from mirror_core.model.mirror import Desired, FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition, base_name
 from mirror_core.model.ruling import Ruling
 from mirror_core.model.run import Fact, Lasts, Mode, Plan, RunKind
@@ -133,6 +137,8 @@ def _bound(view: View) -> Iterator[Fact]:
         return
     # A dying source answers now and then: an approval that is bound to what it says would never hold.
     yield Fact("left out", digest(sorted(lost_topics(view))), Lasts.UNTIL_PROMOTION)
+    if lost := uncopied(view.statuses, view.sighting):
+        yield Fact(NOT_MIRRORED, digest(f"{partition} ({lost[partition]})" for partition in sorted(lost)))
     if view.continues is not None:
         yield Fact("goes on from", view.continues)
 
@@ -187,7 +193,28 @@ def _reasons(view: View) -> Iterator[str]:
     unready = [p for p, s in sorted(view.statuses.items()) if s.state in _UNREADY]
     if unready and view.mode is Mode.PLANNED:
         yield f"initial copy not finished: {some(unready)}; wait for the data plane to align them"
+    if view.mode is Mode.PLANNED:
+        yield from _uncopied_reasons(view)
     yield from _side_reasons(view)
+
+
+def _uncopied_reasons(view: View) -> Iterator[str]:
+    """FAILED partitions that the destination lacks. What the source does not have any more is no loss."""
+    source, mirror = view.source, view.mirror
+    by_topic: dict[str, list[Partition]] = {}
+    for partition in sorted(without_copy(view)):
+        gone = isinstance(source, SourceView) and partition.topic not in source.topics.keys() | source.hidden.topics
+        if not gone and not is_healthy(view.statuses[partition]):
+            by_topic.setdefault(partition.topic, []).append(partition)
+    for topic, lacking in by_topic.items():
+        remedy = REMEDIES[(status := view.statuses[lacking[0]]).kind or FailureKind.OTHER]
+        whole = len(lacking) == sum(p.topic == topic for p in view.statuses)
+        what = f"topic {topic} has" if whole else f"{some(lacking)} {'have' if lacking[1:] else 'has'}"
+        yield (
+            f"{what} no copy on {mirror.destination}, so all its records would be lost: {status.reason or 'FAILED'}. "
+            f"First: {remedy.first}; then `mirrorbook mirror recover {mirror.name} --topics {topic} --action "
+            f"{remedy.actions[0]}`"
+        )
 
 
 def _side_reasons(view: View) -> Iterator[str]:

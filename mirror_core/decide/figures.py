@@ -9,7 +9,7 @@ from typing import Final
 from mirror_core.decide import clocks, deletions, leaderless, ruled
 from mirror_core.decide.clocks import since
 from mirror_core.decide.loss import loss_of
-from mirror_core.decide.loss_figures import in_words, loses, loss_figures, loss_warnings
+from mirror_core.decide.loss_figures import in_words, loses, loss_figures, loss_warnings, uncopied_warning
 from mirror_core.decide.proof import differing, differing_in_words
 from mirror_core.decide.proof import in_words as in_words_of_proof
 from mirror_core.decide.scope import lost_topics
@@ -26,6 +26,7 @@ from mirror_core.decide.view import (
     failed_of,
     lags_of,
     some,
+    without_copy,
 )
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.mirror_sections import OWNER
@@ -43,6 +44,7 @@ FAILED_SHOWN: Final = 5
 def warnings_of(view: View) -> Iterator[str]:
     """Those with the gravest consequence first: approval pages show the first ones only."""
     yield from _differs(view)
+    yield from uncopied_warning(view)
     yield from words_of(view.debt)
     if isinstance(view.source, SourceView):
         yield from pending(view.debt, (view.active_run,) if view.active_run else ())
@@ -131,7 +133,8 @@ def _forgers(view: View) -> Iterator[str]:
 
 
 def _failed_warning(view: View) -> Iterator[str]:
-    failed = failed_of(view)
+    lacking = without_copy(view)
+    failed = [p for p in failed_of(view) if p not in lacking]
     if not failed:
         return
     listed = [f"{p}{_where(view.statuses[p])}" for p in failed[:FAILED_SHOWN]]
@@ -297,13 +300,16 @@ def partition_figures(view: View) -> Iterator[tuple[str, str]]:
     """Unknown counts as worst; then the greatest lag first, or what is known to be missing."""
     left = frozenset(leaderless.left_behind(view))
     losses = loss_of(view).partitions if left or loses(view) else {}
-    lags = dict(lags_of(view))
+    lags = {**(dict.fromkeys(losses) if loses(view) else {}), **dict(lags_of(view))}
 
     def rank(partition: Partition) -> tuple[bool, int, Partition]:
         bad = losses[partition].missing if loses(view) else lags[partition]
         return bad is not None, -(bad or 0), partition
 
     for partition in nsmallest(SHOWN, lags, key=rank):  # of tens of thousands: no key for each is kept
+        if partition not in view.statuses:
+            yield str(partition), in_words(losses[partition])
+            continue
         lag = lags[partition]
         words = f"{view.statuses[partition].state}, lag {'unknown' if lag is None else lag}"
         behind = f"; no leader on {view.mirror.source}, {leaderless.LEFT}" if partition in left else ""

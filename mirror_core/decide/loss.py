@@ -7,30 +7,17 @@ whatever was acknowledged since the last look. It widens with every second that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
 from mirror_core.decide.clocks import age_s
-from mirror_core.decide.view import DestinationView, View, healthy
+from mirror_core.decide.view import DestinationView, View, is_healthy, without_copy
+from mirror_core.model.loss import Fate, PartitionLoss, TransactionLoss, Uncopied
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.sighting import OVER, Heartbeat, Sighting, TransactionPart, TransactionSeen
-
-
-class Fate(StrEnum):
-    """What has arrived of a transaction that was committed, were promotion now."""
-
-    CUT = "cut in half"
-    """Some of its partitions have it, or its beginning; others have nothing of it."""
-    BEGUN = "begun, perhaps not whole"
-    """All of its partitions have its beginning; whether also its end is not known of each."""
-    THERE = "there"
-    ABSENT = "not there"
-    """None has any of it."""
-    UNKNOWN = "unknown"
-    """Its first offsets, or the positions, are not known."""
 
 
 class _Has(StrEnum):
@@ -42,49 +29,6 @@ class _Has(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionLoss:
-    """What is known of one partition's end. None: unknown."""
-
-    position: Offset | None
-    seen_end: Offset | None
-    """The source's end when it was last seen."""
-    age_s: float | None
-    """Seconds since then; None, too, if clocks differ."""
-    missing: int | None
-    """Offsets known to be missing: the end last seen, less the position. None unless both are known."""
-    whole_s: float | None = None
-    """Of one that lacks some: seconds since the data plane saw it lack nothing. None: never, or clocks differ."""
-    leaderless: bool
-    """Nobody led it at the last look: its end is older than the others'."""
-    failed: bool
-    """It is FAILED: not copied any more."""
-
-    @property
-    def apart(self) -> bool:
-        """Not in the bound's seconds, which are those of partitions that could be copied until the end."""
-        return self.leaderless or self.failed
-
-    @property
-    def behind_s(self) -> float | None:
-        """Seconds since the copy held all that the source then had. None: unknown."""
-        if self.missing is None:
-            return None
-        return self.whole_s if self.missing else self.age_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionLoss:
-    """A transaction that was seen, by what has arrived of it."""
-
-    id: str
-    state: str
-    fate: Fate
-    copied: tuple[Partition, ...]
-    """Partitions that have it, or its beginning."""
-    not_copied: tuple[Partition, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
     """The loss bound at one moment."""
 
@@ -93,6 +37,9 @@ class Loss:
     """Offsets known to be missing in all; where that is unknown nothing is added."""
     unknown: tuple[Partition, ...]
     """Partitions of which it is unknown: the source's end was never seen, or the position is not known now."""
+    listed_s: float | None
+    """Since all topics of the source were listed: of a topic that was created later nothing is known. None: never, or
+    clocks differ."""
     silent_s: float | None
     """Since the source was last looked at, the partition where that is longest ago; of those that were led and not
     FAILED. None: never, or one of them never, or clocks differ."""
@@ -116,6 +63,10 @@ class Loss:
         return max(copied, key=lambda row: inf if row[1].behind_s is None else row[1].behind_s, default=None)
 
     @property
+    def uncopied(self) -> Mapping[Partition, PartitionLoss]:
+        return {p: one for p, one in self.partitions.items() if one.uncopied}
+
+    @property
     def clocks_differ(self) -> bool:
         """Whether the source was seen at a time that lies in the future of this clock."""
         return any(one.seen_end is not None and one.age_s is None for one in self.partitions.values())
@@ -130,12 +81,24 @@ class Loss:
         if self.silent_s is None and len(self.unknown) == len(self.partitions):
             return "unknown: whatever was acknowledged since the source was last looked at, and nobody knows when"
         more = f" (unknown of {len(self.unknown)} partition(s))" if self.unknown else ""
+        if whole := self.uncopied:
+            offsets = sum(one.missing or 0 for one in whole.values())
+            more += f", {offsets:,} of them in {len(whole)} partition(s) that have no copy"
         since = (
             "since it was last looked at, and when that was is unknown"
             if self.silent_s is None
             else f"in the {self.silent_s:.1f} s since the source was last looked at"
         )
-        return f"at least {self.known:,} offset(s){more}, and whatever was acknowledged {since}"
+        return f"at least {self.known:,} offset(s){more}, and whatever was acknowledged {since}{self._newer}"
+
+    @property
+    def _newer(self) -> str:
+        """What else is not in the bound: topics that nobody has seen."""
+        if self.listed_s is None:
+            return "; topics and partitions that are not mirrored yet are not in this: when they were listed is unknown"
+        if self.silent_s is None or self.listed_s <= self.silent_s:
+            return ""
+        return f"; topics that were created in the {self.listed_s:.1f} s since all were listed are not in this"
 
 
 def loss_of(view: View) -> Loss:
@@ -147,6 +110,8 @@ def loss_of(view: View) -> Loss:
         there.positions if there else {},
         there.heartbeats if there else (),
         now_ms=view.now_ms,
+        unmirrored=view.unmirrored,
+        without=without_copy(view),
     )
 
 
@@ -157,15 +122,19 @@ def loss(
     heartbeats: tuple[Heartbeat, ...],
     *,
     now_ms: int,
+    unmirrored: Collection[Partition] = (),
+    without: Collection[Partition] = (),
 ) -> Loss:
-    """The same from its parts."""
-    partitions = dict(_partitions(statuses, sighting, positions, now_ms))
+    """The same from its parts. `unmirrored`: as of `View`; `without`: recorded ones that the destination lacks."""
+    why = uncopied(statuses, sighting, unmirrored, without)
+    partitions = dict(_partitions(statuses, sighting, positions, now_ms, why))
     seen = sighting.transactions if sighting else ()
     judged = [_transaction(t, positions) for t in seen]
     return Loss(
         partitions=partitions,
         known=sum(p.missing or 0 for p in partitions.values()),
         unknown=tuple(p for p, one in partitions.items() if one.missing is None),
+        listed_s=age_s(now_ms, sighting.listed_ms) if sighting and sighting.listed_ms is not None else None,
         silent_s=oldest([p.age_s for p in partitions.values() if not p.apart]),
         heartbeats=heartbeats,
         heartbeat_s=oldest([age_s(now_ms, beat.at_ms) for beat in heartbeats]),
@@ -179,28 +148,53 @@ def loss(
     )
 
 
+def uncopied(
+    statuses: Mapping[Partition, PartitionStatus],
+    sighting: Sighting | None,
+    unmirrored: Collection[Partition] = (),
+    without: Collection[Partition] = (),
+) -> dict[Partition, Uncopied]:
+    """Partitions of which the destination has nothing that the source has, recorded or not, and why."""
+    found: dict[Partition, Uncopied] = dict.fromkeys(unmirrored, Uncopied.NOT_MIRRORED)
+    if sighting is not None:
+        found |= dict.fromkeys(sighting.partitions(), Uncopied.NOT_MIRRORED)
+    ids = sighting.ids() if sighting else {}
+    for partition, status in statuses.items():
+        found.pop(partition, None)
+        if ids.get(partition.topic, status.source_topic_id) != status.source_topic_id:
+            found[partition] = Uncopied.RECREATED
+        elif partition in without or not status.destination_topic_id:
+            found[partition] = Uncopied.NO_COPY
+    return found
+
+
 def _partitions(
     statuses: Mapping[Partition, PartitionStatus],
     sighting: Sighting | None,
     positions: Mapping[Partition, Offset],
     now_ms: int,
+    uncopied: Mapping[Partition, Uncopied],
 ) -> Iterator[tuple[Partition, PartitionLoss]]:
     seen = dict(sighting.seen()) if sighting else {}
     whole = dict(sighting.whole()) if sighting else {}
     leaderless = frozenset(sighting.leaderless()) if sighting else frozenset()
-    well = healthy(statuses)
-    for partition in sorted(statuses):
-        position, last = positions.get(partition), seen.get(partition)
+    starts = dict(sighting.starts()) if sighting else {}
+    for partition in sorted(statuses.keys() | uncopied.keys()):
+        status, last = statuses.get(partition), seen.get(partition)
+        # A topic of another mirror, or of somebody else, may have its name on the destination.
+        why, position = uncopied.get(partition), positions.get(partition)
+        copied = position if why is None else starts.get(partition)
         yield (
             partition,
             PartitionLoss(
-                position=position,
+                position=position if why is None else None,
                 seen_end=last.end if last else None,
                 age_s=age_s(now_ms, last.at_ms) if last else None,
-                missing=None if position is None or last is None else max(0, last.end - position),
+                missing=None if copied is None or last is None else max(0, last.end - copied),
                 whole_s=age_s(now_ms, whole[partition]) if partition in whole else None,
                 leaderless=partition in leaderless,
-                failed=partition not in well,
+                failed=status is not None and not is_healthy(status),
+                uncopied=why,
             ),
         )
 

@@ -6,13 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from mirror_core.decide.clocks import UNKNOWN_TIME, age_s, ago, since
-from mirror_core.decide.loss import Fate, Loss, PartitionLoss, TransactionLoss, loss, loss_of
+from mirror_core.decide.loss import Loss, loss, loss_of
 from mirror_core.decide.view import SHOWN, Unseen, View, failed_of, some
+from mirror_core.model.loss import Fate, PartitionLoss, TransactionLoss
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
 from mirror_core.model.run import Mode
 from mirror_core.model.sighting import Heartbeat, Sighting
 
+NOT_MIRRORED: Final = "not mirrored"
+"""Name of a figure, and of the fact that an approval is bound to."""
+LISTED: Final = "topics of the source last listed"
 CUT: Final = "transactions cut in half"
 IN_DOUBT: Final = "transactions in doubt"
 
@@ -26,12 +30,17 @@ def loss_figures(view: View) -> Iterator[tuple[str, str]]:
     """Nothing for a view of which nothing can be missing."""
     if view.drained:
         but = ", but for what FAILED partitions miss" if failed_of(view) else ""
+        known = loss_of(view)
+        but += ", and for what has no copy" if known.uncopied else ""
         yield "loss", f"none{but}: the source was fenced and drained before it died"
+        yield NOT_MIRRORED, uncopied_in_words(known)
     if not loses(view):
         return
     found = loss_of(view)
     yield "loss", found.bound
+    yield NOT_MIRRORED, uncopied_in_words(found)
     yield "source last looked at", looked(found)
+    yield LISTED, listed(found)
     yield "newest heartbeats on the destination", heartbeats(found.heartbeats, view.now_ms)
     apart = [one for one in found.partitions.values() if one.apart]
     if apart:
@@ -64,6 +73,31 @@ def _cut(found: Loss, sighting: Sighting | None, now_ms: int) -> str:
     return f"{len(found.cut)}, of those seen {since(now_ms, sighting.transactions_ms)}; of later ones it is not known"
 
 
+def uncopied_in_words(found: Loss) -> str:
+    """Partitions of which the whole log would be lost, the fullest first."""
+    rows = sorted(found.uncopied.items(), key=lambda row: (-(row[1].missing or 0), row[0]))
+    if not rows:
+        return "none" if found.listed_s is not None else "unknown: when the source's topics were listed is not known"
+    blind = sum(one.missing is None for _, one in rows)
+    more = f", and what {blind} of them hold is unknown" if blind else ""
+    total = sum(one.missing or 0 for _, one in rows)
+    listed = some(f"{p} ({one.uncopied}: {_offsets(one)})" for p, one in rows)
+    return f"{len(rows):,} partition(s), {total:,} offset(s){more}: {listed}"
+
+
+def uncopied_warning(view: View) -> Iterator[str]:
+    """What a failover without the source loses as a whole."""
+    if (view.drained or loses(view)) and (found := loss_of(view)).uncopied:
+        yield (
+            f"{view.mirror.destination} HAS NO COPY of these partitions of {view.mirror.source}, and all that they "
+            f"hold would be lost: {uncopied_in_words(found)}"
+        )
+
+
+def _offsets(one: PartitionLoss) -> str:
+    return "unknown" if one.missing is None else f"{one.missing:,} offset(s)"
+
+
 def loss_warnings(view: View) -> Iterator[str]:
     found = loss_of(view)
     if view.sighting is None:
@@ -94,6 +128,9 @@ def loss_warnings(view: View) -> Iterator[str]:
 
 def in_words(one: PartitionLoss) -> str:
     """One partition's part of the loss."""
+    if one.uncopied is not None:
+        missing = "its loss is unknown" if one.missing is None else f"all of it is missing, {one.missing} offset(s)"
+        return f"{one.uncopied}, {missing}, its end last seen {_last_seen(one)}"
     position = "position unknown" if one.position is None else f"position {one.position}"
     if one.missing is None:
         return f"{position}, loss unknown"
@@ -107,12 +144,20 @@ def behind(found: Loss) -> str:
     partition, one = found.furthest
     if one.behind_s is None:
         return f"unknown of {partition}"
+    if found.listed_s is None:
+        return "unknown of topics and partitions that are not mirrored yet"
+    if found.listed_s > one.behind_s:
+        return f"{found.listed_s:.1f} s: all topics of the source were listed then, and no partition is further behind"
     return f"{one.behind_s:.1f} s: the destination holds all that {partition} had then, and no other is further behind"
 
 
 def looked(found: Loss) -> str:
     """When the source was last looked at, of the partition where that is longest ago."""
     return UNKNOWN_TIME if found.silent_s is None and found.clocks_differ else ago(found.silent_s)
+
+
+def listed(found: Loss) -> str:
+    return UNKNOWN_TIME if found.listed_s is None and found.clocks_differ else ago(found.listed_s)
 
 
 def _last_seen(one: PartitionLoss) -> str:

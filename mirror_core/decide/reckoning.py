@@ -124,6 +124,15 @@ def with_left(lost: int | None, why: str, left: Collection[Partition]) -> tuple[
     return None, f"{known}; not known of what was left behind without a leader: {some(sorted(left))}"
 
 
+def with_uncopied(lost: int | None, why: str, without: Collection[Partition]) -> tuple[int | None, str]:
+    """The same of a run whose mirror had no copy of these (`decide.loss.uncopied`): nobody has counted them."""
+    mine = [p for p in sorted(without) if not p.topic.startswith(HEARTBEATS)]
+    if not mine:
+        return lost, why
+    known = why if lost is None else f"at least {lost:,}, {why}"
+    return None, f"{known}; not counted of partitions that had no copy: {some(mine)}"
+
+
 def unseen_behind_fence(source: str, why: str) -> str:
     """How what was lost is known of a source that does not show its fence any more: somebody may have lifted it."""
     return f"nothing of what {source} had at the fence; whether it has taken anything since is not known: {why}"

@@ -95,7 +95,8 @@ def lost_topics(view: View) -> frozenset[str]:
     for partition, status in view.statuses.items():
         ids.setdefault(partition.topic, set()).add(status.destination_topic_id)
     seen = view.destination.topics
-    return frozenset(name for name, known in ids.items() if name not in seen or known != {seen[name].id})
+    # Partitions that the destination would not add have no id; the others of their topic are there.
+    return frozenset(name for name, known in ids.items() if name not in seen or known - {""} != {seen[name].id})
 
 
 def led_again(scope: Scope, led: Collection[Partition]) -> Scope:

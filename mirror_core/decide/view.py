@@ -186,6 +186,8 @@ class View:
     """Whom to call; empty: nobody is named."""
     together: tuple[tuple[str, ...], ...] = ()
     """Topics that belong together: regular expressions, by group; none: all of the mirror's."""
+    unmirrored: tuple[Partition, ...] = ()
+    """Partitions that match the filters on the source as this look saw it, and that are not recorded."""
     left: frozenset[Partition] = frozenset()
     """Partitions that a person leaves behind in a planned failover, if nobody leads them on the source."""
 
@@ -216,6 +218,17 @@ def lags_of(view: View) -> Iterator[tuple[Partition, int | None]]:
 
 def failed_of(view: View) -> list[Partition]:
     return sorted(p for p, status in view.statuses.items() if not is_healthy(status))
+
+
+def without_copy(view: View) -> frozenset[Partition]:
+    """Recorded partitions that the destination, which was seen, does not have: they were never made there, or are gone,
+    or a topic that is not the mirror's has their name."""
+    there = view.destination
+    if not isinstance(there, DestinationView):
+        return frozenset()
+    ids = {name: topic.id for name, topic in there.topics.items()}
+    lacking = (p for p, s in view.statuses.items() if ids.get(p.topic) != s.destination_topic_id)
+    return frozenset(p for p in lacking if p.topic not in there.hidden.topics)
 
 
 def some(items: Iterable[object], most: int = 10) -> str:

@@ -113,7 +113,8 @@ def without_source(decision: Decision, view: View, seen: View) -> WithoutSource:
         return WithoutSource(refused=decision.reasons, warnings=decision.plan.warnings)
     found = loss_of(view)
     # Behind a fence all was drained, but for what is not copied any more.
-    counted = [found.partitions[p] for p in failed_of(view)] if view.drained else list(found.partitions.values())
+    lacking = {*failed_of(view), *found.uncopied} if view.drained else found.partitions.keys()
+    counted = [found.partitions[p] for p in lacking]
     known = [one.missing for one in counted if one.missing is not None]
     furthest = found.furthest
     dated = behind_of(view) is None  # or else an age of 0 s may be any
@@ -123,8 +124,8 @@ def without_source(decision: Decision, view: View, seen: View) -> WithoutSource:
         figures=decision.plan.figures,
         missing=sum(known) if known or view.drained else None,
         unknown_partitions=len(counted) - len(known),
-        looked_s=oldest([one.age_s for one in found.partitions.values()]) if dated else None,
-        behind_s=furthest[1].behind_s if furthest and dated else None,
+        looked_s=oldest([found.listed_s, *(one.age_s for one in found.partitions.values())]) if dated else None,
+        behind_s=oldest([found.listed_s, furthest[1].behind_s]) if furthest and dated else None,
         heartbeat_s=found.heartbeat_s if dated else None,
         missing_now=_missing_now(seen),
         groups_of_source=(source := _source(seen)) is not None and not source.groups_unread,

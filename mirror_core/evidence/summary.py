@@ -8,7 +8,7 @@ from typing import Final
 
 from mirror_core.decide import vouching
 from mirror_core.decide.evidence import BOTH_EMPTY, NONE, NOT_COMPARED
-from mirror_core.decide.loss_figures import CUT, IN_DOUBT
+from mirror_core.decide.loss_figures import CUT, IN_DOUBT, NOT_MIRRORED
 from mirror_core.decide.standing import when
 from mirror_core.decide.steps import point_of_no_return, stood_still_s
 from mirror_core.decide.together import COMPLETE
@@ -99,10 +99,10 @@ def _when(run: Run, steps: Sequence[StepRecord]) -> str:
 
 
 def _at_the_cut(steps: Sequence[StepRecord]) -> Iterator[tuple[str, str]]:
-    """Until when topics that belong together are whole, and which transactions are not."""
+    """Until when topics that belong together are whole, what had no copy, and which transactions are not whole."""
     seen = next((s.evidence for s in steps if s.step == "record_lmo" and s.state is StepState.DONE), {})
     for key, value in seen.items():
-        if key.startswith(COMPLETE) or key in (CUT, IN_DOUBT):
+        if key.startswith(COMPLETE) or key in (NOT_MIRRORED, CUT, IN_DOUBT):
             yield key.capitalize(), str(value)
 
 

@@ -14,7 +14,7 @@ from mirror_core.decide import clocks, crowded, deletions
 from mirror_core.decide.abandoned import abandoned
 from mirror_core.decide.access import narrowed_in_words
 from mirror_core.decide.loss import Loss, loss
-from mirror_core.decide.loss_figures import heartbeats, looked
+from mirror_core.decide.loss_figures import LISTED, NOT_MIRRORED, heartbeats, listed, looked, uncopied_in_words
 from mirror_core.decide.proof import differing, differing_in_words, in_words, recorded
 from mirror_core.decide.run_standing import standing_of
 from mirror_core.decide.slipped import slip_in_words
@@ -142,6 +142,8 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "lag": lag,
             "hidden by open transactions": _hidden(state.sightings.get(mirror.name), ends),
             "source last looked at": looked(lost),
+            LISTED: listed(lost),
+            NOT_MIRRORED: uncopied_in_words(lost),
             "offsets known to be missing": None if lost.unknown or not rows else max(lost.known, lag or 0),
             "deleted before they were copied": deletions.in_words(statuses) or "none",
             "proved equal": in_words(proof, positions, _ids(statuses.values()), now_ms),

@@ -24,7 +24,11 @@ class TopicSeen:
 
     topic: str
     ends: tuple[int | None, ...]
-    """None: never seen."""
+    """One for each partition that the topic has on the source. None: never seen."""
+    id: str = ""
+    """Topic id on the source where it is not the one that the mirror has recorded; empty: it is."""
+    starts: tuple[tuple[int, int], ...] = ()
+    """First offsets of partitions of which nothing, or nothing more, is copied."""
     ago_ms: tuple[int, ...] = ()
     """How long before the sighting each was seen; empty when all were seen then."""
     leaderless: tuple[int, ...] = ()
@@ -67,6 +71,10 @@ class Sighting:
     at_ms: int
     """Wall clock just before the source was asked."""
     topics: tuple[TopicSeen, ...] = ()
+    """Recorded ones, and others that match the mirror's filters."""
+    listed_ms: int | None = None
+    """Wall clock just before all topics of the source were listed; None: never. New partitions of known topics are seen
+    at each look."""
     transactions: tuple[TransactionSeen, ...] = ()
     transactions_ms: int | None = None
     """When transactions were asked for, and the answer was whole; None: never."""
@@ -80,6 +88,20 @@ class Sighting:
                 if end is not None:
                     ago = row.ago_ms[index] if row.ago_ms else 0
                     yield Partition(row.topic, index), Seen(Offset(end), self.at_ms - ago)
+
+    def partitions(self) -> Iterator[Partition]:
+        """Each partition that the source was known to have."""
+        for row in self.topics:
+            yield from (Partition(row.topic, index) for index in range(len(row.ends)))
+
+    def starts(self) -> Iterator[tuple[Partition, Offset]]:
+        """First offsets that were asked for."""
+        for row in self.topics:
+            yield from ((Partition(row.topic, index), Offset(start)) for index, start in row.starts)
+
+    def ids(self) -> dict[str, str]:
+        """By topic: ids on the source that were not the recorded ones."""
+        return {row.topic: row.id for row in self.topics if row.id}
 
     def whole(self) -> Iterator[tuple[Partition, int]]:
         """Wall clock of the look whose ends had been copied, of partitions that were behind the newest one."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from mirror_core.decide import reckoning
+from mirror_core.decide.loss import uncopied
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.group_batches import fetch_all
@@ -44,9 +45,12 @@ def counted_later(link: Link, writer: StateWriter, tails: Mapping[Partition, tup
         return {}
     ours = found = run.counted
     if not reckoning.complete(ours):
-        theirs = reckoning.of_applications(state.partitions.get(name, {}))
-        lost = sum(end - start for p, (start, end) in tails.items() if p in theirs)
-        found = counted(link, Journal(writer, run.id, ()), (lost, "by what only the old source had"), ask=True)
+        statuses = state.partitions.get(name, {})
+        theirs = reckoning.of_applications(statuses)
+        count = sum(end - start for p, (start, end) in tails.items() if p in theirs)
+        without = uncopied(statuses, state.sightings.get(name)).keys() - tails.keys()
+        lost = reckoning.with_uncopied(count, "by what only the old source had", without)
+        found = counted(link, Journal(writer, run.id, ()), lost, ask=True)
         if ours.lost is not None:
             found = replace(found, lost=ours.lost, lost_by=ours.lost_by)
         if not found.again:

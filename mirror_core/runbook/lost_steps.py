@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Final
 
 from mirror_core.decide.left_behind import ways_on_unfenced, word_needed
-from mirror_core.decide.loss_figures import CUT, cut_at
+from mirror_core.decide.loss import loss, uncopied
+from mirror_core.decide.loss_figures import CUT, NOT_MIRRORED, cut_at, uncopied_in_words
 from mirror_core.decide.proof import compared_before
-from mirror_core.decide.reckoning import lost_with_source
+from mirror_core.decide.reckoning import lost_with_source, with_uncopied
 from mirror_core.decide.sets import set_of, waiting_behind
 from mirror_core.decide.settling import agreed, ways_on
 from mirror_core.decide.together import COMPLETE, in_words, together
@@ -140,6 +141,7 @@ class LostSteps(Promotion):
         seen, statuses = state.sightings.get(name), self.statuses()
         return {
             **done,
+            NOT_MIRRORED: uncopied_in_words(loss(statuses, seen, ends, (), now_ms=now_ms())),
             **{f"{COMPLETE}, {one.name}": in_words(one) for one in together(groups, statuses, seen, ends)},
             **dict(cut_at(statuses, seen, ends, now_ms()) if CUT in self.journal.run.plan.figures else ()),
             **compared_before(basis, ends),
@@ -174,7 +176,9 @@ class LostSteps(Promotion):
         yield from ()
 
     def lost(self) -> tuple[int | None, str]:
-        count, how = lost_with_source(self.writer.state.debts.get(self.link.mirror.name), self.statuses())
+        state, name, statuses = self.writer.state, self.link.mirror.name, self.statuses()
+        count, how = lost_with_source(state.debts.get(name), statuses)
+        count, how = with_uncopied(count, how, uncopied(statuses, state.sightings.get(name)))
         if left := self.left_behind:
             how += f"; of {some(left)} some may be on {self.link.destination.name} all the same: left behind by settle"
         return count, how

@@ -98,6 +98,8 @@ def observe(
         third.answer(deadline)
     active = state.active_run(mirror.name)
     rights = rights_of(link, state, mode, seen_here, seen_there)
+    here = seen_here.topics if isinstance(seen_here, SourceView) else {}
+    matching = (Partition(topic, index) for topic, view in here.items() for index in range(view.partitions))
     return View(
         mirror=mirror,
         mode=mode,
@@ -124,6 +126,7 @@ def observe(
         beside=tuple((third, len(topics)) for third, topics in sorted(beside, key=lambda one: one[0].name)),
         owner=link.config.owner(mirror.name),
         together=link.config.belonging(mirror.name),
+        unmirrored=tuple(sorted(p for p in matching if p not in statuses)),
         strangers=_strangers(link, state, *(one.answer(deadline) for one in users)) if users else (),
     )
 

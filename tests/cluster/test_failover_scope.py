@@ -63,7 +63,9 @@ def test_a_topic_that_has_failed_as_a_whole_is_fenced_like_any_other(pair: Pair,
         assert denied(pair.east, topic), "promoted, and its source still takes writes"
 
 
-def test_a_failed_partition_without_its_mirror_topic_holds_no_other_up(pair: Pair, tmp_path: Path) -> None:
+def test_a_topic_without_a_copy_forbids_a_planned_failover_and_holds_no_unplanned_one_up(
+    pair: Pair, tmp_path: Path
+) -> None:
     prefix = "t-" + secrets.token_hex(4)
     kept, gone = app_topic(pair, prefix=prefix), app_topic(pair, prefix=prefix)
     sent = produce(pair.east, kept, 10)
@@ -74,14 +76,18 @@ def test_a_failed_partition_without_its_mirror_topic_holds_no_other_up(pair: Pai
         delete_topics(client, [gone])
     assert [*replicate(mirrored.link).failed] == [Partition(gone, 0)]
 
-    assert mirrored.failover.drive(begin(mirrored.failover)).state is RunState.DONE
+    (reason,) = mirrored.failover.decide(Mode.PLANNED).reasons
+    assert reason.startswith(f"topic {gone} has no copy on west"), "nothing of it would be there"
+    assert f"`mirrorbook mirror recover {mirrored.name} --topics {gone} --action recopy`" in reason
+    run = mirrored.failover.begin(mirrored.failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED).id
+    assert mirrored.failover.drive(run).state is RunState.DONE
 
     assert read_all(pair.west, kept) == sent
     found = mirrored.statuses
     assert found[Partition(kept, 0)].lmo == 10
     assert not found[Partition(gone, 0)].lmo, "an end of a log that is not there"
     assert {s.state for s in found.values()} == {PartitionState.STOPPED}
-    assert denied(pair.east, gone)
+    assert denied(pair.east, kept)
 
 
 @pytest.mark.parametrize("behind", [pytest.param("prove", marks=pytest.mark.slow), "parity"])

@@ -5,31 +5,36 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions, NewTopic
 
 from mirror_core.dataplane.results import raise_if_failed
 from mirror_core.decide.standing import Judgement, Standing
 from mirror_core.decide.steps import names
 from mirror_core.mirrors import verbs
+from mirror_core.mirrors.describe import describe
 from mirror_core.mirrors.standing import look_after
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.mirror import Desired, FailureKind, PartitionState
-from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode, Run, RunKind, RunState, StepState
+from mirror_core.model.names import HEARTBEATS, Partition
+from mirror_core.model.run import Evidence, Mode, Run, RunKind, RunState, StepState
 from mirror_core.model.standing import Owed
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.way_home import reverse_link
 from mirror_core.state.records import PartitionRecord
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.group_commits import late_commits
-from tests.brokers import TIMEOUT_S, Pair, produce, read_all, read_all_aiokafka
+from tests.brokers import TIMEOUT_S, Pair, admin_client, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.cluster.test_failover import acls, app_topic, commit, committed, denied
 from tests.commands import mirrorbook
+from tests.driving import beating, driving
 from tests.harm import Harm, killed, suspended
 from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.waiting import wait_until
@@ -366,3 +371,136 @@ def test_the_primary_that_died_on_the_way_home_is_fenced_when_it_is_back_and_pro
     sent = produce(pair.east, even, 4)
     assert set(replicate(mirrored.link).failed) <= {Partition(ahead, 0)}
     assert read_all(pair.west, even)[-4:] == sent
+
+
+def test_partitions_and_topics_younger_than_the_last_plan_are_counted_and_named(pair: Pair, tmp_path: Path) -> None:
+    """No epoch takes them up before the source dies: one lasts longer than this test."""
+    prefix = "t-" + secrets.token_hex(4)
+    topic = app_topic(pair, 3, prefix=prefix)
+    produce(pair.east, topic, 50)
+    mirrored = new_mirror(pair, tmp_path, prefix + ".*")
+    before = now_ms()
+    with driving(mirrored, epoch_s=600):
+        beating(mirrored, 1)
+        admin = admin_client(pair.east)
+        admin.create_partitions([NewPartitions(topic, 6)])[topic].result(TIMEOUT_S)
+        later = app_topic(pair, 2, prefix=prefix)
+        written = {Partition(topic, 3): 700, Partition(topic, 4): 40, Partition(topic, 5): 9, Partition(later, 1): 25}
+        for partition, count in written.items():
+            wait_until(partial(has, pair, partition), timeout_s=TIMEOUT_S, why=f"{partition} has a leader")
+            produce(pair.east, partition.topic, count, partition=partition.index)
+
+        def observed() -> bool:
+            ends = {p: seen.end for p, seen in mirrored.state.sightings[mirrored.name].seen()}
+            return ends.items() >= written.items()
+
+        wait_until(observed, timeout_s=TIMEOUT_S, why="the data plane observes them")
+        assert topic_and_width(mirrored) == {topic: 3}, "and no plan has recorded them"
+        described = describe(mirrored.link, mirrored.state, now_ms()).facts["not mirrored"]
+        with killed(pair.east):
+            told = mirrorbook("readiness", mirrored.name, "--json", "--config", str(mirrored.config.path))
+            plan = mirrored.failover.plan(Mode.UNPLANNED)
+            run = begin(mirrored.failover)
+            assert mirrored.failover.drive(run.id).state is RunState.DONE
+    words = f"5 partition(s), {sum(written.values())} offset(s): {topic}-3 (not mirrored yet: 700 offset(s)), "
+    named = [described, plan.figures["not mirrored"], evidence_of(mirrored, run, "record_lmo")["not mirrored"]]
+    assert [str(one).startswith(words) for one in named] == [True] * 3, named
+    assert all(str(partition) in str(named[1]) for partition in (*written, Partition(later, 0)))
+    assert plan.figures["loss"].startswith("at least ")
+    assert sum(written.values()) <= int(plan.figures["loss"].split()[2].replace(",", "")) < sum(written.values()) + 100
+    assert any("HAS NO COPY" in line and f"{topic}-3" in line for line in plan.warnings)
+    key = "complete up to, all topics together"
+    for complete in (plan.figures[key], evidence_of(mirrored, run, "record_lmo")[key]):
+        assert str(complete).startswith("unknown: of "), complete
+        assert f"{topic}-3 (not mirrored yet)" in str(complete)
+    unplanned = json.loads(told.stdout)["unplanned"]
+    assert unplanned["missing"] >= sum(written.values())
+    assert unplanned["behind_s"] is None
+    counted = mirrored.state.runs[run.id].counted
+    assert counted is not None
+    assert counted.lost is None
+    page = next((tmp_path / run.id).rglob("report.html"), None) or next(tmp_path.rglob(f"*{run.id}*/report.html"))
+    assert f"{topic}-3 (not mirrored yet: 700 offset(s))" in page.read_text()
+    assert before < (mirrored.state.sightings[mirrored.name].listed_ms or 0)
+
+
+def has(pair: Pair, partition: Partition) -> bool:
+    found = admin_client(pair.east).list_topics(partition.topic, timeout=TIMEOUT_S).topics[partition.topic].partitions
+    return partition.index in found and found[partition.index].leader >= 0
+
+
+def topic_and_width(mirrored: Mirrored) -> dict[str, int]:
+    names = [p.topic for p in mirrored.statuses if not p.topic.startswith(HEARTBEATS)]
+    return {name: names.count(name) for name in names}
+
+
+def evidence_of(mirrored: Mirrored, run: Run, step: str) -> Evidence:
+    return next(s.evidence for s in mirrored.failover.status(run.id)[1] if s.step == step)
+
+
+def test_a_topic_that_was_deleted_and_made_anew_before_the_source_died_counts_as_a_whole(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 50)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    with driving(mirrored, epoch_s=600):
+        beating(mirrored, 1)
+        wait_until(lambda: len(read_all(pair.west, topic)) == 50, timeout_s=TIMEOUT_S, why="all is copied")
+        admin = admin_client(pair.east)
+        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+        wait_until(
+            lambda: topic not in admin.list_topics(timeout=TIMEOUT_S).topics, timeout_s=TIMEOUT_S, why="it is deleted"
+        )
+        admin.create_topics([NewTopic(topic, 1)])[topic].result(TIMEOUT_S)
+        wait_until(partial(has, pair, Partition(topic, 0)), timeout_s=TIMEOUT_S, why="it is there again")
+        produce(pair.east, topic, 20)  # fewer than were copied of the old one
+
+        def observed() -> bool:
+            seen = mirrored.state.sightings[mirrored.name]
+            return topic in seen.ids() and dict(seen.seen())[Partition(topic, 0)].end == 20
+
+        wait_until(observed, timeout_s=TIMEOUT_S, why="the data plane observes the new one")
+        with killed(pair.east):
+            plan = mirrored.failover.plan(Mode.UNPLANNED)
+    assert plan.figures["not mirrored"] == (
+        f"1 partition(s), 20 offset(s): {topic}-0 (created anew on the source: 20 offset(s))"
+    )
+    assert plan.figures["complete up to, all topics together"] == f"unknown: of {topic}-0 (created anew on the source)"
+
+
+def test_a_topic_without_a_copy_forbids_a_planned_failover_and_is_lost_as_a_whole_by_an_unplanned_one(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Its name collides with one that the destination has: brokers take a dot and an underscore for the same there."""
+    prefix = "t-" + secrets.token_hex(4)
+    well, never, stranger = app_topic(pair, prefix=prefix), f"{prefix}.pay", f"{prefix}_pay"
+    mirrored = new_mirror(pair, tmp_path, prefix + r"[^_]*")  # which would be refused once the names collide
+    for side, name in ((pair.east, never), (pair.west, stranger)):
+        admin = admin_client(side)
+        admin.create_topics([NewTopic(name, 1)])[name].result(TIMEOUT_S)
+    wait_until(partial(has, pair, Partition(never, 0)), timeout_s=TIMEOUT_S, why="east has it")
+    produce(pair.east, well, 10)
+    produce(pair.east, never, 30)
+    with pytest.raises(MirrorError):
+        mirrored.copy()
+    said = mirrorbook("readiness", mirrored.name, "--json", "--config", str(mirrored.config.path))
+    told = json.loads(said.stdout)
+    (refusal,) = [point["words"] for point in told["points"] if point["weight"] == "refusal"]
+    assert refusal.startswith(f"topic {never} has no copy on west, so all its records would be lost: "), refusal
+    assert f"mirrorbook mirror recover {mirrored.name} --topics {never} --action retry" in refusal
+    assert (said.returncode, told["ready"]) == (3, False)
+    assert not any("without their newer records" in point["words"] for point in told["points"])
+    with killed(pair.east):
+        decision = mirrored.failover.decide(Mode.UNPLANNED)
+        plan = decision.plan
+        assert decision.reasons == ()
+        assert plan.figures["not mirrored"] == f"1 partition(s), 30 offset(s): {never}-0 (no copy: 30 offset(s))"
+        assert plan.figures["loss"].startswith("at least 30 offset(s), 30 of them in 1 partition(s) that have no copy")
+        assert any(
+            line.startswith(f"topic {never} was never created on west: it is left out") for line in plan.warnings
+        )
+        run = begin(mirrored.failover)
+        assert mirrored.failover.drive(run.id).state is RunState.DONE
+    assert len([r for r in read_all(pair.west, well) if r.value != b"x"]) == 10
+    assert evidence_of(mirrored, run, "record_lmo")["not mirrored"] == plan.figures["not mirrored"]

@@ -11,7 +11,7 @@ from mirror_core.decide.scope import strayed
 from mirror_core.decide.steps import names
 from mirror_core.decide.view import DestinationView, Hidden, SourceView, Topic, Unseen, View, healthy
 from mirror_core.model.hooks import Command, Hook
-from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror import Desired, FailureKind, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.ruling import KAFKAS, Authorizer, Ruling
 from mirror_core.model.run import Fact, Mode, RunKind
@@ -216,6 +216,58 @@ def test_failed_partitions_warn_and_do_not_forbid(view: View) -> None:
     assert decision.reasons == ()
     assert decision.plan.warnings[0].startswith("1 partition(s) FAILED")
     assert "orders-1 (damaged" in decision.plan.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("id_", "there", "kind", "remedy"),
+    [
+        pytest.param("", False, FailureKind.REFUSED, "change the setting or policy", id="never made"),
+        pytest.param("", False, FailureKind.DENIED, "grant it", id="no right to make it"),
+        pytest.param("", True, FailureKind.OCCUPIED, "its owner deletes or renames it", id="a stranger has its name"),
+        pytest.param("old", True, FailureKind.REPLACED, "find who did it", id="replaced"),
+        pytest.param(DST, False, FailureKind.REPLACED, "find who did it", id="deleted"),
+    ],
+)
+def test_a_topic_without_a_copy_forbids_a_planned_failover_and_the_reason_has_the_remedy(
+    view: View, id_: str, there: bool, kind: FailureKind, remedy: str
+) -> None:
+    paid, destination = Partition("paid", 0), view.destination
+    assert isinstance(destination, DestinationView)
+    bare = replace(status(paid, PartitionState.FAILED), destination_topic_id=id_, kind=kind, reason="west says no")
+    source = source_of(view)
+    here = replace(
+        view,
+        statuses={**view.statuses, paid: bare},
+        source=replace(source, topics={**source.topics, "paid": Topic(id=SRC, partitions=1)}),
+        destination=replace(
+            destination, topics={**destination.topics, **({"paid": Topic(id=DST, partitions=1)} if there else {})}
+        ),
+    )
+    decision = decide(here)
+    (reason,) = decision.reasons
+    assert reason.startswith("topic paid has no copy on west, so all its records would be lost: west says no. First: ")
+    assert remedy in reason
+    assert "`mirrorbook mirror recover m --topics paid --action " in reason
+    assert not any("without their newer records" in line for line in decision.plan.warnings)
+    assert decide(replace(here, source=source)).reasons == (), "it is not on the source any more"
+    assert decide(replace(here, statuses={**view.statuses, paid: replace(bare, destination_topic_id=DST)})).reasons == (
+        () if there else decision.reasons
+    )
+
+
+def test_partitions_that_the_destination_would_not_add_forbid_a_planned_failover(view: View) -> None:
+    p2 = Partition("orders", 2)
+    added = replace(
+        status(p2, PartitionState.FAILED), destination_topic_id="", kind=FailureKind.REFUSED, reason="quota"
+    )
+    source = source_of(view)
+    here = replace(
+        view,
+        statuses={**view.statuses, p2: added},
+        source=replace(source, topics={"orders": replace(source.topics["orders"], partitions=3)}),
+    )
+    assert reasons_of(here).startswith("orders-2 has no copy on west")
+    assert decide(replace(here, mode=Mode.UNPLANNED)).scope.names == ("orders",)
 
 
 def test_a_topic_that_is_not_mirrored_yet_forbids(view: View) -> None:

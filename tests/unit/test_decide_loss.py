@@ -6,11 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.loss import Fate, loss_of
-from mirror_core.decide.loss_figures import CUT, IN_DOUBT, behind, cut_at, in_words, loss_figures
+from mirror_core.decide.failover import decide
+from mirror_core.decide.figures import figures_of
+from mirror_core.decide.loss import loss_of
+from mirror_core.decide.loss_figures import (
+    CUT,
+    IN_DOUBT,
+    LISTED,
+    NOT_MIRRORED,
+    behind,
+    cut_at,
+    in_words,
+    loss_figures,
+)
+from mirror_core.decide.scope import lost_topics
 from mirror_core.decide.view import DestinationView, Topic, Unseen, View
-from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.loss import Fate, Uncopied
+from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.reckoning import Foretold
 from mirror_core.model.run import Mode
 from mirror_core.model.sighting import (
     OVER,
@@ -40,6 +54,7 @@ SIGHTING = Sighting(
     mirror=M,
     at_ms=100_000,
     topics=(TopicSeen(topic="a", ends=(100, 50), ago_ms=(0, 2_000)), TopicSeen(topic="b", ends=(10,))),
+    listed_ms=100_000,
     transactions_ms=100_000,
 )
 DESTINATION = DestinationView(
@@ -101,7 +116,8 @@ def test_behind_in_seconds_counts_from_when_a_partition_lacked_nothing(view: Vie
     failed = status(A0, "gone")
     assert behind(loss_of(replace(seen, statuses={**seen.statuses, A0: failed}))).startswith("5.5 s")
     assert behind(loss_of(replace(seen, destination=Unseen("dead, too")))).startswith("unknown of ")
-    assert behind(loss_of(replace(seen, statuses={A0: failed}))) == "unknown: no partition is copied"
+    alone = replace(SIGHTING, topics=(TopicSeen(topic="a", ends=(100,)),))
+    assert behind(loss_of(replace(seen, statuses={A0: failed}, sighting=alone))) == "unknown: no partition is copied"
 
 
 def test_the_bound_widens_with_every_second_of_silence_and_what_is_known_to_be_missing_does_not(view: View) -> None:
@@ -231,3 +247,130 @@ def test_a_run_says_what_became_of_transactions_where_the_copy_has_ended(view: V
     many = dict(cut_at(view.statuses, replace(seen, transactions=(whole,), unnamed=500), {}, 106_000))
     assert many[IN_DOUBT].startswith("transaction 'whole' (Over"), "positions are not known"
     assert "500 that were too many to be noted; later ones of 0 id(s) that were busy then" in many[IN_DOUBT]
+
+
+# -- what is on the source and not recorded, or has no copy ------------------------------------------------------------
+
+
+WIDENED = replace(
+    SIGHTING,
+    topics=(
+        TopicSeen(topic="a", ends=(100, 50, 300, 250), starts=((2, 0), (3, 50))),
+        TopicSeen(topic="b", ends=(10,)),
+        TopicSeen(topic="new", ends=(7, None), id="n", starts=((0, 0),)),
+    ),
+)
+A2, A3, N0, N1 = Partition("a", 2), Partition("a", 3), Partition("new", 0), Partition("new", 1)
+
+
+def test_partitions_that_no_plan_knew_count_with_their_whole_log_and_are_named(view: View) -> None:
+    lost = replace(view, sighting=WIDENED)
+    loss = loss_of(lost)
+    assert {p: one.missing for p, one in loss.uncopied.items()} == {A2: 300, A3: 200, N0: 7, N1: None}
+    assert loss.known == 37 + 300 + 200 + 7
+    assert loss.unknown == (N1,)
+    assert loss.silent_s is None, "nobody has ever seen the end of new-1"
+    assert loss.bound.startswith(
+        "at least 544 offset(s) (unknown of 1 partition(s)), 507 of them in 4 partition(s) that have no copy, and "
+    )
+    assert behind(loss).startswith("unknown of ")
+    plan = decide(lost).plan
+    assert plan.figures[NOT_MIRRORED] == (
+        "4 partition(s), 507 offset(s), and what 1 of them hold is unknown: a-2 (not mirrored yet: 300 offset(s)), a-3 "
+        "(not mirrored yet: 200 offset(s)), new-0 (not mirrored yet: 7 offset(s)), new-1 (not mirrored yet: unknown)"
+    )
+    assert any("HAS NO COPY of these partitions of east" in line and "a-2" in line for line in plan.warnings[:2])
+    assert (
+        plan.partitions["a-2"] == "not mirrored yet, all of it is missing, 300 offset(s), its end last seen 4.0 s ago"
+    )
+    assert plan.figures["complete up to, all topics together"].startswith("unknown: of a-2 (not mirrored yet), ")
+    assert isinstance(plan.foretold, Foretold)
+    assert plan.foretold.lost == 544
+
+
+def test_an_approval_is_bound_to_what_has_no_copy(view: View) -> None:
+    before, after = decide(view).plan, decide(replace(view, sighting=WIDENED)).plan
+    assert before.hash != after.hash
+    more = decide(replace(view, sighting=replace(WIDENED, topics=WIDENED.topics[:2]))).plan
+    assert more.hash not in (before.hash, after.hash)
+    later = replace(
+        WIDENED, at_ms=103_000, topics=(replace(WIDENED.topics[0], ends=(100, 50, 900, 900)), *WIDENED.topics[1:])
+    )
+    assert decide(replace(view, sighting=later)).plan.hash == after.hash, "no number that always moves"
+
+
+def test_a_topic_that_was_deleted_and_made_anew_counts_as_a_whole_whatever_the_old_copy_holds(view: View) -> None:
+    a = TopicSeen(topic="a", ends=(60, 5), id="another", starts=((0, 10), (1, 0)))
+    lost = replace(view, sighting=replace(SIGHTING, topics=(a, SIGHTING.topics[1])))
+    loss = loss_of(lost)
+    assert {p: (one.missing, one.position) for p, one in loss.uncopied.items()} == {A0: (50, None), A1: (5, None)}
+    assert {one.uncopied for one in loss.uncopied.values()} == {Uncopied.RECREATED}
+    assert dict(figures_of(lost))["complete up to, all topics together"].startswith("unknown: of a-0 (created anew")
+    recorded = {p: replace(s, source_topic_id="another") if p.topic == "a" else s for p, s in view.statuses.items()}
+    copied = loss_of(replace(lost, statuses=recorded))
+    assert not copied.uncopied, "the mirror has taken it up since"
+    assert copied.partitions[A0].missing == 0
+
+
+def test_of_an_empty_log_nothing_is_missing(view: View) -> None:
+    empty = TopicSeen(topic="new", ends=(0, 9), id="n", starts=((0, 0), (1, 9)))
+    whole = replace(
+        view,
+        sighting=replace(SIGHTING, topics=(*SIGHTING.topics, empty)),
+        destination=replace(DESTINATION, positions={A0: Offset(100), A1: Offset(50), B0: Offset(11)}),
+    )
+    figures = dict(figures_of(whole))
+    assert figures["complete up to, all topics together"].startswith("1970-01-01 00:01:38")
+    assert figures[NOT_MIRRORED].startswith("2 partition(s), 0 offset(s): new-0 ")
+
+
+def test_topics_are_known_as_of_when_they_were_listed(view: View) -> None:
+    whole = replace(DESTINATION, positions={A0: Offset(100), A1: Offset(50), B0: Offset(11)})
+    old = replace(view, destination=whole, sighting=replace(SIGHTING, listed_ms=80_000))
+    figures = dict(figures_of(old))
+    assert figures["loss"].endswith("; topics that were created in the 24.0 s since all were listed are not in this")
+    assert figures[LISTED] == "24.0 s ago"
+    assert figures["complete up to, all topics together"] == (
+        "1970-01-01 00:01:20.000 UTC; the source's topics were listed then"
+    )
+    assert behind(loss_of(old)).startswith("24.0 s: all topics of the source were listed then")
+    never = replace(old, sighting=replace(SIGHTING, listed_ms=None))
+    figures = dict(figures_of(never))
+    assert figures["loss"].endswith("are not in this: when they were listed is unknown")
+    assert figures[NOT_MIRRORED] == "unknown: when the source's topics were listed is not known"
+    assert figures["complete up to, all topics together"].startswith("unknown: when the source's topics were listed")
+
+
+def test_what_a_look_at_the_living_source_finds_is_named_though_the_data_plane_has_not_seen_it(view: View) -> None:
+    loss = loss_of(replace(view, unmirrored=(N0,)))
+    assert loss.uncopied.keys() == {N0}
+    assert loss.unknown == (N0,)
+
+
+NEVER_MADE = replace(status(B0, "broker refused: collides with b_"), destination_topic_id="", kind=FailureKind.REFUSED)
+
+
+def test_a_topic_that_was_never_made_is_lost_as_a_whole_and_not_promoted_without_its_newer_records(view: View) -> None:
+    seen = replace(SIGHTING, topics=(SIGHTING.topics[0], TopicSeen(topic="b", ends=(10,), starts=((0, 4),))))
+    absent = replace(DESTINATION, topics={"a": DESTINATION.topics["a"]})
+    lost = replace(view, statuses={**view.statuses, B0: NEVER_MADE}, sighting=seen, destination=absent)
+    decision = decide(lost)
+    assert decision.reasons == (), "the others are worth it"
+    assert loss_of(lost).uncopied[B0].missing == 6
+    assert "b" not in decision.scope.names
+    warnings = "\n".join(decision.plan.warnings)
+    assert "topic b was never created on west: it is left out; `mirrorbook mirror describe m` says why" in warnings
+    assert "b-0 (no copy: 6 offset(s))" in warnings
+    assert "without their newer records" not in warnings
+    stranger = replace(absent, topics=DESTINATION.topics, positions=DESTINATION.positions)
+    assert loss_of(replace(lost, destination=stranger)).uncopied[B0].missing == 6, "another topic has its name"
+    assert decide(replace(lost, statuses=view.statuses, destination=DESTINATION)).plan.hash != decision.plan.hash
+
+
+def test_partitions_that_the_destination_would_not_add_leave_the_others_of_their_topic_in(view: View) -> None:
+    added = {p: replace(status(p, "cannot widen"), destination_topic_id="") for p in (A2, A3)}
+    old = {p: status(p, "cannot widen") for p in (A0, A1)}
+    lost = replace(view, statuses={**view.statuses, **old, **added}, sighting=WIDENED)
+    assert lost_topics(lost) == frozenset()
+    assert loss_of(lost).uncopied[A2].missing == 300
+    assert "a" in decide(lost).scope.names

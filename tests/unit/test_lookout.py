@@ -1,7 +1,8 @@
-"""How often a source is asked for its transactions: with each look, unless that takes long."""
+"""What the source is asked for at each look, and what is left alone where it takes long; what a look finds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,11 +10,32 @@ import pytest
 
 from mirror_core.dataplane import lookout
 from mirror_core.dataplane.lookout import EVERY_S, Lookout
-from mirror_core.kafka.offsets import Led
-from mirror_core.model.sighting import TransactionSeen
+from mirror_core.decide.loss import loss
+from mirror_core.kafka.client import ClusterView, Leader, TopicView
+from mirror_core.kafka.offsets import Led, Point
+from mirror_core.model.errors import RemoteFault
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.sighting import Sighting, TransactionSeen
+from tests.unit.test_decide_loss import status
 
 ONE = {("id", 1, 1): TransactionSeen(id="id", producer_id=1, state="Ongoing", parts=())}
-LINK = cast("Any", SimpleNamespace(mirror=SimpleNamespace(name="m")))
+LINK = cast("Any", SimpleNamespace(mirror=SimpleNamespace(name="m", topics=("a.*", "b"), exclude_topics=("ax",))))
+
+
+class Topics:
+    """A source by its listing: `views` are all topics that it has."""
+
+    def __init__(self, *views: TopicView) -> None:
+        self.views = {view.name: view for view in views}
+        self.listings = 0
+
+    def metadata(self, topics: Iterable[str] | None = None) -> ClusterView:
+        self.listings += topics is None
+        found = self.views if topics is None else {t: self.views[t] for t in topics if t in self.views}
+        return ClusterView("E", 1, {}, dict(found), frozenset())
+
+
+EMPTY = cast("Any", Topics())
 
 
 class Source:
@@ -43,7 +65,7 @@ def test_a_source_that_needs_long_to_tell_its_transactions_is_asked_for_them_sel
 ) -> None:
     look, source.takes_s = Lookout(LINK, None), takes_s
     for _ in range(30):
-        seen = look.look(cast("Any", None), cast("Any", None))
+        seen = look.look(EMPTY, cast("Any", None))
         assert [one.id for one in seen.transactions] == ["id"], "what was seen last stays"
         source.now += EVERY_S
     assert source.asked == asked
@@ -52,9 +74,9 @@ def test_a_source_that_needs_long_to_tell_its_transactions_is_asked_for_them_sel
 def test_what_was_not_asked_for_again_is_as_old_as_it_is(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookout, "now_ms", lambda: int(source.now * 1000))
     look, source.takes_s = Lookout(LINK, None), 3.0
-    first = look.look(cast("Any", None), cast("Any", None))
+    first = look.look(EMPTY, cast("Any", None))
     source.now += 5.0
-    second = look.look(cast("Any", None), cast("Any", None))
+    second = look.look(EMPTY, cast("Any", None))
     assert first.transactions_ms == second.transactions_ms == 100_000
     assert (first.at_ms, second.at_ms) == (103_000, 108_000)
 
@@ -80,7 +102,145 @@ def test_what_did_not_work_or_was_held_up_is_no_source_that_has_much_to_tell(
     monkeypatch.setattr(lookout, "led_offsets", lambda *_, **__: Led(offsets={}, leaderless=frozenset()))
     monkeypatch.setattr(lookout, "time", SimpleNamespace(monotonic=lambda: clock.now))
     look = Lookout(LINK, None)
-    look.look(cast("Any", None), cast("Any", None))
+    look.look(EMPTY, cast("Any", None))
     clock.now += passes_s
-    look.look(cast("Any", None), cast("Any", None))
+    look.look(EMPTY, cast("Any", None))
     assert len(asked) == 2
+
+
+# -- topics that no plan knew ------------------------------------------------------------------------------------------
+
+
+class Logs(Topics):
+    """The same, with logs: first and last offset of each partition."""
+
+    def __init__(self, **logs: list[tuple[int, int]]) -> None:
+        super().__init__()
+        self.ids, self.broken = dict[str, str](), False
+        self.set(**logs)
+
+    def set(self, **logs: list[tuple[int, int]]) -> None:
+        self.logs = {Partition(t, i): log for t, row in logs.items() for i, log in enumerate(row)}
+        self.views = {
+            name: TopicView(name, self.ids.get(name, "s"), False, {i: Leader(1, 0) for i in range(len(row))}, 1, 1)
+            for name, row in logs.items()
+        }
+
+    def metadata(self, topics: Iterable[str] | None = None) -> ClusterView:
+        if topics is None and self.broken:
+            raise RemoteFault("topic x: metadata: unknown")
+        return super().metadata(topics)
+
+
+def offsets_of(source: Logs, partitions: Iterable[Partition], point: Point, **_: object) -> Led:
+    known = {p: source.logs[p] for p in partitions if p in source.logs}
+    return Led({p: Offset(log[point is not Point.START]) for p, log in known.items()}, frozenset())
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    made = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(lookout, "_open", lambda *_: {})
+    monkeypatch.setattr(lookout, "led_offsets", offsets_of)
+    monkeypatch.setattr(lookout, "time", SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr(lookout, "now_ms", lambda: int(made.now * 1000))
+    return made
+
+
+A0, A1, NEW0 = Partition("a", 0), Partition("a", 1), Partition("an", 0)
+RECORDED = {A0: status(A0)}
+
+
+def seen_by(look: Lookout, source: Logs) -> Sighting:
+    return look.look(cast("Any", source), cast("Any", source))
+
+
+def missing(sighting: Sighting) -> dict[Partition, int | None]:
+    found = loss(RECORDED, sighting, {A0: Offset(10)}, (), now_ms=sighting.at_ms)
+    return {p: one.missing for p, one in found.partitions.items()}
+
+
+def test_a_look_finds_added_partitions_and_topics_that_match_any_expression_and_no_exclusion(
+    clock: SimpleNamespace,
+) -> None:
+    source, look = Logs(a=[(0, 12), (4, 9)], b=[(0, 3)], ax=[(0, 99)], other=[(0, 99)]), Lookout(LINK, None)
+    look.watch(RECORDED)
+    sighting = seen_by(look, source)
+    assert missing(sighting) == {A0: 2, A1: 5, Partition("b", 0): 3}
+    assert sighting.listed_ms == 100_000
+    look.watch({**RECORDED, A1: status(A1), Partition("b", 0): status(Partition("b", 0))})
+    assert not any(row.starts or row.id for row in seen_by(look, source).topics), "the mirror has them by now"
+
+
+def test_a_topic_that_is_gone_before_it_was_recorded_is_forgotten(clock: SimpleNamespace) -> None:
+    source, look = Logs(a=[(0, 10)], an=[(0, 7)]), Lookout(LINK, None)
+    look.watch(RECORDED)
+    assert missing(seen_by(look, source)) == {A0: 0, NEW0: 7}
+    source.set(a=[(0, 10)])
+    clock.now += 1
+    assert missing(seen_by(look, source)) == {A0: 0}
+
+
+def test_a_topic_that_was_made_anew_under_its_name_is_told_with_its_id_and_nothing_of_the_old_one(
+    clock: SimpleNamespace,
+) -> None:
+    source, look = Logs(a=[(0, 10), (0, 40)]), Lookout(LINK, None)
+    look.watch({**RECORDED, A1: status(A1)})
+    seen_by(look, source)
+    source.ids["a"] = "anew"
+    source.set(a=[(2, 6)])
+    sighting = seen_by(look, source)
+    assert sighting.ids() == {"a": "anew"}
+    found = loss({**RECORDED, A1: status(A1)}, sighting, {A0: Offset(10), A1: Offset(40)}, (), now_ms=100_000)
+    assert {p: one.missing for p, one in found.partitions.items()} == {A0: 4, A1: None}
+    assert not list(sighting.whole())
+
+
+def test_where_a_listing_takes_long_topics_are_listed_seldom_and_the_sighting_says_when(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, look = Logs(a=[(0, 10)]), Lookout(LINK, None)
+    look.watch(RECORDED)
+    listing = Topics.metadata
+
+    def slow(self: Topics, topics: Iterable[str] | None = None) -> ClusterView:
+        clock.now += 0.5 if topics is None else 0.0
+        return listing(self, topics)
+
+    monkeypatch.setattr(Topics, "metadata", slow)
+    seen_by(look, source)
+    source.set(a=[(0, 10), (0, 4)], an=[(0, 7)])
+    clock.now += 1
+    sighting = seen_by(look, source)
+    assert missing(sighting) == {A0: 0, A1: 4}, "partitions of known topics are seen at each look"
+    assert (source.listings, sighting.listed_ms) == (1, 100_000)
+    clock.now += 4
+    sighting = seen_by(look, source)
+    assert missing(sighting) == {A0: 0, A1: 4, NEW0: 7}
+    assert (source.listings, sighting.listed_ms) == (2, 105_500)
+
+
+def test_a_listing_that_fails_hides_nothing_that_is_known_and_grows_old(clock: SimpleNamespace) -> None:
+    source, look = Logs(a=[(0, 10)], an=[(0, 7)]), Lookout(LINK, None)
+    look.watch(RECORDED)
+    before = seen_by(look, source)
+    source.broken = True
+    clock.now += 1
+    source.set(a=[(0, 12)], an=[(0, 9)])
+    sighting = seen_by(look, source)
+    assert (missing(sighting), sighting.listed_ms) == ({A0: 2, NEW0: 9}, 100_000)
+    successor = Lookout(LINK, before)
+    successor.watch(RECORDED)
+    sighting = seen_by(successor, source)
+    assert (missing(sighting), sighting.listed_ms) == ({A0: 2, NEW0: 9}, 100_000), "nor by another process"
+    source.broken = False
+    source.set(a=[(0, 12)])
+    clock.now += 1
+    assert missing(seen_by(successor, source)) == {A0: 2}
+
+
+def test_a_partition_whose_end_nobody_tells_is_named_all_the_same(clock: SimpleNamespace) -> None:
+    source, look = Logs(a=[(0, 10), (0, 4)]), Lookout(LINK, None)
+    look.watch(RECORDED)
+    del source.logs[A1]
+    assert missing(seen_by(look, source)) == {A0: 0, A1: None}

@@ -121,7 +121,7 @@ def behind(**whole_ms: int | None) -> Seen:
         )
         for topic in sorted({name[0] for name in whole_ms})
     )
-    sighting = Sighting(mirror=NAME, at_ms=NOW - 1_000, topics=topics)
+    sighting = Sighting(mirror=NAME, at_ms=NOW - 1_000, topics=topics, listed_ms=NOW - 1_000)
     bound = loss(statuses, sighting, {p: Offset(100) for p in statuses}, (), now_ms=NOW)
     return replace(look(*rows), loss=bound)
 

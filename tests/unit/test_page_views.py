@@ -105,7 +105,7 @@ def seen(
     topics = (TopicSeen(topic="t", ends=tuple(100 + (r.lag or 0) for r in rows)),)
     bound = loss(
         statuses,
-        Sighting(mirror=NAME, at_ms=seen_ms, topics=topics),
+        Sighting(mirror=NAME, at_ms=seen_ms, topics=topics, listed_ms=seen_ms),
         {p: Offset(100) for p in statuses},
         (),
         now_ms=NOW,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirror_core.decide.loss import PartitionLoss
 from mirror_core.decide.ready_rows import NEVER, readiness
 from mirror_core.decide.view import DestinationView, Forecast, SourceView, Topic, Unseen, View
 from mirror_core.model.drift import Action, DriftRow, Part
+from mirror_core.model.loss import PartitionLoss
 from mirror_core.model.mirror import Desired, GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.proof import Proof, Proved

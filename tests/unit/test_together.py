@@ -30,6 +30,7 @@ SIGHTING = Sighting(
         TopicSeen(topic="a", ends=(100, 50), ago_ms=(0, 2_000), whole_ago_ms=((1, 7_000),)),
         TopicSeen(topic="b", ends=(10,)),
     ),
+    listed_ms=100_000,
 )
 STATUSES = {p: status(p) for p in (A0, A1, B0)}
 ALL_THERE = offsets(a0=100, a1=50, b0=10)
@@ -150,7 +151,7 @@ def test_since_when_something_lacks_is_known_also_of_what_was_never_whole() -> N
 
 
 def test_a_sighting_tells_of_those_that_are_behind() -> None:
-    memory = Memory(MirrorName("m"), {})
+    memory = Memory(MirrorName("m"), {}, recorded=STATUSES)
     memory.ends(1_000, offsets(a0=10, a1=20, b0=5), [])
     memory.wholeness.at(offsets(a0=10, a1=20, b0=4))
     memory.ends(3_000, offsets(a0=11, a1=25, b0=6), [])

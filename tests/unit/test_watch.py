@@ -18,6 +18,7 @@ from mirror_core.model.sighting import OVER, Seen, TransactionPart, TransactionS
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from tests.memory import run_of
+from tests.unit.test_decide_loss import status
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 M = MirrorName("m")
@@ -47,7 +48,8 @@ def test_what_cannot_be_seen_now_stays_as_it_was_and_grows_old(memory: Memory) -
         B0: Seen(Offset(5), 1_000),
     }
     assert set(found.leaderless()) == {A1}
-    memory.keep({A0})
+    memory.keep({A0: status(A0)})
+    memory.forget_others()
     memory.ends(4_000, offsets(a0=12), [])
     assert dict(memory.sighting().seen()) == {A0: Seen(Offset(12), 4_000)}
 

@@ -206,7 +206,7 @@ def test_a_look_is_as_old_as_that_at_the_partition_where_it_is_oldest_also_witho
         TopicSeen(topic="a", ends=(100, 50), ago_ms=(0, 60_000), leaderless=(1,)),
         TopicSeen(topic="b", ends=(10,), ago_ms=(90_000,)),
     )
-    sighting = Sighting(mirror=seen.mirror.name, at_ms=100_000, topics=topics)
+    sighting = Sighting(mirror=seen.mirror.name, at_ms=100_000, topics=topics, listed_ms=100_000)
     found = judged(replace(seen, sighting=sighting, statuses={**seen.statuses, B0: status(B0, "bad")}))
     assert found.looked_s == (seen.now_ms - 100_000 + 90_000) / 1000
 
