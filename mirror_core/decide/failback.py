@@ -18,13 +18,14 @@ from mirror_core.decide.standing import failed_over, pending, words
 from mirror_core.decide.steps import planned
 from mirror_core.decide.strategies import CUTTING, Allowed, Log, choose, costs, objections, point, tails
 from mirror_core.decide.view import SHOWN, Topic, Unseen, some
-from mirror_core.model.acl import Acl
+from mirror_core.model.acl import Acl, Operation
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.mirror_sections import OWNER
 from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.ruling import KAFKAS, Ruling
 from mirror_core.model.run import Fact, Mode, Plan, RunKind, Strategy
 from mirror_core.model.standing import Debt
+from mirror_core.rights.needed import lacking_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,10 @@ class OldSource:
     """Why applications could not be kept from its topics, such as grants to everybody, and what to do about each."""
     held: frozenset[Acl] | None = None
     """Access control entries; None: nobody is ruled by them there."""
+    cluster_rights: frozenset[Operation] | None = None
+    """What the control principal may do to the cluster; None: not looked at."""
+    topic_rights: Mapping[str, frozenset[Operation]] = field(default_factory=dict)
+    """The same of its topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +188,11 @@ def _reasons(view: FailbackView) -> Iterator[str]:
     if isinstance(view.old, OldSource):
         old = view.old
         yield from objections(view.statuses, old.topics, _Logs(old), view.allowed, mirror.source, old.compacted)
+        yield from (
+            f"cluster {mirror.source}: {missing}, which the control principal lacks; `mirrorbook cluster check "
+            f"{mirror.source}` names the grants"
+            for missing in lacking_for(_strategies(view), old.cluster_rights, old.topic_rights)
+        )
     for name, recorded, seen in (
         (mirror.source, mirror.source_id, view.old),
         (mirror.destination, mirror.destination_id, view.new),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +14,7 @@ from kio.schema.describe_configs.v1.response import DescribeConfigsResponse
 from kio.schema.describe_groups.v4.request import DescribeGroupsRequest
 from kio.schema.describe_groups.v4.response import DescribeGroupsResponse
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v8.request import MetadataRequest
+from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v8.response import MetadataResponse
 from kio.schema.types import GroupId, ProducerId, TopicName
 from kio.schema.write_txn_markers.v1.request import (
@@ -78,13 +78,23 @@ def probe(client: ClusterClient) -> Probe:
 
 def cluster_rights(client: ClusterClient) -> Rights | None:
     """What this client's principal may do to the cluster; None: without DESCRIBE on it, the broker does not say."""
+    return rights_on(client, ())[0]
+
+
+def rights_on(client: ClusterClient, topics: Iterable[str]) -> tuple[Rights | None, dict[str, Rights]]:
+    """The same, and what it may do to each of these topics that there are."""
     request = MetadataRequest(
-        topics=(),
+        topics=tuple(MetadataRequestTopic(name=TopicName(name)) for name in topics),
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=True,
-        include_topic_authorized_operations=False,
+        include_topic_authorized_operations=True,
     )
-    return rights_in(client.call(request, MetadataResponse).cluster_authorized_operations) or None
+    answer = client.call(request, MetadataResponse)
+    return rights_in(answer.cluster_authorized_operations) or None, {
+        str(topic.name): rights_in(topic.topic_authorized_operations)
+        for topic in answer.topics
+        if topic.error_code is ErrorCode.none
+    }
 
 
 def may_mark(client: ClusterClient) -> bool:

@@ -19,7 +19,7 @@ from mirror_core.model.acl import Operation, Permission, Resource
 from mirror_core.model.documents import Document
 from mirror_core.model.errors import MirrorError, RemoteFault
 from mirror_core.model.limits import LIMITS
-from mirror_core.model.names import ClusterName
+from mirror_core.model.names import HEARTBEATS, ClusterName
 from mirror_core.model.ruling import Authorizer
 from mirror_core.model.text import format_address
 from mirror_core.rights.acl_command import acl_command
@@ -173,7 +173,7 @@ def lacks_heartbeats(source: ClusterConfig) -> bool:
     """Whether the source's control principal lacks a right to write heartbeats there, as far as can be seen."""
     with ClusterClient(source, Principal.CONTROL) as client:
         acls, probed = _acls(client), _probe(client)
-        needs = [need for need in NEEDS if need.prefix]
+        needs = [need for need in NEEDS if need.prefix == HEARTBEATS]
         return any(_right(source, need, probed, acls, marks=True).verdict is Verdict.SPARED for need in needs)
 
 
@@ -201,30 +201,9 @@ def _right(
 ) -> Right:
     user = principal_name(config, Principal(need.principal))
     foreign = config.ruling.foreign
-    if isinstance(acls, AuthorizerOff):
-        acls = NOT_KAFKAS if foreign else acls
-    if isinstance(acls, AuthorizerOff):
-        verdict, detail = Verdict.OK, "no authorizer: everybody may"
-        if acls.said is Authorizer.NONE:
-            detail = "not looked at: it gets no ACLs (`authorizer: none`)"
-    elif isinstance(probed, str):
-        verdict, detail = Verdict.UNKNOWN, "this principal got no answer"
-    elif need.permission is Permission.DENY:
-        verdict, detail = _denied(need, user, config, probed, acls)
-    elif need.operation is Operation.CLUSTER_ACTION:
-        verdict, detail = (Verdict.OK, "") if marks else (Verdict.SPARED, WITHOUT_MARKERS)
-    elif need.prefix:
-        verdict, detail = _on_heartbeats(need, user, probed, acls)
-    elif need.resource is Resource.TOPIC:
-        verdict, detail = _on_topics(need, user, probed, acls)
-    elif need.resource is Resource.GROUP:
-        verdict, detail = _said(need.operation in probed.group)
-        if verdict is Verdict.MISSING and need.principal == "data":
-            verdict, detail = Verdict.SPARED, WITHOUT_COMMITS
-    elif need.resource is Resource.CLUSTER and probed.cluster is not None:
-        verdict, detail = _said(need.operation in probed.cluster)
-    else:
-        verdict, detail = _by_acls(need, user, probed, acls)
+    verdict, detail = _verdict(config, need, user, probed, acls, marks=marks)
+    if verdict is Verdict.MISSING and need.without:
+        verdict, detail = Verdict.SPARED, need.without
     grant = acl_command(need.acl(user), bootstrap=config.control["bootstrap.servers"])
     return Right(
         role=need.role,
@@ -238,6 +217,43 @@ def _right(
         command="" if verdict is Verdict.OK or foreign else grant,
         permission=need.permission,
     )
+
+
+def _verdict(
+    config: ClusterConfig,
+    need: Need,
+    user: str,
+    probed: Probe | str,
+    acls: Acls | AuthorizerOff | str,
+    *,
+    marks: bool,
+) -> tuple[Verdict, str]:
+    foreign = config.ruling.foreign
+    if isinstance(acls, AuthorizerOff):
+        acls = NOT_KAFKAS if foreign else acls
+    if isinstance(acls, AuthorizerOff):
+        verdict, detail = Verdict.OK, "no authorizer: everybody may"
+        if acls.said is Authorizer.NONE:
+            detail = "not looked at: it gets no ACLs (`authorizer: none`)"
+    elif isinstance(probed, str):
+        verdict, detail = Verdict.UNKNOWN, "this principal got no answer"
+    elif need.permission is Permission.DENY:
+        verdict, detail = _denied(need, user, config, probed, acls)
+    elif need.operation is Operation.CLUSTER_ACTION:
+        verdict, detail = (Verdict.OK, "") if marks else (Verdict.SPARED, WITHOUT_MARKERS)
+    elif need.prefix == HEARTBEATS:
+        verdict, detail = _on_heartbeats(need, user, probed, acls)
+    elif need.resource is Resource.TOPIC:
+        verdict, detail = _on_topics(need, user, probed, acls)
+    elif need.resource is Resource.GROUP and not need.prefix:
+        verdict, detail = _said(need.operation in probed.group)
+        if verdict is Verdict.MISSING and need.principal == "data":
+            verdict, detail = Verdict.SPARED, WITHOUT_COMMITS
+    elif need.resource is Resource.CLUSTER and probed.cluster is not None:
+        verdict, detail = _said(need.operation in probed.cluster)
+    else:
+        verdict, detail = _by_acls(need, user, probed, acls)
+    return verdict, detail
 
 
 def _said(allowed: bool) -> tuple[Verdict, str]:

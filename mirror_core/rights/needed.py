@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.names import HEARTBEATS
+from mirror_core.model.run import Strategy
 from mirror_core.rights.acls import EVERYBODY, OUR_TOPICS, covers, denial, may_change
 
 CLUSTER_NAME: Final = "kafka-cluster"
@@ -34,7 +36,9 @@ class Need:
     permission: Permission = Permission.ALLOW
     """DENY: the principal must not have it, on topics of ours."""
     prefix: str = ""
-    """Only on topics whose names begin so, and it can be done without."""
+    """Only on resources whose names begin so, and it can be done without."""
+    without: str = ""
+    """What does not work without it, where it can be done without."""
 
     def acl(self, user: str) -> Acl:
         """The entry that would say so: a grant on everything of its kind, or a denial."""
@@ -57,10 +61,12 @@ def _needs(
     resource: Resource,
     permission: Permission = Permission.ALLOW,
     prefix: str = "",
+    without: str = "",
     **why: str,
 ) -> list[Need]:
     return [
-        Need(role, principal, resource, Operation[name], reason, permission, prefix) for name, reason in why.items()
+        Need(role, principal, resource, Operation[name], reason, permission, prefix, without)
+        for name, reason in why.items()
     ]
 
 
@@ -121,6 +127,22 @@ NEEDS: Final[tuple[Need, ...]] = (
     ),
     *_needs(Role.DESTINATION, "control", Resource.GROUP, READ="commit groups' offsets at a failover"),
     *_needs(Role.DESTINATION, "control", Resource.CLUSTER, ALTER="sync ACLs, promote applications"),
+    *_needs(
+        Role.DESTINATION,
+        "control",
+        Resource.CLUSTER,
+        without="failback strategy `replica` is refused, and brokers' settings are not looked at",
+        DESCRIBE_CONFIGS="see brokers' settings",
+        ALTER_CONFIGS="slow a new replica down: failback strategy `replica`",
+    ),
+    *_needs(
+        Role.DESTINATION,
+        "control",
+        Resource.GROUP,
+        prefix=JOURNAL_PREFIX,
+        without="the group of a drill stays",
+        DELETE="take the group of a drill away",
+    ),
     *_needs(Role.DESTINATION, "control", Resource.TRANSACTIONAL_ID, WRITE="own the state topic"),
 )
 """Found by trying every request with nothing, with each right alone, and with pairs."""
@@ -129,6 +151,42 @@ _IMPLIED_BY: Final = {
     _O.DESCRIBE: frozenset({_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
     _O.DESCRIBE_CONFIGS: frozenset({_O.ALTER_CONFIGS}),
 }
+
+
+STRATEGY_RIGHTS: Final[Mapping[Strategy, frozenset[Operation]]] = MappingProxyType(
+    {
+        Strategy.OFFLINE: frozenset({_O.DESCRIBE, _O.ALTER}),
+        Strategy.REPLICA: frozenset({_O.DESCRIBE, _O.ALTER, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS}),
+    }
+)
+"""What a failback by this strategy does to the old source as a cluster: place replicas, elect a leader, set a rate."""
+
+TOPIC_STRATEGY_RIGHTS: Final[Mapping[Strategy, frozenset[Operation]]] = MappingProxyType(
+    {
+        Strategy.RECREATE: frozenset({_O.CREATE, _O.DELETE}),
+        Strategy.REPLICA: frozenset({_O.ALTER_CONFIGS}),
+    }
+)
+"""The same of each topic."""
+
+
+def lacking_for(
+    strategies: Mapping[str, Strategy],
+    cluster: Collection[Operation] | None,
+    topics: Mapping[str, Collection[Operation]],
+) -> Iterator[str]:
+    """Rights on the old source that the control principal lacks for these strategies, by topic; in words.
+
+    `cluster`: None where it was not looked at. `topics`: rights on each topic, as far as told."""
+    for strategy in sorted(set(strategies.values())):
+        missing = STRATEGY_RIGHTS.get(strategy, frozenset()).difference(cluster or ())
+        if missing and cluster is not None:
+            yield f"strategy {strategy} needs {' and '.join(sorted(missing))} on the cluster"
+    for topic, strategy in sorted(strategies.items()):
+        wanted = TOPIC_STRATEGY_RIGHTS.get(strategy, frozenset()) if topic in topics else frozenset()
+        allowed = {*topics.get(topic, ()), *((_O.CREATE,) if _O.CREATE in (cluster or ()) else ())}
+        if missing := wanted - allowed:
+            yield f"strategy {strategy} needs {' and '.join(sorted(missing))} on topic {topic}"
 
 
 def allows(acls: Iterable[Acl], principal: str, resource: Resource, name: str, operation: Operation) -> bool:

@@ -26,6 +26,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.existing import existing, undescribed
 from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.rights import rights_on
 from mirror_core.kafka.sizes import log_sizes
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.limits import LIMITS
@@ -189,6 +190,7 @@ def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed
     with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as client:
         logs = _look_at_logs(client, statuses)
         held = describe_acls(client)
+        on_cluster, on_topics = rights_on(client, logs.topics)
         return OldSource(
             cluster_id=logs.cluster_id,
             topics=logs.topics,
@@ -201,6 +203,8 @@ def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed
             fenced=isinstance(held, Acls) and {denial(topic) for topic in logs.topics} <= held.entries,
             undemotable=undemotable_rights(link, client.config, held, logs.topics),
             held=held.entries if isinstance(held, Acls) else None,
+            cluster_rights=on_cluster or frozenset(),
+            topic_rights=on_topics,
         )
 
 

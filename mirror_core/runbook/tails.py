@@ -16,6 +16,7 @@ from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.existing import existing
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.placing import placements
+from mirror_core.kafka.rights import rights_on
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Indeterminate, Refused, Unreachable
@@ -25,6 +26,7 @@ from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import Fate, ParityRange, ParityResult, Saved
 from mirror_core.model.run import Evidence, Strategy
 from mirror_core.model.standing import Owed
+from mirror_core.rights.needed import lacking_for
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Placed, Salvaged, left_by
 from mirror_core.runbook.counting import counted_later
@@ -70,6 +72,7 @@ class TailSteps(Acts):
         with ClusterClient(self.link.source) as old:
             there = [p for p in self._old_source(old)[1] if p.topic in kept]
             now = list_offsets(old, there, Point.LOG_END)
+            self._check_rights(old)
             if short := self._points(old, Strategy.REPLICA):
                 check_majority(self, old, short)
                 prepare(self, old, short)
@@ -81,6 +84,18 @@ class TailSteps(Acts):
                     f"somebody has written on {self.link.source.name} in spite of the fence, in topics of which "
                     f"nothing was to be discarded: {some(grown)}. Abort this run and plan again"
                 ],
+            )
+
+    def _check_rights(self, old: ClusterClient) -> None:
+        """What the strategies need may have been taken away since the plan was made."""
+        strategies = self.journal.run.plan.strategies
+        on_cluster, on_topics = rights_on(old, strategies)
+        if lacking := [*lacking_for(strategies, on_cluster or frozenset(), on_topics)]:
+            name = self.link.source.name
+            advice = f"`mirrorbook cluster check {name}` names the grants; then resume, or abort"
+            raise Refused(
+                f"failback {self.journal.run_id}: step align",
+                [f"cluster {name}: {line}, which the control principal lacks; {advice}" for line in lacking],
             )
 
     def align(self) -> Evidence:

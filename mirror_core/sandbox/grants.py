@@ -1,7 +1,6 @@
-"""Who may do what on a fresh sandbox cluster: the least that Mirrorbook's two principals need, and one application.
+"""Who may do what on a fresh sandbox cluster: exactly what `rights.needed` lists for our principals, one application.
 
-Each sandbox cluster plays both roles in turn, so each gets the rights of a source and of a destination. The list was
-found by trying every API with nothing, with each single ACL, and with pairs.
+Each sandbox cluster plays both roles in turn, so each gets the rights of a source and of a destination.
 """
 
 from __future__ import annotations
@@ -19,39 +18,25 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from mirror_core.model.acl import Acl, Operation, Pattern, Resource
+from mirror_core.rights.needed import NEEDS
 from mirror_core.sandbox.credentials import ADMIN, APP, CONTROL, DATA, read_passwords, scram_config
 
 APP_HOME = "east"
 APP_PREFIXES = ("app-", "orders")
-JOURNAL_PREFIX = "mirrorbook."
-OUR_TOPICS = "__mirrorbook"
-CLUSTER_NAME = "kafka-cluster"  # the one name that Kafka knows for the resource "cluster"
 TIMEOUT_S = 15.0
 
 
 def baseline(cluster: str) -> Iterator[AclBinding]:
-    op = AclOperation
-    any_topic, any_group = (ResourceType.TOPIC, "*"), (ResourceType.GROUP, "*")
-    this_cluster = (ResourceType.BROKER, CLUSTER_NAME)
-
-    yield from _allow(DATA, any_topic, op.READ, op.WRITE, op.DELETE)
-    for operation in (op.WRITE, op.DELETE):
-        yield _entry(DATA, (ResourceType.TOPIC, OUR_TOPICS), operation, AclPermissionType.DENY, prefixed=True)
-    yield from _allow(DATA, any_group, op.READ)
-    # Enough for WriteTxnMarkers; ALTER would do as well, but whoever holds it can rewrite all ACLs.
-    yield from _allow(DATA, this_cluster, op.CLUSTER_ACTION)
-
-    yield from _allow(CONTROL, any_topic, op.READ, op.WRITE, op.CREATE, op.ALTER, op.DELETE)
-    yield from _allow(CONTROL, any_topic, op.DESCRIBE_CONFIGS, op.ALTER_CONFIGS)
-    yield from _allow(CONTROL, any_group, op.DESCRIBE, op.READ, op.DELETE, op.DESCRIBE_CONFIGS, op.ALTER_CONFIGS)
-    yield from _allow(CONTROL, this_cluster, op.DESCRIBE, op.DESCRIBE_CONFIGS, op.ALTER, op.ALTER_CONFIGS)
-    yield from _allow(CONTROL, (ResourceType.TRANSACTIONAL_ID, "*"), op.DESCRIBE)
-    yield from _allow(CONTROL, (ResourceType.TRANSACTIONAL_ID, JOURNAL_PREFIX), op.WRITE, prefixed=True)
+    users = {"control": CONTROL, "data": DATA}
+    needed = dict.fromkeys(need.acl(f"User:{users[need.principal]}") for need in NEEDS)
+    yield from (_binding(acl) for acl in needed)
 
     if cluster == APP_HOME:  # on the other side it gets its grants when Mirrorbook promotes what it mirrored
         for prefix in APP_PREFIXES:
-            yield from _allow(APP, (ResourceType.TOPIC, prefix), op.READ, op.WRITE, op.DESCRIBE, prefixed=True)
-            yield from _allow(APP, (ResourceType.GROUP, prefix), op.READ, prefixed=True)
+            for operation in (Operation.READ, Operation.WRITE, Operation.DESCRIBE):
+                yield _binding(_of_app(Resource.TOPIC, prefix, operation))
+            yield _binding(_of_app(Resource.GROUP, prefix, Operation.READ))
 
 
 def put(admin: AdminClient, bindings: Iterator[AclBinding]) -> None:
@@ -69,24 +54,15 @@ def main(passwords: Path, clusters: Mapping[str, str]) -> None:
         put(admin, baseline(name))
 
 
-def _allow(
-    user: str, resource: tuple[ResourceType, str], *operations: AclOperation, prefixed: bool = False
-) -> Iterator[AclBinding]:
-    for operation in operations:
-        yield _entry(user, resource, operation, AclPermissionType.ALLOW, prefixed=prefixed)
+def _binding(acl: Acl) -> AclBinding:
+    kind = ResourceType.BROKER if acl.resource is Resource.CLUSTER else ResourceType[acl.resource]
+    pattern, permission = ResourcePatternType[acl.pattern], AclPermissionType[acl.permission]
+    operation = AclOperation[acl.operation]
+    return AclBinding(kind, acl.name, pattern, acl.principal, acl.host, operation, permission)
 
 
-def _entry(
-    user: str,
-    resource: tuple[ResourceType, str],
-    operation: AclOperation,
-    permission: AclPermissionType,
-    *,
-    prefixed: bool,
-) -> AclBinding:
-    kind, name = resource
-    pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
-    return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, permission)
+def _of_app(resource: Resource, prefix: str, operation: Operation) -> Acl:
+    return Acl(resource=resource, name=prefix, pattern=Pattern.PREFIXED, principal=f"User:{APP}", operation=operation)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from mirror_core.decide.verbs import RULES, Verb
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import heartbeat_topic
+from mirror_core.rights.needed import CLUSTER_NAME
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.grants import CLUSTER_NAME
 from mirror_core.state.records import TOPIC
 from tests.brokers import TIMEOUT_S, admin_client, grant, new_topic, produce, read_all
 from tests.cluster.desk import MENDED, Desk, Said

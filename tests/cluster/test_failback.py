@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.decide.strategies import Allowed
-from mirror_core.kafka.acls import absent_on_every_broker, delete_acls
+from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import delete_topic, describe_configs
 from mirror_core.mirrors import verbs
-from mirror_core.model.acl import Permission
+from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, FailureKind, PartitionState
@@ -22,6 +22,7 @@ from mirror_core.model.names import ClusterName, Partition, reverse_name
 from mirror_core.model.run import Mode, RunState, Strategy
 from mirror_core.parity.salvage import MANIFEST
 from mirror_core.rights.acls import denial
+from mirror_core.rights.needed import CLUSTER_NAME
 from mirror_core.runbook import conductor
 from mirror_core.runbook.failback import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -313,3 +314,34 @@ def test_a_mirror_that_is_not_failed_over_cannot_come_home(pair: Pair, tmp_path:
     failback = failback_of(mirrored)
     with pytest.raises(Refused, match="not failed over"):
         failback.begin(failback.plan().hash)
+
+
+def test_a_plan_names_the_rights_that_its_strategy_lacks_and_a_run_asks_again_before_it_changes_anything(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 5)
+    mirrored = failed_over(pair, tmp_path, topic)
+    produce(pair.east, topic, 3)
+    offline = Allowed(Strategy.OFFLINE)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan(offline).hash, offline)
+    failback.step(run.id, "salvage")
+    user = "User:mirror-control"
+    rights = [
+        Acl(resource=Resource.CLUSTER, name=CLUSTER_NAME, principal=user, operation=operation)
+        for operation in (Operation.ALTER, Operation.ALTER_CONFIGS)
+    ]
+    with as_admin(pair.east) as client:
+        delete_acls(client, rights)
+        absent_on_every_broker(client, rights)
+    try:
+        with pytest.raises(Refused, match="strategy offline needs ALTER on the cluster"):
+            failback.step(run.id, "align")
+        failback.abort(run.id)
+        with pytest.raises(Refused, match="strategy replica needs ALTER and ALTER_CONFIGS on the cluster"):
+            failback.begin(failback.plan(Allowed(Strategy.REPLICA)).hash, Allowed(Strategy.REPLICA))
+    finally:
+        with as_admin(pair.east) as client:
+            create_acls(client, rights)
+            present_on_every_broker(client, rights)

@@ -18,9 +18,8 @@ from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, ClusterCheck, Verd
 from mirror_core.model.acl import Operation, Permission
 from mirror_core.model.errors import BadRequest, Unreachable
 from mirror_core.model.names import HEARTBEATS, ClusterName
-from mirror_core.rights.needed import Role
+from mirror_core.rights.needed import CLUSTER_NAME, Role
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.grants import CLUSTER_NAME
 from tests.administering import tool_properties
 from tests.brokers import Pair, grant, new_topic
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
+from mirror_core.model.names import HEARTBEATS
+from mirror_core.model.run import Strategy
 from mirror_core.rights.acls import denial
-from mirror_core.rights.needed import NEEDS, Role, allows, others_who_change
+from mirror_core.rights.needed import NEEDS, Role, allows, lacking_for, others_who_change
+from mirror_core.sandbox.credentials import APP, CONTROL, DATA
+from mirror_core.sandbox.grants import baseline
 
 ME = "User:me"
 
@@ -79,6 +84,7 @@ def test_the_grants_it_proposes_are_named_as_kafka_names_them() -> None:
         (Resource.TOPIC, "__mirrorbook", Pattern.PREFIXED),
         (Resource.TOPIC, "mirrorbook.heartbeats.", Pattern.PREFIXED),
         (Resource.GROUP, "*", Pattern.LITERAL),
+        (Resource.GROUP, "mirrorbook.", Pattern.PREFIXED),
         (Resource.CLUSTER, "kafka-cluster", Pattern.LITERAL),
         (Resource.TRANSACTIONAL_ID, "*", Pattern.LITERAL),
         (Resource.TRANSACTIONAL_ID, "mirrorbook.", Pattern.PREFIXED),
@@ -106,7 +112,45 @@ def test_each_need_is_met_by_the_grant_it_proposes() -> None:
 def test_the_source_needs_no_right_to_change_topics_but_to_make_heartbeats() -> None:
     changing = {Operation.WRITE, Operation.DELETE, Operation.CREATE, Operation.ALTER_CONFIGS}
     assert not [n for n in NEEDS if n.role is Role.SOURCE and n.operation in changing and not n.prefix]
-    assert {(n.principal, n.operation) for n in NEEDS if n.prefix} == {("control", "CREATE"), ("control", "WRITE")}
+    heartbeats = {(n.principal, n.operation) for n in NEEDS if n.prefix == HEARTBEATS}
+    assert heartbeats == {("control", "CREATE"), ("control", "WRITE")}
+
+
+def test_the_sandbox_grants_what_is_needed_and_nothing_more() -> None:
+    """So whatever runs there runs with the least rights."""
+    users = {"control": CONTROL, "data": DATA}
+    needed = {need.acl(f"User:{users[need.principal]}") for need in NEEDS}
+    ours = [acl for acl in baseline("west") if acl.principal != f"User:{APP}"]
+    found = {
+        (ResourceType(a.restype).name.replace("BROKER", "CLUSTER"), a.name, a.principal, AclOperation(a.operation).name)
+        for a in ours
+    }
+    assert found == {(acl.resource, acl.name, acl.principal, acl.operation) for acl in needed}
+    assert len(ours) == len(needed)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "cluster", "topic", "missing"),
+    [
+        (Strategy.NONE, set(), set(), ""),
+        (Strategy.RECREATE, set(), {"CREATE"}, "strategy recreate needs DELETE on topic t"),
+        (Strategy.RECREATE, {"CREATE"}, {"DELETE"}, ""),
+        (Strategy.OFFLINE, {"DESCRIBE"}, set(), "strategy offline needs ALTER on the cluster"),
+        (
+            Strategy.REPLICA,
+            {"DESCRIBE", "ALTER"},
+            {"ALTER_CONFIGS"},
+            "strategy replica needs ALTER_CONFIGS and DESCRIBE_CONFIGS on the cluster",
+        ),
+        (Strategy.REPLICA, None, {"READ"}, "strategy replica needs ALTER_CONFIGS on topic t"),
+    ],
+)
+def test_a_strategy_names_the_rights_that_it_lacks(
+    strategy: Strategy, cluster: set[str] | None, topic: set[str], missing: str
+) -> None:
+    on_cluster = None if cluster is None else {Operation(name) for name in cluster}
+    found = lacking_for({"t": strategy}, on_cluster, {"t": {Operation(name) for name in topic}})
+    assert "; ".join(found) == missing
 
 
 def test_others_who_may_change_a_topic_are_those_whom_nothing_denies_it() -> None:
