@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -142,6 +142,31 @@ def few_replicas(destination: str, factors: Mapping[str, int], brokers: int) -> 
         f"replicas: {len(few)} topics have no more than {most} on {destination} ({some(few, _NAMED)}), so "
         "min.insync.replicas=1 while they are mirrored: a record counts as copied once one broker has it, and one "
         "broken disk can lose it. With 3 replicas it takes two brokers"
+    ]
+
+
+def compacted_for_kafka_go(destination: str, topics: Iterable[str]) -> list[str]:
+    """For a person who is asked to agree. `topics`: cleaned by key, and no transactional producer is known there."""
+    found = sorted(topics)
+    if not found:
+        return []
+    return [
+        f"clients: {len(found)} compacted topics without transactions ({some(found, _NAMED)}) get transaction markers "
+        f"where the cleaner has taken records, and consumers of kafka-go (segmentio) show those as records. Where such "
+        f"consumers read them on {destination}, create the mirror with --gaps hidden: every consumer drops hidden "
+        f"records, but these topics are then not compacted on {destination} until promotion"
+    ]
+
+
+def unclean_elections(source: str, topics: Iterable[str]) -> list[str]:
+    """For a person who is asked to agree. `topics`: of the source, with unclean.leader.election.enable=true."""
+    found = sorted(topics)
+    if not found:
+        return []
+    return [
+        f"unclean elections: {len(found)} topics have unclean.leader.election.enable=true on {source} "
+        f"({some(found, _NAMED)}): a leader that lacks records which were copied makes its partition FAILED "
+        "(diverged), and a person has to decide which side is right. Set it to false"
     ]
 
 

@@ -13,6 +13,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.rights import Probe, features, may_mark, probe
 from mirror_core.kafka.versions import api_versions
+from mirror_core.mirrors.broker_settings import auto_creation, unclean_election
 from mirror_core.mirrors.first_acl import look
 from mirror_core.mirrors.forgetful import forgetful
 from mirror_core.model.acl import Operation, Permission, Resource
@@ -152,6 +153,8 @@ def check(config: ClusterConfig) -> ClusterCheck:
                 *as_destination(config.name, config.ruling),
                 *forgets.lines,
                 *forgets.unseen,
+                *unclean_election(control, sorted(view.brokers)),
+                *auto_creation(control, sorted(view.brokers)),
             ),
             forgetful=forgets.lines,
             roles=tuple(role for role in Role if role not in lacking),

@@ -14,14 +14,21 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.kafka.rights import broker_setting
 from mirror_core.kafka.topics import describe_configs
+from mirror_core.mirrors.broker_settings import AUTO_CREATE, UNCLEAN
+from mirror_core.mirrors.estimate import lines
 from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, ClusterCheck, Verdict, check, lacks_heartbeats
 from mirror_core.model.acl import Operation, Permission
 from mirror_core.model.errors import BadRequest, Unreachable
+from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import HEARTBEATS, ClusterName
 from mirror_core.rights.needed import CLUSTER_NAME, Role
 from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.sandbox.jars import ensure_jars
 from tests.administering import tool_properties
-from tests.brokers import Pair, grant, new_topic
+from tests.aside import in_place_of
+from tests.brokers import TIMEOUT_S, Pair, grant, new_topic
+from tests.cluster.links import new_link
+from tests.logs import transactional
 
 pytestmark = pytest.mark.cluster
 
@@ -144,3 +151,35 @@ def test_a_wrong_password_and_a_dead_address_are_told_apart(pair: Pair) -> None:
 def test_unknown_topics_have_no_configuration(pair: Pair) -> None:
     with ClusterClient(load_config(pair.config_path).cluster("west")) as client:
         assert describe_configs(client, ["no-such-topic"]) == {}
+
+
+def test_what_settings_of_the_source_mean_for_a_mirror_is_said_before_it_is_created(pair: Pair) -> None:
+    plain = new_topic(pair.east, cleanup_policy="compact")
+    with_transactions = new_topic(pair.east, cleanup_policy="compact")
+    unclean = new_topic(pair.east, unclean_leader_election_enable="true")
+    producer = transactional(pair.east)
+    producer.begin_transaction()
+    producer.produce(with_transactions, b"value", b"key")
+    producer.commit_transaction(TIMEOUT_S)
+    link = new_link(pair, plain, with_transactions, unclean)
+    said = lines(link)
+    (clients,) = [line for line in said if line.startswith("clients: ")]
+    assert f"1 compacted topics without transactions ({plain})" in clients
+    assert "--gaps hidden" in clients
+    (elections,) = [line for line in said if line.startswith("unclean elections: ")]
+    assert f"1 topics have unclean.leader.election.enable=true on east ({unclean})" in elections
+    hidden = replace(link, mirror=replace(link.mirror, gaps=Gaps.HIDDEN))
+    assert not [line for line in lines(hidden) if line.startswith("clients: ")]
+
+
+def test_a_cluster_that_creates_topics_by_itself_and_elects_unclean_leaders_is_told_what_it_means(
+    pair: Pair, tmp_path: Path
+) -> None:
+    settings = {UNCLEAN: "true", AUTO_CREATE: "true"}
+    with in_place_of(pair, "west", tmp_path, ensure_jars(), settings) as other:
+        config = load_config(other.config_path).cluster("west")
+        advice = check(config).advice
+        (created,) = [line for line in lines(new_link(other, new_topic(other.east))) if AUTO_CREATE in line]
+    assert [line.split(" is true")[0] for line in advice] == [UNCLEAN, AUTO_CREATE]
+    assert created == advice[1]
+    assert created.startswith(f"{AUTO_CREATE} is true on broker 1 of west: as a destination, set it to false")
