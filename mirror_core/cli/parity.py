@@ -110,7 +110,8 @@ def parity_command(
     more = expected(loaded, PARITY)
     link, state = find(loaded, name)
     demands = Demands(suite=PARITY, more=more.of(link.mirror.name))
-    folder = output or Path("evidence") / name / f"parity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    shown = "-values" if show_values else ""  # the page in Airflow serves no folder of this name
+    folder = output or Path("evidence") / name / f"parity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}{shown}"
     check_writable("parity report", folder.absolute(), "give another folder: --output")
     if against == "certificates":
         from mirror_core.parity.certified import prove

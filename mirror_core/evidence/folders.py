@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
 from mirror_core.model.errors import BadRequest
@@ -60,6 +60,14 @@ def local_folder(place: str, *, private: bool = False) -> LocalFolder:
     return LocalFolder(Path(place.removeprefix("file://")).absolute(), private=private)
 
 
+def check_inside(name: str) -> str:
+    """The same name. BadRequest for one that leads out of its folder: some come from records of the state topic."""
+    parts = PurePosixPath(name).parts
+    if name.startswith("/") or ".." in parts:
+        raise BadRequest(f"{name!r} is no file of this folder: it leads out of it")
+    return name
+
+
 class LocalFolder:
     """A `Folder` of this machine. `private`: nobody but this user may read what is written."""
 
@@ -72,7 +80,7 @@ class LocalFolder:
         check_writable(what, self.path, advice)
 
     def write(self, what: str, name: str, content: bytes, advice: str) -> None:
-        final = self.path / name
+        final = self.path / check_inside(name)
         fresh = final.with_name(f"_{final.name}.{os.getpid()}")
         with writing(what, final, advice):
             for folder in (*reversed(final.parent.parents), final.parent):
@@ -87,11 +95,11 @@ class LocalFolder:
             sync(final.parent)
 
     def read(self, name: str) -> bytes:
-        return (self.path / name).read_bytes()
+        return (self.path / check_inside(name)).read_bytes()
 
     def remove(self, what: str, name: str, advice: str) -> None:
         with writing(what, self.path / name, advice):
-            (self.path / name).unlink(missing_ok=True)
+            (self.path / check_inside(name)).unlink(missing_ok=True)
 
     def names(self, under: str = "") -> list[str]:
         found = (p for p in (self.path / under).rglob("*") if p.is_file() and not p.name.startswith(_HIDDEN))

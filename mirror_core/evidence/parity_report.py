@@ -102,7 +102,7 @@ def write_report(
     beyond that rule can make a pass none.
     """
     with writing(WHAT, folder, ADVICE):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it may show what applications wrote
     page = folder / "index.html"
     table = to_table(rows, level)
     judged = judge_table(table, folder / "data-docs", demands) if demands else None
@@ -191,5 +191,6 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
     """A reader sees the whole file or none."""
     temporary = path.with_name(f"_{path.name}.tmp")
     with writing(WHAT, path, ADVICE):
+        temporary.touch(mode=0o600)
         write(temporary)
         os.replace(temporary, path)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 
-from mirror_core.evidence.folders import Folder, is_url, local_folder, refuse_password
+from mirror_core.evidence.folders import Folder, check_inside, is_url, local_folder, refuse_password
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import Unwritable
 from mirror_core.spark.session import context, first_line
@@ -111,7 +111,7 @@ class HadoopFolder:
         return self._fs_package.permission.FsPermission(octal)
 
     def _path(self, name: str) -> Any:
-        return self._fs_package.Path(f"{self.where}/{name}" if name else self.where)
+        return self._fs_package.Path(f"{self.where}/{check_inside(name)}" if name else self.where)
 
     @contextmanager
     def _writing(self, what: str, name: str, advice: str) -> Iterator[None]:

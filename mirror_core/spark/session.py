@@ -145,6 +145,8 @@ def _settings(master: str, cores: int | None, conf: Mapping[str, str]) -> dict[s
     }
     if not conf.get("spark.submit.pyFiles"):  # what travels with the job is not there yet when a daemon starts
         settings["spark.python.daemon.module"] = "mirror_core.spark.daemon"
+    if local:  # other users of this machine reach its ports; Spark makes up the secret
+        settings["spark.authenticate"] = "true"
     if local or _ON_THIS_MACHINE.match(master):
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     if local is None and cores is not None:

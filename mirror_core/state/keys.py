@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from mirror_core.model.names import MirrorName
@@ -11,6 +13,24 @@ _RUN_ID: Final = re.compile(r"(?P<mirror>.+)-(?:failover|failback)-\d{8}T\d{6}-[
 _OF_A_MIRROR: Final = frozenset(
     ("mirror", "partition", "lease", "ledger", "settings", "debt", "groups", "sighting", "proof", "receipts", "writer")
 )
+
+
+_SEGMENT: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:~-]{1,249}")
+"""Of a key. A topic's name is the longest of them."""
+_SEGMENTS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        **dict.fromkeys(("mirror", "lease", "debt", "groups", "sighting", "proof", "run"), 1),
+        **dict.fromkeys(("ledger", "lifted", "step", "told", "settings", "receipts", "writer"), 2),
+        **dict.fromkeys(("partition", "checkpoint"), 3),
+    }
+)
+"""Behind the kind of a record: names and ids, of which some become parts of paths."""
+
+
+def is_well_formed(key: str) -> bool:
+    """Whether the key of a record, which is not a piece's, has as many names as its kind needs, and nothing else."""
+    kind, *segments = key.split("/")
+    return len(segments) == _SEGMENTS.get(kind) and all(_SEGMENT.fullmatch(segment) for segment in segments)
 
 
 def mirror_of(key: str) -> MirrorName | None:

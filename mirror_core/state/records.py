@@ -39,7 +39,7 @@ from mirror_core.state.encoding import (
     piece_of,
     uncut,
 )
-from mirror_core.state.keys import mirror_of
+from mirror_core.state.keys import is_well_formed, mirror_of
 
 TOPIC: Final = "__mirrorbook_state"
 
@@ -209,6 +209,8 @@ class State:
         decoder = _DECODERS.get(key.partition("/")[0])
         if decoder is None:
             raise Unreadable("there are no records of this name: a newer Mirrorbook's, or somebody else's")
+        if not is_well_formed(key):
+            raise Unreadable("its key is not one that Mirrorbook writes: somebody else wrote it?")
         pieces = self._pieces.pop(key, {})  # they stand before their head: what is read here is theirs, or replaced it
         found = opened(value, decoder)
         if isinstance(found, Head):

@@ -160,3 +160,18 @@ def test_whatever_is_kept_on_disk_says_so(taken: Path, write: Callable[[Path], A
     with pytest.raises(MirrorError, match=r"cannot be written: .*make room and rights there") as refused:
         write(taken)
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["../other", "a/../../other", "/etc/other", ".."])
+def test_a_name_that_leads_out_of_its_folder_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"x")
+    folder = LocalFolder(tmp_path / "folder")
+    attempts: list[Callable[[], object]] = [
+        lambda: folder.write("x", name, b"", ""),
+        lambda: folder.read(name),
+        lambda: folder.remove("x", name, ""),
+    ]
+    for attempt in attempts:
+        with pytest.raises(BadRequest, match="leads out of it"):
+            attempt()
+    assert (tmp_path / "other").read_bytes() == b"x"

@@ -98,6 +98,7 @@ def test_what_a_task_logs_is_the_place_of_a_report(kind: Kind) -> None:
         ("orders", "parity-20260102T030405Z\n"),
         ("orders", "parity-20260102T03040\u0665Z"),
         ("orders", "check-"),
+        ("orders", "parity-20260102T030405Z-values"),
     ],
 )
 def test_nothing_else_is_one(tmp_path: Path, mirror: str, folder: str) -> None:

@@ -330,3 +330,13 @@ def test_a_report_written_again_replaces_the_earlier_one(tmp_path: Path) -> None
     report(tmp_path, replace(EQUAL, verdict=Verdict.FAILED), [])
     assert json.loads((tmp_path / "result.json").read_text())["verdict"] == "failed"
     assert pq.read_table(tmp_path / "table.parquet").num_rows == 0
+
+
+def test_a_report_is_for_nobody_else_to_read(tmp_path: Path) -> None:
+    """It may show keys and values that applications wrote."""
+    folder = tmp_path / "parity"
+    east, west = ClusterName("east"), ClusterName("west")
+    write_report(folder, EQUAL, [], source=east, destination=west, level=3, started=STARTED, demands=None)
+    written = [folder, *folder.rglob("*")]
+    assert {path.stat().st_mode & 0o077 for path in written} == {0}
+    assert len(written) == 4

@@ -117,3 +117,8 @@ def test_two_threads_that_want_spark_start_it_one_after_the_other(monkeypatch: p
         for done in [pool.submit(want) for _ in range(2)]:
             done.result()
     assert not company.is_set()
+
+
+def test_a_local_spark_takes_messages_of_nobody_else() -> None:
+    assert _settings("local[2]", None, {})["spark.authenticate"] == "true"
+    assert "spark.authenticate" not in _settings("spark://far:7077", None, {}), "the cluster must have the same secret"

@@ -15,10 +15,11 @@ from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import StepRecord, StepState
 from mirror_core.model.sighting import Seen, Sighting, TopicSeen
+from mirror_core.state import keys, records
 from mirror_core.state.encoding import PIECE_BYTES, SCHEMA_VERSION, lasting
 from mirror_core.state.keys import mirror_of
 from mirror_core.state.records import Forget, State, TransactionalIdNumber, key_of
-from tests.memory import fold
+from tests.memory import fold, journal_of
 
 LEASE = Lease(mirror=MirrorName("m"), owner="me", generation=1, beat_ms=1, writers_until_ms=1)
 RUN = "m-failover-20261122T090000-a1b2"
@@ -217,3 +218,16 @@ def test_the_number_of_a_transactional_id_is_kept_for_its_mirror_and_role() -> N
     assert state.id_numbers[mirror]["control"].number == 1
     state.apply("writer/orders/control", None)
     assert list(state.id_numbers[mirror]) == ["data"]
+
+
+@pytest.mark.parametrize("run", ["x/../../../../etc-mirrorbook", "..", f"{RUN}/..", "a\nb", ""])
+def test_an_id_that_would_leave_its_folder_is_unreadable(run: str) -> None:
+    """Whoever writes the state topic decides what Mirrorbook believes, and not which files it writes."""
+    begun = replace(journal_of(RUN).run, id=run)
+    state = fold(State().rows(begun))
+    assert not state.runs
+    assert list(state.unreadable) == [f"run/{run}"]
+
+
+def test_every_kind_of_record_has_a_well_formed_key() -> None:
+    assert records._DECODERS.keys() == keys._SEGMENTS.keys()
