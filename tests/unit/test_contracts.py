@@ -109,7 +109,7 @@ def test_no_file_is_too_long_to_be_read_at_once() -> None:
     assert not {name: size for name, size in sizes.items() if size > LONGEST_FILE}
 
 
-def test_no_room_holds_more_than_a_seventh_of_the_core() -> None:
+def test_no_room_holds_more_than_a_sixth_of_the_core() -> None:
     rooms = {room.name: sum(map(lines, room.rglob("*.py"))) for room in CORE.iterdir() if room.is_dir()}
     whole = sum(map(lines, CORE.rglob("*.py")))
-    assert {name: size for name, size in rooms.items() if size > whole / 7} == {}, f"of {whole} lines"
+    assert {name: size for name, size in rooms.items() if size > whole / 6} == {}, f"of {whole} lines"
