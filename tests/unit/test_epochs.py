@@ -45,7 +45,7 @@ def driven(
     `unwritten`: before this epoch the state topic takes nothing for a while. `told`: how long epochs last by what is
     told in this one."""
     clock, found, stop, refused = Clock(), list[tuple[int, int, int]](), threading.Event(), list[int]()
-    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"), destination=None)
+    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"), source=None, destination=None)
     one = Replication(link, SimpleNamespace, Options(epoch_s=EPOCH_S), stop=stop, say=lambda line: None)
 
     def submit(lease: Any, work: Any, until: Any, start_ms: int, stop_ms: int) -> None:
@@ -170,7 +170,7 @@ def test_a_comparison_that_is_cut_short_makes_the_driver_lengthen_its_epochs() -
     """Of which tasks are told how long they may look on."""
     given, said, ended = list[Assignment](), list[str](), Future[tuple[TaskReport, ...]]()
     mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=Gaps.MARKERS)
-    link: Any = SimpleNamespace(mirror=mirror, destination=None, config=SimpleNamespace(path=""))
+    link: Any = SimpleNamespace(mirror=mirror, source=None, destination=None, config=SimpleNamespace(path=""))
     one: Any = Replication(link, SimpleNamespace, Options(epoch_s=EPOCH_S), stop=threading.Event(), say=said.append)
 
     def submit(assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
