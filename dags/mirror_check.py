@@ -3,7 +3,8 @@
 Great Expectations judges both. Red unless all is as expected, also where something is not known. No record is read: a
 comparison that takes hours, or hangs, holds up none of this.
 
-Task `watchers` is red where a fence is pending or standing on the old source of a failover, and nobody watches it.
+Task `watchers` is red where a fence is pending or standing on the old source of a failover, and nobody watches it;
+`approvers` where the deployment names users who may approve, and they can be nobody's.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow.sdk import DAG
+from mirrorbook_airflow.approving import CheckApprovers
 from mirrorbook_airflow.debtors import CheckWatchers
 from mirrorbook_airflow.notifying import when_red
 from mirrorbook_airflow.operators import CheckClusters, CheckMirror, ListMirrors
@@ -32,5 +34,6 @@ with DAG(
 ) as dag:
     CheckClusters(task_id="clusters")  # behind nothing, and nothing behind it: red by itself
     CheckWatchers(task_id="watchers")  # the same
+    CheckApprovers(task_id="approvers")  # the same
     check = CheckMirror.partial(task_id="check", max_active_tis_per_dagrun=1, **CheckMirror.mapped())
     check.expand(mirror=ListMirrors(task_id="mirrors").output)

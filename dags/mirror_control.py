@@ -1,8 +1,8 @@
 """Change a mirror: pause, resume, stop, start or throttle it, recover its FAILED partitions, abort its run, or say that
 an unplanned run may leave behind what it has stopped for, and go on with it (`leave_behind`).
 
-Mirrorbook refuses an action that is not safe now: the task is red and lists every reason. A recovery that deletes or
-forgets something shows that first, and does exactly what was approved.
+Mirrorbook refuses an action that is not safe now: the task is red and lists every reason. What stops a mirror, ends a
+run or goes on with it, deletes or forgets something is shown first, and done exactly as it was approved.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow.sdk import DAG, Param
-from mirrorbook_airflow.controlling import ACTIONS, RECOVERIES, ApproveRecovery, ControlMirror, ShowRecovery
+from mirrorbook_airflow.controlling import ACTIONS, RECOVERIES, ControlMirror, ShowChange
 from mirrorbook_airflow.notifying import when_red
 from mirrorbook_airflow.operators import MANY_RUNS
 from mirrorbook_airflow.params import bytes_per_s, mirror
+from mirrorbook_airflow.runbook import approvals_of, chain
 
 with DAG(
     "mirror_control",
@@ -55,10 +56,6 @@ with DAG(
         ),
     },
 ) as dag:
-    show = ShowRecovery(task_id="show", mirror="{{ params.mirror }}")
-    approve = ApproveRecovery(
-        task_id="approve",
-        question="Recover FAILED partitions of mirror {{ params.mirror }}: {{ params.recover_action }}?",
-        plan=show,
-    )
-    show >> approve >> ControlMirror(task_id="control", mirror="{{ params.mirror }}")
+    show = ShowChange(task_id="show", mirror="{{ params.mirror }}")
+    asked = approvals_of(show, "Mirror {{ params.mirror }}: {{ params.action }}?")
+    chain(show, *asked, ControlMirror(task_id="control", mirror="{{ params.mirror }}", show=show, approvals=asked))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 import secrets
 import socket
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ from mirror_core.decide.steps import undisturbed
 from mirror_core.decide.vouching import refuse_other
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, Refused
-from mirror_core.model.run import Approval, Mode, Run, RunState
+from mirror_core.model.run import Approval, Mode, Run, RunState, short_hash
+from mirror_core.model.text import visible
 from mirror_core.runbook.closing import last_words
 from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.failover import Failover
@@ -55,7 +57,7 @@ MasterOption = Annotated[str, typer.Option("--master", help="Spark master.")]
 EvidenceOption = Annotated[
     Path | None, typer.Option("--evidence", help="Folder for evidence. Default: `evidence` beside mirrorbook.yaml.")
 ]
-HashOption = Annotated[str | None, typer.Option("--plan-hash", help="Run only the plan with this hash.")]
+HashOption = Annotated[str | None, typer.Option("--plan-hash", help="Run only the plan with this hash, of 64 digits.")]
 NoPauseOption = Annotated[
     bool, typer.Option("--no-pause", help="Fence as soon as all is proved, without asking again.")
 ]
@@ -144,7 +146,7 @@ def approved(
     if reasons:
         raise Refused(title, reasons)
     if not dry_run:
-        agree(f"Run plan {decision.plan.hash}: {question}?", yes)
+        agree(f"Run plan {short_hash(decision.plan.hash)}: {question}?", yes)
     return not dry_run
 
 
@@ -265,5 +267,15 @@ def evidence_folder(config_path: Path, chosen: Path | None) -> Path:
 
 
 def operator() -> str:
-    """Who asks, for the journal."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    """Who asks, for the journal: the user that runs this process, and behind root whoever has called sudo. $LOGNAME and
+    $USER are whatever their owner likes."""
+    user, sudo = _user_name(os.getuid()), os.environ.get("SUDO_USER", "")
+    behind = f" (sudo by {visible(sudo)})" if sudo and os.getuid() == 0 else ""
+    return f"{user}@{socket.gethostname()}{behind}"
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # a container's user is often in no list
+        return f"uid {uid}"

@@ -36,7 +36,7 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.documents import prints
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.mirror_sections import OWNER
-from mirror_core.model.run import Plan, Run, RunKind, StepRecord, StepState
+from mirror_core.model.run import Plan, Run, RunKind, StepRecord, StepState, short_hash
 from mirror_core.runbook.closing import words_of
 from mirror_core.state.link import Link, states
 from mirror_core.state.pulse import conducted
@@ -150,7 +150,7 @@ def show_run(
         "run": run.id,
         "kind": f"{run.plan.kind} of mirror {run.plan.mirror}, {run.plan.mode}",
         "state": run.state,
-        "plan hash": run.plan_hash,
+        "plan hash": short_hash(run.plan_hash),
         "begun": f"{when(run.started_ms)} by {run.started_by}",
         "approved by": run.approved_by or "nobody",
         "conducted by": run.conducted_by,

@@ -30,7 +30,7 @@ from mirror_core.decide.approvals import approved_unseen
 from mirror_core.decide.vouching import refuse_other
 from mirror_core.model.documents import Document, prints
 from mirror_core.model.errors import Refused
-from mirror_core.model.run import Mode
+from mirror_core.model.run import Mode, short_hash
 from mirror_core.runbook.closing import last_words
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.set_runs import Joint, set_named
@@ -109,7 +109,7 @@ def run_set(
             return
         _refuse_unseen(together, joint, plan_hash, yes=yes)
         given_up = " without their sources, losing what was not copied" if mode is Mode.UNPLANNED else ""
-        agree(f"Run plans {joint.hash}: move applications of {', '.join(joint.decisions)}{given_up}?", yes)
+        agree(f"Run plans {short_hash(joint.hash)}: move applications of {', '.join(joint.decisions)}{given_up}?", yes)
         attempt = together.begin(joint.hash, approved_by=(approval_of(together.started_by),), silent=joint.silent)
     else:
         if not as_json:

@@ -2,16 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
+from string import hexdigits
 from typing import Final
 
 from msgspec import UNSET
 
-from mirror_core.model.run import Approval, Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.checkpoint import RecordedApproval
+from mirror_core.model.run import (
+    Approval,
+    Mode,
+    Plan,
+    Run,
+    RunKind,
+    RunState,
+    StepRecord,
+    StepState,
+    is_hash_of,
+    short_hash,
+)
+from mirror_core.model.standing import Debt, Owed
 
 HOLDS_S: Final = 3600.0
 """A plan that nobody has approved for so long is stale; and so is an approval that nothing was begun by for so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalPolicy:
+    """Which approvals a conductor has to find in the state topic before it acts. Configured, never a run's choice."""
+
+    question: str
+    """See `ShownPlan.question`."""
+    tasks: tuple[str, ...]
+    """Those that ask. Each has to be answered, by another person."""
+    approvers: frozenset[str] | None
+    """Ids of the only people whose approval counts; None: whoever may answer in Airflow."""
+
+
+def is_approver(policy: ApprovalPolicy, approval: Approval) -> bool:
+    return bool(approval.id) and (policy.approvers is None or approval.id in policy.approvers)
+
+
+def verified(policy: ApprovalPolicy, recorded: Iterable[RecordedApproval]) -> tuple[Approval, ...]:
+    """The approvals that count, whatever they approve, in the order in which they are asked for."""
+    found = {r.task: r.approval for r in recorded if r.question == policy.question and is_approver(policy, r.approval)}
+    return tuple(found[task] for task in policy.tasks if task in found)
+
+
+def unapproved(
+    policy: ApprovalPolicy, recorded: Collection[RecordedApproval], approves: str, now_ms: int
+) -> tuple[str, ...]:
+    """Why nothing may be begun by the approvals that are recorded; empty when it may. `approves`: what they have to
+    be about."""
+    asked = [r for r in recorded if r.question == policy.question and r.task in policy.tasks]
+    approvals = verified(policy, [r for r in asked if r.approves == approves])
+    strangers = [r.approval for r in asked if not is_approver(policy, r.approval)]
+    reasons = [f"{one.name} ({one.id}) may not approve here" for one in strangers]
+    reasons += [
+        f"task {r.task} was answered about {_shown(r.approves)}, and this is {_shown(approves)}: clear it, "
+        "it asks again"
+        for r in asked
+        if r.approves != approves
+    ]
+    reasons += unmet(approvals, len(policy.tasks))
+    if not reasons:
+        reasons += stale(approvals, now_ms)
+    if not approvals and not asked:
+        reasons += [f"a task that is marked as done is no approval: clear {policy.tasks[0]}, and it asks"]
+    return tuple(reasons)
+
+
+def _shown(approves: str) -> str:
+    is_run = not all(digit in hexdigits for digit in approves)
+    return f"run {approves}" if is_run else f"plan {short_hash(approves)}"
 
 
 def given(approval_id: str, person: str, name: str, at_ms: int | None) -> Approval:
@@ -84,11 +149,27 @@ def expired(run: Run, agreed: Sequence[Approval], steps: Iterable[StepRecord], n
     )
 
 
-def taken_up(runs: Iterable[Run], mirror: str, kind: RunKind, conductor: str) -> Run | None:
-    """The run that a task which is repeated goes on with, instead of beginning one: begun by the same conductor, and
-    not given up. It may be done, too, when somebody else has finished it."""
-    own = (r for r in begun_by(runs, mirror, kind, conductor) if r.state in (RunState.RUNNING, RunState.DONE))
-    return max(own, key=lambda run: run.started_ms, default=None)
+def taken_up(own: Iterable[Run], plan_hash: str, standing: Collection[str]) -> Run | None:
+    """The run that a task which is repeated goes on with, instead of beginning one. `own`: runs that the same conductor
+    has begun; one that has not ended, or is done by the plan with this hash, and is among the `standing` ones."""
+    able = (
+        run
+        for run in own
+        if run.state is RunState.RUNNING
+        or (run.state is RunState.DONE and run.id in standing and is_hash_of(run.plan_hash, plan_hash))
+    )
+    return max(able, key=lambda run: run.started_ms, default=None)
+
+
+def is_in_effect(run: Run, runs: Iterable[Run], debt: Debt | None) -> bool:
+    """Whether a finished run is still what its mirror is in, by the state that the run is in: no later one is under way
+    or done, and, of a failover, its fence is still owed or stands. Of a way home: see `Conductor.in_effect`."""
+    over = (RunState.ABORTED, RunState.SUPERSEDED)
+    if any(r.plan.mirror == run.plan.mirror and r.started_ms > run.started_ms and r.state not in over for r in runs):
+        return False
+    if run.plan.kind is RunKind.FAILBACK:
+        return debt is None or debt.owed is not Owed.FENCE
+    return debt is not None and debt.owed is Owed.FENCE and debt.run == run.id
 
 
 def begun_by(runs: Iterable[Run], mirror: str, kind: RunKind, conductor: str) -> list[Run]:
@@ -96,22 +177,14 @@ def begun_by(runs: Iterable[Run], mirror: str, kind: RunKind, conductor: str) ->
     return [r for r in runs if (r.plan.mirror, r.plan.kind, r.started_by) == (mirror, kind, conductor)]
 
 
-def used_up(ended: Iterable[Run], approvals: Sequence[Approval]) -> tuple[str, ...]:
-    """Why nothing may be begun by these approvals: a run was, by one of them at least, and was given up. Who clears its
-    tasks, be it only to tidy up, has seen no plan. `ended`: runs that the same conductor has begun, and that are no
-    longer taken up."""
-    same = [
-        run
-        for run in ended
-        if run.state is not RunState.DONE
-        and (any(_same(one, other) for one in run.approvals for other in approvals) or not (run.approvals or approvals))
-    ]
+def used_up(begun: Iterable[Run], approvals: Sequence[Approval]) -> tuple[str, ...]:
+    """Why nothing may be begun by these approvals: a run was, by one of them at least. Who clears its tasks, be it only
+    to tidy up, has seen no plan."""
     way = "clear task plan with all that follows, or trigger a new run, and it asks again"
-    if not approvals:
-        way = "nobody's answer is on record: trigger a new run, and it asks"
     return tuple(
         f"run {run.id} was begun by this approval and is {run.state}, and an approval is for one run: {way}"
-        for run in same
+        for run in begun
+        if any(_same(one, other) for one in run.approvals for other in approvals)
     )
 
 
@@ -146,8 +219,8 @@ def approved_unseen(plan_hash: str | None, answering: Sequence[str], *, yes: boo
     if not (plan_hash and yes and answering):
         return ()
     return (
-        f"{', '.join(answering)} answers, and hash {plan_hash} does not tell whether it did when somebody approved the "
-        "plan: read it, and run it without --yes",
+        f"{', '.join(answering)} answers, and hash {short_hash(plan_hash)} does not tell whether it did when somebody "
+        "approved the plan: read it, and run it without --yes",
     )
 
 
@@ -163,7 +236,18 @@ def other_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:
     """The reason not to run this plan when another one was approved; None: whichever it is."""
     if plan_hash in (None, plan.hash):
         return ()
-    return (f"plan {plan_hash} is out of date, the current one is {plan.hash}: review it",)
+    current = short_hash(plan.hash)
+    return (
+        f"plan {short_hash(plan_hash)} is out of date, the current one is {current}: review it",
+        *whole_hash_needed(plan_hash, plan.hash),
+    )
+
+
+def whole_hash_needed(plan_hash: str, current: str) -> tuple[str, ...]:
+    """The remedy when somebody names a plan by the part of its hash that tables show."""
+    if len(plan_hash) < len(current) and current.startswith(plan_hash):
+        return (f"a plan is named by its whole hash, of {len(current)} digits: `plan` prints it, also with --json",)
+    return ()
 
 
 def _unmet(approvals: Sequence[Approval], people: int) -> Iterator[str]:
@@ -172,4 +256,5 @@ def _unmet(approvals: Sequence[Approval], people: int) -> Iterator[str]:
         yield f"{name} has approved it already: the next approval must be another person's"
     if len(approvals) < people:
         so_far = ", ".join(one.name for one in approvals) or "nobody"
-        yield f"{people} people have to approve it, and so far {so_far} did"
+        needed = "1 person has" if people == 1 else f"{people} people have"
+        yield f"{needed} to approve it, and so far {so_far} did"

@@ -13,7 +13,7 @@ import msgspec
 from mirror_core.decide import vouching
 from mirror_core.model.chronicle import BEGINNING, Entry, Kind, hash_of
 from mirror_core.model.parity import Verdict
-from mirror_core.model.run import Mode, Plan, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.run import Mode, Plan, RunKind, RunState, StepRecord, StepState, is_hash_of
 
 NOT_COMPARED: Final = "not_compared"
 BOTH_EMPTY: Final = "neither side held a record"
@@ -116,7 +116,7 @@ def _approval(entry: Entry, plan: Plan, plan_sha256: str) -> Iterator[str]:
         yield "a run begins once"
     if entry.body.get("plan_sha256") != plan_sha256:
         yield "the plan that lies beside is another one than the run began with"
-    if entry.body.get("plan_hash") != plan.hash:
+    if not is_hash_of(str(entry.body.get("plan_hash")), plan.hash):
         yield f"what was approved is plan {entry.body.get('plan_hash')}, and the plan's hash is {plan.hash}"
     for name, value in (("mirror", plan.mirror), ("kind", plan.kind), ("mode", plan.mode)):
         if entry.body.get(name) != value:

@@ -168,6 +168,6 @@ def stood_still_in_all_s(runs: Iterable[tuple[Run, Iterable[StepRecord]]]) -> fl
 
 
 def joint_hash(chosen: MirrorSet, plans: Iterable[Plan]) -> str:
-    """Twelve hexadecimal digits over all plans, and the order: an approval of the set is bound to them."""
+    """SHA-256 in hexadecimal over all plans, and the order: an approval of the set is bound to them."""
     lines = [chosen.name, chosen.order, *(f"{plan.mirror} {plan.hash}" for plan in plans)]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

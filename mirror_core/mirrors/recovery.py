@@ -25,6 +25,7 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName
 from mirror_core.model.parity import ParityRange
+from mirror_core.model.run import short_hash
 from mirror_core.parity.salvage import LocalSalvage
 from mirror_core.state.lease import acquire, copier, kept, new_owner
 from mirror_core.state.link import Link
@@ -39,7 +40,8 @@ def check_shown(link: Link, seen: RecoveryPlan, shown: str) -> None:
     """Refused when what would be done is not what somebody was shown, by its hash."""
     if seen.hash != shown:
         reason = (
-            f"what was approved is plan {shown}, and it is {seen.hash} now: something has changed since, look again"
+            f"what was approved is plan {short_hash(shown)}, and it is {short_hash(seen.hash)} now: something has "
+            "changed since, look again"
         )
         raise Refused(f"mirror {link.mirror.name}: recover", [reason])
 

@@ -86,14 +86,14 @@ class RecoveryPlan:
 
     @property
     def hash(self) -> str:
-        """Twelve hexadecimal digits over what would be done: an approval is bound to it. A log that has grown since, or
+        """SHA-256 in hexadecimal over what would be done: an approval is bound to it. A log that has grown since, or
         another topic of the same name, is another plan."""
         lines = [
             f"{p.partition} {p.kind} {p.action} {p.position} {p.status.failed_at} {p.status.reason}"
             for p in self.agreed
         ]
         lines += [f"{cost.topic} {cost.destination_id}" for cost in self.costs]
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     @property
     def agreed(self) -> tuple[Proposal, ...]:

@@ -24,6 +24,10 @@ AIRFLOW: Final = "airflow "
 """How the name of a conductor begins that is a DAG run; any other one is a command's."""
 
 
+SHOWN_HASH_DIGITS: Final = 12
+"""Of a plan's hash, in tables and questions."""
+
+
 class RunKind(StrEnum):
     FAILOVER = "failover"
     FAILBACK = "failback"
@@ -125,7 +129,7 @@ class Plan:
 
     @property
     def hash(self) -> str:
-        """Twelve hexadecimal digits over steps, bound facts, strategies and what was unknown."""
+        """SHA-256 in hexadecimal over steps, bound facts, strategies and what was unknown; see `short_hash`."""
         content = {
             "kind": self.kind,
             "mirror": self.mirror,
@@ -135,7 +139,17 @@ class Plan:
             "strategies": dict(sorted(self.strategies.items())),
             "unknown": sorted(self.unknown),
         }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def short_hash(plan_hash: str) -> str:
+    """As much of a plan's hash as people are shown. What is approved and compared is the whole."""
+    return plan_hash[:SHOWN_HASH_DIGITS]
+
+
+def is_hash_of(recorded: str, plan_hash: str) -> bool:
+    """Whether a run recorded this hash: an older Mirrorbook recorded as much of it as it showed."""
+    return recorded == plan_hash or (len(recorded) == SHOWN_HASH_DIGITS and plan_hash.startswith(recorded))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

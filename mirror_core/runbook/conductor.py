@@ -14,7 +14,18 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import ClassVar, Generic, TypeVar
 
-from mirror_core.decide.approvals import expired, other_plan
+from mirror_core.decide.approvals import (
+    ApprovalPolicy,
+    begun_by,
+    expired,
+    is_in_effect,
+    other_plan,
+    taken_up,
+    unapproved,
+    used_up,
+    verified,
+)
+from mirror_core.decide.drills import is_drills
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import names, point_of_no_return
 from mirror_core.mirrors.door import insistent
@@ -22,13 +33,15 @@ from mirror_core.model.chronicle import Kind
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, LostOwnership, Refused
 from mirror_core.model.limits import LIMITS
-from mirror_core.model.run import Approval, Evidence, Plan, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.run import AIRFLOW, Approval, Evidence, Plan, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.runbook.at_work import at_work
 from mirror_core.runbook.bundles import keep_or_say, signer_of
 from mirror_core.runbook.services import Services
+from mirror_core.state.approvals import recorded_approvals
 from mirror_core.state.journal import Journal, begun, check_turn, find_run, taken, told
 from mirror_core.state.link import Link
-from mirror_core.state.pulse import Watch, beating, begun_by
+from mirror_core.state.pulse import Watch, beating
+from mirror_core.state.pulse import begun_by as begun_by_process
 from mirror_core.state.records import Forget, Record, State
 from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.turning import turned
@@ -80,14 +93,17 @@ class Conductor(ABC, Generic[Choice]):
         plan_hash: str,
         choice: Choice | None = None,
         *,
-        approved_by: str | Sequence[Approval] = "",
+        approved_by: str | Sequence[Approval] | ApprovalPolicy = "",
         part_of: str = "",
+        joint_hash: str = "",
         silent: bool = False,
     ) -> Run:
         """Open a run of the plan with this hash. Refused when it may not be run, or is another plan by now.
 
-        Tried again when a sync that had looked for a run before there was one takes the mirror's state over. `part_of`:
-        the failover of a set of mirrors that it belongs to. `silent`: the source was, that the plan gives up.
+        Tried again when a sync that had looked for a run before there was one takes the mirror's state over.
+        `approved_by`: whoever was asked in this process; or which approvals the state topic has to hold. `part_of`: the
+        failover of a set of mirrors that it belongs to, whose plans were approved as `joint_hash`. `silent`: the source
+        was, that the plan gives up.
         """
         state = read_whole(self.link.destination)
         under_way = state.active_run(self.link.mirror.name)
@@ -95,9 +111,10 @@ class Conductor(ABC, Generic[Choice]):
             raise Refused(self._title(), [f"run {under_way.id} holds this mirror: resume or abort it first"])
         if under_way:  # what is refused anyway ends nobody's run
             self._check_begin(self._decide_anew(state, choice, under_way, silent=silent), plan_hash)
+            self._approvals(state, approved_by, joint_hash or plan_hash, alone=not part_of)
         with self._control() as writer:
             found = self._decide_anew(writer.state, choice, under_way, silent=silent)
-            return self._open(writer, found, plan_hash, approved_by, part_of, silent=silent)
+            return self._open(writer, found, plan_hash, approved_by, part_of, joint_hash, silent=silent)
 
     def step(self, run_id: str, name: str) -> StepRecord:
         """Take one step; at once when it is done already. Refused when an earlier one is not."""
@@ -114,6 +131,7 @@ class Conductor(ABC, Generic[Choice]):
         done = [r for r in (state.steps.get((run_id, name)) for name in wanted) if r and r.state is StepState.DONE]
         # The last step closes the run, which may be due although the step is done.
         if len(done) == len(wanted) and (run.ended_ms is not None or wanted[-1] != steps[-1]):
+            self._refuse_past(state, run)
             return tuple(done)
         check_turn(state, run_id, steps, wanted[min(len(done), len(wanted) - 1)])
         with self._conducting(run_id) as (writer, journal):
@@ -156,6 +174,17 @@ class Conductor(ABC, Generic[Choice]):
                 return journal.run
             return self._evident(writer, self._abort(writer, journal))
 
+    def taken_up(self, plan_hash: str) -> Run | None:
+        """The run that this conductor goes on with instead of beginning one by this plan; None: there is none."""
+        state = read_whole(self.link.destination)
+        own = begun_by(state.runs.values(), self.link.mirror.name, self.KIND, self.started_by)
+        standing = [run.id for run in own if run.state is RunState.DONE and self.in_effect(state, run)]
+        return taken_up(own, plan_hash, standing)
+
+    def in_effect(self, state: State, run: Run) -> bool:
+        """Whether a finished run is still what its mirror is in."""
+        return is_in_effect(run, state.runs.values(), state.debts.get(run.plan.mirror))
+
     def active(self) -> Run | None:
         """The run that holds this mirror now."""
         return read_state(self.link.destination).active_run(self.link.mirror.name)
@@ -184,6 +213,12 @@ class Conductor(ABC, Generic[Choice]):
         why = expired(run, agreed, steps, now_ms())
         if why and run.state is RunState.RUNNING and not self.disturbs(run):
             raise Refused(f"run {run_id} {self.DISTURBS}", [why])
+
+    def refuse_others(self, run_id: str) -> None:
+        """Refused unless this conductor has begun the run: what names it may be anybody's."""
+        begun_by = self.status(run_id)[0].started_by
+        if begun_by != self.started_by:
+            raise Refused(f"run {run_id}", [f"{begun_by} has begun it, and this is {self.started_by}"])
 
     def source_answers(self) -> bool:
         """Whether any of its brokers does, to us."""
@@ -263,37 +298,63 @@ class Conductor(ABC, Generic[Choice]):
         self.services.check_evidence()
         signer_of(self.link.config)
 
+    def _approvals(
+        self, state: State, approved_by: str | Sequence[Approval] | ApprovalPolicy, approves: str, *, alone: bool
+    ) -> str | tuple[Approval, ...]:
+        """Who has approved what is begun. Refused when it is not known that enough people did, or a run was begun by
+        their approvals already. `alone`: it is none of a set, which has looked for such runs itself."""
+        mirror = self.link.mirror.name
+        if not isinstance(approved_by, ApprovalPolicy):
+            if self.started_by.startswith(AIRFLOW) and not is_drills(self.link.mirror):
+                raise Refused(self._title(), ["Airflow begins nothing without approvals in the state topic"])
+            return approved_by if isinstance(approved_by, str) else tuple(approved_by)
+        recorded = recorded_approvals(state, mirror, approved_by.question)
+        people = verified(approved_by, recorded)
+        before = [run for run in state.runs.values() if run.plan.mirror == mirror] if alone else []
+        spent = used_up(before, people)
+        if reasons := spent or unapproved(approved_by, recorded, approves, now_ms()):
+            raise Refused(self._title(), reasons)
+        return people
+
+    def _refuse_past(self, state: State, run: Run) -> None:
+        """Whoever clears tasks of a run that is past is told so: nothing of it is true any more."""
+        if run.ended_ms is not None and not self.in_effect(state, run):
+            reason = f"it has ended, and is not what {run.plan.mirror} is in any more: nothing is done by it"
+            raise Refused(f"run {run.id}", [reason])
+
     def _open(
         self,
         writer: StateWriter,
         found: Decision,
         plan_hash: str,
-        approved_by: str | Sequence[Approval],
+        approved_by: str | Sequence[Approval] | ApprovalPolicy,
         part_of: str,
+        joint_hash: str,
         *,
         silent: bool,
     ) -> Run:
-        """A new run of this plan. Refused when it may not be run, or is not the one with this hash."""
+        """A new run of this plan. Refused when it may not be run, is not the one with this hash, or is not approved."""
         self._check_begin(found, plan_hash)
+        approved = self._approvals(writer.state, approved_by, joint_hash or plan_hash, alone=not part_of)
         started = now_ms()
-        people = () if isinstance(approved_by, str) else tuple(approved_by)
+        people = () if isinstance(approved, str) else approved
         run = Run(
             id=self._new_id(started),
             plan=found.plan,
-            plan_hash=plan_hash,
+            plan_hash=found.plan.hash,
             state=RunState.RUNNING,
             started_by=self.started_by,
             started_ms=started,
             desired=writer.state.mirrors[self.link.mirror.name].desired,
             conducted_by=self.started_by,
-            approved_by=approved_by if isinstance(approved_by, str) else ", ".join(one.name for one in people),
+            approved_by=approved if isinstance(approved, str) else ", ".join(one.name for one in people),
             approvals=people,
             part_of=part_of,
             source_silent=silent,
             homecoming=writer.state.mirrors[self.link.mirror.name].homecoming,
         )
         run, more = self._more_of(run, found, writer.state)
-        writer.put(run, begun(writer.state, run), begun_by(run.id, self.started_by), *more)
+        writer.put(run, begun(writer.state, run), begun_by_process(run.id, self.started_by), *more)
         return run
 
     def _new_id(self, started_ms: int) -> str:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from mirror_core.decide import failover as decision
-from mirror_core.decide.approvals import answers_in_part, come_back
+from mirror_core.decide.approvals import answers_in_part, come_back, is_in_effect
 from mirror_core.decide.conducting import Sign
 from mirror_core.decide.failover import AUTHORIZER
 from mirror_core.decide.leaderless import LEFT, leaderless
@@ -148,6 +148,17 @@ class Failover(Conductor[Mode]):
             return None if held is None else ("settle", replace(held, left_behind=True))
         returned = journal.kept("promote", Returned)
         return None if returned is None else ("promote", replace(returned, left_behind=True, said_ms=now_ms()))
+
+    def in_effect(self, state: State, run: Run) -> bool:
+        """A way home is for as long as its failback is: that takes the reverse mirror away in the end."""
+        if not run.homecoming:
+            return super().in_effect(state, run)
+        there = read_state(self.link.source)
+        failback = there.runs.get(run.homecoming)
+        if failback is None:
+            return False
+        known = is_in_effect(failback, there.runs.values(), there.debts.get(failback.plan.mirror))
+        return failback.state is RunState.RUNNING or (failback.state is RunState.DONE and known)
 
     def disturbs(self, run: Run) -> bool:
         """Whether applications may have noticed it already: they are fenced, or promoted."""

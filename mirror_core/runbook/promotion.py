@@ -25,7 +25,7 @@ from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionStatus
 from mirror_core.model.mirror import PartitionState as State
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Evidence, Mode, RunKind
+from mirror_core.model.run import Evidence, Mode, RunKind, short_hash
 from mirror_core.runbook import counting
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.canary import run_canary
@@ -164,8 +164,8 @@ class Promotion(Acts):
         reasons += broken_since(view, source_seen=seen or source_needed)
         if reasons:
             raise Refused(
-                f"run {self.journal.run_id}: {what}, since the approved plan ({approved.hash}) is no longer valid; "
-                "abort this run and plan again",
+                f"run {self.journal.run_id}: {what}, since the approved plan ({short_hash(approved.hash)}) is no "
+                "longer valid; abort this run and plan again",
                 reasons,
             )
         return seen

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mirror_core.decide import vouching
+from mirror_core.decide.approvals import whole_hash_needed
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.sets import Place, place_of
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Run, StepRecord
+from mirror_core.model.run import Run, StepRecord, short_hash
 
 
 class SetFailed(MirrorError):
@@ -33,8 +34,11 @@ class Joint:
         """The reason not to run these plans when others were approved; None: whichever they are."""
         if plan_hash in (None, self.hash):
             return ()
-        changed = f"they have changed since: their hash is {self.hash} now"
-        return (f"the plans that were approved had hash {plan_hash}; {changed}. Look at the new plans",)
+        changed = f"they have changed since: their hash is {short_hash(self.hash)} now"
+        return (
+            f"the plans that were approved had hash {short_hash(plan_hash)}; {changed}. Look at the new plans",
+            *whole_hash_needed(plan_hash, self.hash),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from mirror_core.decide.approvals import come_back
+from mirror_core.decide.approvals import ApprovalPolicy, come_back, used_up, verified
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.left_behind import kept
 from mirror_core.decide.sets import (
@@ -34,13 +34,14 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Approval, Mode, Run, RunKind, StepState
+from mirror_core.model.run import Approval, Mode, Run, RunKind, RunState, StepState
 from mirror_core.runbook.at_work import at_work
 from mirror_core.runbook.bundles import copy_page_or_say
 from mirror_core.runbook.closing import awaits_word
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.set_runs import Joint, SetFailed, Standing
 from mirror_core.runbook.side_by_side import at_once, patiently
+from mirror_core.state.approvals import recorded_approvals
 from mirror_core.state.link import Link
 from mirror_core.state.topic import read_state
 from mirror_core.state.turning import turned
@@ -87,12 +88,18 @@ class Together:
         """A plan, and whether it gives up a source of which no broker is there."""
         return one.decide_lost() if self.mode is Mode.UNPLANNED else (one.decide(self.mode), False)
 
-    def under_way(self, started_by: str | None = None) -> str | None:
+    def under_way(self, started_by: str | None = None, plan_hash: str = "") -> str | None:
         """The failover of this set that has not ended; None when there is none. `started_by`: only this one's, and also
-        when it has ended well. Refused when one is under way that is of other mirrors than the set has by now."""
+        one of the plans with this hash that has ended well and is still in effect. Refused when one is under way that
+        is of other mirrors than the set has by now."""
         for attempt, there in self._attempts(started_by).items():
             left = {name: s for name, s in there.items() if s.run.ended_ms is None}
-            done = started_by is not None and all(s.place is Place.DONE for s in there.values())
+            done = (
+                started_by is not None
+                and all(s.place is Place.DONE for s in there.values())
+                and joint_hash(self.chosen, (s.run.plan for s in there.values())) == plan_hash
+                and not self._past(there)
+            )
             if there.keys() >= set(self.chosen.mirrors):
                 if left or done:
                     return attempt
@@ -110,23 +117,45 @@ class Together:
                 return attempt
         return None
 
-    def given_up(self, started_by: str) -> list[Run]:
-        """The newest run of each failover of the whole set that this one has begun, and that is to be taken up no more.
-        One that could not be begun as a whole may be tried again."""
-        whole = [t for t in self._attempts(started_by).values() if t.keys() >= set(self.chosen.mirrors)]
-        ended = [[s.run for s in there.values() if s.place is not Place.DONE] for there in whole]
-        return [max(runs, key=lambda run: run.started_ms) for runs in ended if runs]
+    def _begun_before(self) -> list[Run]:
+        """The newest run of each failover of the whole set. One that was not begun as a whole may be tried again."""
+        whole = [t for t in self._attempts(None).values() if t.keys() >= set(self.chosen.mirrors)]
+        return [max((s.run for s in there.values()), key=lambda run: run.started_ms) for there in whole]
+
+    def _past(self, there: Mapping[MirrorName, Standing]) -> list[str]:
+        """Mirrors whose run is done and not what they are in any more."""
+        done = [(name, s.run) for name, s in there.items() if s.run.state is RunState.DONE]
+        conductors = [(self._conductors[name], run) for name, run in done]
+        return [
+            f"{run.plan.mirror}: run {run.id} has ended, and is not what the mirror is in any more"
+            for conductor, run in conductors
+            if not conductor.in_effect(read_state(conductor.link.destination), run)
+        ]
+
+    def refuse_past(self, attempt: str, started_by: str) -> None:
+        """Refused when somebody else has begun this failover, or it is done and a mirror has gone on since."""
+        there = self._standings(attempt)
+        others = [f"{name}: {s.run.started_by} has begun run {s.run.id}" for name, s in there.items()]
+        reasons = [why for why, s in zip(others, there.values(), strict=True) if s.run.started_by != started_by]
+        if reasons := reasons or self._past(there):
+            raise Refused(f"failover {attempt} of set {self.chosen.name}", reasons)
 
     def _harmless(self, left: Iterable[Standing]) -> bool:
         """Whether they can be given up as if they had never been; what gives a source up may have taken a run over."""
         return self.mode is Mode.PLANNED and all(s.place in UNDISTURBED for s in left)
 
     @at_work()
-    def begin(self, plan_hash: str, *, approved_by: str | Sequence[Approval], silent: Collection[str] = ()) -> str:
+    def begin(
+        self, plan_hash: str, *, approved_by: str | Sequence[Approval] | ApprovalPolicy, silent: Collection[str] = ()
+    ) -> str:
         """Open a run of each mirror; the id that they share. When one is refused, no planned one is left open.
 
-        `silent`: mirrors whose sources, which the plans give up, were silent when these were approved.
+        `approved_by`: see `Conductor.begin`. `silent`: mirrors whose sources, which the plans give up, were silent when
+        these were approved.
         """
+        spent = self._spent(approved_by) if isinstance(approved_by, ApprovalPolicy) else ()
+        if spent:
+            raise Refused(f"failover of set {self.chosen.name}", spent)
         joint, back = self._decide_anew([name for name in self.chosen.mirrors if name in silent])
         if reasons := (*joint.reasons, *joint.other_than(plan_hash), *back):
             raise Refused(f"failover of set {self.chosen.name}", reasons)
@@ -134,7 +163,7 @@ class Together:
         attempt = f"{self.chosen.name}-{when}-{secrets.token_hex(2)}"
         plans = {name: decision.plan.hash for name, decision in joint.decisions.items()}
         acts = {
-            name: partial(self._begin, name, plan, approved_by, attempt, silent=name in silent)
+            name: partial(self._begin, name, plan, approved_by, attempt, joint.hash, silent=name in silent)
             for name, plan in plans.items()
         }
         try:
@@ -275,10 +304,25 @@ class Together:
         except Refused as error:
             raise LostOwnership(str(error)) from None
 
+    def _spent(self, policy: ApprovalPolicy) -> tuple[str, ...]:
+        """Why these approvals begin nothing more: a failover of the whole set was begun by them."""
+        first = self.chosen.mirrors[0]
+        state = read_state(self._conductors[first].link.destination)
+        return used_up(self._begun_before(), verified(policy, recorded_approvals(state, first, policy.question)))
+
     def _begin(
-        self, name: MirrorName, plan_hash: str, approved_by: str | Sequence[Approval], attempt: str, *, silent: bool
+        self,
+        name: MirrorName,
+        plan_hash: str,
+        approved_by: str | Sequence[Approval] | ApprovalPolicy,
+        attempt: str,
+        joint: str,
+        *,
+        silent: bool,
     ) -> None:
-        self._conductors[name].begin(plan_hash, self.mode, approved_by=approved_by, part_of=attempt, silent=silent)
+        self._conductors[name].begin(
+            plan_hash, self.mode, approved_by=approved_by, part_of=attempt, joint_hash=joint, silent=silent
+        )
 
     def _give_up(self, standings: Mapping[MirrorName, Standing], *, only_mine: bool) -> list[str]:
         """What was done about each of them. One whose source is silent is kept if it is fenced, since it would not know

@@ -1,45 +1,62 @@
-"""Tasks that ask a person, and what is known of who answered."""
+"""Tasks that ask a person, and what is known of who answered.
+
+An approval counts when the task that asked has recorded it in the state topic of the mirror's destination, by what
+Airflow itself recorded of the answer. XComs and states of tasks are anybody's to write in Airflow: they prove nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.standard.exceptions import HITLRejectException
 from airflow.providers.standard.operators.hitl import ApprovalOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 
-from mirror_core.decide.approvals import HOLDS_S, given, stale, unmet
+from mirror_core.decide.approvals import HOLDS_S, ApprovalPolicy, given, is_approver, unapproved, unmet, verified
+from mirror_core.model.checkpoint import RecordedApproval, ShownPlan
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
-from mirror_core.model.run import Approval
+from mirror_core.model.run import Approval, short_hash
 from mirror_core.model.text import visible
+from mirrorbook_airflow.errors import airflow_errors
+from mirrorbook_airflow.markdown import proved_markdown
+from mirrorbook_airflow.mirrors import find_mirror, find_set
 from mirrorbook_airflow.notifying import notifiers
 from mirrorbook_airflow.operators import TASK_DEFAULTS
-from mirrorbook_airflow.params import approvers
+from mirrorbook_airflow.params import approvers, page_root, wrong_approvers
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperator, Context
+    from collections.abc import Iterable
+
+    from airflow.sdk import Context
+
+    from mirror_core.model.names import MirrorName
+    from mirror_core.state.link import Link
+    from mirror_core.state.records import State
 
 APPROVAL_TIMEOUT: Final = timedelta(seconds=HOLDS_S)
 """A plan that nobody has approved for so long counts as rejected."""
-ASKED_OF: Final = "asked_of"
-"""XCom of a question: the run that it was about."""
-ASKED_ABOUT: Final = "asked_about"
-"""XCom of a question: the hash of the plan that it showed."""
+APPROVES: Final = "approves"
+"""What an answer is about, from the task's first half to its second one: not an XCom, which others may write."""
 
 
 class ApprovePlan(ApprovalOperator):
     """Ask a person. Nothing has been done so far, and a Reject, also by silence, leaves everything as it is.
 
-    Airflow 3.3 may lose an answer that comes while its scheduler is busy, and fail the task: then it asks again.
+    Airflow 3.3 may lose an answer that comes while its scheduler is busy, and fail the task: then it asks again. A plan
+    with an empty hash needs no approval.
     """
+
+    template_fields = (*ApprovalOperator.template_fields, "mirror", "set_name")
 
     def __init__(self, *, question: str, plan: BaseOperator, **kwargs: Any) -> None:
         pulled = f"ti.xcom_pull(task_ids='{plan.task_id}')"
         super().__init__(
-            subject=f"{question} Plan {{{{ {pulled}['hash'] }}}}",
+            subject=f"{question} Plan {{{{ {pulled}['hash'][:12] }}}}",
             body=f"{{{{ {pulled}['body'] }}}}",
             defaults=[self.REJECT],
             fail_on_reject=True,
@@ -49,21 +66,78 @@ class ApprovePlan(ApprovalOperator):
             **{**TASK_DEFAULTS, **kwargs},
         )
         self.plan_task = plan.task_id
+        self.mirror: str = getattr(plan, "mirror", "")
+        self.set_name: str = getattr(plan, "set_name", "")
 
     def execute(self, context: Context) -> Any:
-        # The plan's task may be cleared later without this one, and this one's answer stays.
-        context["ti"].xcom_push(key=ASKED_ABOUT, value=context["ti"].xcom_pull(task_ids=self.plan_task)["hash"])
-        return super().execute(context)
+        if not context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]:
+            self.log.info("not asked: nothing is done that needs an approval")
+            return None
+        with airflow_errors():
+            approves = self.shown(context)
+        return self._ask(context, approves)
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+    def shown(self, context: Context) -> str:
+        """What an answer approves, of what is shown now. Refused when that is not what the plan's task has recorded."""
+        plan, named = (
+            recorded_plan(context, self.plan_task, self.states()),
+            context["ti"].xcom_pull(task_ids=self.plan_task),
+        )
+        if (
+            named["hash"] != plan.plan_hash
+            or hashlib.sha256((self.body or "").encode()).hexdigest() != plan.body_sha256
+        ):
+            reason = f"what is shown is not what task {self.plan_task} has made: clear that one with all that follows"
+            raise Refused(f"plan {short_hash(plan.plan_hash)}", [reason])
+        return plan.plan_hash
+
+    def _ask(self, context: Context, approves: str) -> Any:
         try:
-            return super().execute_complete(context, event)
+            return super().execute(context)
+        except TaskAwaitingInput as asking:
+            asking.kwargs = {**(asking.kwargs or {}), APPROVES: approves}
+            raise
+
+    def execute_complete(self, context: Context, event: dict[str, Any], approves: str = "") -> Any:
+        try:
+            answer = super().execute_complete(context, event)
         except HITLRejectException:
-            answer = f"rejected by {name_of(event)}"
+            said = f"rejected by {name_of(event)}"
             if event.get("timedout"):
-                answer = f"nobody answered by {datetime.now(UTC):%H:%M} UTC"
+                said = f"nobody answered by {datetime.now(UTC):%H:%M} UTC"
             # A no is never asked about again.
-            raise AirflowFailException(f"{answer}: {self.left_as_is()}") from None
+            raise AirflowFailException(f"{said}: {self.left_as_is()}") from None
+        approval = self._approval(context, event)
+        self.log.info("approved by %s (%s): %s", approval.name, approval.id, short_hash(approves))
+        with airflow_errors():
+            self._record(question_of(context, self.plan_task), approval, approves)
+        return answer
+
+    def _approval(self, context: Context, event: dict[str, Any]) -> Approval:
+        """Who has approved. The API server makes the event from its own record of the answer, when it takes that."""
+        run, person, at = context["dag_run"], event["responded_by_user"] or {}, event["responded_at"]
+        who = str(person.get("id") or "")
+        if not who or event["chosen_options"] != [self.APPROVE]:
+            raise AirflowFailException(f"Airflow has no record that somebody approved it: {self.left_as_is()}")
+        at_ms = round(at.timestamp() * 1000)
+        # Asked again, the task has an answer of another time.
+        approval_id = f"{run.dag_id}/{run.run_id}/{self.task_id}/{at_ms}"
+        approval = given(approval_id, who, str(person.get("name") or who), at_ms)
+        if not is_approver(policy_of(context, self.plan_task, (self.task_id,)), approval):
+            raise AirflowFailException(f"{approval.name} ({approval.id}) may not approve here: {self.left_as_is()}")
+        return approval
+
+    def _record(self, question: str, approval: Approval, approves: str) -> None:
+        from mirror_core.state.approvals import record_approval
+
+        recorded = RecordedApproval(question=question, task=self.task_id, approves=approves, approval=approval)
+        for link, _ in self.states():
+            record_approval(link.destination, link.mirror.name, recorded)
+
+    def states(self) -> list[tuple[Link, State]]:
+        """The mirrors that the question is about, and the states of their destinations."""
+        mirrors: Sequence[str] = find_set(self.set_name).mirrors if self.set_name else (self.mirror,)
+        return [find_mirror(mirror) for mirror in mirrors]
 
     def left_as_is(self) -> str:
         """What a run has done that goes no further than this question."""
@@ -80,21 +154,27 @@ class ApproveSecond(ApprovePlan):
         super().__init__(question=f"{question} (a second person)", plan=plan, **kwargs)
         self.first_task = first.task_id
 
-    def execute(self, context: Context) -> Any:
-        first = approvals(context, (self.first_task,))
+    def _ask(self, context: Context, approves: str) -> Any:
+        with airflow_errors():
+            first = self._first(question_of(context, self.plan_task))
         if self.assigned_users:  # Airflow itself turns everybody else down
             known = {name for one in first for name in (one.id, one.name)}
             self.assigned_users = [user for user in self.assigned_users if user["id"] not in known]
             if not self.assigned_users:
                 raise AirflowFailException(f"nobody but {first[0].name} may approve here: {self.left_as_is()}")
-        return super().execute(context)
+        return super()._ask(context, approves)
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        answer = super().execute_complete(context, event)
-        reasons = unmet((*approvals(context, (self.first_task,)), *_approval(context, self.task_id, answer)), 2)
-        if reasons:
+    def _record(self, question: str, approval: Approval, approves: str) -> None:
+        if reasons := unmet((*self._first(question), approval), 2):
             raise AirflowFailException(f"{'; '.join(reasons)}: {self.left_as_is()}")
-        return answer
+        super()._record(question, approval, approves)
+
+    def _first(self, question: str) -> list[Approval]:
+        from mirror_core.state.approvals import recorded_approvals
+
+        link, state = self.states()[0]
+        known = recorded_approvals(state, link.mirror.name, question)
+        return [one.approval for one in known if one.task == self.first_task]
 
 
 class GoAhead(ApprovePlan):
@@ -103,16 +183,27 @@ class GoAhead(ApprovePlan):
     def __init__(self, *, question: str, plan: BaseOperator, proof: BaseOperator, **kwargs: Any) -> None:
         super().__init__(question=question, plan=plan, **kwargs)
         self.proof_task = proof.task_id
-        pulled = f"ti.xcom_pull(task_ids='{proof.task_id}')"
-        self.body = f"{{{{ {pulled}['said'] }}}}"
+        self.body = ""
 
     def execute(self, context: Context) -> Any:
         if not context["params"]["pause"]:
             self.log.info("not asked: parameter `pause` is off")
             return None
-        # A task that is cleared later begins another run, and this one's answer stays.
-        context["ti"].xcom_push(key=ASKED_OF, value=context["ti"].xcom_pull(task_ids=self.proof_task)["run"])
         return super().execute(context)
+
+    def shown(self, context: Context) -> str:
+        """The run that is asked about: a task that is cleared later begins another run, and this answer stays."""
+        asked_of = str(context["ti"].xcom_pull(task_ids=self.proof_task)["run"])
+        proved = [
+            (run, state.steps_of(run))
+            for link, state in self.states()
+            for run in state.runs.values()
+            if run.plan.mirror == link.mirror.name and asked_of in (run.id, run.part_of)
+        ]
+        if not proved:
+            raise Refused(f"run {asked_of}", ["it is none of this question's mirrors"])
+        self.body = proved_markdown(proved, page_root())
+        return asked_of
 
 
 def name_of(event: Mapping[str, Any]) -> str:
@@ -121,61 +212,88 @@ def name_of(event: Mapping[str, Any]) -> str:
     return visible(str(person.get("name") or person.get("id") or "somebody whom Airflow does not name"))
 
 
-def answered(context: Context, task: str) -> str:
-    """Who answered the question of this task, as Airflow knows them; empty: nobody was asked."""
-    return ", ".join(one.name for one in approvals(context, (task,)))
+class CheckApprovers(BaseOperator):
+    """Red where nobody could approve anything, by users' ids: in a disaster it would be too late to learn it."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{**TASK_DEFAULTS, **kwargs})
+
+    def execute(self, context: Context) -> None:
+        if wrong := wrong_approvers():
+            raise AirflowFailException("; ".join(wrong))
 
 
-def agreed(context: Context, task: str, run: str) -> str:
-    """Who said at this task that applications may be stopped now; empty: nobody was to be asked. Refused when it was
-    said of a run that was given up since: nobody has named this moment."""
-    if not context["params"]["pause"]:
-        return ""
-    asked_of = context["ti"].xcom_pull(task_ids=task, key=ASKED_OF)
-    if asked_of != run:
-        words = f"task {task} was answered for {asked_of or 'no run'}: clear it, and it asks again"
-        raise Refused(f"run {run} stops applications", [words])
-    return answered(context, task)
-
-
-def approved(context: Context, tasks: Sequence[str], what: str, plan_hash: str) -> tuple[Approval, ...]:
-    """Who approved this plan of `what`, and when. Refused where two should have, and it is not known that they did: a
-    task may be marked as done by hand, too; and where a task must have been cleared since: it was long ago, or of
-    another plan."""
-    found = approvals(context, tasks)
-    few = unmet(found, len(tasks)) if len(tasks) > 1 else ()
-    if reasons := (*few, *stale(found, now_ms()), *of_another(context, tasks, plan_hash)):
-        raise Refused(what, reasons)
-    return found
-
-
-def of_another(context: Context, tasks: Sequence[str], plan_hash: str) -> tuple[str, ...]:
-    """Which of these questions were answered, and not about this plan."""
-    asked = {task: context["ti"].xcom_pull(task_ids=task, key=ASKED_ABOUT) for task in tasks if _asked(context, task)}
-    return tuple(
-        f"task {task} was answered about plan {about or 'unknown'}, and this is {plan_hash}: clear it, it asks again"
-        for task, about in asked.items()
-        if about != plan_hash
-    )
-
-
-def _asked(context: Context, task: str) -> bool:
-    return bool(context["ti"].xcom_pull(task_ids=task))
-
-
-def approvals(context: Context, tasks: Sequence[str]) -> tuple[Approval, ...]:
-    """Who answered the questions of these tasks, and when; less of them where nobody was asked."""
-    return tuple(found for task in tasks for found in _approval(context, task, context["ti"].xcom_pull(task_ids=task)))
-
-
-def _approval(context: Context, task: str, answer: dict[str, Any] | None) -> list[Approval]:
-    person = (answer or {}).get("responded_by_user") or {}
-    known = {key: str(person.get(key) or "") for key in ("id", "name")}
-    if not answer or not any(known.values()):
-        return []
-    when = answer.get("responded_at")
-    at_ms = round(when.timestamp() * 1000) if isinstance(when, datetime) else None
+def question_of(context: Context, plan_task: str) -> str:
+    """By which the state topic tells the questions of tasks apart."""
     run = context["dag_run"]
-    # The same, however often it is read; asked again, the task has an answer of another time.
-    approval_id = f"{run.dag_id}/{run.run_id}/{task}/{at_ms or 'unknown'}"
-    return [given(approval_id, known["id"], known["name"] or known["id"], at_ms)]
+    return f"{run.dag_id}/{run.run_id}/{plan_task}"
+
+
+def policy_of(context: Context, plan_task: str, tasks: Sequence[str]) -> ApprovalPolicy:
+    """Which approvals these tasks have to have recorded: as the deployment is set up, not as a run was triggered."""
+    named = approvers()
+    ids = None if named is None else frozenset(user["id"] for user in named)
+    return ApprovalPolicy(question=question_of(context, plan_task), tasks=tuple(tasks), approvers=ids)
+
+
+def record_shown(
+    context: Context,
+    task: str,
+    states: Iterable[tuple[Link, State]],
+    plan_hash: str,
+    body: str,
+    silent: Sequence[MirrorName] = (),
+) -> None:
+    """Record what people are asked about from now on: by the task that has made the plan."""
+    from mirror_core.state.approvals import record_plan
+
+    shown = ShownPlan(
+        question=question_of(context, task),
+        plan_hash=plan_hash,
+        body_sha256=hashlib.sha256(body.encode()).hexdigest(),
+        at_ms=now_ms(),
+        silent=tuple(silent),
+    )
+    for link, state in states:
+        record_plan(link.destination, state, link.mirror.name, shown)
+
+
+def recorded_plan(context: Context, plan_task: str, states: Iterable[tuple[Link, State]]) -> ShownPlan:
+    """What task `plan_task` of this DAG run has made. Refused when that is not recorded, or not the same of all."""
+    from mirror_core.state.approvals import shown_plan
+
+    question = question_of(context, plan_task)
+    found = {shown_plan(state, link.mirror.name, question) for link, state in states}
+    plan = next(iter(found), None)
+    if plan is None or len(found) > 1:
+        raise Refused(f"task {plan_task}", ["its plan is not in the state topic: clear it with all that follows"])
+    return plan
+
+
+def agreed(
+    context: Context, go_ahead: GoAheadTask, states: Callable[[], Sequence[tuple[Link, State]]], run: str
+) -> Agreed:
+    """Who said at task `go_ahead` that applications may be stopped now; nobody where nobody was to be asked. Refused
+    when nobody who may has said so of this run."""
+    from mirror_core.state.approvals import recorded_approvals
+
+    if go_ahead is None or not context["params"]["pause"]:
+        return ()
+    task, plan_task = go_ahead
+    policy = policy_of(context, plan_task, (task,))
+    for link, state in states():
+        recorded = recorded_approvals(state, link.mirror.name, policy.question)
+        people = verified(policy, [one for one in recorded if one.approves == run])
+        if not people:
+            reasons = unapproved(policy, recorded, run, now_ms())
+            raise Refused(f"run {run} stops applications", reasons)
+    return people
+
+
+GoAheadTask = tuple[str, str] | None
+"""Ids of the task that asks and of the one that made the plan; None: nobody is asked."""
+Agreed = tuple[Approval, ...]
+
+
+def names_of(approvals: Sequence[Approval]) -> str:
+    return ", ".join(one.name for one in approvals)

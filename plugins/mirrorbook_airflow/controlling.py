@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from mirror_core.decide.approvals import unapproved, verified
 from mirror_core.decide.recovery import Action
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunKind
 from mirror_core.model.text import visible_lines
-from mirrorbook_airflow.approving import ApprovePlan, answered, of_another
+from mirrorbook_airflow.approving import names_of, policy_of, record_shown
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
-from mirrorbook_airflow.markdown import recovery_markdown
+from mirrorbook_airflow.markdown import action_markdown, recovery_markdown
 from mirrorbook_airflow.mirrors import find_mirror
 from mirrorbook_airflow.objects import kept_elsewhere
 from mirrorbook_airflow.operators import DAYS, MirrorOperator
@@ -24,7 +29,7 @@ from mirrorbook_airflow.services import services
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperator, Context
 
     from mirror_core.mirrors.recovery_plan import RecoveryPlan
     from mirror_core.model.run import Run
@@ -32,53 +37,105 @@ if TYPE_CHECKING:
     from mirror_core.state.records import State
 
 
-SHOW: Final = "show"
-APPROVE: Final = "approve"
 RECOVERIES: Final = tuple(Action)
 """What can be done about FAILED partitions, by the names that the form shows."""
 
 
-class ShowRecovery(MirrorOperator):
-    """What a recovery would delete or let go of, to be approved. Nothing, where nothing of that sort was asked for."""
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an action would do that somebody has to approve."""
+
+    hash: str
+    body: str
+    run: str = ""
+    """The run that it is about; empty: none."""
+
+
+class ShowChange(MirrorOperator):
+    """What the action would delete, end or give up, to be approved. Nothing, where it does nothing of that sort."""
 
     def execute(self, context: Context) -> dict[str, str]:
-        from mirror_core.mirrors.recovery_words import left, proposed
-
-        nothing = {"hash": "", "body": ""}
-        if not _deletes(context):
-            return nothing
         with airflow_errors():
-            link, _ = find_mirror(self.mirror)
-            seen, folder = _recovery(link, context)
-            if not seen.proposals:
-                return nothing
-            if not seen.agreed:
-                raise Refused(f"mirror {self.mirror}: recover", left(seen))
-        lines = list(proposed(link.mirror, seen, folder))
-        return {"hash": seen.hash, "body": recovery_markdown(self.mirror, seen.hash, lines)}
-
-
-class ApproveRecovery(ApprovePlan):
-    """Ask a person, where there is something to be deleted or let go of."""
-
-    def execute(self, context: Context) -> Any:
-        if not context["ti"].xcom_pull(task_ids=SHOW)["hash"]:
-            self.log.info("not asked: nothing is deleted or let go of")
-            return None
-        return super().execute(context)
+            link, state = find_mirror(self.mirror)
+            change = _change(link, state, context)
+            if change is None:
+                return {"hash": "", "body": ""}
+            record_shown(context, self.task_id, [(link, state)], change.hash, change.body)
+        return {"hash": change.hash, "body": change.body}
 
 
 class ControlMirror(MirrorOperator):
-    """Do what parameter `action` says. Doing it twice is harmless."""
+    """Do what parameter `action` says, with the approvals that it needs. Doing it twice is harmless."""
+
+    def __init__(self, *, show: BaseOperator, approvals: Sequence[BaseOperator], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.show_task = show.task_id
+        self.approval_tasks = tuple(task.task_id for task in approvals)
 
     timeout = DAYS  # `recover` may salvage whole logs, `leave_behind` goes through a failover
 
     def execute(self, context: Context) -> str:
         with airflow_errors():
-            link, _ = find_mirror(self.mirror)
-            said = ACTIONS[context["params"]["action"]](link, context)
+            link, state = find_mirror(self.mirror)
+            change = _change(link, state, context)
+            people = self._approved(context, state, change) if change else ""
+            said = ACTIONS[context["params"]["action"]](link, context, change)
+        said = f"approved by {people}\n{said}" if people else said
         self.log.info("%s", visible_lines(said))
         return said
+
+    def _approved(self, context: Context, state: State, change: Change) -> str:
+        from mirror_core.state.approvals import recorded_approvals
+
+        policy = policy_of(context, self.show_task, self.approval_tasks)
+        recorded = recorded_approvals(state, MirrorName(self.mirror), policy.question)
+        if reasons := unapproved(policy, recorded, change.hash, now_ms()):
+            raise Refused(f"mirror {self.mirror}: {context['params']['action']}", reasons)
+        return names_of(verified(policy, recorded))
+
+
+def _change(link: Link, state: State, context: Context) -> Change | None:
+    """What the chosen action would change that needs approval. The same hash for as long as an attempt, whose process
+    was killed, has to be repeated."""
+    params, mirror = context["params"], link.mirror
+    action = params["action"]
+    if action == "recover":
+        return _recovery_change(link, context)
+    if action not in _APPROVED:
+        return None
+    bound = [action, mirror.name, mirror.source_id, mirror.destination_id]
+    lines, about = [_APPROVED[action].format(source=mirror.source, destination=mirror.destination)], ""
+    if action != "stop":
+        run = _held_by(state, mirror.name, action)
+        about = run.id
+        bound += [run.id, str(bool(params["take_over"]))]
+        steps = state.steps_of(run)
+        lines.append(f"Run {run.id}, conducted by {run.conducted_by}: {steps[-1].step if steps else 'no step'} last")
+        lines += [f"It has said: {step.error}" for step in steps[-1:] if step.error]
+        if params["take_over"]:
+            lines.append("Also from a process that conducts it now: that one stops at its next write")
+    plan_hash = hashlib.sha256("\n".join(bound).encode()).hexdigest()
+    return Change(plan_hash, action_markdown(action, mirror.name, plan_hash, lines), about)
+
+
+_APPROVED: Final = MappingProxyType(
+    {
+        "stop": "Ends mirroring from {source} to {destination}, and records the last mirrored offsets",
+        "abort": "Gives the run up: applications stay on {source}, or may write there again",
+        "leave_behind": (
+            "Leaves behind what the run has stopped for: it stays on {source} only. Then the run goes on and promotes "
+            "{destination}: no way back but a failback"
+        ),
+    }
+)
+"""Actions that need approval, and what they do."""
+
+
+def _held_by(state: State, mirror: MirrorName, action: str) -> Run:
+    run = state.active_run(mirror)
+    if run is None:
+        raise BadRequest(f"mirror {mirror}: no run holds it: there is nothing to {action}")
+    return run
 
 
 def _desired(link: Link, wanted: Desired, verb: Callable[[Link], Mirror]) -> Desired:
@@ -86,49 +143,49 @@ def _desired(link: Link, wanted: Desired, verb: Callable[[Link], Mirror]) -> Des
     return (link.mirror if link.mirror.desired is wanted else verb(link)).desired
 
 
-def _pause(link: Link, context: Context) -> str:
+def _pause(link: Link, context: Context, approved: Change | None) -> str:
     from mirror_core.mirrors.verbs import pause
 
     return f"desired: {_desired(link, Desired.PAUSED, pause)}"
 
 
-def _resume(link: Link, context: Context) -> str:
+def _resume(link: Link, context: Context, approved: Change | None) -> str:
     from mirror_core.mirrors.verbs import resume
 
     return f"desired: {_desired(link, Desired.STARTED, resume)}"
 
 
-def _stop(link: Link, context: Context) -> str:
+def _stop(link: Link, context: Context, approved: Change | None) -> str:
     from mirror_core.mirrors.verbs import stop
 
     return f"stopped: the last mirrored offsets of {len(stop(link))} partition(s) are recorded"
 
 
-def _start(link: Link, context: Context) -> str:
+def _start(link: Link, context: Context, approved: Change | None) -> str:
     from mirror_core.mirrors.verbs import start
 
     desired = _desired(link, Desired.STARTED, start)
     return f"desired: {desired}. Where no data plane is at work for it, trigger mirror_replicate"
 
 
-def _throttle(link: Link, context: Context) -> str:
+def _throttle(link: Link, context: Context, approved: Change | None) -> str:
     from mirror_core.mirrors.verbs import throttle
 
     limit = throttle(link, context["params"]["bytes_per_s"] or None).throttle
     return "throttle: none" if limit is None else f"throttle: {limit} bytes/s"
 
 
-def _abort(link: Link, context: Context) -> str:
-    run, _, engine = _taken_over(link, context, "abort")
+def _abort(link: Link, context: Context, approved: Change | None) -> str:
+    run, _, engine = _taken_over(link, context, "abort", approved)
     ended = engine.abort(run.id)
     return f"run {run.id} is {ended.state}. {ended.note}".strip()
 
 
-def _leave_behind(link: Link, context: Context) -> str:
+def _leave_behind(link: Link, context: Context, approved: Change | None) -> str:
     """And go on with the run: what it waits for is a person's word."""
     from mirror_core.state.turning import turned
 
-    run, state, engine = _taken_over(link, context, "leave_behind")
+    run, state, engine = _taken_over(link, context, "leave_behind", approved)
     if run.plan.kind is not RunKind.FAILOVER:
         raise BadRequest(f"run {run.id} is a {run.plan.kind}: only a failover leaves anything behind")
     if not turned(state, run):  # an attempt before this one, whose process was killed, has gone on by the word
@@ -137,16 +194,16 @@ def _leave_behind(link: Link, context: Context) -> str:
     return f"run {run.id} is {ended.state}. {ended.note}".strip()
 
 
-def _taken_over(link: Link, context: Context, action: str) -> tuple[Run, State, Any]:
+def _taken_over(link: Link, context: Context, action: str, approved: Change | None) -> tuple[Run, State, Any]:
     """The run that holds the mirror, and its engine. Refused while somebody conducts it, unless it is taken from them:
     they learn so at their next write."""
     from mirror_core.runbook.failback import Failback
     from mirror_core.runbook.failover import Failover
 
     _, state = find_mirror(link.mirror.name)
-    run = state.active_run(link.mirror.name)
-    if run is None:
-        raise BadRequest(f"mirror {link.mirror.name}: no run holds it: there is nothing to {action}")
+    run = _held_by(state, link.mirror.name, action)
+    if approved is None or approved.run != run.id:
+        raise Refused(f"run {run.id}: {action}", ["nobody has approved it of this run: trigger a new DAG run"])
     make: Any = Failover if run.plan.kind is RunKind.FAILOVER else Failback
     engine = make(link, services(link.config.path, (), ""), started_by=conductor(context))
     if not context["params"]["take_over"]:
@@ -154,10 +211,17 @@ def _taken_over(link: Link, context: Context, action: str) -> tuple[Run, State, 
     return run, state, engine
 
 
-def _deletes(context: Context) -> bool:
-    """Whether what is asked for deletes something, or gives something up."""
-    params = context["params"]
-    return params["action"] == "recover" and Action(params["recover_action"]) is not Action.RETRY
+def _recovery_change(link: Link, context: Context) -> Change | None:
+    from mirror_core.mirrors.recovery_words import left, proposed
+
+    if Action(context["params"]["recover_action"]) is Action.RETRY:
+        return None
+    seen, folder = _recovery(link, context)
+    if not seen.proposals:
+        return None
+    if not seen.agreed:
+        raise Refused(f"mirror {link.mirror.name}: recover", left(seen))
+    return Change(seen.hash, recovery_markdown(link.mirror.name, seen.hash, list(proposed(link.mirror, seen, folder))))
 
 
 def _recovery(link: Link, context: Context) -> tuple[RecoveryPlan, Path | None]:
@@ -170,7 +234,7 @@ def _recovery(link: Link, context: Context) -> tuple[RecoveryPlan, Path | None]:
     return seen, folder if params["salvage"] and action is Action.RECOPY else None
 
 
-def _recover(link: Link, context: Context) -> str:
+def _recover(link: Link, context: Context, approved: Change | None) -> str:
     from mirror_core.mirrors import recovery
     from mirror_core.mirrors.recovery_words import done, left
 
@@ -179,16 +243,9 @@ def _recover(link: Link, context: Context) -> str:
         return "no partition is FAILED"
     if not seen.agreed:
         raise Refused(f"mirror {link.mirror.name}: recover", left(seen))
+    if Action(context["params"]["recover_action"]) is not Action.RETRY:
+        recovery.check_shown(link, seen, approved.hash if approved else "")
     said = list[str]()
-    if _deletes(context):
-        person = answered(context, APPROVE)
-        if not person:  # also where a task was marked as done by hand
-            raise Refused(f"mirror {link.mirror.name}: recover", ["nobody has approved what it would delete"])
-        shown = context["ti"].xcom_pull(task_ids=SHOW)["hash"]
-        if reasons := of_another(context, (APPROVE,), shown):
-            raise Refused(f"mirror {link.mirror.name}: recover", reasons)
-        recovery.check_shown(link, seen, shown)
-        said.append(f"approved by {person}")
     if folder is not None:
         with kept_elsewhere(folder):
             recovery.salvage(link, seen, folder, said.append)
@@ -196,7 +253,7 @@ def _recover(link: Link, context: Context) -> str:
     return "\n".join([*said, *done(seen)])
 
 
-ACTIONS: Final[Mapping[str, Callable[[Link, Context], str]]] = MappingProxyType(
+ACTIONS: Final[Mapping[str, Callable[[Link, Context, Change | None], str]]] = MappingProxyType(
     {
         "pause": _pause,
         "resume": _resume,

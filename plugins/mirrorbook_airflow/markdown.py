@@ -14,7 +14,7 @@ from urllib.parse import quote
 from mirror_core.decide.drills import FORECAST
 from mirror_core.decide.steps import standing_still
 from mirror_core.model.mirror_sections import OWNER
-from mirror_core.model.run import Evidence, Plan, Run, RunKind, StepRecord
+from mirror_core.model.run import Evidence, Plan, Run, RunKind, StepRecord, short_hash
 from mirror_core.model.text import visible
 
 MAX_PARTITIONS: Final = 50
@@ -37,8 +37,8 @@ def set_markdown(name: str, order: str, joint_hash: str, plans: Sequence[Plan]) 
     mirrors = ", ".join(_code(plan.mirror) for plan in plans)
     head = (
         f"**Fail over set {_code(name)}**, {order.replace('_', ' ')}: {mirrors}. All plans together are "
-        f"**{joint_hash}**: approving approves exactly these; when the state of one of them has changed, none is run. "
-        "Rejecting them leaves everything as it is."
+        f"**{short_hash(joint_hash)}**: approving approves exactly these; when the state of one of them has changed, "
+        "none is run. Rejecting them leaves everything as it is."
     )
     return "\n\n---\n\n".join([head, *(plan_markdown(plan, share=len(plans)) for plan in plans)])
 
@@ -48,8 +48,9 @@ def plan_markdown(plan: Plan, share: int = 1) -> str:
     verb, figures = "Fail over" if plan.kind is RunKind.FAILOVER else "Fail back", dict(plan.figures)
     owner = figures.pop(OWNER, "")
     parts = [
-        f"**{verb} mirror {_code(plan.mirror)}**, {plan.mode}. Plan **{plan.hash}**: approving approves exactly this; "
-        "when the state it was made from has changed, it is not run. Rejecting it leaves everything as it is.",
+        f"**{verb} mirror {_code(plan.mirror)}**, {plan.mode}. Plan **{short_hash(plan.hash)}**: approving approves "
+        "exactly this; when the state it was made from has changed, it is not run. Rejecting it leaves everything "
+        "as it is.",
         f"Owner: {_cell(owner)}" if owner else "",
         *_bullets("Warnings", plan.warnings),
         *_bullets("Not known", plan.unknown),
@@ -101,13 +102,19 @@ def _proved(run: Run, evidence: Evidence, root: str) -> str:
 def recovery_markdown(mirror: str, plan_hash: str, lines: Sequence[str]) -> str:
     """What a recovery would do, in the words of the command line; what is indented there belongs to the line before."""
     parts = [
-        f"**Recover FAILED partitions of mirror {_code(mirror)}**. Plan **{plan_hash}**: approving approves exactly "
-        "this; when a log has grown since, it is not done.",
+        f"**Recover FAILED partitions of mirror {_code(mirror)}**. Plan **{short_hash(plan_hash)}**: "
+        "approving approves exactly this; when a log has grown since, it is not done.",
         "\n".join(f"{'    ' if line.startswith(' ') else ''}- {_cell(line.strip())}" for line in lines[:MAX_RECOVERY]),
     ]
     if len(lines) > MAX_RECOVERY:
         parts.append(f"... and {len(lines) - MAX_RECOVERY} more lines: `mirrorbook mirror recover --dry-run` has all")
     return "\n\n".join(parts)
+
+
+def action_markdown(action: str, mirror: str, plan_hash: str, lines: Iterable[str]) -> str:
+    """What an action of `mirror_control` would do."""
+    head = f"**{_cell(action)}, mirror {_code(mirror)}**. Plan **{short_hash(plan_hash)}**: approving approves this."
+    return "\n\n".join([head, "\n".join(f"- {_cell(line)}" for line in lines)])
 
 
 def _steps(plan: Plan) -> Iterator[tuple[str, str, str]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.configuration import conf
@@ -156,8 +158,36 @@ def approvers() -> list[HITLUser] | None:
     return [{"id": user, "name": user} for user in conf.get(_SECTION, "approvers", fallback="").split()] or None
 
 
+def wrong_approvers() -> list[str]:
+    """Why nobody could approve anything as the deployment is set up: ids that its auth manager gives to nobody."""
+    ids = [user["id"] for user in approvers() or ()]
+    manager = conf.get("core", "auth_manager", fallback="").rpartition(".")[2]
+    if manager == "SimpleAuthManager" and not conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False):
+        users = conf.get("core", "simple_auth_manager_users", fallback="").split(",")
+        known = {user.strip().partition(":")[0] for user in users}
+        wrong, what = [one for one in ids if one not in known], "is no user in [core] simple_auth_manager_users"
+    else:
+        form, what = _USER_IDS.get(manager, _ANY_ID)
+        wrong = [one for one in ids if not form.fullmatch(one)]
+    reasons = [f"APPROVERS names {one!r}, which {what}" for one in wrong]
+    if two_people() and ids and len(set(ids)) < 2:
+        reasons.append("TWO_PEOPLE is set, and APPROVERS names one user: nobody else can approve")
+    return reasons
+
+
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_ANY_ID: Final = (re.compile(r".+"), "is empty")
+_USER_IDS: Final = MappingProxyType(
+    {
+        "FabAuthManager": (re.compile(r"[0-9]+"), "is no id of the FAB auth manager: those are numbers"),
+        "KeycloakAuthManager": (_UUID, "is no id of Keycloak: those are UUIDs"),
+    }
+)
+"""What users' ids look like, by auth manager. Its users are in the API server's database only."""
+
+
 def two_people() -> bool:
-    """Whether a failover or failback has to be approved by a second person, too."""
+    """Whether a failover, a failback or a grave action has to be approved by a second person, too."""
     return conf.getboolean(_SECTION, "two_people", fallback=False)
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, TaskGroup
 
-from mirror_core.decide.approvals import begun_by, taken_up, used_up
 from mirror_core.decide.left_behind import another_run, kept
 from mirror_core.decide.steps import STEPS, Need, names, needing, point_of_no_return, standing_still
 from mirror_core.decide.strategies import Allowed
@@ -24,7 +23,18 @@ from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.names import MirrorName, reverse_name
 from mirror_core.model.run import AIRFLOW, Mode, RunKind
 from mirror_core.model.text import visible, visible_lines
-from mirrorbook_airflow.approving import ApprovePlan, ApproveSecond, GoAhead, agreed, approvals, approved
+from mirrorbook_airflow.approving import (
+    Agreed,
+    ApprovePlan,
+    ApproveSecond,
+    GoAhead,
+    GoAheadTask,
+    agreed,
+    names_of,
+    policy_of,
+    record_shown,
+    recorded_plan,
+)
 from mirrorbook_airflow.closing import LAST_WORDS, LastWords
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.events import FENCED, HOME, SWITCHED, emit_home, emit_switched
@@ -54,8 +64,6 @@ _WHOLE_LOGS: Final = frozenset(
 """Steps that may read or copy all that a mirror has."""
 LOST: Final = "lost"
 """XCom of a step that somebody else took over while its task ran."""
-SILENT: Final = "silent"
-"""In the XCom of a plan that gives sources up: whether they were silent, or of which mirrors."""
 
 
 class RunOperator(MirrorOperator):
@@ -117,7 +125,9 @@ class PlanRun(RunOperator):
             if decision.reasons:
                 self.log.info("%s", body)
                 raise Refused(f"{self.kind} of mirror {self.mirror}", decision.reasons)
-        return {"hash": decision.plan.hash, "body": body, SILENT: silent}
+            gives_up = (MirrorName(self.mirror),) if silent else ()
+            record_shown(context, self.task_id, [find_mirror(self.mirror)], decision.plan.hash, body, gives_up)
+        return {"hash": decision.plan.hash, "body": body}
 
 
 class BeginRun(RunOperator):
@@ -130,18 +140,13 @@ class BeginRun(RunOperator):
 
     def execute(self, context: Context) -> str:
         with airflow_errors():
-            _, state = find_mirror(self.mirror)
-            own = taken_up(state.runs.values(), self.mirror, self.kind, conductor(context))
+            engine = self.engine(context)
+            plan = recorded_plan(context, self.plan_task, [find_mirror(self.mirror)])
+            own = engine.taken_up(plan.plan_hash)
             if own is not None:
                 return own.id
-            plan = context["ti"].xcom_pull(task_ids=self.plan_task)
-            title = f"{self.kind} of mirror {self.mirror}"
-            people = approved(context, self.approval_tasks, title, plan["hash"])
-            begun = begun_by(state.runs.values(), self.mirror, self.kind, conductor(context))
-            if reasons := used_up(begun, people):
-                raise Refused(title, reasons)
-            silent = bool(plan.get(SILENT))
-            return self.engine(context).begin(plan["hash"], self.choice, approved_by=people, silent=silent).id
+            policy = policy_of(context, self.plan_task, self.approval_tasks)
+            return engine.begin(plan.plan_hash, self.choice, approved_by=policy, silent=bool(plan.silent)).id
 
 
 def timeout_of(steps: Sequence[str]) -> timedelta:
@@ -156,19 +161,21 @@ class TakeSteps(RunOperator):
     earlier one is not."""
 
     def __init__(
-        self, *, steps: Sequence[str], begin: BaseOperator, go_ahead: BaseOperator | None = None, **kwargs: Any
+        self, *, steps: Sequence[str], begin: BaseOperator, go_ahead: GoAhead | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**{"execution_timeout": timeout_of(steps), **kwargs})
         self.steps = tuple(steps)
         self.begin_task = begin.task_id
-        self.go_ahead_task = go_ahead.task_id if go_ahead else None
+        self.go_ahead: GoAheadTask = (go_ahead.task_id, go_ahead.plan_task) if go_ahead else None
 
     def execute(self, context: Context) -> dict[str, object]:
         run = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
             engine = self.engine(context, self.steps)
-            agreed_by = agreed(context, self.go_ahead_task, run) if self.go_ahead_task else ""
-            self._refuse_expired(engine, run, context)
+            engine.refuse_others(run)
+            people = agreed(context, self.go_ahead, lambda: [find_mirror(self.mirror)], run)
+            agreed_by = names_of(people)
+            self._refuse_expired(engine, run, people)
             if engine.status(run)[0].conducted_by != engine.started_by:
                 # A person has taken the run over, and may still be at work.
                 engine.refuse_conducted(run, f"run {run}: {', '.join(self.steps)}")
@@ -187,13 +194,12 @@ class TakeSteps(RunOperator):
             done["said"] = proved_markdown([engine.status(run)], page_root())
         return done
 
-    def _refuse_expired(self, engine: Failover | Failback, run: str, context: Context) -> None:
+    def _refuse_expired(self, engine: Failover | Failback, run: str, people: Agreed) -> None:
         """Before applications are stopped, or topics deleted: a task may be cleared days after people have answered."""
         failover = self.kind is RunKind.FAILOVER
         first = standing_still(self.kind, self.mode)[0] if failover else point_of_no_return(self.kind)
         if self.steps[0] == first:
-            asked = (self.go_ahead_task,) if self.go_ahead_task else ()
-            engine.refuse_expired(run, approvals(context, asked))
+            engine.refuse_expired(run, people)
 
     def _take(self, engine: Failover | Failback, run: str, agreed_by: str) -> tuple[StepRecord, ...]:
         try:

@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow.sdk import BaseOperator, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
-from mirror_core.decide.approvals import used_up
 from mirror_core.decide.steps import undisturbed
 from mirror_core.decide.vouching import refuse_other
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.model.text import visible_lines
-from mirrorbook_airflow.approving import GoAhead, agreed, approvals, approved
+from mirrorbook_airflow.approving import (
+    GoAhead,
+    GoAheadTask,
+    agreed,
+    names_of,
+    policy_of,
+    record_shown,
+    recorded_plan,
+)
 from mirrorbook_airflow.closing import LAST_WORDS, LastWordsOfSet
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.events import FENCED, SWITCHED, emit_switched
@@ -27,7 +34,6 @@ from mirrorbook_airflow.params import page_root
 from mirrorbook_airflow.runbook import (
     CUT_OVER,
     LOST,
-    SILENT,
     SWITCH,
     approvals_of,
     chain,
@@ -39,6 +45,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from mirror_core.runbook.sets import Together
+    from mirror_core.state.link import Link
+    from mirror_core.state.records import State
 
 NOW: Final = "Stop applications of set {name} now?"
 
@@ -73,6 +81,10 @@ class SetOperator(BaseOperator):
             )
         return Together(chosen, conductors, self.mode, say=self.say)
 
+    def states(self) -> list[tuple[Link, State]]:
+        """Of the destination of each mirror."""
+        return [find_mirror(name) for name in find_set(self.set_name).mirrors]
+
     def say(self, words: str) -> None:
         """Into the task's log, which shows colours: names in it are anybody's."""
         self.log.info("%s", visible_lines(words))
@@ -100,7 +112,8 @@ class PlanSet(SetOperator):
             if joint.reasons:
                 self.log.info("%s", body)
                 raise Refused(f"failover of set {self.set_name}", joint.reasons)
-        return {"hash": joint.hash, "body": body, SILENT: [str(name) for name in joint.silent]}
+            record_shown(context, self.task_id, self.states(), joint.hash, body, joint.silent)
+        return {"hash": joint.hash, "body": body}
 
 
 class BeginSet(SetOperator):
@@ -114,16 +127,14 @@ class BeginSet(SetOperator):
     def execute(self, context: Context) -> str:
         with airflow_errors():
             together = self.together(context)
-            own = together.under_way(started_by=conductor(context))
+            plan = recorded_plan(context, self.plan_task, self.states())
+            own = together.under_way(started_by=conductor(context), plan_hash=plan.plan_hash)
             if own is not None:
                 return own
             if (cut_off := together.cut_off(started_by=conductor(context))) is not None:
                 together.abort(cut_off)  # its own, whose process was killed: what was approved is begun as a whole
-            plan = context["ti"].xcom_pull(task_ids=self.plan_task)
-            people = approved(context, self.approval_tasks, f"failover of set {self.set_name}", plan["hash"])
-            if reasons := used_up(together.given_up(started_by=conductor(context)), people):
-                raise Refused(f"failover of set {self.set_name}", reasons)
-            return together.begin(plan["hash"], approved_by=people, silent=plan.get(SILENT, ()))
+            policy = policy_of(context, self.plan_task, self.approval_tasks)
+            return together.begin(plan.plan_hash, approved_by=policy, silent=plan.silent)
 
 
 class ProveSet(SetOperator):
@@ -139,6 +150,7 @@ class ProveSet(SetOperator):
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
         with self.conducting(context):
             together = self.together(context, undisturbed(RunKind.FAILOVER))
+            together.refuse_past(attempt, conductor(context))
             together.refuse_taken_over(attempt)
             proved = together.prove(attempt)
         return {"run": attempt, "said": proved_markdown(((one.run, one.steps) for one in proved.values()), page_root())}
@@ -149,19 +161,20 @@ class MoveSet(SetOperator):
 
     timeout = CUT_OVER_TIMEOUT
 
-    def __init__(self, *, begin: BaseOperator, go_ahead: BaseOperator | None, **kwargs: Any) -> None:
+    def __init__(self, *, begin: BaseOperator, go_ahead: GoAhead | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.begin_task = begin.task_id
-        self.go_ahead_task = go_ahead.task_id if go_ahead else None
+        self.go_ahead: GoAheadTask = (go_ahead.task_id, go_ahead.plan_task) if go_ahead else None
 
     def execute(self, context: Context) -> dict[str, str]:
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
         with self.conducting(context):
-            agreed_by = agreed(context, self.go_ahead_task, attempt) if self.go_ahead_task else ""
             together = self.together(context)
-            together.refuse_expired(attempt, approvals(context, (self.go_ahead_task,) if self.go_ahead_task else ()))
+            together.refuse_past(attempt, conductor(context))
+            people = agreed(context, self.go_ahead, self.states, attempt)
+            together.refuse_expired(attempt, people)
             together.refuse_taken_over(attempt)
-            ended = together.finish(attempt, agreed_by=agreed_by)
+            ended = together.finish(attempt, agreed_by=names_of(people))
             refuse_other(*((standing.run.id, standing.steps) for standing in ended.values()))
         return {"run": attempt, "report": str(together.page(attempt))}
 
@@ -178,7 +191,9 @@ class SwitchedSet(SetOperator):
         if attempt is None:
             raise AirflowSkipException("nothing was begun")
         with airflow_errors():
-            moved = self.together(context).moved(attempt, SWITCH)
+            together = self.together(context)
+            together.refuse_past(attempt, conductor(context))
+            moved = together.moved(attempt, SWITCH)
             found = {name: find_mirror(name) for name in moved}
         for name, run in moved.items():
             for uri in emit_switched(*found[name], run, context):

@@ -18,6 +18,7 @@ from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.set_runs import Joint, Standing
 from mirror_core.runbook.sets import Together
 from mirror_core.state.records import State
+from tests.dag.answering import answer, answer_question, record_in
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LINK
 
@@ -41,7 +42,10 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
     from mirrorbook_airflow import sets
 
     one: Any = SimpleNamespace(started_by=MINE, refuse_conducted=refuse)
-    runs = {A: replace(RUN, id="a-1", conducted_by="ann"), B: replace(RUN, id="b-1", conducted_by=MINE)}
+    runs = {
+        A: replace(RUN, id="a-1", started_by=MINE, conducted_by="ann"),
+        B: replace(RUN, id="b-1", started_by=MINE, conducted_by=MINE),
+    }
     monkeypatch.setattr(Together, "_standings", lambda self, attempt: {n: Standing(r, ()) for n, r in runs.items()})
     for name in ("prove", "finish", "abort"):
         monkeypatch.setattr(Together, name, not_to_be_done)
@@ -87,14 +91,78 @@ def test_a_run_is_taken_from_whoever_conducts_it_only_by_a_word_of_its_own(
     monkeypatch.setattr(controlling, "services", lambda path, steps, master: None)
     monkeypatch.setattr(Failover, "refuse_conducted", lambda self, run_id, title, **known: refuse(run_id, title))
     monkeypatch.setattr(Failover, "abort", not_to_be_done)
-    abort = controlling.ControlMirror(task_id="control", mirror=LINK.mirror.name)
-    run = SimpleNamespace(dag_id="mirror_control", run_id="r1")
-    context: Any = {"params": {"action": "abort", "take_over": False}, "dag_run": run}
+    control, context = _controlled(state, monkeypatch, "abort")
     with pytest.raises(AirflowFailException, match=f"run {RUN.id}: abort:\\s+- it is conducted by ann"):
-        abort.execute(context)
+        control(take_over=False)
     monkeypatch.setattr(Failover, "abort", lambda self, run_id: replace(RUN, state=RunState.ABORTED, note="by a form"))
     context["params"]["take_over"] = True
-    assert "by a form" in str(abort.execute(context))
+    with pytest.raises(AirflowFailException, match="task approve was answered about"):
+        control(asked=False)
+    assert "approved by ann\n" in (said := control(take_over=True))
+    assert "by a form" in said
+    state.put(replace(RUN, state=RunState.ABORTED, ended_ms=1))
+    state.put(replace(RUN, id="m-failover-2", state=RunState.RUNNING))
+    with pytest.raises(AirflowFailException, match="task approve was answered about"):
+        control(asked=False)
+
+
+@pytest.mark.parametrize("action", ["stop", "abort", "leave_behind"])
+def test_what_ends_a_mirror_or_a_run_or_goes_on_with_it_needs_approvals(
+    monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow import controlling
+
+    state = State()
+    state.put(replace(RUN, state=RunState.RUNNING))
+    done = list[str]()
+
+    def act(link: object, context: object, approved: object) -> str:
+        done.append(action)
+        return "did"
+
+    monkeypatch.setattr(controlling, "ACTIONS", {action: act})
+    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__TWO_PEOPLE", "true")
+    control, context = _controlled(state, monkeypatch, action)
+    context["left"] |= {"approve": answer("ann"), "approve_second": answer("ben")}
+    with pytest.raises(AirflowFailException, match="2 people have to approve it, and so far nobody did"):
+        control(asked=False, take_over=False)
+    with pytest.raises(AirflowFailException, match="ann has approved it already"):
+        control(people=("ann", "ann"))
+    assert not done
+    assert control(people=("ann", "ben")) == "approved by ann, ben\ndid"
+
+
+def _controlled(state: State, monkeypatch: pytest.MonkeyPatch, action: str) -> tuple[Callable[..., str], Any]:
+    """Sends the form of `mirror_control`, answers, and lets the last task do it; what its tasks get from Airflow."""
+    from airflow.sdk import DAG
+    from mirrorbook_airflow import approving, controlling
+    from mirrorbook_airflow.runbook import approvals_of
+
+    record_in(state, monkeypatch)
+    for module in (approving, controlling):
+        monkeypatch.setattr(module, "find_mirror", lambda name: (LINK, state))
+    left = dict[str, Any]()
+    context: Any = {
+        "params": {"action": action, "take_over": False},
+        "dag_run": SimpleNamespace(dag_id="mirror_control", run_id="r1"),
+        "ti": SimpleNamespace(xcom_pull=lambda task_ids: left.get(task_ids)),
+        "left": left,
+    }
+    with DAG("mirror_control"):
+        show = controlling.ShowChange(task_id="show", mirror=LINK.mirror.name)
+        asks = approvals_of(show, "Do it?")
+        task = controlling.ControlMirror(task_id="control", mirror=LINK.mirror.name, show=show, approvals=asks)
+
+    def control(*, asked: bool = True, people: tuple[str, ...] = ("ann",), **params: bool) -> str:
+        context["params"].update(params)
+        if asked:
+            left["show"] = show.execute(context)
+            for question, person in zip(asks, people, strict=True):
+                answer_question(question, context, person)
+        return str(task.execute(context))
+
+    return control, context
 
 
 @pytest.mark.parametrize(("begun", "words"), [(False, ["word", "driven"]), (True, ["driven"])])
@@ -119,10 +187,8 @@ def test_a_form_gives_the_word_that_a_run_waits_for_and_goes_on_with_it(
         return replace(run, state=RunState.DONE)
 
     monkeypatch.setattr(Failover, "drive", drive)
-    control = controlling.ControlMirror(task_id="control", mirror=LINK.mirror.name)
-    dag_run = SimpleNamespace(dag_id="mirror_control", run_id="r1")
-    context: Any = {"params": {"action": "leave_behind", "take_over": False}, "dag_run": dag_run}
-    assert "is DONE" in str(control.execute(context))
+    control, _ = _controlled(state, monkeypatch, "leave_behind")
+    assert "is DONE" in control()
     assert done == ["asked", *words]
 
 
@@ -140,23 +206,24 @@ def test_an_approval_knows_whether_the_source_was_silent(
     from mirrorbook_airflow import runbook, sets
 
     found = Decision(replace(RUN.plan, mode=Mode.UNPLANNED), ())
-    names, begun = ((A,) if silent else ()), list[Any]()
+    names, begun, state = ((A,) if silent else ()), list[Any](), State()
     joint = Joint({A: found}, "0123", (), silent=names)
 
     def begin(*arguments: object, **known: object) -> None:
         begun.append(known["silent"])
         raise Begun
 
-    engine: Any = SimpleNamespace(decide_lost=lambda: (found, silent), begin=begin)
+    engine: Any = SimpleNamespace(decide_lost=lambda: (found, silent), begin=begin, taken_up=lambda plan_hash: None)
+    record_in(state, monkeypatch)
     several: Any = SimpleNamespace(
         chosen=MirrorSet("shop", (A,)), decide=lambda: joint, begin=begin,
-        under_way=lambda started_by: None, cut_off=lambda started_by: None, given_up=lambda started_by: [],
+        under_way=lambda started_by, plan_hash: None, cut_off=lambda started_by: None,
     )  # fmt: skip
     monkeypatch.setattr(runbook.RunOperator, "engine", lambda self, context: engine)
-    monkeypatch.setattr(runbook, "find_mirror", lambda name: (LINK, State()))
-    monkeypatch.setattr(runbook, "approved", lambda context, tasks, what, plan: ())
+    for module in (runbook, sets):
+        monkeypatch.setattr(module, "find_mirror", lambda name: (LINK, state))
+    monkeypatch.setattr(sets, "find_set", lambda name: MirrorSet("shop", (A,)))
     monkeypatch.setattr(sets.SetOperator, "together", lambda self, context, steps=(): several)
-    monkeypatch.setattr(sets, "approved", lambda context, tasks, what, plan: ())
     asked, lost = EmptyOperator(task_id="approve"), Mode.UNPLANNED
     plan: Any
     task: Any
@@ -167,9 +234,10 @@ def test_an_approval_knows_whether_the_source_was_silent(
         common: dict[str, Any] = {"mirror": "a", "kind": RunKind.FAILOVER, "mode": lost}
         plan = runbook.PlanRun(task_id="plan", **common)
         task = runbook.BeginRun(task_id="begin", plan=plan, approvals=(asked,), **common)
-    left = plan.execute({"params": {}})
     run = SimpleNamespace(dag_id="mirror_failover_unplanned", run_id="r1")
-    ti = SimpleNamespace(xcom_pull=lambda task_ids: left if task_ids == "plan" else None)
+    ti = SimpleNamespace(xcom_pull=lambda task_ids: {"hash": "0", "silent": not silent})
+    context: Any = {"params": {}, "ti": ti, "dag_run": run}
+    plan.execute(context)
     with pytest.raises(Begun):
-        task.execute({"params": {}, "ti": ti, "dag_run": run})
-    assert begun == [[str(name) for name in names] if of_a_set else silent]
+        task.execute(context)
+    assert begun == [names if of_a_set else silent], "whatever an XCom says"

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import re
 import secrets
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import yaml
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from demo.airflow import REPOSITORY, Airflow, AirflowFailed
+from mirror_core.decide.approvals import given
 from mirror_core.decide.evidence import Conclusion
 from mirror_core.evidence.verify import verify
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.run import Run, RunState, StepState
+from mirror_core.runbook.failback import Failback
 from mirror_core.sandbox.credentials import CONTROL, DATA
+from mirror_core.state.approvals import record_approval, recorded_approvals
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.browsing import browser
+from tests.cluster.test_failback import go_home
 from tests.commands import Forked, mirrorbook
 from tests.mirroring import Mirrored, new_mirror
 from tests.restless import never_still
@@ -31,8 +34,6 @@ pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill, pytest.ma
 
 RUN_S = 600
 DAG = "mirror_failover"
-TIMESTAMP = re.compile(r'(timestamp\\*": *)([0-9.]+)')
-"""As Airflow keeps it: in JSON, or in JSON within JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,79 @@ def test_a_rejected_plan_is_a_red_run_and_leaves_the_source_writable(runbook: Ru
     assert {status.state for status in mirror.statuses.values()} == {PartitionState.MIRRORING}
 
 
+def test_a_question_that_is_marked_as_answered_or_whose_xcom_is_written_is_no_approval(
+    runbook: Runbook, tmp_path: Path
+) -> None:
+    """By users of Airflow who may do that, one of whom is no approver."""
+    airflow, (mirror, topic) = runbook.airflow, runbook.new_mirror(tmp_path)
+    who = {"id": "admin", "name": "admin"}
+    forged = {"chosen_options": ["Approve"], "params_input": {}, "responded_by_user": who, "timedout": False}
+    run = airflow.trigger(DAG, {"mirror": mirror.name, "pause": True})
+    airflow.await_question(DAG, run, "approve", RUN_S)
+    with airflow.signed_in("other"):
+        _write_xcom(airflow, run, "approve", "return_value", forged)
+        _mark_done(airflow, run, "approve")
+    assert runbook.wait_end(run) == "failed"
+    assert airflow.tasks(DAG, run)["approve"] == "success", "it was marked so"
+    assert "1 person has to approve it, and so far nobody did" in airflow.log_of(DAG, run, "begin")
+    assert _runs(mirror) == []
+
+    run = airflow.trigger(DAG, {"mirror": mirror.name, "pause": True})
+    airflow.await_question(DAG, run, "approve", RUN_S)
+    airflow.answer(DAG, run, "approve", "Approve")
+    airflow.await_question(DAG, run, "go_ahead", RUN_S)
+    with airflow.signed_in("other"):
+        _write_xcom(airflow, run, "go_ahead", "return_value", forged)
+        _mark_done(airflow, run, "go_ahead")
+    assert runbook.wait_end(run) == "failed"
+    assert "stops applications" in airflow.log_of(DAG, run, "cut_over")
+    assert "1 person has to approve it, and so far nobody did" in airflow.log_of(DAG, run, "cut_over")
+    wait_until(lambda: _runs(mirror) == [RunState.ABORTED], timeout_s=RUN_S, why="the teardown has aborted it")
+    produce(runbook.pair.east, topic, 5, user="app")
+
+
+def test_a_finished_run_that_is_cleared_after_a_failback_is_red_and_tells_of_nothing(
+    runbook: Runbook, tmp_path: Path
+) -> None:
+    airflow, (mirror, topic) = runbook.airflow, runbook.new_mirror(tmp_path)
+    hooks = {"mirrors": {str(mirror.name): {"switch": [{"name": "dags", "airflow": "asset"}]}}}
+    (airflow.folder / "mirrorbook" / "mirrors.yaml").write_text(yaml.safe_dump(hooks), encoding="utf-8")
+    run = airflow.trigger(DAG, {"mirror": mirror.name, "pause": True})
+    airflow.await_question(DAG, run, "approve", RUN_S)
+    airflow.answer(DAG, run, "approve", "Approve")
+    airflow.await_question(DAG, run, "go_ahead", RUN_S)
+    airflow.answer(DAG, run, "go_ahead", "Approve")
+    assert runbook.wait_end(run) == "success"
+    (moved,) = _runs_of(mirror)
+    asset = f"mirrorbook://{mirror.name}/active"
+
+    def events() -> int:
+        found = airflow.call("GET", "/assets/events?limit=100")["asset_events"]
+        return sum(event["uri"] == asset for event in found)
+
+    assert events() == 1
+    failback = Failback(mirror.link, mirror.services, started_by="test")
+    home = failback.begin(failback.plan().hash)
+    failback.drive(home.id)
+    go_home(failback, home.id)
+    (airflow.folder / "mirrorbook" / "mirrors.yaml").write_text(yaml.safe_dump(hooks), encoding="utf-8")
+
+    body = {"dag_run_id": run, "dry_run": False, "include_downstream": True, "only_failed": False}
+    for task in ("switch", "begin"):
+        airflow.call("POST", f"/dags/{DAG}/clearTaskInstances", {**body, "task_ids": [task]})
+        assert runbook.wait_end(run) == "failed", task
+        assert "was begun by this approval and is DONE" in airflow.log_of(DAG, run, "begin")
+        assert events() == 1
+        assert [one.id for one in _runs_of(mirror)] == [moved.id, home.id]
+    _write_xcom(airflow, run, "begin", "return_value", moved.id)
+    for task in ("begin", "prove", "go_ahead", "cut_over"):
+        _mark_done(airflow, run, task)
+    wait_until(lambda: airflow.tasks(DAG, run)["switch"] != "none", timeout_s=RUN_S, why="its turn has come")
+    assert runbook.wait_end(run) == "failed"
+    assert events() == 1
+    produce(runbook.pair.east, topic, 5, user="app")
+
+
 def test_clearing_tasks_of_a_run_that_was_given_up_asks_before_it_begins_another(
     runbook: Runbook, tmp_path: Path
 ) -> None:
@@ -122,7 +196,7 @@ def test_clearing_tasks_of_a_run_that_was_given_up_asks_before_it_begins_another
     assert runbook.wait_end(run) == "failed"
     assert _runs(mirror) == [RunState.ABORTED]
 
-    _answered_earlier(airflow, run, "approve", 7200)
+    _answered_earlier(mirror, f"{DAG}/{run}/plan", 7200)
     airflow.call("POST", f"/dags/{DAG}/clearTaskInstances", {**body, "task_ids": ["go_ahead"]})
     wait_until(
         lambda: "approved it 12" in airflow.log_of(DAG, run, "begin"), timeout_s=RUN_S, why="it is too long ago, too"
@@ -131,8 +205,13 @@ def test_clearing_tasks_of_a_run_that_was_given_up_asks_before_it_begins_another
     assert runbook.wait_end(run) == "failed"
     assert _runs(mirror) == [RunState.ABORTED]
 
+    produce(runbook.pair.east, topic, 7)  # another plan, of another lag
     airflow.call("POST", f"/dags/{DAG}/clearTaskInstances", {**body, "task_ids": ["plan"]})
     airflow.await_question(DAG, run, "approve", RUN_S)
+    made = airflow.call(
+        "GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances/plan/xcomEntries/return_value?deserialize=true"
+    )
+    assert airflow.question(DAG, run, "approve")[1] == made["value"]["body"], "an older plan is shown"
     airflow.answer(DAG, run, "approve", "Reject")
     assert runbook.wait_end(run) == "failed"
     assert _runs(mirror) == [RunState.ABORTED]
@@ -267,14 +346,27 @@ def test_a_person_fails_over_in_the_browser(runbook: Runbook, tmp_path: Path) ->
     assert ['"body":{"by":"admin"}' in line for line in agreed] == [True]
 
 
-def _answered_earlier(airflow: Airflow, run: str, task: str, seconds: int) -> None:
+def _answered_earlier(mirror: Mirrored, question: str, seconds: int) -> None:
     """As if the answer to this question had been given so much earlier."""
-    where = "run_id = ? AND task_id = ? AND key = 'return_value'"
-    with closing(sqlite3.connect(airflow.folder / "airflow.db", timeout=60)) as database, database:
-        [(kept,)] = database.execute(f"SELECT value FROM xcom WHERE {where}", (run, task)).fetchall()
-        aged, times = TIMESTAMP.subn(lambda found: f"{found[1]}{float(found[2]) - seconds}", kept)
-        assert times == 1, kept
-        database.execute(f"UPDATE xcom SET value = ? WHERE {where}", (aged, run, task))
+    [known] = recorded_approvals(mirror.state, mirror.name, question)
+    at_ms = (known.approval.at_ms or 0) - 1000 * seconds
+    aged = given(f"{question}/{at_ms}", known.approval.id, known.approval.name, at_ms)
+    record_approval(mirror.link.destination, mirror.name, replace(known, approval=aged))
+
+
+def _mark_done(airflow: Airflow, run: str, task: str) -> None:
+    """What anybody may do in Airflow who may clear tasks."""
+    airflow.call("PATCH", f"/dags/{DAG}/dagRuns/{run}/taskInstances/{task}", {"new_state": "success"})
+
+
+def _write_xcom(airflow: Airflow, run: str, task: str, key: str, value: object) -> None:
+    entries = f"/dags/{DAG}/dagRuns/{run}/taskInstances/{task}/xcomEntries"
+    try:
+        airflow.call("POST", entries, {"key": key, "value": value})
+    except AirflowFailed as error:
+        if "409" not in str(error):
+            raise
+        airflow.call("PATCH", f"{entries}/{key}", {"value": value})
 
 
 def _runs(mirror: Mirrored) -> list[RunState]:

@@ -20,7 +20,7 @@ from mirror_core.state.link import find
 from tests.brokers import Pair
 from tests.cluster.test_failover import denied
 from tests.cluster.test_sets import at_home, mirrored, moved, runs_of, topic_of
-from tests.dag.test_two_people import answer
+from tests.dag.answering import answer_question
 from tests.mirroring import Mirrored
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]  # Airflow's own warnings
@@ -34,29 +34,30 @@ class DagRun:
     events: Any
     left: dict[tuple[str, str], Any] = field(default_factory=dict)
 
+    def context(self, task: str) -> Any:
+        return {
+            "ti": SimpleNamespace(
+                xcom_pull=lambda task_ids, key="return_value": self.left.get((task_ids, key)),
+                xcom_push=lambda key, value: self.left.update({(task, key): value}),
+            ),
+            "dag_run": SimpleNamespace(dag_id="mirror_failover_set", run_id="r1", triggering_user_name="ann"),
+            "params": {"master": "local[*]", "pause": True, "gate_limit_s": None, "set": "shop"},
+            "outlet_events": self.events,
+        }
+
+    def task(self, name: str) -> Any:
+        operator = self.dag.get_task(name)
+        operator.set_name = "shop"
+        return operator
+
     def execute(self, *tasks: str) -> Any:
         for task in tasks:
-            operator = self.dag.get_task(task)
-            operator.set_name = "shop"
-            context: Any = {
-                "ti": SimpleNamespace(
-                    xcom_pull=lambda task_ids, key="return_value": self.left.get((task_ids, key)),
-                    xcom_push=lambda key, value, task=task: self.left.update({(task, key): value}),
-                ),
-                "dag_run": SimpleNamespace(dag_id="mirror_failover_set", run_id="r1", triggering_user_name="ann"),
-                "params": {"master": "local[*]", "pause": True, "gate_limit_s": None, "set": "shop"},
-                "outlet_events": self.events,
-            }
-            self.left[task, "return_value"] = operator.execute(context)
+            self.left[task, "return_value"] = self.task(task).execute(self.context(task))
         return self.left[task, "return_value"]
 
     def answered(self, task: str, person: str) -> None:
         """The task asks, and somebody says yes."""
-        from airflow.providers.standard.operators.hitl import ApprovalOperator
-
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(ApprovalOperator, "execute", lambda operator, context: answer(person))
-            self.execute(task)
+        self.left[task, "return_value"] = answer_question(self.task(task), self.context(task), person)
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def dag_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> DagRun:
     from airflow.sdk.execution_time.context import OutletEventAccessors
-    from mirrorbook_airflow import sets
+    from mirrorbook_airflow import approving, sets
 
     first, second = both
     document = yaml.safe_load(first.pair.config_path.read_text(encoding="utf-8"))
@@ -81,24 +82,30 @@ def dag_run(
     document["mirrors"] = {str(first.name): {"switch": [{"name": "dags", "airflow": "asset"}]}}
     path = tmp_path / "mirrorbook.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    monkeypatch.setattr(sets, "find_set", lambda name: load_config(path).sets[name])
-    monkeypatch.setattr(sets, "find_mirror", lambda name: find(load_config(path), name))
+    for module in (approving, sets):
+        monkeypatch.setattr(module, "find_set", lambda name: load_config(path).sets[name])
+        monkeypatch.setattr(module, "find_mirror", lambda name: find(load_config(path), name))
     monkeypatch.setattr(sets, "services", lambda link, steps, master: first.services)
     return DagRun(dag_bag.dags["mirror_failover_set"], OutletEventAccessors())
 
 
 def test_a_set_is_moved_by_its_tasks(dag_run: DagRun, both: tuple[Mirrored, Mirrored]) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
     from mirrorbook_airflow.events import SWITCHED
 
     plan = dag_run.execute("plan")
     for one in both:
         assert f"**Fail over mirror `{one.name}`**" in plan["body"]
         assert f"| {topic_of(one)}-0 | MIRRORING, lag 0 |" in plan["body"]
-    assert f"**{plan['hash']}**" in plan["body"]
+    assert f"**{plan['hash'][:12]}**" in plan["body"]
+    with pytest.raises(AirflowFailException, match="1 person has to approve it, and so far nobody did"):
+        dag_run.execute("begin")  # its question was marked as answered
     dag_run.answered("approve", "ann")
     attempt = dag_run.execute("begin")
     assert dag_run.execute("begin") == attempt, "begun again, it begins other runs"
     said = dag_run.execute("prove")["said"]
+    with pytest.raises(AirflowFailException, match="1 person has to approve it, and so far nobody did"):
+        dag_run.execute("cut_over")
     for one in both:
         assert f"**Mirror `{one.name}`**, compared while applications write: **passed**" in said
     dag_run.answered("go_ahead", "ben")

@@ -156,7 +156,10 @@ def test_the_last_words_come_after_everything_and_whatever_became_of_it(dag_bag:
 
 @pytest.mark.parametrize(
     ("name", "judging", "alone"),
-    [("mirror_parity", {"parity", "receipts"}, {"clusters"}), ("mirror_check", {"check"}, {"clusters", "watchers"})],
+    [
+        ("mirror_parity", {"parity", "receipts"}, {"clusters"}),
+        ("mirror_check", {"check"}, {"clusters", "watchers", "approvers"}),
+    ],
 )
 def test_no_finding_of_the_hourly_dags_is_hidden_by_another_task(
     dag_bag: DagBag, name: str, judging: set[str], alone: set[str]

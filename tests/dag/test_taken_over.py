@@ -18,14 +18,16 @@ from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind, RunState, StepState
+from mirror_core.runbook.failback import Failback
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Copy
 from mirror_core.state import pulse
 from mirror_core.state.link import Link
 from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import Pair, produce, read_all
+from tests.cluster.test_failback import go_home
 from tests.cluster.test_failover import app_topic, denied
-from tests.dag.test_two_people import answer
+from tests.dag.answering import answer, answer_question
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import patience
 
@@ -57,6 +59,7 @@ class DagRun:
     """What tasks of one DAG run get from Airflow, and leave there for each other."""
 
     left: dict[tuple[str, str], object] = field(default_factory=dict)
+    name: str = "r1"
 
     def context(self, task: str) -> Any:
         def pull(task_ids: str, key: str = "return_value") -> object:
@@ -67,9 +70,12 @@ class DagRun:
 
         return {
             "ti": SimpleNamespace(xcom_pull=pull, xcom_push=push),
-            "dag_run": SimpleNamespace(dag_id="mirror_failover", run_id="r1"),
+            "dag_run": SimpleNamespace(dag_id="mirror_failover", run_id=self.name),
             "params": {"master": "local[*]", "pause": True},
         }
+
+    def answered(self, operator: Any, person: str) -> None:
+        self.left[operator.task_id, "return_value"] = answer_question(operator, self.context(operator.task_id), person)
 
     def execute(self, operator: Any) -> Any:
         result = operator.execute(self.context(operator.task_id))
@@ -77,7 +83,7 @@ class DagRun:
         return result
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Desk:
     """Airflow's tasks of a failover of this mirror, to be executed one by one in this process."""
 
@@ -85,6 +91,8 @@ class Desk:
     topic: str
     held: Held
     dag_run: DagRun
+    plan_task: Any
+    approve: Any
     begin: Any
     steps: dict[str, Any]
     abort: Any
@@ -116,7 +124,8 @@ class Desk:
 
 @pytest.fixture
 def desk(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    from mirrorbook_airflow import runbook
+    from mirrorbook_airflow import approving, runbook
+    from mirrorbook_airflow.approving import ApprovePlan
     from mirrorbook_airflow.runbook import AbortRun, BeginRun, PlanRun, TakeSteps
 
     topic = app_topic(pair)
@@ -125,18 +134,20 @@ def desk(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     mirrored.copy()
     held = Held()
     services = replace(mirrored.services, copy=held.copy)
-    monkeypatch.setattr(runbook, "find_mirror", lambda name: (mirrored.link, mirrored.state))
+    for module in (approving, runbook):
+        monkeypatch.setattr(module, "find_mirror", lambda name: (mirrored.link, mirrored.state))
     monkeypatch.setattr(runbook, "services", lambda link, steps, master: services)
     common: dict[str, Any] = {"mirror": mirrored.name, "kind": RunKind.FAILOVER}
     plan = PlanRun(task_id="plan", **common)
-    begin = BeginRun(task_id="begin", plan=plan, approvals=(plan,), **common)
+    approve = ApprovePlan(task_id="approve", question="Fail over?", plan=plan)
+    begin = BeginRun(task_id="begin", plan=plan, approvals=(approve,), **common)
     steps = {
         name: TakeSteps(task_id=name, steps=(name,), begin=begin, **common) for name in ("prove", "fence", "drain")
     }
     abort = AbortRun(task_id="abort", begin=begin, steps=list(steps.values()), **common)
-    made = Desk(mirrored, topic, held, DagRun(), begin, steps, abort)
+    made = Desk(mirrored, topic, held, DagRun(), plan, approve, begin, steps, abort)
     made.dag_run.execute(plan)
-    made.dag_run.left["plan", "asked_about"] = made.plan["hash"]
+    made.dag_run.answered(approve, "ann")
     made.dag_run.execute(begin)
     return made
 
@@ -228,36 +239,35 @@ def test_a_failure_of_its_own_is_undone(desk: Desk) -> None:
         desk.cli().drive(desk.run)
 
 
-def test_a_go_ahead_is_for_the_run_that_it_was_given(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow.providers.standard.operators.empty import EmptyOperator
-    from airflow.providers.standard.operators.hitl import ApprovalOperator
+def test_a_go_ahead_is_for_the_run_that_it_was_given(desk: Desk) -> None:
     from airflow.sdk.exceptions import AirflowFailException
     from mirrorbook_airflow.approving import GoAhead
     from mirrorbook_airflow.runbook import TakeSteps
 
-    def ann_says_yes(self: ApprovalOperator, context: object) -> object:
-        return {"responded_by_user": {"name": "ann"}}
-
-    monkeypatch.setattr(ApprovalOperator, "execute", ann_says_yes)
-    ask = GoAhead(task_id="go_ahead", question="Now?", plan=EmptyOperator(task_id="plan"), proof=desk.steps["prove"])
+    ask = GoAhead(task_id="go_ahead", question="Now?", plan=desk.plan_task, proof=desk.steps["prove"])
     cut_over = TakeSteps(
         task_id="cut_over", steps=("fence",), begin=desk.begin, go_ahead=ask, mirror=desk.mirrored.name,
         kind=RunKind.FAILOVER,
     )  # fmt: skip
     desk.take("prove")
-    desk.dag_run.execute(ask)
+    desk.dag_run.left["go_ahead", "return_value"] = answer("ann")  # an XCom that somebody has written
+    with pytest.raises(AirflowFailException, match="1 person has to approve it, and so far nobody did"):
+        desk.dag_run.execute(cut_over)
+    desk.dag_run.answered(ask, "ann")
     given_up = desk.run
     desk.cli().abort(given_up)
     with pytest.raises(AirflowFailException, match=f"run {given_up} was begun by this approval and is ABORTED"):
         desk.dag_run.execute(desk.begin)  # somebody clears a task that failed
     assert not desk.mirrored.state.active_run(desk.mirrored.name)
-    desk.dag_run.left["plan", "return_value"] = {**desk.plan, **answer("ann")}  # cleared, too: it was asked again
+    desk.dag_run.answered(desk.approve, "ann")  # cleared, too: it asks again
     desk.dag_run.execute(desk.begin)
     desk.take("prove")
-    with pytest.raises(AirflowFailException, match=f"task go_ahead was answered for {given_up}: clear it"):
+    with pytest.raises(
+        AirflowFailException, match=f"task go_ahead was answered about run {given_up}, and this is run {desk.run}"
+    ):
         desk.dag_run.execute(cut_over)
     assert not denied(desk.mirrored.pair.east, desk.topic), "applications were stopped, and nobody had named the moment"
-    desk.dag_run.execute(ask)
+    desk.dag_run.answered(ask, "ann")
     desk.dag_run.execute(cut_over)
     assert denied(desk.mirrored.pair.east, desk.topic)
     [said] = [line for line in desk.mirrored.state.chronicle(desk.run) if '"kind":"agreed"' in line]
@@ -295,3 +305,59 @@ def test_a_second_run_and_a_step_that_is_done_take_nothing_from_the_conductor_at
         desk.held.go_on.set()
     assert ended.exception() is None
     desk.assert_done()
+
+
+def test_a_finished_run_that_a_failback_has_ended_does_nothing_and_tells_of_nothing(desk: Desk) -> None:
+    """Somebody clears its tasks, or writes its id as what `begin` has left: weeks later nothing may be green."""
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow.runbook import TakeSteps, TellingStep
+
+    common: dict[str, Any] = {"begin": desk.begin, "mirror": desk.mirrored.name, "kind": RunKind.FAILOVER}
+    cut_over = TakeSteps(task_id="cut_over", steps=("fence", "drain"), **common)
+    switch = TellingStep(task_id="switch", steps=("switch",), **common)
+    told = list[str]()
+
+    def emit(link: Link, state: object, run: str, context: object) -> Iterator[str]:
+        told.append(run)
+        yield run
+
+    switch.emit = emit
+    desk.held.go_on.set()
+    first = desk.run
+    assert desk.cli().drive(first).state is RunState.DONE
+    assert desk.dag_run.execute(desk.begin) == first, "it is found done, as long as it is in effect"
+    desk.dag_run.execute(cut_over)
+    desk.dag_run.execute(switch)
+    assert told == [first]
+
+    failback = Failback(desk.mirrored.link, desk.mirrored.services, started_by="test")
+    home = failback.begin(failback.plan().hash)
+    failback.drive(home.id)
+    go_home(failback, home.id)
+    for task in (cut_over, switch):
+        with pytest.raises(AirflowFailException, match=f"it has ended, and is not what {desk.mirrored.name} is in any"):
+            desk.dag_run.execute(task)
+    with pytest.raises(AirflowFailException, match=f"run {first} was begun by this approval and is DONE"):
+        desk.dag_run.execute(desk.begin)
+    desk.dag_run.execute(desk.plan_task)
+    with pytest.raises(AirflowFailException, match="an approval is for one run"):
+        desk.dag_run.execute(desk.begin)
+    desk.dag_run.answered(desk.approve, "ann")
+    again = desk.dag_run.execute(desk.begin)
+    assert again != first, "what was approved anew is begun anew"
+    desk.cli().abort(again)
+    desk.dag_run.left["begin", "return_value"] = first
+    with pytest.raises(AirflowFailException, match="it has ended"):
+        desk.dag_run.execute(switch)
+    assert told == [first]
+
+
+def test_a_run_that_somebody_else_has_begun_is_none_of_this_dag_runs(desk: Desk) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    theirs = desk.run
+    desk.dag_run = replace(desk.dag_run, name="r2")
+    with pytest.raises(AirflowFailException, match="mirror_failover/r1 has begun it, and this is"):
+        desk.take("prove")
+    assert (theirs, "prove") not in desk.mirrored.state.steps
+    desk.cli().abort(theirs)

@@ -20,7 +20,10 @@ def tasks(world: World, slot: int) -> Iterator[Move]:
     if any(p.by == "dag" for p in world.procs) or not answers(world, world.dag.link):
         return
     state = state_on(world, destination(world.dag.link))
-    own = approvals.taken_up(state.runs.values(), name_of(world.dag.link), RunKind.FAILOVER, "dag")
+    mirror, runs = name_of(world.dag.link), state.runs.values()
+    mine = approvals.begun_by(runs, mirror, RunKind.FAILOVER, "dag")
+    standing = [run.id for run in mine if approvals.is_in_effect(run, runs, state.debts.get(mirror))]
+    own = approvals.taken_up(mine, "", standing)
     if own is None:
         yield from _begin(world, world.dag, slot)
         return

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from msgspec import UNSET
 
+from mirror_core.cli import conducting
 from mirror_core.cli.conducting import approval_of
-from mirror_core.decide.approvals import HOLDS_S, approved_long_ago, expired, given, stale, taken_up, unmet, used_up
+from mirror_core.decide.approvals import (
+    HOLDS_S,
+    ApprovalPolicy,
+    approved_long_ago,
+    begun_by,
+    expired,
+    given,
+    is_in_effect,
+    other_plan,
+    stale,
+    taken_up,
+    unapproved,
+    unmet,
+    used_up,
+    verified,
+)
 from mirror_core.model.acl import AclPurpose, LedgerEntry
+from mirror_core.model.checkpoint import RecordedApproval
 from mirror_core.model.chronicle import Entry
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import Approval, Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.run import Approval, Mode, Plan, Run, RunKind, RunState, StepRecord, StepState, short_hash
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.rights.acls import denial
 from mirror_core.runbook.failover import disturbing
@@ -75,25 +93,129 @@ def test_a_task_that_is_cleared_days_later_stops_nobody_by_old_answers() -> None
 def test_a_task_that_is_repeated_goes_on_with_its_own_run() -> None:
     later = replace(RUN, id="s", started_ms=2)
     runs = [RUN, later, replace(later, id="t", state=RunState.ABORTED, started_ms=3)]
-    assert taken_up(runs, "m", RunKind.FAILOVER, "airflow") is later
-    assert taken_up([replace(RUN, state=RunState.DONE)], "m", RunKind.FAILOVER, "airflow")
-    for mirror, kind, conductor in (("n", RunKind.FAILOVER, "airflow"), ("m", RunKind.FAILBACK, "airflow")):
-        assert taken_up(runs, mirror, kind, conductor) is None
-    assert taken_up(runs, "m", RunKind.FAILOVER, "ann") is None
+    assert taken_up(runs, "", ()) is later, "it has not ended: whichever plan is shown now"
+    assert begun_by(runs, "m", RunKind.FAILOVER, "airflow") == runs
+    for mirror, kind, conductor in (
+        ("n", RunKind.FAILOVER, "airflow"),
+        ("m", RunKind.FAILBACK, "airflow"),
+        ("m", RunKind.FAILOVER, "ann"),
+    ):
+        assert begun_by(runs, mirror, kind, conductor) == []
+
+
+def test_a_finished_run_is_taken_up_only_in_effect_and_by_its_own_plan() -> None:
+    done = replace(RUN, state=RunState.DONE)
+    assert taken_up([done], SEEN.hash, {"r"}) is done
+    assert taken_up([done], SEEN.hash, ()) is None, "a failback has ended it"
+    assert taken_up([done], "0" * 64, {"r"}) is None, "another plan was approved"
+    older = replace(done, plan_hash=SEEN.hash[:12])
+    assert taken_up([older], SEEN.hash, {"r"}) is older, "an older Mirrorbook recorded twelve digits"
+
+
+def test_a_finished_failover_is_in_effect_until_something_else_is_begun_or_its_fence_is_not_owed() -> None:
+    done = replace(RUN, state=RunState.DONE)
+    debt = Debt(mirror=MirrorName("m"), cluster=ClusterName("east"), owed=Owed.FENCE, run="r", since_ms=1)
+    assert is_in_effect(done, [done], debt)
+    assert not is_in_effect(done, [done], None), "the mirror was started anew, or taken home"
+    assert not is_in_effect(done, [done], replace(debt, run="s"))
+    assert not is_in_effect(done, [done], replace(debt, owed=Owed.UNFENCE))
+    home = replace(done, id="h", plan=replace(SEEN, kind=RunKind.FAILBACK), started_ms=2)
+    for state, before in ((RunState.RUNNING, False), (RunState.DONE, False), (RunState.ABORTED, True)):
+        assert is_in_effect(done, [done, replace(home, state=state)], debt) is before
+    other = replace(home, plan=replace(home.plan, mirror=MirrorName("n")))
+    assert is_in_effect(done, [other, done], debt), "of another mirror"
+    assert is_in_effect(home, [done, home], None)
+    assert not is_in_effect(home, [done, home], debt), "it was failed over again"
+    assert not is_in_effect(home, [home, replace(done, id="s", started_ms=3)], None)
+
+
+POLICY = ApprovalPolicy(question="d/r1/plan", tasks=("approve", "approve_second"), approvers=frozenset(("1", "2")))
+
+
+def recorded(approval: Approval, task: str = "approve", **other: str) -> RecordedApproval:
+    about = {"question": POLICY.question, "approves": SEEN.hash, **other}
+    return RecordedApproval(task=task, approval=approval, **about)
+
+
+FIRST, SECOND = recorded(ANN), recorded(BEN, "approve_second")
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ((FIRST, SECOND), ""),
+        ((), "2 people have to approve it, and so far nobody did"),
+        ((FIRST,), "2 people have to approve it, and so far ann did"),
+        ((FIRST, recorded(ANN, "approve_second")), "ann has approved it already"),
+        ((FIRST, recorded(BEN, "go_ahead")), "2 people have to approve it"),
+        ((FIRST, recorded(BEN, "approve_second", question="d/r2/plan")), "2 people have to approve it"),
+        ((FIRST, recorded(replace(BEN, id="3"), "approve_second")), "ben (3) may not approve here"),
+        ((FIRST, recorded(replace(BEN, id=""), "approve_second")), "ben () may not approve here"),
+        (
+            (FIRST, recorded(BEN, "approve_second", approves="0" * 64)),
+            "task approve_second was answered about plan 0000",
+        ),
+        ((FIRST, recorded(replace(BEN, at_ms=None), "approve_second")), ""),
+        (
+            (recorded(replace(ANN, at_ms=None)), recorded(replace(BEN, at_ms=None), "approve_second")),
+            "ann, ben approved",
+        ),
+    ],
+)
+def test_only_approvals_that_are_recorded_for_this_plan_by_those_who_may_count(
+    known: tuple[RecordedApproval, ...], said: str
+) -> None:
+    found = "; ".join(unapproved(POLICY, known, SEEN.hash, AT_MS))
+    assert found.startswith(said)
+    assert bool(found) is bool(said)
+
+
+def test_a_recorded_approval_of_long_ago_begins_nothing_and_one_may_be_enough() -> None:
+    alone = replace(POLICY, tasks=("approve",), approvers=None)
+    assert unapproved(alone, (FIRST,), SEEN.hash, AT_MS) == ()
+    assert verified(alone, (SECOND, FIRST)) == (ANN,)
+    assert verified(POLICY, (SECOND, FIRST)) == (ANN, BEN)
+    assert "approved it" in unapproved(alone, (FIRST,), SEEN.hash, AT_MS + 2 * round(HOLDS_S * 1000))[0]
+    few, marked = unapproved(alone, (), SEEN.hash, AT_MS)
+    assert few == "1 person has to approve it, and so far nobody did"
+    assert marked == "a task that is marked as done is no approval: clear approve, and it asks"
 
 
 def test_an_approval_is_for_one_run() -> None:
     said = (ANN, BEN)
     begun = replace(RUN, approvals=said)
-    for state in (RunState.ABORTED, RunState.ABORTING, RunState.SUPERSEDED):
+    for state in (RunState.ABORTED, RunState.ABORTING, RunState.SUPERSEDED, RunState.DONE):
         (why,) = used_up([replace(begun, state=state)], said)
         assert why.startswith(f"run r was begun by this approval and is {state}, and an approval is for one run")
     given_up = replace(begun, state=RunState.ABORTED)
     anew = (replace(ANN, at_ms=AT_MS + 1), replace(BEN, at_ms=AT_MS + 1))
     assert used_up([given_up], anew) == (), "both were asked once more"
     assert used_up([given_up], (ANN, anew[1])), "one of two was asked once more, and the other's approval is spent"
-    assert used_up([replace(given_up, approvals=())], ()), "nobody is known to have said it: nor that it was said again"
-    assert used_up([replace(begun, state=RunState.DONE)], said) == ()
+
+
+@pytest.mark.parametrize("uid", [0, 1234, 4_000_000_000])
+def test_who_approves_on_the_command_line_is_the_user_of_the_process(uid: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {0: "root", 1234: "ann"}
+    monkeypatch.setattr("os.getuid", lambda: uid)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_name=names[uid]))
+    monkeypatch.setattr("socket.gethostname", lambda: "vm")
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "eve")
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    assert conducting.operator() == f"{names.get(uid, f'uid {uid}')}@vm"
+    monkeypatch.setenv("SUDO_USER", "ben")
+    assert conducting.operator() == ("root@vm (sudo by ben)" if uid == 0 else f"{names.get(uid, f'uid {uid}')}@vm")
+
+
+def test_a_plan_is_named_by_its_whole_hash_and_shown_by_its_first_digits() -> None:
+    assert (len(SEEN.hash), len(short_hash(SEEN.hash))) == (64, 12)
+    assert other_plan(SEEN, SEEN.hash) == other_plan(SEEN, None) == ()
+    stale, remedy = other_plan(SEEN, SEEN.hash[:12])
+    assert stale.startswith(f"plan {SEEN.hash[:12]} is out of date")
+    assert remedy.startswith("a plan is named by its whole hash, of 64 digits")
+    assert other_plan(SEEN, "0" * 64) == (
+        f"plan 000000000000 is out of date, the current one is {SEEN.hash[:12]}: review it",
+    )
 
 
 def test_a_run_that_was_approved_long_ago_is_looked_at_again() -> None:

@@ -15,7 +15,7 @@ from mirror_core.cli import conducting, failback
 from mirror_core.decide.approvals import asks_before_it_stops
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord, StepState, short_hash
 from tests.unit.test_decide_verbs import MIRROR, RUN
 from tests.unit.test_refusals import LINK
 
@@ -110,7 +110,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_somebody_names_the_moment_and_the_journal_keeps_who(asked: list[str]) -> None:
     go_on(stage := Stage())
     assert [question.partition("?")[0] for question in asked] == [
-        f"Run plan {HOME.plan.hash}: bring applications home to east",
+        f"Run plan {short_hash(HOME.plan.hash)}: bring applications home to east",
         "Fence now",
     ]
     assert "Nobody can write any more on west, until east is promoted" in asked[-1]

@@ -198,14 +198,13 @@ def test_all_who_delete_have_their_salvage_kept(monkeypatch: pytest.MonkeyPatch,
     order = list[str]()
     plan = cast("Any", type("Seen", (), {"proposals": (1,), "agreed": (1,), "hash": "h"})())
     monkeypatch.setattr(controlling, "_recovery", lambda link, context: (plan, tmp_path / "orders" / "recover-1"))
-    monkeypatch.setattr(controlling, "answered", lambda context, task: "ann")
     monkeypatch.setattr(recovery, "check_shown", lambda link, seen, shown: None)
     monkeypatch.setattr(recovery, "salvage", lambda link, seen, folder, say: _save(folder))
     monkeypatch.setattr(recovery, "recover", lambda link, seen, say: order.extend(ObjectFolder(URL).every()))
     monkeypatch.setattr("mirror_core.mirrors.recovery_words.done", lambda seen: ())
     assert Action(CONTEXT["params"]["recover_action"]) is Action.RECOPY
     link: Any = type("Link", (), {"mirror": type("M", (), {"name": "orders"})})
-    controlling._recover(link, CONTEXT)
+    controlling._recover(link, CONTEXT, controlling.Change("h", ""))
     assert order == [f"orders/recover-1/{MANIFEST}"], "it was in the store before anything was deleted"
 
 

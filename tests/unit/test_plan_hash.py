@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Fact, Lasts, Mode, Plan, PlanStep, RunKind, Strategy
+from mirror_core.model.run import Fact, Lasts, Mode, Plan, PlanStep, RunKind, Strategy, short_hash
 
 FENCE = PlanStep(name="fence", action="deny everybody")
 PROMOTE = PlanStep(name="promote", action="let applications write", reversible=False)
@@ -23,8 +23,9 @@ PLAN = Plan(
 )
 
 
-def test_it_is_short_enough_to_be_typed() -> None:
-    assert len(PLAN.hash) == 12
+def test_it_is_a_whole_sha_256_of_which_people_see_twelve_digits() -> None:
+    assert len(PLAN.hash) == 64
+    assert short_hash(PLAN.hash) == PLAN.hash[:12]
     int(PLAN.hash, 16)
 
 

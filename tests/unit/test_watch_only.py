@@ -59,7 +59,7 @@ PARAMS = {
     "patience_s": 90,
     "pause": False,
 }
-LEFT: dict[tuple[str, str | None], object] = {("show", None): {"hash": "h"}, ("approve", "asked_about"): "h"}
+LEFT: dict[tuple[str, str | None], object] = {("show", None): {"hash": "h"}}
 """What other tasks have left for it."""
 CONTEXT: Any = {
     "params": PARAMS,
@@ -117,8 +117,7 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     **{
         kind: {"task_id": "t", "mirror": "orders"}
         for kind in (
-            controlling.ShowRecovery,
-            controlling.ControlMirror,
+            controlling.ShowChange,
             drilling.DrillMirror,
             drilling.CleanDrill,
             operators.CreateMirror,
@@ -136,6 +135,7 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     debtors.CheckWatchers: {"task_id": "t"},
     debtors.CallForDebtors: {"task_id": "t", "look": BEFORE},
     debtors.KeepFenced: {"task_id": "t", "mirrors": ["orders"]},
+    controlling.ControlMirror: {"task_id": "t", "mirror": "orders", "show": BEFORE, "approvals": ()},
     runbook.PlanRun: OF_RUN,
     runbook.BeginRun: {**OF_RUN, "plan": BEFORE, "approvals": ()},
     runbook.TakeSteps: {**OF_RUN, "steps": ["prove"], "begin": BEFORE},
@@ -151,8 +151,8 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     closing.LastWordsOfSet: {**OF_SET, "begin": BEFORE},
 }
 BASES = {operators.MirrorOperator, runbook.RunOperator, sets.SetOperator, debtors._Looks}
-ASKING = {"ApprovePlan", "ApproveSecond", "GoAhead", "ApproveRecovery", "ReplicateMirror", "WatchAgain"}
-"""Tasks that ask people or start DAG runs."""
+ASKING = {"ApprovePlan", "ApproveSecond", "GoAhead", "CheckApprovers", "ReplicateMirror", "WatchAgain"}
+"""Tasks that ask people or start DAG runs, or look at no cluster."""
 
 
 def test_no_task_is_left_out_here() -> None:

@@ -1,0 +1,77 @@
+"""What Airflow does about a task that asks: it stops, a person answers, it goes on with Airflow's record of that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.model.checkpoint import RecordedApproval, ShownPlan
+from mirror_core.model.names import MirrorName
+from mirror_core.state import approvals
+from mirror_core.state.journal import checkpoint
+from mirror_core.state.records import State
+
+Answer = dict[str, Any]
+
+
+def answer(person: str, choice: str = "Approve") -> Answer:
+    """As the API server hands it on."""
+    return {
+        "chosen_options": [choice],
+        "params_input": {},
+        "responded_at": datetime.now(UTC),
+        "responded_by_user": {"id": person, "name": person},
+        "timedout": False,
+    }
+
+
+def answer_question(task: Any, context: Any, person: str, choice: str = "Approve") -> Any:
+    """What the task leaves when this person has answered; None where it asks nothing. Its templates are rendered."""
+    from airflow.providers.standard.operators import hitl
+    from airflow.sdk.exceptions import TaskAwaitingInput
+    from mirrorbook_airflow.approving import GoAhead
+
+    plan = context["ti"].xcom_pull(task_ids=task.plan_task)
+    if not isinstance(task, GoAhead):
+        task.body = plan["body"]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(hitl, "upsert_hitl_detail", lambda **fields: None)
+        try:
+            return task.execute({**context, "task_instance": SimpleNamespace(id="t1")})
+        except TaskAwaitingInput as asking:
+            return task.execute_complete(context, answer(person, choice), **(asking.kwargs or {}))
+
+
+@contextmanager
+def answered_by(person: str) -> Iterator[None]:
+    """Whatever a DAG asks, which runs in this process, this person approves."""
+    from mirrorbook_airflow.approving import ApprovePlan
+
+    ask = ApprovePlan.execute
+
+    def execute(task: ApprovePlan, context: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(ApprovePlan, "execute", ask)
+            return answer_question(task, context, person)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ApprovePlan, "execute", execute)
+        yield
+
+
+def record_in(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no broker is: what tasks record stands in this state."""
+
+    def plan(cluster: object, before: State, mirror: MirrorName, shown: ShownPlan) -> None:
+        state.put(checkpoint(mirror, f"shown-{shown.question.replace('/', '-')}", shown))
+
+    def approval(cluster: object, mirror: MirrorName, given: RecordedApproval) -> None:
+        state.put(checkpoint(mirror, f"given-{given.question.replace('/', '-')}-{given.task}", given))
+
+    monkeypatch.setattr(approvals, "record_plan", plan)
+    monkeypatch.setattr(approvals, "record_approval", approval)
