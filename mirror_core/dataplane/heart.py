@@ -20,6 +20,7 @@ from mirror_core.kafka.config import Principal
 from mirror_core.kafka.heartbeats import Beats, ensure_topic
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.topics import set_broker_time
 from mirror_core.model.clock import FRESH_S, now_ms
 from mirror_core.model.errors import Indeterminate, MirrorError
 from mirror_core.model.limits import LIMITS
@@ -99,6 +100,7 @@ class Heart:
         try:
             with ClusterClient(self._link.destination, timeout_s=LIMITS.watched_side_s) as destination:
                 self._read = list_offsets(destination, [_STATE], Point.LOG_END)[_STATE]
+                set_broker_time(destination, TOPIC)
             with ClusterClient(self._link.source, timeout_s=LIMITS.watched_side_s) as source:
                 self._partitions = ensure_topic(source, self.topic)
         except MirrorError as error:

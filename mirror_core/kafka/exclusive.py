@@ -35,12 +35,11 @@ from mirror_core.kafka.faults import code_of
 from mirror_core.kafka.fetching import FetchLink
 from mirror_core.kafka.transaction_brokers import AGAIN, Fenced, TransactionBrokers
 from mirror_core.kafka.unfinished_transactions import DecidedTransaction, decided_transaction, write_last_marker
-from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Partition
 from mirror_core.wire import produce
-from mirror_core.wire.batch import CONTROL, SEQUENCE_MASK, TRANSACTIONAL, readdress
+from mirror_core.wire.batch import CONTROL, NO_TIMESTAMP, SEQUENCE_MASK, TRANSACTIONAL, readdress
 from mirror_core.wire.batch import batches as batches_in
 from mirror_core.wire.encode import batches_of
 from mirror_core.wire.fetch import Isolation, Wanted
@@ -128,8 +127,9 @@ class ExclusiveProducer(TransactionBrokers):
             self.settle(timeout_s)
         if self.used_up:
             raise IdUsedUp
-        # A reader undoes many small ones in a thirtieth of what zstd would cost him.
-        batches = list(batches_of(rows, _BATCH_BYTES, Codec.GZIP, now_ms(), TRANSACTIONAL))
+        # A reader undoes many small ones in a thirtieth of what zstd would cost him. No time: brokers refuse that of a
+        # clock which is an hour ahead of theirs (KIP-937), and it may be the only machine left to fail over from.
+        batches = list(batches_of(rows, _BATCH_BYTES, Codec.GZIP, NO_TIMESTAMP, TRANSACTIONAL))
         deadline = time.monotonic() + timeout_s
         self._phase = _Phase.OPEN
         try:

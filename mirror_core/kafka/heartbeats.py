@@ -16,10 +16,11 @@ from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.faults import ErrorCode, fault
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.reader import LogReader
-from mirror_core.kafka.topics import NewTopic, create_topics
+from mirror_core.kafka.topics import BROKER_TIME, NewTopic, create_topics, set_broker_time
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.sighting import Heartbeat
+from mirror_core.wire.batch import NO_TIMESTAMP
 
 SETTINGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
@@ -27,6 +28,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "retention.ms": "-1",
     "retention.bytes": str(8 << 20),
     "segment.bytes": str(2 << 20),
+    **BROKER_TIME,
 }
 """Some hours of them, and no more than 10 MiB for each broker."""
 _TIMEOUT_MS: Final = 1_500
@@ -43,7 +45,9 @@ def ensure_topic(client: ClusterClient, topic: str) -> int:
     view = client.metadata([topic])
     if topic in view.denied:
         raise fault(client, f"topic {topic}", "Metadata (needs DESCRIBE)", ErrorCode.topic_authorization_failed)
-    if topic not in view.topics:
+    if topic in view.topics:
+        set_broker_time(client, topic)
+    else:
         brokers = client.brokers()
         factor = min(3, len(brokers))
         ring = brokers + brokers
@@ -64,6 +68,8 @@ class Beats:
 
     def __init__(self, cluster: ClusterConfig, topic: str) -> None:
         self._topic = topic
+        self._timestamp = 0
+        """Of each record: 0 is librdkafka's own clock."""
         properties: dict[str, Any] = {
             **cluster.properties(Principal.CONTROL),
             "log_level": 0,
@@ -94,12 +100,16 @@ class Beats:
         for beat in beats:
             value = msgspec.json.encode(beat)
             try:
-                self._producer.produce(self._topic, value=value, partition=beat.partition, on_delivery=told)
+                self._producer.produce(
+                    self._topic, value=value, partition=beat.partition, timestamp=self._timestamp, on_delivery=told
+                )
             except KafkaException as error:
                 troubles.append(error.args[0])
         self._producer.flush(_LATE_S)
         if acknowledged + len(troubles) < len(beats):
             self.drop()
+        if any(error.code() == KafkaError.INVALID_TIMESTAMP for error in troubles):
+            self._timestamp = NO_TIMESTAMP  # a topic of an older version, which may not be changed, and clocks differ
         denied = any(error.code() in _DENIED for error in troubles)
         words = "" if acknowledged == len(beats) else troubles[0].name() if troubles else "no answer in time"
         return acknowledged, words, denied

@@ -43,7 +43,10 @@ from mirror_core.kafka.config_requests import change_request, settings_request
 from mirror_core.kafka.existing import undescribed
 from mirror_core.kafka.faults import fault, settle
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.logs import logger
 from mirror_core.model.names import Offset, Partition
+
+_log = logger(__name__)
 
 NO_ID: Final = "0" * 32
 """What brokers without topic ids (before 2.8) are taken to say."""
@@ -57,6 +60,8 @@ does nothing else while it makes them."""
 NEW_TOPIC_S: Final = 0.1
 """Brokers tell of topics that were created together once they have made the logs of all: 10 ms each, where disks or
 processors are busy 100."""
+BROKER_TIME: Final[Mapping[str, str]] = MappingProxyType({"message.timestamp.type": "LogAppendTime"})
+"""For topics of ours: brokers stamp the records. They refuse the time of a clock that is an hour ahead (KIP-937)."""
 Key = TypeVar("Key")
 
 
@@ -130,6 +135,16 @@ def try_alter_configs(
     if denied and len(denied) == len(changes):
         raise denied[0]
     return refusals
+
+
+def set_broker_time(client: ClusterClient, topic: str) -> None:
+    """Let brokers stamp the records of a topic that an older version has made. Left as it is where we may not."""
+    try:
+        known = describe_configs(client, [topic]).get(topic)
+        if known is not None and not BROKER_TIME.items() <= known.effective.items():
+            alter_configs(client, {topic: BROKER_TIME})
+    except RemoteFault as error:
+        _log.info("topic %s keeps the times of its writers: %s", topic, error, cluster=client.name)
 
 
 def _alter(

@@ -12,7 +12,7 @@ from mirror_core.decide.mirror_circles import circle_reasons
 from mirror_core.decide.outlook import refused_settings
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
-from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics
+from mirror_core.kafka.topics import BROKER_TIME, NewTopic, await_leaders, create_topics, set_broker_time
 from mirror_core.mirrors.first_acl import refused_of
 from mirror_core.mirrors.gaps import chosen_gaps
 from mirror_core.mirrors.preflight import not_known_to_shut_out, shuts_out
@@ -20,7 +20,7 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Desired, Gaps, Mirror
-from mirror_core.model.names import DRILL, MirrorName, base_name, is_way_home
+from mirror_core.model.names import ACTIVE_TOPIC, DRILL, MirrorName, base_name, is_way_home
 from mirror_core.state import active
 from mirror_core.state.link import Link, link_of, states
 from mirror_core.state.records import TOPIC, State
@@ -114,6 +114,7 @@ def new_producer_id() -> int:
 def ensure_state_topic(client: ClusterClient) -> None:
     """Create the state topic on a destination, compacted and as well replicated as the cluster allows."""
     if TOPIC in client.metadata([TOPIC]).topics:
+        set_broker_time(client, TOPIC)
         return
     factor = min(3, len(client.brokers()))
     configs = {
@@ -122,6 +123,7 @@ def ensure_state_topic(client: ClusterClient) -> None:
         # Leases and sightings replace themselves every second or two: what a reader has to go through stays small.
         "segment.bytes": str(8 << 20),
         "min.cleanable.dirty.ratio": "0.1",
+        **BROKER_TIME,
     }
     create_topics(client, [NewTopic(name=TOPIC, partitions=1, replication_factor=factor, configs=configs)])
     await_leaders(client, [TOPIC])
@@ -144,6 +146,7 @@ def _ensure_active_topic(*clients: ClusterClient) -> None:
     for client in clients:
         try:
             active.ensure_topic(client)
+            set_broker_time(client, ACTIVE_TOPIC)
         except MirrorError as error:
             _log.info("applications cannot follow a topic there: %s", error, cluster=client.name)
 

@@ -15,7 +15,7 @@ from mirror_core.decide.canary import Standing, evidence, problems, untried
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.existing import existing
-from mirror_core.kafka.topics import NewTopic, create_topics, delete_topics
+from mirror_core.kafka.topics import BROKER_TIME, NewTopic, create_topics, delete_topics
 from mirror_core.kafka.versions import api_versions
 from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.limits import LIMITS
@@ -39,7 +39,7 @@ def run_canary(config: ClusterConfig, mirror: MirrorName, note: str, topics: Col
             name=topic,
             partitions=len(numbers),
             replication_factor=1,
-            configs={"min.insync.replicas": "1", "cleanup.policy": "delete"},
+            configs={"min.insync.replicas": "1", "cleanup.policy": "delete", **BROKER_TIME},
             assignments=tuple((broker,) for broker in standing.answering),
         )
         create_topics(client, [new])

@@ -23,7 +23,7 @@ from mirror_core.kafka.faults import ErrorCode, code_of, fault
 from mirror_core.kafka.fetching import FetchLink, fetch_once
 from mirror_core.kafka.lent import lent
 from mirror_core.kafka.offsets import log_start
-from mirror_core.kafka.topics import NewTopic, create_topics
+from mirror_core.kafka.topics import BROKER_TIME, NewTopic, create_topics
 from mirror_core.kafka.transaction_brokers import Fenced
 from mirror_core.kafka.transient import TRANSIENT
 from mirror_core.model.errors import MissingPermission, RemoteFault, SignInFailed, Unreachable
@@ -126,7 +126,7 @@ def ensure_topic(broker: ClusterClient) -> None:
     if ACTIVE_TOPIC in broker.metadata([ACTIVE_TOPIC]).topics:
         return
     factor = min(3, len(broker.brokers()))
-    configs = {"cleanup.policy": "compact", "min.insync.replicas": "2" if factor == 3 else "1"}
+    configs = {"cleanup.policy": "compact", "min.insync.replicas": "2" if factor == 3 else "1", **BROKER_TIME}
     create_topics(broker, [NewTopic(name=ACTIVE_TOPIC, partitions=1, replication_factor=factor, configs=configs)])
 
 

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, Producer
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.librdkafka import QUIET, client
 from mirror_core.state.records import TOPIC, Forget, Record, State
+from mirror_core.wire.batch import NO_TIMESTAMP
 
 
 class Aside:
@@ -34,7 +35,7 @@ class Aside:
 
         more: dict[str, Any] = {"on_delivery": told} if lost else {}
         for key, value in State().rows(record):
-            self._producer.produce(TOPIC, key=key, value=value, partition=0, **more)
+            self._producer.produce(TOPIC, key=key, value=value, partition=0, timestamp=NO_TIMESTAMP, **more)
             self.began = True
         self._producer.poll(0)
 

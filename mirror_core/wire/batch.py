@@ -30,6 +30,8 @@ LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
+NO_TIMESTAMP: Final = -1
+"""Of records without a time: brokers take them whatever a topic's settings say. Consumers see it of magic 0, too."""
 SEQUENCE_MASK: Final = 0x7FFFFFFF
 """Sequences wrap from 2**31 - 1 to 0."""
 

@@ -18,6 +18,7 @@ from mirror_core.wire.batch import (
     CODEC_MASK,
     LENGTH_PREFIX,
     LOG_APPEND_TIME,
+    NO_TIMESTAMP,
     OLDER_HEADER,
     OLDER_SIZES,
     BatchHeader,
@@ -26,9 +27,6 @@ from mirror_core.wire.batch import (
 from mirror_core.wire.encode import batch_of, record, varint
 from mirror_core.wire.records import PLAIN_LIMIT, Codec, Plain, Record, decompress, wrapped
 from mirror_core.wire.reencode import RUN_BYTES, Run, admitted
-
-NO_TIMESTAMP: Final = -1
-"""What consumers see of messages of magic 0."""
 
 _CRC_END: Final = 16
 _TIMESTAMP: Final = struct.Struct(">q")

@@ -1,0 +1,117 @@
+"""The clock of the machine that acts is hours ahead of everybody's, or behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from mirror_core.kafka.config import load_config
+from mirror_core.kafka.heartbeats import Beats, ensure_topic
+from mirror_core.kafka.topics import BROKER_TIME, alter_configs, describe_configs
+from mirror_core.model.clock import now_ms
+from mirror_core.model.names import ACTIVE_TOPIC, Partition, heartbeat_topic
+from mirror_core.model.run import Mode, RunState
+from mirror_core.model.sighting import Heartbeat
+from mirror_core.state.records import TOPIC
+from mirror_core.wire.batch import NO_TIMESTAMP
+from tests.administering import as_admin
+from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.cluster.test_failover import app_topic
+from tests.driving import beating, driving
+from tests.harm import killed
+from tests.mirroring import new_mirror
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+HOUR_S: Final = 3_600
+
+
+class ShiftedClock:
+    """This process's wall clock, set wrong; the brokers' and the monotonic one go on as they are."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hours = 0.0
+        right, right_ns = time.time, time.time_ns
+        monkeypatch.setattr(time, "time", lambda: right() + self.hours * HOUR_S)
+        monkeypatch.setattr(time, "time_ns", lambda: right_ns() + int(self.hours * HOUR_S * 1e9))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ShiftedClock:
+    return ShiftedClock(monkeypatch)
+
+
+CREATE_TIME: Final = {
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.before.max.ms": "3600000",
+    "message.timestamp.after.max.ms": "3600000",
+}
+"""As topics are that an older version has made, on brokers that mind the past as well."""
+
+
+@pytest.fixture
+def old_topics(pair: Pair) -> Iterator[None]:
+    """Of ours, on the destination; put back as they were."""
+    with as_admin(pair.west) as client:
+        yield
+        before: dict[str, str | None] = {**dict.fromkeys(CREATE_TIME), **BROKER_TIME}
+        alter_configs(client, dict.fromkeys((TOPIC, ACTIVE_TOPIC), before))
+
+
+@pytest.mark.usefixtures("old_topics")
+@pytest.mark.parametrize("hours", [2, -2])
+def test_a_dead_source_is_given_up_by_a_machine_whose_clock_is_off(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, hours: int
+) -> None:
+    topic = app_topic(pair)
+    sent = produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    with as_admin(pair.west) as client:  # `new_mirror` has changed them
+        alter_configs(client, dict.fromkeys((TOPIC, ACTIVE_TOPIC), CREATE_TIME))
+    with killed(pair.east):
+        clock.hours = hours
+        decision = mirrored.failover.decide(Mode.UNPLANNED)
+        assert decision.reasons == ()
+        run = mirrored.failover.begin(decision.plan.hash, Mode.UNPLANNED)
+        assert mirrored.failover.drive(run.id).state is RunState.DONE
+        clock.hours = 0
+    assert mirrored.statuses[Partition(topic, 0)].lmo == 20
+    assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sorted(sent)
+
+
+def test_topics_of_an_older_version_get_the_brokers_time(pair: Pair, tmp_path: Path) -> None:
+    mirrored = new_mirror(pair, tmp_path, app_topic(pair))
+    beats_of = heartbeat_topic(mirrored.name)
+    with as_admin(pair.west) as west, as_admin(pair.east) as east:
+        ensure_topic(east, beats_of)
+        for client, topic in ((west, TOPIC), (east, beats_of)):
+            alter_configs(client, {topic: CREATE_TIME})
+        with driving(mirrored):
+            beating(mirrored, 2)
+        for client, topic in ((west, TOPIC), (east, beats_of)):
+            assert BROKER_TIME.items() <= describe_configs(client, [topic])[topic].effective.items()
+    assert {record.append_time for record in read_all(pair.east, beats_of)} == {True}
+    mirrored.copy()
+    assert read_all(pair.west, beats_of) == read_all(pair.east, beats_of)
+
+
+def test_heartbeats_go_on_where_the_clock_is_refused_and_the_topic_may_not_be_changed(pair: Pair) -> None:
+    topic = new_topic(pair.east, 1)
+    with as_admin(pair.east) as client:
+        alter_configs(
+            client, {topic: {**CREATE_TIME, "message.timestamp.before.max.ms": "0"}}
+        )  # as a clock that is late
+    beats = Beats(load_config(pair.config_path).cluster("east"), topic)
+
+    def write() -> bool:
+        beat = Heartbeat(partition=0, number=1, at_ms=now_ms(), mirror="m", driver="test")
+        return beats.write([beat])[0] == 1 and beats._timestamp == NO_TIMESTAMP
+
+    wait_until(write, timeout_s=TIMEOUT_S, why="one is taken after the first was refused")
+    assert read_all(pair.east, topic)[-1].timestamp_ms == NO_TIMESTAMP
