@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,16 +21,20 @@ from mirror_core.kafka.subject import NoSubject, subject_of
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import PASSWORD_APART, holds_password
 from mirror_core.model.hooks import Hook
+from mirror_core.model.logs import logger
 from mirror_core.model.mirror_sections import MirrorSections, mirror_sections, of_mirror
 from mirror_core.model.mirror_set import MirrorSet, sets_of
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.ruling import ENTRIES, KAFKAS, Ruling, ruling_of
 from mirror_core.model.text import suggestion
 
+_log = logger(__name__)
+
 ANONYMOUS: Final = "ANONYMOUS"
 """What brokers call everybody who says neither name nor certificate: not us alone."""
 _TYPE: Final = "User:"
 _REFERENCE = re.compile(r"\$\{([\w.-]+):([^}]*)\}")
+_FILE = re.compile(r"\$\{file:([^}]*)\}")
 _SECTIONS: Final = ("clusters", "mirrors", "evidence", "sets", "expectations")
 _HELD: Final[dict[Path, str]] = {}
 """Configurations that only the memory of this process has, by the path that stands for them."""
@@ -131,6 +136,57 @@ class Config:
     def resolved(self, where: str, text: str) -> str:
         """A value of the file with its references replaced: a secret, perhaps. BadRequest when one leads nowhere."""
         return _REFERENCE.sub(lambda match: _resolve(self.path, where, match), text)
+
+
+class _FollowedProperties(Mapping[str, str]):
+    """Client properties whose `${file:…}` references are followed again when those files have changed: passwords are
+    replaced under a running process. While a file cannot be used, what it said before counts."""
+
+    def __init__(self, path: Path, texts: Mapping[str, tuple[str, str]]) -> None:
+        """`texts`: by property, where it stands in the file at `path`, and its value as it is written there."""
+        self._path, self._texts = path, texts
+        self._files = [_source(path, argument) for _, text in texts.values() for argument in _FILE.findall(text)]
+        self._versions = self._now()
+        self._values = self._resolved()
+
+    def _resolved(self) -> dict[str, str]:
+        return {
+            key: _REFERENCE.sub(partial(_resolve, self._path, where), text)
+            for key, (where, text) in self._texts.items()
+        }
+
+    def _now(self) -> list[tuple[int, int, int] | None]:
+        return [_version(file) for file in self._files]
+
+    def _current(self) -> dict[str, str]:
+        if self._files and (versions := self._now()) != self._versions:
+            self._versions = versions
+            try:
+                self._values = self._resolved()
+            except BadRequest as error:
+                _log.warning("goes on with what was read before: %s", error)
+        return self._values
+
+    def __or__(self, other: _FollowedProperties) -> _FollowedProperties:
+        return _FollowedProperties(self._path, {**self._texts, **other._texts})
+
+    def __getitem__(self, key: str) -> str:
+        return self._current()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._current())
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+
+def _version(file: Path) -> tuple[int, int, int] | None:
+    """Another one when it was replaced or written over; None: it cannot be looked at."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def addresses(text: str, where: str) -> tuple[tuple[str, int], ...]:
@@ -239,7 +295,7 @@ def _cluster(path: Path, name: str, raw: object, only: Principal | None) -> Clus
     is_data, is_control = only is Principal.DATA, only is Principal.CONTROL
     control = _properties(path, where, {k: v for k, v in raw.items() if not (is_data and k in overrides)})
     own = _properties(path, f"{where}.data", {k: v for k, v in overrides.items() if not is_control or k in _LOGINS})
-    both = {**control, **own}
+    both = control | own
     check_names(where, both)
     if not (both if is_data else control).get("bootstrap.servers"):
         raise BadRequest(f"{where}: bootstrap.servers is missing")
@@ -269,15 +325,20 @@ def _user(path: Path, where: str, raw: dict[object, object]) -> str | None:
     return principal.removeprefix(_TYPE)
 
 
-def _properties(path: Path, where: str, raw: Mapping[object, object]) -> dict[str, str]:
+def _properties(path: Path, where: str, raw: Mapping[object, object]) -> _FollowedProperties:
     properties = {}
     for key, value in raw.items():
         if isinstance(value, bool):
             value = str(value).lower()
         if not isinstance(value, str | int | float):
             raise BadRequest(f"{where}.{key}: must be a single value")
-        properties[str(key)] = _REFERENCE.sub(lambda m, k=key: _resolve(path, f"{where}.{k}", m), str(value))  # type: ignore[misc]
-    return properties
+        properties[str(key)] = f"{where}.{key}", str(value)
+    return _FollowedProperties(path, properties)
+
+
+def _source(path: Path, argument: str) -> Path:
+    """The file that `${file:PATH:KEY}` names."""
+    return (path.parent / argument.rpartition(":")[0]).absolute()
 
 
 def _resolve(path: Path, where: str, match: re.Match[str]) -> str:
@@ -291,10 +352,10 @@ def _resolve(path: Path, where: str, match: re.Match[str]) -> str:
             f"{where}: ${{{kind}:...}} is no reference that Mirrorbook follows. There are ${{env:NAME}} and "
             "${file:PATH:KEY}; a value that is really written so goes into such a file"
         )
-    file, colon, key = argument.rpartition(":")
+    _, colon, key = argument.rpartition(":")
     if not colon:
         raise BadRequest(f"{where}: a file reference is written ${{file:PATH:KEY}}")
-    source = (path.parent / file).absolute()
+    source = _source(path, argument)
     try:
         lines = source.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

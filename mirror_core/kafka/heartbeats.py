@@ -9,15 +9,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.faults import ErrorCode, fault
+from mirror_core.kafka.librdkafka import RenewedProducer
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.topics import BROKER_TIME, NewTopic, create_topics, set_broker_time
-from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.sighting import Heartbeat
 from mirror_core.wire.batch import NO_TIMESTAMP
@@ -70,10 +71,7 @@ class Beats:
         self._topic = topic
         self._timestamp = 0
         """Of each record: 0 is librdkafka's own clock."""
-        properties: dict[str, Any] = {
-            **cluster.properties(Principal.CONTROL),
-            "log_level": 0,
-            "error_cb": lambda error: None,
+        settings: dict[str, Any] = {
             "acks": "all",
             "retries": 0,
             "linger.ms": 0,
@@ -81,10 +79,8 @@ class Beats:
             "message.timeout.ms": _TIMEOUT_MS,
             "socket.timeout.ms": 2_000,
         }
-        try:
-            self._producer = Producer(properties)
-        except KafkaException as error:
-            raise BadRequest(f"cluster {cluster.name}: {error.args[0].str()}") from None
+        self._client = RenewedProducer(cluster, settings)
+        self._producer = self._client.current()
 
     def write(self, beats: list[Heartbeat]) -> tuple[int, str, bool]:
         """How many were acknowledged, the first trouble with the others in words, and whether writing is denied."""
@@ -97,6 +93,7 @@ class Beats:
             else:
                 troubles.append(error)
 
+        self._producer = self._client.current()
         for beat in beats:
             value = msgspec.json.encode(beat)
             try:
@@ -108,6 +105,7 @@ class Beats:
         self._producer.flush(_LATE_S)
         if acknowledged + len(troubles) < len(beats):
             self.drop()
+        self._client.note(acknowledged=acknowledged > 0)
         if any(error.code() == KafkaError.INVALID_TIMESTAMP for error in troubles):
             self._timestamp = NO_TIMESTAMP  # a topic of an older version, which may not be changed, and clocks differ
         denied = any(error.code() in _DENIED for error in troubles)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.tls import file_versions
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.logs import logger
+
+_log = logger(__name__)
 
 Client = TypeVar("Client", Consumer, Producer)
 
 QUIET: Final = {"log_level": 0, "error_cb": lambda error: None}  # errors reach us through the calls themselves
+FAILING_S: Final = 5.0
+"""A producer of which nothing was acknowledged for so long is made anew."""
 
 
 def client(kind: Callable[[dict[str, Any]], Client], cluster: ClusterConfig, properties: dict[str, Any]) -> Client:
@@ -21,3 +28,49 @@ def client(kind: Callable[[dict[str, Any]], Client], cluster: ClusterConfig, pro
         return kind(properties)
     except KafkaException as error:
         raise BadRequest(f"cluster {cluster.name}: {error.args[0].str()}") from None
+
+
+class RenewedProducer:
+    """A producer of the control principal that is made anew when its certificates or passwords have changed, and when
+    all that it sends fails for some seconds: librdkafka reads them once. Not for several threads at once."""
+
+    def __init__(self, cluster: ClusterConfig, settings: dict[str, Any]) -> None:
+        """BadRequest for properties that librdkafka does not take, or files that it cannot use."""
+        self._cluster, self._settings = cluster, settings
+        self._signed_by = self._credentials()
+        self._producer = self._made()
+        self._failing_since: float | None = None
+        self._trouble = ""
+
+    def current(self) -> Producer:
+        """The producer to use now. What the one before has in line is dropped, and its callbacks are told."""
+        credentials = self._credentials()
+        failing_s = 0.0 if self._failing_since is None else time.monotonic() - self._failing_since
+        if credentials == self._signed_by and failing_s < FAILING_S:
+            return self._producer
+        try:
+            made = self._made()
+        except BadRequest as error:  # a certificate is there and its key is not yet: the next call tries again
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                _log.warning("goes on with the credentials from before: %s", error, cluster=self._cluster.name)
+            return self._producer
+        self._producer.purge()
+        self._producer.poll(0)
+        self._producer, self._signed_by, self._failing_since, self._trouble = made, credentials, None, ""
+        _log.info("connects anew, with the credentials of now", cluster=self._cluster.name)
+        return made
+
+    def note(self, *, acknowledged: bool) -> None:
+        """What became of something that was sent."""
+        if acknowledged:
+            self._failing_since = None
+        elif self._failing_since is None:
+            self._failing_since = time.monotonic()
+
+    def _made(self) -> Producer:
+        return client(Producer, self._cluster, {**self._cluster.properties(), **QUIET, **self._settings})
+
+    def _credentials(self) -> Hashable:
+        properties = self._cluster.properties()
+        return tuple(sorted(properties.items())), file_versions(properties)

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.logs import logger
+
+_log = logger(__name__)
 
 _FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location")
 _KEPT: Final = 32
+_REPLACING_S: Final = 60.0
+"""So long files that were good before may be unusable, since whoever replaces them is not done."""
 
 
 class _File(NamedTuple):
@@ -27,9 +34,46 @@ class _File(NamedTuple):
     size: int
 
 
+@dataclass(slots=True)
+class _LastGood:
+    """The newest context that was made of files of these names."""
+
+    context: ssl.SSLContext
+    unusable_since: float | None = None
+    """By the monotonic clock; None: the files are good."""
+
+
+_LAST_GOOD: Final[dict[Hashable, _LastGood]] = {}
+
+
 def tls_context(cluster: str, properties: Mapping[str, str]) -> ssl.SSLContext:
     """The context for a cluster's properties. Files that have changed are read anew. BadRequest when they cannot be
-    used."""
+    used; but files that were good, and are being replaced, get a minute, in which the context of before is used."""
+    names = cluster, *(properties.get(key) for key in _FILES)
+    known = _LAST_GOOD.get(names)
+    try:
+        context = _read(cluster, properties)
+    except BadRequest as error:
+        if known is None:
+            raise
+        now = time.monotonic()
+        if known.unusable_since is None:
+            known.unusable_since = now
+            _log.warning("connects as before for up to %.0f s: %s", _REPLACING_S, error, cluster=cluster)
+        if now - known.unusable_since > _REPLACING_S:
+            raise
+        return known.context
+    if known is None or known.context is not context or known.unusable_since is not None:
+        _LAST_GOOD[names] = _LastGood(context)
+    return context
+
+
+def file_versions(properties: Mapping[str, str]) -> Hashable:
+    """Another value when one of the files was replaced or written over; one that cannot be read counts as none."""
+    return tuple(_stat_or_none(properties[key]) for key in _FILES if key in properties)
+
+
+def _read(cluster: str, properties: Mapping[str, str]) -> ssl.SSLContext:
     files = {key: _seen(cluster, key, properties[key]) for key in _FILES if key in properties}
     authorities, own, key, revoked = (files.get(name) for name in _FILES)
     checks_names = properties.get("ssl.endpoint.identification.algorithm", "https").lower() != "none"
@@ -87,7 +131,11 @@ def _stat(path: str) -> _File:
 def _system() -> _File | None:
     """The system's file of authorities; None: it has none, or another way to keep them."""
     path = ssl.get_default_verify_paths().cafile
+    return None if path is None else _stat_or_none(path)
+
+
+def _stat_or_none(path: str) -> _File | None:
     try:
-        return None if path is None else _stat(path)
+        return _stat(path)
     except OSError:
         return None

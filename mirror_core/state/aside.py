@@ -4,12 +4,11 @@ that brokers do not take hides nothing from readers."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError
 
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.librdkafka import QUIET, client
+from mirror_core.kafka.librdkafka import RenewedProducer
 from mirror_core.state.records import TOPIC, Forget, Record, State
 from mirror_core.wire.batch import NO_TIMESTAMP
 
@@ -21,7 +20,8 @@ class Aside:
         """BadRequest for properties that the client does not take."""
         limits = {"acks": "all", "message.timeout.ms": 10_000, "linger.ms": 0}
         order = {"max.in.flight.requests.per.connection": 1}
-        self._producer = client(Producer, cluster, {**cluster.properties(), **QUIET, **limits, **order})
+        self._client = RenewedProducer(cluster, {**limits, **order})
+        self._producer = self._client.current()
         self.began = False
         """A record was given to the client."""
 
@@ -30,12 +30,13 @@ class Aside:
         client is used again."""
 
         def told(error: KafkaError | None, message: object) -> None:
+            self._client.note(acknowledged=error is None)
             if lost is not None and error is not None:
                 lost(error.name())
 
-        more: dict[str, Any] = {"on_delivery": told} if lost else {}
+        self._producer = self._client.current()
         for key, value in State().rows(record):
-            self._producer.produce(TOPIC, key=key, value=value, partition=0, timestamp=NO_TIMESTAMP, **more)
+            self._producer.produce(TOPIC, key=key, value=value, partition=0, timestamp=NO_TIMESTAMP, on_delivery=told)
             self.began = True
         self._producer.poll(0)
 

@@ -144,3 +144,26 @@ def test_a_configuration_that_no_disk_has_is_read_as_a_file_is(folder: Path) -> 
     assert cluster.data["sasl.password"] == "of-data", "relative to the folder that its path names"
     with pytest.raises(BadRequest, match=r"held.yaml: clusters.west.sasl.password: .*control.properties cannot be"):
         load_config(path)
+
+
+def test_a_password_that_was_replaced_is_read_anew_and_one_that_is_half_written_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path)
+    secrets = {name: tmp_path / f"{name}.properties" for name in ("control", "data")}
+    for name, file in secrets.items():
+        file.write_text(f"west=of-{name}\n", encoding="utf-8")
+    cluster = load_config(path).cluster("west")
+
+    def passwords() -> tuple[str, ...]:
+        return tuple(cluster.properties(one)["sasl.password"] for one in (Principal.CONTROL, Principal.DATA))
+
+    assert passwords() == ("of-control", "of-data")
+    secrets["data"].write_text("", encoding="utf-8")
+    assert passwords() == ("of-control", "of-data")
+    assert "goes on with what was read before" in caplog.text
+    assert "of-data" not in caplog.text
+    secrets["data"].write_text("west=replaced\n", encoding="utf-8")
+    assert passwords() == ("of-control", "replaced")
+    secrets["control"].unlink()
+    assert passwords() == ("of-control", "replaced")

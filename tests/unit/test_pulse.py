@@ -26,6 +26,7 @@ from mirror_core.state.pulse import beating, begun_by, conducted
 from mirror_core.state.records import State
 from mirror_core.state.topic import TRANSACTION_MS
 from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.wire.batch import NO_TIMESTAMP
 from tests.memory import fold, journal_of
 from tests.unit.test_refusals import LINK
 from tests.waiting import wait_until
@@ -112,7 +113,11 @@ class Plain:
         self.dropped = 0
         self.raises = list[Exception]()
 
-    def produce(self, topic: str, *, key: str, value: bytes | None, partition: int) -> None:
+    def current(self) -> Plain:
+        return self
+
+    def produce(self, topic: str, *, key: str, value: bytes | None, **more: object) -> None:
+        assert (more["partition"], more["timestamp"]) == (0, NO_TIMESTAMP)
         if self.raises:
             raise self.raises.pop()
         if self.producer.hangs:
@@ -133,7 +138,7 @@ def plain(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Plain:
     """Of a conductor that beats without a pause."""
     made = Plain(producer)
     monkeypatch.setattr(pulse, "BEAT_S", 0.001)
-    monkeypatch.setattr(aside, "client", lambda *arguments: made)
+    monkeypatch.setattr(aside, "RenewedProducer", lambda *arguments: made)
     return made
 
 
@@ -357,7 +362,7 @@ def test_without_a_client_for_beats_the_run_goes_on_and_its_log_says_so(
     def none(*arguments: object) -> None:
         raise BadRequest("cluster west: ssl.ca.location: no such file")
 
-    monkeypatch.setattr(aside, "client", none)
+    monkeypatch.setattr(aside, "RenewedProducer", none)
     with beating(writer, RUN.id, "me"):
         writer.put(step())
     assert sign(producer) is Sign.RELEASED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -88,3 +89,36 @@ def test_what_cannot_be_used_is_said_each_time_and_names_the_setting(given: dict
     Path(given[OWN]).unlink()
     with pytest.raises(BadRequest, match=r"^cluster west: ssl.certificate.location: .* cannot be read: No such file"):
         tls_context("west", given)
+
+
+@pytest.mark.parametrize("how", ["another key", "no key", "no certificate"])
+def test_files_that_are_half_replaced_are_waited_for_where_they_were_good(
+    given: dict[str, str], how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    passed_s = [0.0]
+    monkeypatch.setattr(tls, "time", SimpleNamespace(monotonic=lambda: passed_s[0]))
+    good, whole = tls_context("west", given), {key: Path(path).read_bytes() for key, path in given.items()}
+    other = {key: f"{path}.other" for key, path in given.items()}
+    renew(other)
+    match how:
+        case "another key":
+            Path(other[KEY]).replace(given[KEY])
+        case "no key":
+            Path(given[KEY]).unlink()
+        case _:
+            Path(given[OWN]).write_text("", encoding="utf-8")
+    with caplog.at_level("WARNING", "mirror_core"):
+        for _ in range(2):
+            assert tls_context("west", given) is good
+    assert [r.getMessage() for r in caplog.records if "connects as before" in r.getMessage()] != []
+    assert len(caplog.records) == 1, "said once"
+    passed_s[0] = 2 * tls._REPLACING_S
+    with pytest.raises(BadRequest, match=r"^cluster west: "):
+        tls_context("west", given)
+    with pytest.raises(BadRequest, match=r"^cluster east: "):  # another one never knew good ones
+        tls_context("east", given)
+    for key, text in whole.items():
+        Path(given[key]).write_bytes(text)
+    new = tls_context("west", given)
+    Path(given[KEY]).unlink()
+    assert tls_context("west", given) is new, "they were good again: another minute"
