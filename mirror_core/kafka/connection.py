@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import random
 import socket
 import ssl
 import struct
@@ -45,11 +47,16 @@ _OTHER_NAME = frozenset({62, 64})
 """OpenSSL's codes for a certificate that is good, but for another host name or address."""
 
 _NO_TOPICS = MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+_SESSION_SHARE: Final = (0.7, 0.85)
+"""Of a session's lifetime, after which it is renewed: another share for each connection, so not all of them at once."""
 _TIMEVAL = struct.Struct("@ll")
 
 
 class Connection:
     """Frames in and out. `sock` is open to the copy task, which waits on several connections at once."""
+
+    _renew_at = math.inf
+    """When the session is to be renewed, by the monotonic clock."""
 
     def __init__(
         self, cluster: ClusterConfig, principal: Principal, host: str, port: int, *, timeout_s: float = 10.0
@@ -59,6 +66,7 @@ class Connection:
         """An answer is still to come: what is read next is not for the next question."""
         self.timeout_s = timeout_s
         self._to = cluster, principal, host, port
+        self._receive_s = timeout_s
         self._ids = itertools.count(1)
         properties = cluster.properties(principal)
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
@@ -117,6 +125,7 @@ class Connection:
             raise BadRequest(
                 f"cluster {cluster.name}: sasl.mechanism {mechanism!r} is not PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
             )
+        self._renew_at, began = math.inf, time.monotonic()
         hello = self.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
         if hello.error_code is not ErrorCode.none:
             offered = ", ".join(hello.mechanisms)
@@ -131,17 +140,35 @@ class Connection:
                     raise SignInFailed(
                         f"{self.where}: authentication as {user!r} failed: check sasl.username and sasl.password"
                     )
+                if lifetime_s := answer.session_lifetime.total_seconds():
+                    self._renew_at = began + lifetime_s * random.uniform(*_SESSION_SHARE)
                 message = exchange.send(bytes(answer.auth_bytes))
         except StopIteration:
             return
         except scram.ServerNotTrusted as error:
             raise RemoteFault(f"{self.where}: {error}") from None
 
+    @property
+    def session_ends(self) -> bool:
+        """Whether the session is to be renewed before anything else is sent."""
+        return time.monotonic() >= self._renew_at
+
+    def renew_session(self) -> None:
+        """Sign in again, if it is time: brokers close a connection that is used after its session
+        (connections.max.reauth.ms, KIP-368). Only with nothing in flight."""
+        if not self.session_ends:
+            return
+        brief_s, (cluster, principal, _, _) = self._receive_s, self._to
+        self.wait_for(self.timeout_s)
+        self._authenticate(cluster, cluster.properties(principal))
+        self.receive_within(brief_s)
+
     def call(self, request: Request, answer: type[Response], timeout_s: float | None = None) -> Response:
         """Send one request and wait for its answer, as long as for any or this long.
 
         Only for connections without requests in flight.
         """
+        self.renew_session()
         usual, correlation, asked = self.timeout_s, next(self._ids), time.monotonic()
         self.awaits = True
         self.send([encode(request, correlation, CLIENT_ID)])
@@ -180,10 +207,12 @@ class Connection:
         for request in requests:
             correlation = next(self._ids)
             frame = encode(request, correlation, CLIENT_ID)
-            while sent and size + len(frame) > _UNDER_WAY_BYTES:
+            while sent and (size + len(frame) > _UNDER_WAY_BYTES or self.session_ends):
                 due, length = sent.popleft()
                 yield due, self.receive()
                 size -= length
+            self.renew_session()
+            self.awaits = True
             self.send([frame])
             sent.append((correlation, len(frame)))
             size += len(frame)
@@ -205,7 +234,7 @@ class Connection:
     def wait_for(self, seconds: float) -> None:
         """Wait so long for each answer. The kernel does, where it can: Python would ask it twice each time, and have a
         frame in pieces."""
-        self.timeout_s = seconds
+        self.timeout_s = self._receive_s = seconds
         if isinstance(self.sock, ssl.SSLSocket):
             self.sock.settimeout(seconds)
             return
@@ -215,6 +244,7 @@ class Connection:
 
     def receive_within(self, seconds: float) -> None:
         """From now on wait so long for what comes, where that may be `brief`; for all else the time limit stays."""
+        self._receive_s = seconds
         if isinstance(self.sock, ssl.SSLSocket):
             self.sock.settimeout(seconds)
         else:

@@ -323,6 +323,7 @@ class ExclusiveProducer(TransactionBrokers):
         self, connection: Connection, batches: list[tuple[memoryview, int]], limit_s: float, appended: list[range]
     ) -> ErrorCode:
         """What went wrong first, if anything; batches that brokers have are taken out, and their offsets added."""
+        connection.renew_session()
         due = [connection.next_id() for _ in batches]
         for (batch, _), correlation in zip(batches, due, strict=True):
             row = (self._partition.topic, self._partition.index, batch)

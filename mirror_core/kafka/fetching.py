@@ -80,6 +80,7 @@ class FetchLink:
     def ask(self, wanted: Iterable[fetch.Wanted], *, max_wait_ms: int, isolation: fetch.Isolation) -> None:
         """Send a Fetch; the broker holds it until there is a byte to return or the wait is over."""
         items = list(wanted)
+        self.connection.renew_session()
         self._correlation = self.connection.next_id()
         self.asked += 1
         self._asked = {(i.partition.topic, i.partition.index): i.partition for i in items}

@@ -111,6 +111,7 @@ class MarkerLink:
         return age_s > _FRESH_S + 2 * min((way.least_s for way in self._ways), default=0.0)
 
     def _send(self, request: bytes, correlation: int) -> None:
+        self.connection.renew_session()
         self._correlation, self._asked_at = correlation, time.monotonic()
         self.connection.send([request])
         self._sent_at = self._nothing_at = time.monotonic()

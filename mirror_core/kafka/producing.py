@@ -74,6 +74,8 @@ class ProduceLink(Generic[Tag]):
     def send(self, rows: Sequence[Row[Tag]], patience_s: float = 0.0) -> None:
         """One request, when it is not `full`. The batches may be overwritten when this returns: the kernel has them, or
         what it has not taken within so long is kept."""
+        if not self.outstanding:
+            self.connection.renew_session()
         correlation = self.connection.next_id()
         parts = produce.encode(
             [(row.topic, row.partition, row.batch) for row in rows],
@@ -129,7 +131,7 @@ class ProduceLink(Generic[Tag]):
         """Whether nothing is to be sent before an answer has come, or before what waits has been taken."""
         if not self.outstanding:
             return False
-        if self._unsent:
+        if self._unsent or self.connection.session_ends:
             return True
         return self._bytes >= self._window.bytes or self._answers_bytes >= _ANSWERS_BYTES
 

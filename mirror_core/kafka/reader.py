@@ -256,6 +256,7 @@ class LogReader:
         """Correlation id of a Fetch that is on its way to the leader of all these."""
         if self._pace:
             time.sleep(self._pace.wait_s(time.monotonic()))
+        connection.renew_session()
         correlation = connection.next_id()
         request = fetch.encode(
             [fetch.Wanted(partition, at, self._leaders[partition][1]) for partition, at in wanted.items()],

@@ -28,6 +28,8 @@ NAME = "secure"
 PASSWORD = "a-password-for-plain"
 KEY_PASSWORD = "a-password-for-the-key"
 CLIENT_CN = "mirror"
+SESSION_MS = 3_000
+"""A session of SASL ends after so long, unless the client signs in again (KIP-368)."""
 HARD_TO_WRITE = x509.Name(
     [
         x509.RelativeDistinguishedName([x509.NameAttribute(NameOID.COUNTRY_NAME, "DE")]),
@@ -110,16 +112,8 @@ def secure_cluster(folder: Path) -> Iterator[Secure]:
     """Start it, and stop it. Its certificate names the addresses 127.0.0.1 and ::1, and no host."""
     ensure_jars()
     folder.mkdir()
-    authority = Authority("authority")
-    authority.write(folder / "ca.pem")
+    issue_certificates(folder)
     Authority("somebody else").write(folder / "other-ca.pem")
-    authority.issue(named("broker"), folder / "broker.pem", folder / "broker.key", HOST, "::1")
-    authority.issue(named(CLIENT_CN), folder / "client.pem", folder / "client.key")
-    authority.issue(HARD_TO_WRITE, folder / "named.pem", folder / "named.key")
-    authority.revoke(folder / "none.crl")
-    authority.revoke(folder / "broker.crl", folder / "broker.pem")
-    _lock(folder / "client.key", folder / "locked.key")
-    (folder / "keystore.pem").write_bytes((folder / "broker.key").read_bytes() + (folder / "broker.pem").read_bytes())
     client, controller, tls, mutual, plain, anybody, *six = choose_ports(8)
     create_passwords(folder)
     passwords = load_passwords(folder)
@@ -140,6 +134,7 @@ def secure_cluster(folder: Path) -> Iterator[Secure]:
             "listener.name.tls.scram-sha-256.sasl.jaas.config": f"{SCRAM_LOGIN} required;",
             "listener.name.plain.sasl.enabled.mechanisms": "PLAIN",
             "listener.name.plain.plain.sasl.jaas.config": f'{PLAIN_LOGIN} required user_{ADMIN}="{PASSWORD}";',
+            **{f"listener.name.{name}.connections.max.reauth.ms": str(SESSION_MS) for name in ("tls", "plain")},
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(folder / "keystore.pem"),
             "ssl.truststore.type": "PEM",
@@ -156,6 +151,19 @@ def secure_cluster(folder: Path) -> Iterator[Secure]:
         yield Secure(cluster, folder, tls, mutual, plain, anybody, (six[0], six[1]))
     finally:
         broker.stop(signal.SIGTERM)
+
+
+def issue_certificates(folder: Path) -> None:
+    """Of a new authority, which nobody trusts who has the files of before: for the broker and for all clients."""
+    authority = Authority("authority")
+    authority.write(folder / "ca.pem")
+    authority.issue(named("broker"), folder / "broker.pem", folder / "broker.key", HOST, "::1")
+    authority.issue(named(CLIENT_CN), folder / "client.pem", folder / "client.key")
+    authority.issue(HARD_TO_WRITE, folder / "named.pem", folder / "named.key")
+    authority.revoke(folder / "none.crl")
+    authority.revoke(folder / "broker.crl", folder / "broker.pem")
+    _lock(folder / "client.key", folder / "locked.key")
+    (folder / "keystore.pem").write_bytes((folder / "broker.key").read_bytes() + (folder / "broker.pem").read_bytes())
 
 
 def _lock(key: Path, locked: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +22,9 @@ from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
 from mirror_core.copy.ahead import Ahead
 from mirror_core.copy.lanes import Lanes
+from mirror_core.dataplane.counters import Retry
 from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.heart import Outcome
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.results import raise_if_failed
 from mirror_core.kafka.acls import (
@@ -41,7 +46,7 @@ from mirror_core.mirrors.creation import create
 from mirror_core.mirrors.preflight import check
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, NotLetIn, Refused, Unreachable
-from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.model.run import Evidence, Mode, RunState
 from mirror_core.rights.acls import denial
 from mirror_core.runbook.failover import Failover
@@ -49,15 +54,18 @@ from mirror_core.runbook.services import local_services
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import ADMIN
 from mirror_core.sandbox.ports import HOST, choose_ports
-from mirror_core.state.link import find
+from mirror_core.state.link import Link, find
 from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.access import demote
 from tests.addresses import has_ipv6
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
-from tests.cluster.secure import NAME, Authority, Secure, secure_cluster
+from tests.cluster.secure import NAME, SESSION_MS, Authority, Secure, issue_certificates, secure_cluster
+from tests.cluster.test_failover import commit
+from tests.committing import fetch_offsets
 from tests.mirroring import replicate
 from tests.relay import Weather, relay
+from tests.threads import beside
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -96,15 +104,48 @@ class Way:
     source: SandboxCluster
     destination: SandboxCluster
 
-    def copy(self, topic: str) -> None:
+    def mirror(self, topic: str, groups: tuple[str, ...] = ("none",)) -> Link:
         name = MirrorName("m-" + secrets.token_hex(4))
         ends = {"source": self.source.name, "destination": self.destination.name}
-        create(self.config, name, topics=[topic], groups=["none"], **ends)  # type: ignore[arg-type]
-        link, _ = find(self.config, name)
-        verbs.start(link)
+        create(self.config, name, topics=[topic], groups=groups, **ends)  # type: ignore[arg-type]
+        verbs.start(find(self.config, name)[0])
+        return find(self.config, name)[0]
+
+    def copy(self, topic: str) -> None:
         options = Options(until_caught_up=True)
-        summary = Replication(link, LocalRunner, options, stop=threading.Event(), say=lambda line: None).run()
+        summary = Replication(
+            self.mirror(topic), LocalRunner, options, stop=threading.Event(), say=lambda line: None
+        ).run()
         assert (summary.caught_up, summary.failed) == (True, {})
+
+
+def beats_of(driver: Replication) -> int:
+    """Seconds in which all heartbeats were acknowledged."""
+    return driver.counters.snapshot().heartbeats.get(Outcome.ACKNOWLEDGED, 0)
+
+
+def holds(way: Way, topic: str, records: int) -> bool:
+    """Whether the topic has come to the destination, with as many records."""
+    with ClusterClient(way.config.cluster(way.destination.name)) as client:
+        there = topic in client.metadata([topic]).topics
+    return there and len(read_all(way.destination, topic)) == records
+
+
+def is_committed(link: Link, group: str, topic: str, offset: int) -> bool:
+    """Whether a group stands there on the destination."""
+    with ClusterClient(link.destination) as client:
+        found = fetch_offsets(client, group).committed.get(Partition(topic, 0))
+    return found is not None and found.offset == offset
+
+
+def way_through(pair: Pair, secure: Secure, folder: Path, listener: str, direction: str) -> Way:
+    """From or to the cluster that listens in many ways, through one of its listeners."""
+    document = yaml.safe_load(pair.config_path.read_text(encoding="utf-8"))
+    document["clusters"][NAME] = secure.properties(listener)
+    path = folder / "mirrorbook.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    source, destination = (secure.cluster, pair.west) if direction == "from" else (pair.east, secure.cluster)
+    return Way(load_config(path), source, destination)
 
 
 @pytest.mark.parametrize(
@@ -117,17 +158,86 @@ class Way:
     ],
 )
 def test_a_topic_is_copied_through(pair: Pair, secure: Secure, tmp_path: Path, listener: str, direction: str) -> None:
-    document = yaml.safe_load(pair.config_path.read_text(encoding="utf-8"))
-    document["clusters"][NAME] = secure.properties(listener)
-    path = tmp_path / "mirrorbook.yaml"
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    source, destination = (secure.cluster, pair.west) if direction == "from" else (pair.east, secure.cluster)
-    topic = new_topic(source, partitions=3)
+    way = way_through(pair, secure, tmp_path, listener, direction)
+    topic = new_topic(way.source, partitions=3)
     for partition in range(3):
         # Batches of all sizes, some larger than a TLS record (16 KiB) and than our first buffer.
-        produce(source, topic, 3_000, partition=partition, batch_num_messages=("7", "300", "10000")[partition])
-    Way(load_config(path), source, destination).copy(topic)
-    assert read_all(source, topic) == read_all(destination, topic) != []
+        produce(way.source, topic, 3_000, partition=partition, batch_num_messages=("7", "300", "10000")[partition])
+    way.copy(topic)
+    assert read_all(way.source, topic) == read_all(way.destination, topic) != []
+
+
+@pytest.mark.parametrize(
+    ("direction", "listener"),
+    [("from", "tls"), ("to", "plain"), pytest.param("from", "plain", marks=pytest.mark.slow)],
+)
+def test_sessions_that_brokers_end_are_renewed_without_a_fault(
+    pair: Pair, secure: Secure, tmp_path: Path, caplog: pytest.LogCaptureFixture, listener: str, direction: str
+) -> None:
+    """KIP-368. Copying, heartbeats, looks at the source and groups go on, on connections that outlive many sessions."""
+    way = way_through(pair, secure, tmp_path, listener, direction)
+    topic, group = new_topic(way.source, partitions=2), f"g-{secrets.token_hex(4)}"
+    link = way.mirror(topic, groups=(group,))
+    began, stop = time.monotonic(), threading.Event()
+    driver = Replication(link, LocalRunner, Options(epoch_s=20), stop=stop, say=lambda line: None)
+    with caplog.at_level("INFO", "mirror_core"), beside(driver.run, stop.set, name="data plane"):
+        for number in itertools.count(1):
+            produce(way.source, topic, 50, partition=number % 2)
+            produce(way.source, topic, 3)
+            commit(way.source, group, topic, 3 * number)
+            wait_until(partial(is_committed, link, group, topic, 3 * number), timeout_s=TIMEOUT_S, why="it is followed")
+            if number > 6 and time.monotonic() - began > 5 * SESSION_MS / 1000:
+                break
+        beaten = driver.counters.snapshot()
+    assert read_all(way.source, topic) == read_all(way.destination, topic)
+    assert [r.getMessage() for r in caplog.records if "closed" in r.getMessage() or "lost" in r.getMessage()] == []
+    assert beaten.retries.get(Retry.GROUPS, 0) == beaten.retries.get(Retry.TASK, 0) == 0
+    assert beaten.heartbeats[Outcome.ACKNOWLEDGED] > 6
+
+
+def test_a_data_plane_goes_on_when_all_certificates_are_replaced_under_it(
+    pair: Pair, secure: Secure, tmp_path: Path
+) -> None:
+    """The broker takes the old ones no more. Heartbeats end for good otherwise: librdkafka reads files once."""
+    way = way_through(pair, secure, tmp_path, "mutual", "from")
+    topic, stop = new_topic(way.source), threading.Event()
+    produce(way.source, topic, 20)
+    link = way.mirror(topic)
+    driver = Replication(link, LocalRunner, Options(epoch_s=5), stop=stop, say=lambda line: None)
+    with beside(driver.run, stop.set, name="data plane"):
+        wait_until(lambda: beats_of(driver) > 2, timeout_s=TIMEOUT_S, why="it beats")
+        secure.cluster.terminate()
+        issue_certificates(secure.folder)
+        secure.cluster.start()
+        before = beats_of(driver)
+        wait_until(lambda: beats_of(driver) > before + 2, timeout_s=TIMEOUT_S, why="it beats with the new certificate")
+        produce(way.source, topic, 20)
+        wait_until(partial(holds, way, topic, 40), timeout_s=TIMEOUT_S, why="it copies with the new certificate")
+    assert read_all(way.source, topic) == read_all(way.destination, topic)
+
+
+@pytest.mark.parametrize("half", ["client.key", "client.pem"])
+def test_a_certificate_and_a_key_that_do_not_match_yet_end_no_data_plane(
+    pair: Pair, secure: Secure, tmp_path: Path, half: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    way = way_through(pair, secure, tmp_path, "mutual", "from")
+    topic, stop = new_topic(way.source), threading.Event()
+    produce(way.source, topic, 20)
+    driver = Replication(way.mirror(topic), LocalRunner, Options(epoch_s=3), stop=stop, say=lambda line: None)
+    whole = {name: (secure.folder / name).read_bytes() for name in ("client.key", "client.pem")}
+    with caplog.at_level("WARNING", "mirror_core"), beside(driver.run, stop.set, name="data plane"):
+        wait_until(partial(holds, way, topic, 20), timeout_s=TIMEOUT_S, why="it copies")
+        beaten = beats_of(driver)
+        try:
+            (secure.folder / half).write_bytes((secure.folder / half.replace("client", "named")).read_bytes())
+            wait_until(lambda: "connects as before" in caplog.text, timeout_s=TIMEOUT_S, why="it says so")
+            produce(way.source, topic, 20)
+            wait_until(partial(holds, way, topic, 40), timeout_s=TIMEOUT_S, why="it goes on")
+        finally:
+            for name, text in whole.items():
+                (secure.folder / name).write_bytes(text)
+        wait_until(lambda: beats_of(driver) > beaten, timeout_s=TIMEOUT_S, why="it beats")
+    assert read_all(way.source, topic) == read_all(way.destination, topic)
 
 
 @pytest.mark.parametrize("listener", ["open", "mutual", "plain", "tls"])

@@ -61,6 +61,8 @@ class Wire:
             where="broker 1",
             timeout_s=LIMIT_S,
             round_trip_s=0.002,
+            session_ends=False,
+            renew_session=lambda: None,
         )
         self.link = MarkerLink(cast("Connection", connection))
 

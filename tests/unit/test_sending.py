@@ -76,6 +76,8 @@ class Brokers:
                 sock=ours,
                 where=f"broker {broker}",
                 round_trip_s=0.001,
+                session_ends=False,
+                renew_session=lambda: None,
                 next_id=itertools.count(1).__next__,
                 push=push,
                 receive_some=reading(ours, broker),

@@ -117,6 +117,8 @@ class World:
             sock=wire.ours,
             where=f"broker {broker}",
             round_trip_s=0.001,
+            session_ends=False,
+            renew_session=lambda: None,
             timeout_s=1.0,
             next_id=itertools.count(1).__next__,
             push=push,
