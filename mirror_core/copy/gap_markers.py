@@ -52,6 +52,7 @@ class GapFiller:
         connect: Callable[[int], Callable[[], Connection]],
         lost: Callable[[int, str], None],
         beside: Beside,
+        now_s: Callable[[], float] = lambda: time.time(),
     ) -> None:
         """`epoch`: the task's, of the data plane. `connect`: how to connect to a broker, in a thread. `lost`: told
         which broker gave no answer, and why."""
@@ -61,7 +62,7 @@ class GapFiller:
         self._epoch = epoch
         self._connect = connect
         self._lost = lost
-        self._beside = beside
+        self._beside, self._now_s = beside, now_s
         self._opening: dict[int, _Opening] = {}
         self._links: dict[int, MarkerLink] = {}
         """Those that no round is using."""
@@ -79,14 +80,14 @@ class GapFiller:
         return [one.link.connection.sock for one in self._rounds.values()]
 
     def fill(self, replicators: Iterable[PartitionReplicator], until: float) -> bool:
-        """Take in what has been answered, and begin to fill what may be filled now; nothing is sent after `until` (wall
-        clock). True when any came further.
+        """Take in what has been answered, and begin to fill what may be filled now; nothing is sent after `until` (by
+        `now_s`). True when any came further.
 
         A broker that gives no answer may append what it was sent at any time from then on.
         """
         moved = self._take_in()
         self.give_up(_MOST_S)
-        if time.time() >= until:
+        if self._now_s() >= until:
             return moved
         now = time.monotonic()
         by_broker: dict[int, list[PartitionReplicator]] = {}
@@ -124,7 +125,7 @@ class GapFiller:
             stale=link.stale,
             round_trip_s=link.round_trip_s,
             monotonic=time.monotonic,
-            wall=time.time,
+            wall=self._now_s,
         )
         self._rounds[broker] = one = _UnderWay({one: one.begin_round() for one in replicators}, link, filling)
         return self._go_on(broker, one)

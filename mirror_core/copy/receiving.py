@@ -62,6 +62,7 @@ class Receiver:
         connect: Callable[[int], Connection],
         takes: Callable[[int], bool],
         awake: set[PartitionReplicator],
+        now_s: Callable[[], float] = lambda: time.time(),
     ) -> None:
         """`takes`: whether a destination broker takes more now. `awake`: as in `CopyTask`."""
         self.lanes: dict[int, Lanes] = {}
@@ -75,7 +76,7 @@ class Receiver:
         self._takes = takes
         self._most_bytes = min(_MOST_BYTES, assignment.max_bytes_in_flight // 4)
         self._budget = assignment.max_bytes_in_flight // 2
-        self._stop_s = assignment.stop_ms / 1000
+        self._stop_s, self._now_s = assignment.stop_ms / 1000, now_s
         self._awake = awake
         self._led: dict[int, Led] = {}
         """By broker."""
@@ -186,7 +187,7 @@ class Receiver:
         if link.alone or size <= link.room:  # others have left enough: no wonder, if there was something
             for replicator, answer in nothing:
                 self._nothing(replicator, answer, honest=link.alone and not link.throttle_ms)
-        now = time.time()
+        now = self._now_s()
         self.rate.took(read, now)
         if link is not lanes.calm:
             lanes.heard(link.filled)

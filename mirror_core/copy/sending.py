@@ -47,15 +47,16 @@ class Sender:
         stop_s: float,
         most_bytes: int,
         connect: Callable[[int], Connection],
+        now_s: Callable[[], float] = lambda: time.time(),
     ) -> None:
-        """`stop_s`: wall clock after which nothing more is sent. `most_bytes`: on their way to each broker."""
+        """`stop_s`: when, by `now_s`, nothing more is sent. `most_bytes`: on their way to each broker."""
         self.links: dict[int, ProduceLink[Tag]] = {}
         self._silent = set[int]()
         """Brokers that have been waited for in vain, since their last answer: not for each of their partitions anew."""
         self._destination = destination
         self._replicators = replicators
         self._side = Side.of(destination)
-        self._stop_s = stop_s
+        self._stop_s, self._now_s = stop_s, now_s
         self._most_bytes = most_bytes
         self._connect = connect
 
@@ -95,7 +96,7 @@ class Sender:
                 pass
             rows = [row for row in rows if row.tag[0].working]
             # Our own clock decides when this task stops; the sequences decide what may be written.
-            if not rows or time.time() >= self._stop_s:
+            if not rows or self._now_s() >= self._stop_s:
                 for row in rows:
                     row.tag[0].not_sent()
                 return

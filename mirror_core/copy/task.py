@@ -36,6 +36,7 @@ from mirror_core.copy.words import began_too_late
 from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.sockets import readable
+from mirror_core.model.clock import SteadyClock
 from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.logs import about, logger
@@ -92,9 +93,10 @@ class CopyTask:
         self.destination = destination
         self.cancelled = cancelled
         self.stop_s = assignment.stop_ms / 1000
+        self._now_s = SteadyClock()
         hides = assignment.gaps is Gaps.HIDDEN
         # Who begins late may come after another attempt at the same task, which was killed.
-        late = time.time() * 1000 > assignment.start_ms
+        late = self._now_s() * 1000 > assignment.start_ms
         given = (replace(one, answered=one.answered and not late) for one in assignment.partitions)
         ordered = sorted(given, key=lambda assigned: assigned.partition)
         waiting = Waiting(assignment.max_bytes_in_flight)
@@ -109,10 +111,10 @@ class CopyTask:
         self._rank = {replicator: number for number, replicator in enumerate(self.replicators)}
         self._from, self._to = Ahead(source), Ahead(destination)
         self.sender = Sender(
-            destination, self.replicators, self.stop_s, assignment.max_bytes_in_flight, self._to.connect
+            destination, self.replicators, self.stop_s, assignment.max_bytes_in_flight, self._to.connect, self._now_s
         )
         self.receiver = Receiver(
-            assignment, source, self.replicator_of, self._from.connect, self.sender.takes, self._awake
+            assignment, source, self.replicator_of, self._from.connect, self.sender.takes, self._awake, self._now_s
         )
         self._beside = Beside()
         self._aligner = Aligner(
@@ -132,6 +134,7 @@ class CopyTask:
             self._to.later,
             self.sender.lost,
             self._beside,
+            self._now_s,
         )
         self._trouble = ""
         self._cut_short = 0
@@ -141,7 +144,7 @@ class CopyTask:
         self._successor = Successor(self._line)
 
     def run(self) -> TaskReport:
-        started = time.time()
+        started = self._now_s()
         cpu = time.process_time()
         self._warm()
         if started >= self.stop_s:
@@ -176,11 +179,11 @@ class CopyTask:
             self._successor.leave(self.replicators)
         self._filler.give_up(0.0)
         looks_until = self.stop_s + self.assignment.looks_s
-        self._cut_short = self._aligner.finish(looks_until - time.time(), self.cancelled)
+        self._cut_short = self._aligner.finish(looks_until - self._now_s(), self.cancelled)
 
     def finished(self) -> bool:
         """Nothing more may be sent, or nothing is left to send."""
-        if time.time() >= self.stop_s or self.cancelled():
+        if self._now_s() >= self.stop_s or self.cancelled():
             return True
         return all(replicator.ended or replicator.deletions.holds for replicator in self.replicators)
 
@@ -192,12 +195,12 @@ class CopyTask:
             self._to.begin(destinations)
         except RemoteFault as error:
             self._trouble = str(error)
-        while (rest := self.assignment.start_ms / 1000 - time.time()) > 0 and not self.cancelled():
+        while (rest := self.assignment.start_ms / 1000 - self._now_s()) > 0 and not self.cancelled():
             time.sleep(min(rest, 0.05))
 
     def _turn(self) -> None:
         """Align whoever is lost, ask every source broker, and handle what has arrived."""
-        now = time.time()
+        now = self._now_s()
         self._aligner.take_in()
         if self._aligner.may_begin and (due := self._ranked(one for one in self._awake if one.due())):
             self._aligner.align(due)
@@ -257,7 +260,7 @@ class CopyTask:
             waiting.append(self._beside.woken)
         if any(link.outstanding and link.buffered for link in self.sender.links.values()):
             return readable(waiting, 0.0)
-        now = time.time()
+        now = self._now_s()
         soon = any(r.state is State.LOST or r.gap is not None for r in self._awake)
         patience = min(0.05 if soon else 0.5, self.receiver.rate.wait_s(now) or 0.5)
         limit = 0.0 if moved else min(patience, max(0.0, self.stop_s - now))

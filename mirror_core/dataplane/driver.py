@@ -93,6 +93,8 @@ class Replication:
         self._running: list[_Running] = []
         self._number = 0
         self._failures_in_row = 0
+        self._has_copied = False
+        """An epoch has ended well."""
         self._untold = ""
         """Why the state topic takes nothing; empty while it does."""
         self._patience = Patience()
@@ -200,18 +202,19 @@ class Replication:
         start_ms, began = now_ms(), time.monotonic() - planned_s
         while not self.stop.is_set():
             stop_ms = start_ms + int(self._length.s * 1000)
+            ends = time.monotonic() + (stop_ms - now_ms()) / 1000  # the wall clock may be set meanwhile
             if self._begun(lease, work, start_ms, stop_ms):
                 # Far away it takes seconds to plan and to say so: nobody is to wait for it behind the boundary.
                 lead_s = min(LEAD_S + time.monotonic() - began, self.options.epoch_s / 2)
                 self._follow_log_start(planner, lease, work, stop_ms - int(lead_s * 1000))
-                stop_ms = self._tend(lease, stop_ms, lead_s)
+                ends = self._tend(lease, ends, lead_s)
             else:
                 self._await_writes(lease)
-                stop_ms = now_ms()
+                ends = time.monotonic()
             if self.stop.is_set():
                 return
             # Where nothing copies, nobody is held up by how long it takes.
-            boundary_ms, began = max(stop_ms, now_ms()) if self._running else None, time.monotonic()
+            boundary_ms, began = _wall_ms(ends) if self._running else None, time.monotonic()
             try:
                 state = self._patience.until_done(lease, lease.read, boundary_ms)
                 refuse_to_run(lease.know(state), self.link)
@@ -221,7 +224,7 @@ class Replication:
                 self.counters.retried(Retry.PLAN)
                 self.say(f"cannot plan anew, going on with the last plan: {error}{planner.hanging()}")
             # Now, since an epoch that took its beginning from before a long look would be short, or over.
-            start_ms = max(stop_ms, now_ms())
+            start_ms = _wall_ms(ends)
 
     def _begun(self, lease: HeldLease, work: Work, start_ms: int, stop_ms: int) -> bool:
         """False when nothing may begin, since the state topic does not know until when it would write."""
@@ -235,13 +238,13 @@ class Replication:
             return False
         return True
 
-    def _tend(self, lease: HeldLease, stop_ms: int, lead_s: float) -> int:
-        """Keep the lease, and take in what is told, until it is time to plan anew; when the epoch ends.
+    def _tend(self, lease: HeldLease, ends: float, lead_s: float) -> float:
+        """Keep the lease, and take in what is told, until it is time to plan anew; when the epoch ends (monotonic).
 
         While the state topic takes nothing, tasks go on for as long as it says that they may write; none begin.
         """
         failures = self._failures_in_row
-        while not self.stop.is_set() and now_ms() < stop_ms - lead_s * 1000:
+        while not self.stop.is_set() and time.monotonic() < ends - lead_s:
             try:
                 self._tick(lease)
             except Unwritten as error:
@@ -249,8 +252,8 @@ class Replication:
             self.stop.wait(_TICK_S)
             if self._failures_in_row > failures:  # nobody copies now: don't wait for the boundary
                 self.stop.wait(_AFTER_FAILURE_S * self._failures_in_row)
-                return now_ms()
-        return stop_ms
+                return time.monotonic()
+        return ends
 
     def _tick(self, lease: HeldLease) -> None:
         lease.beat()
@@ -325,13 +328,18 @@ class Replication:
             self._running.remove(one)
             try:
                 reports = one.tasks.result()
-            except (BadRequest, LostOwnership):
+            except LostOwnership:
                 if not final:
                     raise
+            except BadRequest as error:
+                if not (final or self._has_copied):
+                    raise
+                if self._has_copied:  # its configuration was right: certificates or secrets are being replaced
+                    self._epoch_failed(lease, one.epoch, error, final=final)
             except MirrorError as error:
                 self._epoch_failed(lease, one.epoch, error, final=final)
             else:
-                self._failures_in_row = 0
+                self._failures_in_row, self._has_copied = 0, True
                 self._length.heard(one.epoch, reports)
                 number, start_ms = one.epoch.number, one.epoch.start_ms
                 self.results.take(lease, number, start_ms, reports, newest=self._number, final=final)
@@ -345,5 +353,10 @@ class Replication:
         self._failures_in_row += 1
         self.counters.retried(Retry.EPOCH)
         self.say(f"epoch {epoch.number} failed, the next one looks at the destination: {error}")
-        if self._failures_in_row >= _EPOCHS or not (error.retryable or isinstance(error, RemoteFault)):
+        if self._failures_in_row >= _EPOCHS or not (error.retryable or isinstance(error, RemoteFault | BadRequest)):
             raise error  # such as Spark's own process gone: another epoch of this process would fail like this one
+
+
+def _wall_ms(ends: float) -> int:
+    """This monotonic time by the wall clock of now; now, if it is over."""
+    return now_ms() + max(0, round((ends - time.monotonic()) * 1000))

@@ -11,6 +11,8 @@ from mirror_core.model.sighting import Heartbeat, Sighting
 
 TOLERATED_MS: Final = 1_000
 """Clocks that are kept by NTP differ by less."""
+_ON_ITS_WAY_MS: Final = 10_000
+"""A transaction that takes longer is ended by brokers."""
 UNKNOWN_TIME: Final = "at an unknown time (clocks differ)"
 """When something was, that was written down in the future of this clock."""
 
@@ -29,6 +31,27 @@ def since(now_ms: int, at_ms: int | None) -> str:
     """When something was, in words. None: never."""
     seconds = None if at_ms is None else age_s(now_ms, at_ms)
     return UNKNOWN_TIME if seconds is None and at_ms is not None else ago(seconds)
+
+
+def now_of_owner(now_ms: int, ahead_ms: int | None, lease: Lease | None, appended_ms: int | None) -> int:
+    """Now, by the clock of the process that beats this lease. `now_ms`: by this machine's, which is ahead of the
+    destination's by `ahead_ms`. `appended_ms`: when the newest beat was appended there, by the destination's clock.
+
+    What is unknown counts as right. So do differences that NTP leaves, or a beat that was on its way for some seconds.
+    """
+    if ahead_ms is None:
+        return now_ms
+    ours = ahead_ms if abs(ahead_ms) > TOLERATED_MS else 0
+    theirs = 0 if lease is None or appended_ms is None else lease.beat_ms - appended_ms
+    return now_ms - ours + (0 if -_ON_ITS_WAY_MS < theirs <= TOLERATED_MS else theirs)
+
+
+def differing(cluster: str, ahead_ms: int) -> str:
+    """That this machine's clock and that of a cluster's brokers differ; empty: they do not, as far as it matters."""
+    if abs(ahead_ms) <= TOLERATED_MS:
+        return ""
+    way = "ahead of" if ahead_ms > 0 else "behind"
+    return f"the clock here is {abs(ahead_ms) / 1000:,.0f} s {way} that of {cluster}'s brokers. Set the clock (NTP)"
 
 
 def behind_s(
@@ -64,5 +87,8 @@ def behind_of(view: View) -> float | None:
 
 def warning(view: View) -> Iterator[str]:
     """The same for a plan."""
+    for cluster, ahead_ms in sorted(view.clocks_ahead_ms.items()):
+        if words_of_it := differing(cluster, ahead_ms):
+            yield f"{words_of_it}: ages in this plan go by the brokers' clock"
     if (behind := behind_of(view)) is not None:
         yield words(view.mirror.name, behind)

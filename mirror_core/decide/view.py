@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from mirror_core.model.acl import Acl
 from mirror_core.model.mirror import GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.proof import Proof
 from mirror_core.model.ruling import KAFKAS, Barred, Ruling
 from mirror_core.model.run import Mode
@@ -147,6 +147,7 @@ class View:
     forecast: Forecast | None
     """How long applications will stand still, by the newest failover that went the same way."""
     now_ms: int
+    """By the clock of the process that mirrors, as far as it is known; or else by this machine's."""
     hooks: Mapping[str, str] = field(default_factory=dict)
     """What is called when applications move, in words, by name."""
     hook_problems: tuple[str, ...] = ()
@@ -190,6 +191,8 @@ class View:
     """Partitions that match the filters on the source as this look saw it, and that are not recorded."""
     left: frozenset[Partition] = frozenset()
     """Partitions that a person leaves behind in a planned failover, if nobody leads them on the source."""
+    clocks_ahead_ms: Mapping[ClusterName, int] = field(default_factory=dict)
+    """How far this machine's clock is ahead of a cluster's, by cluster; without those that do not tell theirs."""
 
 
 def barred(view: View) -> Barred:

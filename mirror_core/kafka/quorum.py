@@ -11,10 +11,19 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.faults import ErrorCode, fault
 from mirror_core.kafka.versions import api_versions
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.logs import logger
+
+_log = logger(__name__)
 
 _METADATA: Final = TopicName("__cluster_metadata")
+_REQUEST: Final = DescribeQuorumRequest(
+    topics=(TopicData(topic_name=_METADATA, partitions=(PartitionData(partition_index=i32(0)),)),)
+)
 _SILENT_MS: Final = 5_000
 """A controller that lives asks the active one for news twice a second."""
 
@@ -23,6 +32,8 @@ _SILENT_MS: Final = 5_000
 class Quorum:
     """Node ids of controllers: of the active one, of all that vote, and of those that were heard of lately."""
 
+    now_ms: int
+    """By the clock of the active one."""
     active: int
     voters: frozenset[int]
     alive: frozenset[int]
@@ -34,13 +45,33 @@ class Quorum:
 
 def quorum(client: ClusterClient) -> Quorum | None:
     """As the active controller sees it; None where brokers do not tell (ZooKeeper). Needs DESCRIBE on the cluster."""
-    newest = api_versions(client).get(int(DescribeQuorumRequest.__api_key__), (0, -1))[1]
-    if newest < int(DescribeQuorumRequest.__version__):
+    if not _is_told(client):
         return None
-    request = DescribeQuorumRequest(
-        topics=(TopicData(topic_name=_METADATA, partitions=(PartitionData(partition_index=i32(0)),)),)
-    )
-    answer = client.call_controller(request, DescribeQuorumResponse)
+    return _quorum(client, client.call_controller(_REQUEST, DescribeQuorumResponse))
+
+
+def clock_ahead_ms(cluster: ClusterConfig, *, timeout_s: float) -> int | None:
+    """How far this machine's clock is ahead of the active controller's; None: it is not told (ZooKeeper, Kafka before
+    3.3, no DESCRIBE on the cluster), or not in time."""
+    try:
+        with ClusterClient(cluster, timeout_s=timeout_s) as client:
+            if not _is_told(client):
+                return None
+            sent_ms = now_ms()
+            response = client.call(_REQUEST, DescribeQuorumResponse)
+            received_ms = now_ms()
+            return (sent_ms + received_ms) // 2 - _quorum(client, response).now_ms
+    except MirrorError as error:
+        _log.info("clocks are not compared: %s", error, cluster=cluster.name)
+        return None
+
+
+def _is_told(client: ClusterClient) -> bool:
+    newest = api_versions(client).get(int(DescribeQuorumRequest.__api_key__), (0, -1))[1]
+    return newest >= int(DescribeQuorumRequest.__version__)
+
+
+def _quorum(client: ClusterClient, answer: DescribeQuorumResponse) -> Quorum:
     if answer.error_code is not ErrorCode.none:
         raise fault(client, "controllers", "DescribeQuorum", answer.error_code)
     [row] = answer.topics[0].partitions
@@ -50,6 +81,7 @@ def quorum(client: ClusterClient) -> Quorum | None:
     now = max(int(voter.last_caught_up_timestamp) for voter in row.current_voters)
     return Quorum(
         active=int(row.leader_id),
+        now_ms=now,
         voters=frozenset(int(voter.replica_id) for voter in row.current_voters),
         alive=frozenset(
             int(voter.replica_id)

@@ -49,7 +49,12 @@ _LAST_GOOD: Final[dict[Hashable, _LastGood]] = {}
 def tls_context(cluster: str, properties: Mapping[str, str]) -> ssl.SSLContext:
     """The context for a cluster's properties. Files that have changed are read anew. BadRequest when they cannot be
     used; but files that were good, and are being replaced, get a minute, in which the context of before is used."""
-    names = cluster, *(properties.get(key) for key in _FILES)
+    names = (
+        cluster,
+        *sorted(
+            (key, value) for key, value in properties.items() if key.startswith("ssl.") and key != "ssl.key.password"
+        ),
+    )
     known = _LAST_GOOD.get(names)
     try:
         context = _read(cluster, properties)

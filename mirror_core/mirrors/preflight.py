@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from mirror_core.decide.clocks import differing
 from mirror_core.decide.ruled import as_destination, as_source
 from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.kafka.quorum import clock_ahead_ms
 from mirror_core.kafka.rights import Probe, features, may_mark, probe
 from mirror_core.kafka.versions import api_versions
 from mirror_core.mirrors.broker_settings import auto_creation, unclean_election
@@ -155,10 +157,20 @@ def check(config: ClusterConfig) -> ClusterCheck:
                 *forgets.unseen,
                 *unclean_election(control, sorted(view.brokers)),
                 *auto_creation(control, sorted(view.brokers)),
+                *_clock(config),
             ),
             forgetful=forgets.lines,
             roles=tuple(role for role in Role if role not in lacking),
         )
+
+
+def _clock(config: ClusterConfig) -> Iterator[str]:
+    """What to know of this machine's clock beside the brokers'."""
+    ahead_ms = clock_ahead_ms(config, timeout_s=LIMITS.answering_cluster_s)
+    if ahead_ms is None:
+        yield f"cluster {config.name}: its brokers do not tell the time: whether the clock here is right is unknown"
+    elif words := differing(config.name, ahead_ms):
+        yield words
 
 
 def _in_one_word(acls: Acls | AuthorizerOff | str) -> str:

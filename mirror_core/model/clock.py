@@ -19,6 +19,17 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class SteadyClock:
+    """Seconds since the epoch by the wall clock of when it was made, and by the monotonic one from then on: the wall
+    clock may be set meanwhile. For minutes, not for days: the two drift apart."""
+
+    def __init__(self) -> None:
+        self._ahead_s = time.time() - time.monotonic()
+
+    def __call__(self) -> float:
+        return time.monotonic() + self._ahead_s
+
+
 @dataclass(frozen=True, slots=True)
 class Moment:
     """When something was seen, by both clocks: the monotonic one may stand still while a machine is suspended, and the

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from mirror_core.decide.access import strangers
+from mirror_core.decide.clocks import now_of_owner
 from mirror_core.decide.drills import forecast
 from mirror_core.decide.filters import topic_filter
 from mirror_core.decide.promotion import STAGED, as_synced, promotion, unbacked
@@ -26,6 +27,7 @@ from mirror_core.kafka.hearing import Hearing, reading
 from mirror_core.kafka.heartbeats import newest
 from mirror_core.kafka.leaderless import offsets_by_two
 from mirror_core.kafka.offsets import Point, led_offsets
+from mirror_core.kafka.quorum import clock_ahead_ms
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.kafka.users import scram_users
 from mirror_core.mirrors.first_acl import fence_shuts_out
@@ -86,6 +88,10 @@ def observe(
     source = Ask(
         lambda: _look_at_source(link, state, partitions, positions_read, destination, offsets=offsets, fences=fences)
     )
+    clocks = {
+        side.name: Ask(partial(clock_ahead_ms, side, timeout_s=LIMITS.planned_answer_s))
+        for side in ((link.source, link.destination) if offsets else (link.destination,))
+    }
     users = [Ask(partial(_users, side)) for side in (link.source, link.destination)] if offsets else []
     beside = list[tuple[Mirror, frozenset[str]]]()
     thirds = [Ask(partial(look_beside, link, {p.topic for p in statuses}, beside))] if offsets else []
@@ -96,6 +102,9 @@ def observe(
         seen_here = Unseen(f"its address leads to cluster {seen_here.cluster_id}, not to {mirror.source_id}")
     for third in thirds:
         third.answer(deadline)
+    told = {name: one.answer(deadline) for name, one in clocks.items()}
+    ahead_ms = {name: found for name, found in told.items() if isinstance(found, int)}
+    lease = state.leases.get(mirror.name)
     active = state.active_run(mirror.name)
     rights = rights_of(link, state, mode, seen_here, seen_there)
     here = seen_here.topics if isinstance(seen_here, SourceView) else {}
@@ -106,7 +115,7 @@ def observe(
         statuses=statuses,
         source=seen_here,
         destination=seen_there,
-        lease=state.leases.get(mirror.name),
+        lease=lease,
         active_run=active.id if active else None,
         debt=state.debts.get(mirror.name),
         unwatched="; ".join(watched(state, mirror.name).alarms()),
@@ -114,7 +123,8 @@ def observe(
         given=rights.given,
         unbacked=rights.unbacked,
         forecast=forecast(state.runs.values(), state.steps_of, mirror.name, mode, conductor),
-        now_ms=now_ms(),
+        now_ms=now_of_owner(now_ms(), ahead_ms.get(mirror.destination), lease, state.appended_ms.get(mirror.name)),
+        clocks_ahead_ms=ahead_ms,
         hooks={hook.name: hook.words for hook in link.config.hooks(mirror.name)},
         hook_problems=tuple(hook_problems(link.config, mirror.name)),
         command_problems=tuple(command_problems(link)),

@@ -11,7 +11,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
+from mirror_core.decide.clocks import now_of_owner
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.quorum import clock_ahead_ms
 from mirror_core.model.clock import FRESH_S, now_ms
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, RemoteFault, Unwritten
 from mirror_core.model.logs import logger
@@ -29,6 +31,8 @@ _LAST_WORDS_S: Final = 10.0
 _AGAIN_S: Final = (2.0, 10.0)
 """Until it is tried again to write: at first, and at most."""
 _TICK_S: Final = 0.2
+CLOCK_S: Final = 2.0
+"""So long brokers are waited for that are asked what time it is."""
 
 
 def new_owner() -> str:
@@ -54,21 +58,25 @@ def died_here(owner: str) -> bool:
     return False
 
 
-def copier(state: State, mirror: MirrorName) -> Lease | None:
-    """The lease of the process that keeps this mirror's data plane running; None when none does."""
+def copier(state: State, mirror: MirrorName, ahead_ms: int | None = None) -> Lease | None:
+    """The lease of the process that keeps this mirror's data plane running; None when none does. `ahead_ms`: how far
+    the clock here is ahead of the destination's; None: unknown."""
     lease = state.leases.get(mirror)
-    return lease if is_fresh(lease, now_ms()) and lease is not None and not died_here(lease.owner) else None
+    now = now_of_owner(now_ms(), ahead_ms, lease, state.appended_ms.get(mirror))
+    return lease if is_fresh(lease, now) and lease is not None and not died_here(lease.owner) else None
 
 
-def next_lease(state: State, mirror: MirrorName, owner: str) -> Lease:
-    """The lease of the next owner. Tasks of the one before may outlive him until the time that he has set."""
+def next_lease(state: State, mirror: MirrorName, owner: str, ahead_ms: int | None = None) -> Lease:
+    """The lease of the next owner. Tasks of the one before may outlive it until the time that it has set, by its own
+    clock: here it stands by the clock of this machine. `ahead_ms`: as above."""
     old, now = state.leases.get(mirror), now_ms()
+    later_ms = now - now_of_owner(now, ahead_ms, old, state.appended_ms.get(mirror))
     return Lease(
         mirror=mirror,
         owner=owner,
         generation=old.generation + 1 if old else 1,
         beat_ms=now,
-        writers_until_ms=max(now, old.writers_until_ms if old else 0),
+        writers_until_ms=max(now, old.writers_until_ms + later_ms if old else 0),
     )
 
 
@@ -89,7 +97,7 @@ def taken_for_run(
     """
     control.put(begun)
     with StateWriter(cluster, data_id(mirror)) as data:
-        lease = next_lease(data.state, mirror, owner)
+        lease = next_lease(data.state, mirror, owner, clock_ahead_ms(cluster, timeout_s=CLOCK_S))
         control.put(lease)  # it may have slept since
         data.put(lease)
         yield data, lease
@@ -229,7 +237,7 @@ def acquire(
 ) -> HeldLease:
     """Take the lease, unless somebody else is beating it now. `may_run` raises when the owner may not copy."""
     state = read_state(cluster)
-    refuse_if_held(state, mirror)
+    refuse_if_held(state, mirror, clock_ahead_ms(cluster, timeout_s=CLOCK_S))
     may_run(state)  # before anything is taken, perhaps from a run that copies the rest itself
     return take_over(cluster, mirror, owner)
 
@@ -237,17 +245,18 @@ def acquire(
 def take_over(cluster: ClusterConfig, mirror: MirrorName, owner: str) -> HeldLease:
     """Take the lease from whoever has it: a running data plane ends at its next beat, with LostOwnership."""
     with StateWriter(cluster, data_id(mirror)) as writer:
-        lease = next_lease(writer.state, mirror, owner)
+        lease = next_lease(writer.state, mirror, owner, clock_ahead_ms(cluster, timeout_s=CLOCK_S))
         writer.put(lease)
     _log.info("lease taken: generation %d, owner %s", lease.generation, owner, mirror=mirror)
     return HeldLease(writer, lease)
 
 
-def refuse_if_held(state: State, mirror: MirrorName) -> None:
-    """LostOwnership when another process keeps this mirror's data plane running."""
-    lease = copier(state, mirror)
+def refuse_if_held(state: State, mirror: MirrorName, ahead_ms: int | None = None) -> None:
+    """LostOwnership when another process keeps this mirror's data plane running. `ahead_ms`: as for `copier`."""
+    lease = copier(state, mirror, ahead_ms)
     if lease is not None:
-        age = (now_ms() - lease.beat_ms) / 1000
+        now = now_of_owner(now_ms(), ahead_ms, lease, state.appended_ms.get(mirror))
+        age = max(0, now - lease.beat_ms) / 1000
         raise LostOwnership(
             f"mirror {mirror}: another process copies it already ({lease.owner}, generation {lease.generation}, "
             f"last heard of {age:.1f} s ago): stop that one first, or wait {FRESH_S:.0f} s after it has died"

@@ -27,11 +27,11 @@ from mirror_core.kafka.unfinished_transactions import (
 )
 from mirror_core.model.errors import MissingPermission, RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.limits import LIMITS
-from mirror_core.model.names import Partition
+from mirror_core.model.names import MirrorName, Partition
 from mirror_core.state.encoding import lasting
 from mirror_core.state.records import TOPIC, State
 from mirror_core.state.short import for_want_of_replicas
-from mirror_core.wire.batch import MalformedBatch, is_dense
+from mirror_core.wire.batch import LOG_APPEND_TIME, MalformedBatch, is_dense
 from mirror_core.wire.committed import committed
 from mirror_core.wire.fetch import Fetched, Isolation, Wanted
 from mirror_core.wire.records import decode
@@ -48,6 +48,7 @@ _PAUSE_S: Final = 0.05
 _MOST_PAUSE_S: Final = 0.5
 _NO_END: Final = ErrorCode.offset_not_available.name.upper()
 """Of a new leader with too few replicas in sync to know its high watermark (KIP-207)."""
+_LEASE: Final = "lease/"
 _NO_ID: Final = "0" * 32
 _AGAIN: Final = TRANSIENT | {ErrorCode.unknown_topic_or_partition, ErrorCode.offset_out_of_range}
 """What passes by itself, or when the log is read from its beginning anew."""
@@ -296,15 +297,23 @@ def _asked(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched | None:
 def _applied(answer: Fetched, state: State, position: int, *, dense: bool = False) -> int:
     """The next offset to be read. `dense`: NotTheSame where the cleaner has taken a record, or a batch."""
     told: list[tuple[str, bytes | None]] = []
+    leases: dict[MirrorName, int | None] = {}
     for header, batch, visible in committed(answer, position):
         if dense and (header.base_offset != position or not is_dense(header)):
             raise NotTheSame
-        told += (
+        rows = [
             (record.key.decode("utf-8", "replace"), record.value)
             for record in (decode(header, batch) if visible else ())
             if record.key is not None and record.offset >= position
-        )
+        ]
+        appended_ms = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+        leases |= {MirrorName(key[len(_LEASE) :]): appended_ms for key, _ in rows if key.startswith(_LEASE)}
+        told += rows
         position = header.next_offset
     for key, value in lasting(told):
         state.apply(key, value)
+    for mirror, at_ms in leases.items():
+        state.appended_ms.pop(mirror, None)
+        if at_ms is not None:
+            state.appended_ms[mirror] = at_ms
     return position

@@ -112,6 +112,9 @@ class State:
     """By run: its chronicle."""
     id_numbers: dict[MirrorName, dict[str, TransactionalIdNumber]] = field(default_factory=dict)
     """By mirror and role; none: the id without a number."""
+    appended_ms: dict[MirrorName, int] = field(default_factory=dict)
+    """When the lease of a mirror was appended to the topic, by the broker's clock. Nothing of one that this process
+    has written, or where the topic holds the times of its writers."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """Keys of records that cannot be read, and why."""
     _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
@@ -177,6 +180,8 @@ class State:
         else:
             self.unreadable.pop(key_of(record), None)
             self._keep(record)
+            if isinstance(record, Lease):
+                self.appended_ms.pop(record.mirror, None)
 
     def rows(self, record: Record | Forget) -> Iterator[tuple[str, bytes | None]]:
         """Keys and values to be written for a record that replaces what this state knows under its key."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,16 +14,18 @@ import pytest
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.heartbeats import Beats, ensure_topic
 from mirror_core.kafka.topics import BROKER_TIME, alter_configs, describe_configs
+from mirror_core.mirrors.preflight import check
 from mirror_core.model.clock import now_ms
 from mirror_core.model.names import ACTIVE_TOPIC, Partition, heartbeat_topic
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import Mode, Plan, RunState
 from mirror_core.model.sighting import Heartbeat
 from mirror_core.state.records import TOPIC
 from mirror_core.wire.batch import NO_TIMESTAMP
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.cluster.test_failover import app_topic
-from tests.driving import beating, driving
+from tests.copiers import at_work
+from tests.driving import beating, beats, driving
 from tests.harm import killed
 from tests.mirroring import new_mirror
 from tests.waiting import wait_until
@@ -83,6 +87,58 @@ def test_a_dead_source_is_given_up_by_a_machine_whose_clock_is_off(
         clock.hours = 0
     assert mirrored.statuses[Partition(topic, 0)].lmo == 20
     assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sorted(sent)
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_ages_go_by_the_brokers_clock_where_the_data_plane_was_on_another_machine(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, hours: int
+) -> None:
+    """The data plane has died with the source. No loss is told by hours, and nothing is waited for as long."""
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    with at_work(mirrored, "local", tmp_path) as process:
+        beating(mirrored, 2)
+        with killed(pair.east):
+            process.kill()
+            clock.hours = hours
+            decision = mirrored.failover.decide(Mode.UNPLANNED)
+            assert 0 <= silence_s(decision.plan) < HOUR_S
+            way = "ahead of" if hours > 0 else "behind"
+            assert f"the clock here is 7,200 s {way} that of west's brokers" in " ".join(decision.plan.warnings)
+            run = mirrored.failover.begin(decision.plan.hash, Mode.UNPLANNED)
+            assert mirrored.failover.drive(run.id).state is RunState.DONE
+            checked = check(mirrored.config.cluster("west")).advice
+            clock.hours = 0
+    assert [line for line in checked if f"the clock here is 7,200 s {way} that of west's brokers" in line] != []
+    assert [line for line in check(mirrored.config.cluster("west")).advice if "clock" in line] == []
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_a_data_plane_whose_clock_jumps_goes_on(pair: Pair, tmp_path: Path, clock: ShiftedClock, hours: int) -> None:
+    """Epochs end, heartbeats are taken, and what is new is found: no wait is for a time on the wall clock."""
+    topic, prefix = app_topic(pair), f"later-{secrets.token_hex(4)}-"
+    sent = produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic, f"{prefix}.*")
+    with driving(mirrored):
+        beating(mirrored, 2)
+        clock.hours = hours
+        heard = len(beats(mirrored))
+        # The test's own records are of the same clock.
+        later = new_topic(pair.east, 1, prefix, message_timestamp_after_max_ms=str(2**63 - 1))
+        produce(pair.east, later, 10)
+        wait_until(lambda: Partition(later, 0) in mirrored.statuses, timeout_s=TIMEOUT_S, why="epochs are planned anew")
+        wait_until(lambda: len(read_all(pair.west, later)) == 10, timeout_s=TIMEOUT_S, why="it is copied")
+        wait_until(lambda: len(beats(mirrored)) > heard + 3, timeout_s=TIMEOUT_S, why="it beats on")
+    clock.hours = 0
+    assert read_all(pair.west, topic) == sorted(sent)
+
+
+def silence_s(plan: Plan) -> float:
+    """Since the source was last looked at, as the plan's bound says it."""
+    found = re.search(r"in the ([\d.]+) s since the source was last looked at", plan.figures["loss"])
+    assert found is not None, plan.figures["loss"]
+    return float(found[1])
 
 
 def test_topics_of_an_older_version_get_the_brokers_time(pair: Pair, tmp_path: Path) -> None:

@@ -57,9 +57,9 @@ def driven(
         if len(found) == epochs:
             stop.set()
 
-    def tend(lease: Any, stop_ms: int, lead_s: float) -> int:
-        clock.now = max(clock.now, stop_ms - int(lead_s * 1000))
-        return stop_ms
+    def tend(lease: Any, ends: float, lead_s: float) -> float:
+        clock.now = max(clock.now, round((ends - lead_s) * 1000))
+        return ends
 
     def look(*asked: Any) -> Any:
         clock.now += int(look_s * 1000)
@@ -69,6 +69,7 @@ def driven(
         clock.now += 20_000
 
     monkeypatch.setattr(driver, "now_ms", clock)
+    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: clock.now / 1000))
     monkeypatch.setattr(driver, "refuse_to_run", lambda state, link: None)
     for name, instead in (("_submit", submit), ("_tend", tend), ("_plan", look), ("_await_writes", wait)):
         monkeypatch.setattr(one, name, instead)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -16,7 +17,7 @@ from mirror_core.model.mirror import Lease, is_fresh
 from mirror_core.model.names import MirrorName
 from mirror_core.state import lease as lease_module
 from mirror_core.state import regaining
-from mirror_core.state.lease import HeldLease, died_here, new_owner, refuse_if_held
+from mirror_core.state.lease import HeldLease, copier, died_here, new_owner, next_lease, refuse_if_held
 from mirror_core.state.records import State
 from mirror_core.state.writer import StateWriter, data_id
 from tests.waiting import wait_until
@@ -89,3 +90,39 @@ def test_a_login_that_is_refused_while_the_state_topic_is_not_written_ends_nobod
         return "authentication as 'mirror-control' failed" in str(unwritten.value)
 
     wait_until(said_so, timeout_s=10, why="a new writer was tried")
+
+
+HOUR_MS: Final = 3_600_000
+
+
+@pytest.mark.parametrize("owner_ahead_ms", [0, 2 * HOUR_MS, -2 * HOUR_MS])
+@pytest.mark.parametrize("ahead_ms", [0, 2 * HOUR_MS, -2 * HOUR_MS])
+@pytest.mark.parametrize("age_ms", [3_000, 60_000])
+def test_a_lease_is_judged_by_its_owners_clock_however_wrong_both_are(
+    monkeypatch: pytest.MonkeyPatch, ahead_ms: int, owner_ahead_ms: int, age_ms: int
+) -> None:
+    brokers_ms = 50 * HOUR_MS
+    here_ms = brokers_ms + ahead_ms
+    monkeypatch.setattr(lease_module, "now_ms", lambda: here_ms)
+    beaten_ms = brokers_ms - age_ms
+    held = Lease(
+        mirror=MIRROR,
+        owner="elsewhere.example/1/abcd",
+        generation=3,
+        beat_ms=beaten_ms + owner_ahead_ms,
+        writers_until_ms=beaten_ms + owner_ahead_ms + 30_000,
+    )
+    state = State(leases={MIRROR: held}, appended_ms={MIRROR: beaten_ms + 200})
+    assert (copier(state, MIRROR, ahead_ms) is held) is (age_ms < FRESH_S * 1000)
+    left_ms = next_lease(state, MIRROR, "me", ahead_ms).writers_until_ms - here_ms
+    assert abs(left_ms - max(0, 30_000 - age_ms)) <= 200
+
+
+def test_a_lease_is_judged_as_before_where_nobody_tells_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_module, "now_ms", lambda: 50 * HOUR_MS)
+    held = Lease(mirror=MIRROR, owner="a/1/b", generation=1, beat_ms=50 * HOUR_MS - 3_000, writers_until_ms=7)
+    state = State(leases={MIRROR: held}, appended_ms={MIRROR: 40 * HOUR_MS})
+    assert copier(state, MIRROR) is held
+    assert copier(State(leases={MIRROR: held}), MIRROR, ahead_ms=2 * HOUR_MS) is held, (
+        "the brokers' clock is the owner's"
+    )
