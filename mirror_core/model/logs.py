@@ -1,7 +1,8 @@
 """The log: what happened, for whoever looks for a cause later. What a command says to a person is not its business.
 
-A line has fields beside its words: mirror, run, step, cluster, partition, epoch, task. Those that hold for a while are
-given by `about`, for the thread that enters it; the others with the call:
+A line has fields beside its words (`Fields`). Those that hold for a while are given by `about`, for the thread that
+enters it; the others with the call. Another field is refused by the type checker, and by the call itself, whether its
+level is written or not:
 
     _log = logger(__name__)
     with about(mirror=name, epoch=7, task=0):
@@ -15,22 +16,36 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
 
 from mirror_core.model.text import visible
 
 ROOT: Final = "mirror_core"
-FIELDS: Final = ("mirror", "run", "step", "cluster", "partition", "epoch", "task")
-"""In the order in which they are shown."""
+
+
+class Fields(TypedDict, total=False):
+    """What a line may have beside its words, in the order in which it is shown."""
+
+    mirror: object
+    run: object
+    step: object
+    cluster: object
+    group: object
+    partition: object
+    epoch: object
+    task: object
+
+
+FIELDS: Final = tuple(Fields.__annotations__)
 
 
 class Level(StrEnum):
@@ -66,7 +81,7 @@ _about: ContextVar[MappingProxyType[str, object]] = ContextVar("about", default=
 
 
 @contextmanager
-def about(**fields: object) -> Iterator[None]:
+def about(**fields: Unpack[Fields]) -> Iterator[None]:
     """All that this thread logs meanwhile has these fields."""
     before = _about.set(MappingProxyType({**_about.get(), **_known(fields)}))
     try:
@@ -75,12 +90,30 @@ def about(**fields: object) -> Iterator[None]:
         _about.reset(before)
 
 
-class Logger(logging.LoggerAdapter[logging.Logger]):
-    """Takes fields as keywords, beside what `logging` takes."""
+class Logger:
+    """A module's logger. Its methods take what `logging` takes, and fields as keywords."""
 
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        own = {name: kwargs.pop(name) for name in FIELDS if name in kwargs}
-        return msg, {**kwargs, "extra": {"fields": {**_about.get(), **own}}}
+    __slots__ = ("_to",)
+
+    def __init__(self, to: logging.Logger) -> None:
+        self._to = to
+
+    def debug(self, words: str, *args: object, exc_info: bool = False, **fields: Unpack[Fields]) -> None:
+        self._write(logging.DEBUG, words, args, exc_info, fields)
+
+    def info(self, words: str, *args: object, exc_info: bool = False, **fields: Unpack[Fields]) -> None:
+        self._write(logging.INFO, words, args, exc_info, fields)
+
+    def warning(self, words: str, *args: object, exc_info: bool = False, **fields: Unpack[Fields]) -> None:
+        self._write(logging.WARNING, words, args, exc_info, fields)
+
+    def error(self, words: str, *args: object, exc_info: bool = False, **fields: Unpack[Fields]) -> None:
+        self._write(logging.ERROR, words, args, exc_info, fields)
+
+    def _write(self, level: int, words: str, args: tuple[object, ...], exc_info: bool, fields: Fields) -> None:
+        own = _known(fields)
+        if self._to.isEnabledFor(level):
+            self._to.log(level, words, *args, exc_info=exc_info, extra={"fields": {**_about.get(), **own}})
 
 
 def logger(name: str) -> Logger:
@@ -144,11 +177,11 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(document).decode()
 
 
-def _known(fields: dict[str, object]) -> dict[str, object]:
+def _known(fields: Fields) -> dict[str, object]:
     unknown = fields.keys() - set(FIELDS)
     if unknown:
         raise TypeError(f"no fields of a log line: {', '.join(sorted(unknown))}")
-    return fields
+    return {**fields}
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
