@@ -8,7 +8,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.group_batches import DONE, GroupBatches
 from mirror_core.kafka.groups import Offsets
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sync.group_commits import GroupCommits, commit_all
+from tests.waiting import wait_until
 
 
 def fetch_offsets(client: ClusterClient, group: str) -> Offsets:
@@ -22,7 +22,14 @@ def fetch_offsets(client: ClusterClient, group: str) -> Offsets:
 def commit_offsets(
     client: ClusterClient, group: str, offsets: Mapping[Partition, tuple[Offset, str]]
 ) -> dict[Partition, str]:
-    """Commit offsets (next to be read); the partitions that were refused, with the broker's word for it."""
-    with GroupCommits(client, still_ours=None) as commits:
-        said = commit_all(commits, {group: offsets}, client)
-    return {partition: word for partition, word in said[group].items() if word != DONE}
+    """Commit offsets (next to be read), without leader epochs; the partitions that were refused, with the broker's word
+    for it."""
+    batches, said = GroupBatches(client), dict[Partition, str]()
+
+    def all_answered() -> bool:
+        rest = {p: row for p, row in offsets.items() if p not in said}
+        said.update(batches.commit({group: rest}).get(group, {}))
+        return said.keys() >= offsets.keys()
+
+    wait_until(all_answered, timeout_s=60, why=f"the coordinator of {group} takes the commit")
+    return {partition: word for partition, word in said.items() if word != DONE}

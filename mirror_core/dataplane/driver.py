@@ -130,6 +130,8 @@ class Replication:
                 else:
                     with Follower(self.link, lambda: self.counters.retried(Retry.GROUPS)) as self._follower:
                         self._go_on(planner, lease, work, planned_s)
+                    with suppress(Unwritten):  # it is the mirror's own again when the source is seen to have it, too
+                        self._follower.last_words(lease)
         summary, now = self.results.summary, time.monotonic()
         summary.seconds, summary.copy_seconds = now - started, now - first
         return summary

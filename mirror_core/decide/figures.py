@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from heapq import nsmallest
 from typing import Final
@@ -10,6 +11,7 @@ from mirror_core.decide import clocks, deletions, leaderless, ruled
 from mirror_core.decide.clocks import since
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.loss_figures import in_words, loses, loss_figures, loss_warnings, uncopied_warning
+from mirror_core.decide.offsets import START, left_in_words
 from mirror_core.decide.proof import differing, differing_in_words
 from mirror_core.decide.proof import in_words as in_words_of_proof
 from mirror_core.decide.scope import lost_topics
@@ -26,6 +28,7 @@ from mirror_core.decide.view import (
     failed_of,
     lags_of,
     some,
+    uncommitted_of,
     without_copy,
 )
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus, is_fresh
@@ -64,6 +67,7 @@ def warnings_of(view: View) -> Iterator[str]:
         yield from loss_warnings(view)
     if isinstance(view.source, SourceView):
         yield from _source_warnings(view, view.source)
+    yield from _groups_left(view)
     yield from ruled.warnings(view)
     if view.mode is Mode.PLANNED:
         yield from _standstill_warnings(view.mirror.name, view.lease, view.now_ms)
@@ -168,10 +172,22 @@ def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
             "they are over, at most their transaction timeout; and while it stands, no producer of these ids can write "
             "anything there, other topics included"
         )
-    if source.other_groups:
+
+
+def _groups_left(view: View) -> Iterator[str]:
+    """Groups that will not go on where they are, by the source, or as it was remembered of it."""
+    seen, left = isinstance(view.source, SourceView), view.groups_left
+    others = view.source.other_groups if isinstance(view.source, SourceView) else left.others if left else ()
+    if others:
+        as_of = "" if seen else ", as of the last sync"
         yield (
-            f"groups of kinds that are not synced will not be there on {view.mirror.destination}: "
-            f"{some(source.other_groups)}. Set where they start by hand, or they may leave records out"
+            f"groups of kinds that are not synced will not be there on {view.mirror.destination}{as_of}: "
+            f"{some(others)}. Set where they start by hand, or they may leave records out"
+        )
+    if words := left_in_words(uncommitted_of(view)):
+        yield (
+            f"offsets of groups could not be committed on {view.mirror.destination}: {words}. Set them there by hand, "
+            "or these groups may leave records out, or repeat some"
         )
 
 
@@ -196,8 +212,8 @@ def _destination_warnings(name: str, destination: DestinationView, rules: Author
         )
     if destination.groups_unread:
         yield (
-            f"there was no time to ask {name} about {destination.groups_unread} group(s): what they have committed "
-            "there, and whether they have members, is not known"
+            f"{destination.groups_unread} group(s) on {name} could not be asked about, or not in time: what "
+            "they have committed there, and whether they have members, is not known"
         )
     yield from destination.rights[:SHOWN]
     if len(destination.rights) > SHOWN:
@@ -324,12 +340,15 @@ def _predicted(view: View) -> str:
 
 def group_figures(view: View) -> Iterator[tuple[str, str]]:
     """What each consumer group would read again."""
+    without = Counter(one.group for one in uncommitted_of(view) if one.stands is None)
     if isinstance(view.source, Unseen) or view.mode is Mode.UNPLANNED:
         if isinstance(view.destination, DestinationView):
-            synced = _synced(view)
-            for group, offsets in sorted(view.destination.committed.items())[:SHOWN]:
+            synced, committed = _synced(view), view.destination.committed
+            for group in sorted(committed.keys() | without.keys())[:SHOWN]:
+                offsets = committed.get(group, {})
                 behind = sum(max(0, view.destination.positions.get(p, o) - o) for p, o in offsets.items())
-                yield group, f"0 to {behind} record(s) read again; {synced}"
+                repeats = [f"0 to {behind} record(s) read again"] if offsets else []
+                yield group, "; ".join([*repeats, *_starts(without[group]), synced])
         return
     here = view.destination
     known = {} if isinstance(here, Unseen) or here.groups_unseen else here.committed
@@ -342,7 +361,13 @@ def group_figures(view: View) -> Iterator[tuple[str, str]]:
         again = sum(max(0, o - there[p]) for p, o in offsets.items() if p in there)
         absent = sum(p not in there for p in offsets)
         missing = f", {absent} partition(s) not synced yet" if absent else ""
-        yield group, f"{again} record(s) would be read again as of the last sync{missing}; 0 after the final sync"
+        words = f"{again} record(s) would be read again as of the last sync{missing}; 0 after the final sync"
+        yield group, "; ".join([words, *_starts(without[group])])
+
+
+def _starts(without: int) -> list[str]:
+    """Of a group for which so many offsets could not be committed."""
+    return [f"no offset, {without} time(s): starts there {START}"] if without else []
 
 
 def _synced(view: View) -> str:

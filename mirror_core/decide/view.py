@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from mirror_core.model.acl import Acl
+from mirror_core.model.groups import GroupsLeft, Uncommitted
 from mirror_core.model.mirror import GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.proof import Proof
@@ -169,6 +170,8 @@ class View:
     as far as both clusters tell."""
     groups: GroupsSeen | None = None
     """How old the groups' offsets on the destination are; None: nothing was synced."""
+    groups_left: GroupsLeft | None = None
+    """What the destination has not of the source's groups, as of the last look at them; None: nothing was synced."""
     given: tuple[Acl, ...] | None = None
     """Rights that promotion would give; None: not known, since the destination is unseen or has no authorizer."""
     unbacked: tuple[Acl, ...] = ()
@@ -232,6 +235,19 @@ def without_copy(view: View) -> frozenset[Partition]:
     ids = {name: topic.id for name, topic in there.topics.items()}
     lacking = (p for p, s in view.statuses.items() if ids.get(p.topic) != s.destination_topic_id)
     return frozenset(p for p in lacking if p.topic not in there.hidden.topics)
+
+
+def uncommitted_of(view: View) -> list[Uncommitted]:
+    """What could not be committed for groups on the destination, and as far as is seen is not there now either."""
+    there = view.destination.committed if isinstance(view.destination, DestinationView) else {}
+    has = {group: {str(partition) for partition in offsets} for group, offsets in there.items()}
+    left = view.groups_left.uncommitted if view.groups_left else ()
+    return [
+        one
+        for one in left
+        if one.stands is not None
+        or (one.partition not in has.get(one.group, ()) if one.partition else one.group not in has)
+    ]
 
 
 def some(items: Iterable[object], most: int = 10) -> str:

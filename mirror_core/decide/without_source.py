@@ -10,7 +10,7 @@ from mirror_core.decide.clocks import age_s, behind_of
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss import loss_of, oldest
 from mirror_core.decide.reckoning import read_again
-from mirror_core.decide.view import DestinationView, SourceView, View, failed_of, healthy, lags_of
+from mirror_core.decide.view import DestinationView, SourceView, View, failed_of, healthy, lags_of, uncommitted_of
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.reckoning import Foretold
@@ -24,7 +24,8 @@ class Again:
 
     most: int | None
     """From its offset on the destination to the position: what a plan says. None, too, of a group with members there,
-    whose own offsets count, and of one that has no offset there for a partition that it reads on the source."""
+    whose own offsets count, and of one that has no offset there for a partition that it reads on the source, or read
+    there at the last look."""
     now: int | None
     """The same to what it had committed on the source at this look."""
 
@@ -129,7 +130,9 @@ def without_source(decision: Decision, view: View, seen: View) -> WithoutSource:
         heartbeat_s=found.heartbeat_s if dated else None,
         missing_now=_missing_now(seen),
         groups_of_source=(source := _source(seen)) is not None and not source.groups_unread,
-        groups=None if there.groups_unseen or there.groups_unread else dict(_groups(decision, there, _committed(seen))),
+        groups=None
+        if there.groups_unseen or there.groups_unread
+        else dict(_groups(decision, view, there, _committed(seen))),
         synced_s=age_s(view.now_ms, view.groups.synced_ms) if view.groups is not None and dated else None,
     )
 
@@ -164,13 +167,14 @@ def _committed(seen: View) -> Mapping[str, Mapping[Partition, Offset]] | None:
 
 
 def _groups(
-    decision: Decision, there: DestinationView, had: Mapping[str, Mapping[Partition, Offset]] | None
+    decision: Decision, view: View, there: DestinationView, had: Mapping[str, Mapping[Partition, Offset]] | None
 ) -> Iterator[tuple[str, Again]]:
     told = decision.plan.foretold
     foretold = told.again if isinstance(told, Foretold) else {}
     resumes = {group: mine for group, mine in there.committed.items() if group in foretold}
     now = {} if had is None else read_again(resumes, had, there.positions)
-    for group in sorted(there.committed.keys() | (had or {}).keys()):
+    without = {one.group for one in uncommitted_of(view) if one.stands is None}
+    for group in sorted(there.committed.keys() | (had or {}).keys() | without):
         read = {partition for partition in (had or {}).get(group, ()) if partition in there.positions}
-        whole = group in foretold and read <= there.committed[group].keys()
+        whole = group in foretold and group not in without and read <= there.committed[group].keys()
         yield group, Again(most=foretold[group][1] if whole else None, now=now.get(group))

@@ -18,7 +18,8 @@ from kio.schema.offset_commit.v6.response import OffsetCommitResponse
 from kio.schema.offset_fetch.v8.response import OffsetFetchResponse, OffsetFetchResponseGroup
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.faults import DENIED, fault
+from mirror_core.kafka.epochs import Place
+from mirror_core.kafka.faults import fault
 from mirror_core.kafka.groups import (
     Group,
     Offsets,
@@ -34,8 +35,12 @@ from mirror_core.model.names import Offset, Partition
 Commits = Mapping[Partition, tuple[Offset, str]]
 """Offsets (next to be read) to commit, with the application's own note."""
 DONE: Final = ErrorCode.none.name
+BARE: Final = "committed without its metadata"
+"""The offset is committed, and the application's note is not: the brokers' offset.metadata.max.bytes is smaller."""
+TAKEN: Final = frozenset({DONE, BARE})
 JOINED: Final = frozenset({"unknown_member_id", "illegal_generation", "rebalance_in_progress", "stale_member_epoch"})
 """The broker's words for a group that has members."""
+_TOO_LARGE: Final = ErrorCode.offset_metadata_too_large.name
 _PAUSE_S: Final = 0.05
 _ASKED_TOGETHER: Final = 50
 """Groups by one request: each may have committed for thousands of partitions, and all come in one answer."""
@@ -73,17 +78,22 @@ class GroupBatches:
             raise error
         return found
 
+    def fetch_now(self, wanted: Mapping[str, Collection[Partition] | None]) -> Fetched:
+        """The same, with the reason for those of which it cannot be known: one group's fault hides no other."""
+        led, denied = self._by_coordinator(wanted)
+        found, faults = self._fetch(wanted, led)
+        for group, word in denied.items():
+            faults[group] = fault(self._client, f"group {group}", "FindCoordinator", ErrorCode[word])
+        return Fetched(found, faults)
+
     def fetch_known(self, wanted: Mapping[str, Collection[Partition] | None]) -> Fetched:
-        """The same, with the reason for those of which it cannot be known. Tried until the client's time limit."""
+        """The same, tried until the client's time limit."""
         found, faults = dict[str, Offsets](), dict[str, RemoteFault]()
         deadline = time.monotonic() + self._client.timeout_s
         while rest := {g: p for g, p in wanted.items() if g not in found and g not in faults}:
-            led, denied = self._by_coordinator(rest)
-            for group, word in denied.items():
-                faults[group] = fault(self._client, f"group {group}", "FindCoordinator", ErrorCode[word])
-            some, problems = self._fetch(rest, led)
-            found |= some
-            faults |= problems
+            now = self.fetch_now(rest)
+            found |= now.offsets
+            faults |= now.faults
             moving = rest.keys() - found.keys() - faults.keys()
             if moving and time.monotonic() > deadline:
                 words = f"no coordinator answered for it within {self._client.timeout_s} s"
@@ -131,44 +141,63 @@ class GroupBatches:
         first, second = (self._rows(wanted, broker, some) for some in (groups[:half], groups[half:]))
         return [*first[0], *second[0]], {**first[1], **second[1]}
 
-    def commit(self, wanted: Mapping[str, Commits]) -> dict[str, dict[Partition, str]]:
-        """Commit for groups without members; the broker's word for each partition, `DONE` when it took the commit.
+    def commit(
+        self, wanted: Mapping[str, Commits], epochs: Mapping[Place, int] = MappingProxyType({})
+    ) -> dict[str, dict[Partition, str]]:
+        """Commit for groups without members; for each partition `DONE`, `BARE`, or the broker's word against it.
 
-        `unknown_member_id` and its like mean that the group has members. Needs READ on the groups and topics.
+        `unknown_member_id` and its like mean that the group has members. Needs READ on the groups and topics. A note
+        that is larger than brokers take is left out: without its offset a group would skip, or read all again.
         """
         led, denied = self._by_coordinator(wanted)
         said = {group: dict.fromkeys(wanted[group], word) for group, word in denied.items()}
         for broker, groups in led.items():
-            requests = [commit_request(group, wanted[group]) for group in groups]
-            answers = self._client.call_each(requests, OffsetCommitResponse, broker)
-            for group, answer in zip(groups, answers, strict=True):
-                codes = {
-                    Partition(str(topic.name), int(row.partition_index)): row.error_code
-                    for topic in answer.topics
-                    for row in topic.partitions
-                }
-                if not TRANSIENT.isdisjoint(codes.values()):
-                    self._coordinators.pop(group, None)
-                said[group] = {p: code.name for p, code in codes.items() if code not in TRANSIENT}
+            said |= self._commit(broker, {group: wanted[group] for group in groups}, epochs)
+            large = {
+                group: {p: (wanted[group][p][0], "") for p, word in said[group].items() if word == _TOO_LARGE}
+                for group in groups
+            }
+            large = {group: mine for group, mine in large.items() if mine}
+            for group, words in self._commit(broker, large, epochs).items():
+                said[group] = {p: word for p, word in said[group].items() if p not in large[group]}
+                said[group] |= {p: BARE if word == DONE else word for p, word in words.items()}
+        return said
+
+    def _commit(
+        self, broker: int, wanted: Mapping[str, Commits], epochs: Mapping[Place, int]
+    ) -> dict[str, dict[Partition, str]]:
+        if not wanted:
+            return {}
+        said = dict[str, dict[Partition, str]]()
+        requests = [commit_request(group, mine, epochs) for group, mine in wanted.items()]
+        answers = self._client.call_each(requests, OffsetCommitResponse, broker)
+        for group, answer in zip(wanted, answers, strict=True):
+            codes = {
+                Partition(str(topic.name), int(row.partition_index)): row.error_code
+                for topic in answer.topics
+                for row in topic.partitions
+            }
+            if not TRANSIENT.isdisjoint(codes.values()):
+                self._coordinators.pop(group, None)
+            said[group] = {p: code.name for p, code in codes.items() if code not in TRANSIENT}
         return said
 
     def _by_coordinator(self, groups: Iterable[str]) -> tuple[dict[int, list[str]], dict[str, str]]:
-        """The groups by the broker that keeps them; and those that we may not even ask about, with its word."""
-        denied = dict[str, str]()
+        """The groups by the broker that keeps them; and those that we may not even ask about, or whose name no broker
+        takes, with its word: one group's refusal is no other's."""
+        refused = dict[str, str]()
         wanted = sorted(groups)
         unknown = [group for group in wanted if group not in self._coordinators]
         for group, answer in find_coordinators(self._client, unknown).items():
             if answer.error_code is ErrorCode.none:
                 self._coordinators[group] = int(answer.node_id)
-            elif answer.error_code in DENIED:
-                denied[group] = answer.error_code.name
             elif answer.error_code not in TRANSIENT:
-                raise fault(self._client, f"group {group}", "FindCoordinator", answer.error_code, answer.error_message)
+                refused[group] = answer.error_code.name
         found = defaultdict[int, list[str]](list)
         for group in wanted:
             if group in self._coordinators:
                 found[self._coordinators[group]].append(group)
-        return found, denied
+        return found, refused
 
 
 def _shares(wanted: Mapping[str, Collection[Partition] | None], groups: Iterable[str]) -> list[list[str]]:

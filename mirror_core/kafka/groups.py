@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from kio.schema.delete_groups.v1.request import DeleteGroupsRequest
@@ -32,6 +33,7 @@ from kio.static.primitive import i8, i32, i64
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.coordinators import Moving, ask_all
+from mirror_core.kafka.epochs import Place
 from mirror_core.kafka.faults import fault, settle
 from mirror_core.kafka.transient import TRANSIENT
 from mirror_core.kafka.versions import api_versions
@@ -74,7 +76,7 @@ class Committed:
     offset: Offset
     """Next offset to be read."""
     leader_epoch: int
-    """Of the log that the consumer read from; -1 when an administrator (or a sync) committed, or an old client."""
+    """Of the log that the consumer read from; -1 when an administrator committed, or a client that knows none."""
     metadata: str
     """The application's own note; Kafka Streams keeps its stream time there."""
 
@@ -184,18 +186,20 @@ def offsets_in(client: ClusterClient, answer: OffsetFetchResponseGroup) -> Offse
     return Offsets(committed, frozenset(unsettled))
 
 
-def commit_request(group: str, offsets: Mapping[Partition, tuple[Offset, str]]) -> OffsetCommitRequest:
+def commit_request(
+    group: str, offsets: Mapping[Partition, tuple[Offset, str]], epochs: Mapping[Place, int] = MappingProxyType({})
+) -> OffsetCommitRequest:
     """As an administrator commits offsets (next to be read) with their metadata, for a group without members.
 
-    The leader epoch is -1: with another cluster's epoch Java consumers hang.
+    `epochs`: leader epochs of this cluster's log, where they are certain: with another one Java consumers hang.
     """
-    none, by_topic = i32(-1), dict[str, list[OffsetCommitRequestPartition]]()
-    for partition, (offset, metadata) in _sorted(offsets.items()):
+    by_topic = dict[str, list[OffsetCommitRequestPartition]]()
+    for partition, (offset, metadata) in sorted(offsets.items(), key=lambda item: item[0]):
         by_topic.setdefault(partition.topic, []).append(
             OffsetCommitRequestPartition(
                 partition_index=i32(partition.index),
                 committed_offset=i64(offset),
-                committed_leader_epoch=none,
+                committed_leader_epoch=i32(epochs.get(Place(partition, offset), -1)),
                 committed_metadata=metadata,
             )
         )
@@ -205,9 +209,3 @@ def commit_request(group: str, offsets: Mapping[Partition, tuple[Offset, str]]) 
         member_id="",
         topics=tuple(OffsetCommitRequestTopic(name=TopicName(t), partitions=tuple(p)) for t, p in by_topic.items()),
     )
-
-
-def _sorted(
-    items: Iterable[tuple[Partition, tuple[Offset, str]]],
-) -> list[tuple[Partition, tuple[Offset, str]]]:
-    return sorted(items, key=lambda item: item[0])

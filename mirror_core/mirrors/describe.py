@@ -15,6 +15,7 @@ from mirror_core.decide.abandoned import abandoned
 from mirror_core.decide.access import narrowed_in_words
 from mirror_core.decide.loss import Loss, loss
 from mirror_core.decide.loss_figures import LISTED, NOT_MIRRORED, heartbeats, listed, looked, uncopied_in_words
+from mirror_core.decide.offsets import left_in_words
 from mirror_core.decide.proof import differing, differing_in_words, in_words, recorded
 from mirror_core.decide.run_standing import standing_of
 from mirror_core.decide.slipped import slip_in_words
@@ -31,6 +32,7 @@ from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.reappeared import reappeared_in_words
 from mirror_core.model.documents import Document
 from mirror_core.model.errors import RemoteFault
+from mirror_core.model.groups import GroupsLeft
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Gaps, Lease, Mirror, NeverCopied, PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
@@ -118,7 +120,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
     unwatched = watched(state, mirror.name, now_ms)
     lost = loss(statuses, state.sightings.get(mirror.name), positions, beats, now_ms=now_ms)
     behind = clocks.behind_s(now_ms, lease, state.sightings.get(mirror.name), state.groups.get(mirror.name), beats)
-    lag = _lag(rows)
+    lag, left = _lag(rows), _groups_left(state, mirror)
     seen = Description(
         facts={
             "mirror": mirror.name,
@@ -147,6 +149,9 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "offsets known to be missing": None if lost.unknown or not rows else max(lost.known, lag or 0),
             "deleted before they were copied": deletions.in_words(statuses) or "none",
             "proved equal": in_words(proof, positions, _ids(statuses.values()), now_ms),
+            "groups' offsets that could not be committed": (left_in_words(left.uncommitted) if left else "unknown")
+            or "none",
+            "groups that are not synced": (some(left.others) if left else "unknown") or "none",
             "known to differ": differing_in_words(differing(proof, statuses), now_ms) or "none",
             "newest heartbeats on the destination": heartbeats(beats, now_ms),
             "clock": NOT_BEHIND if behind is None else clocks.words(mirror.name, behind),
@@ -182,6 +187,12 @@ def _rows(
             reason=told(status),
             never_copied=status.never_copied,
         )
+
+
+def _groups_left(state: State, mirror: Mirror) -> GroupsLeft | None:
+    """As of the last look at groups; None: there was none."""
+    nothing = GroupsLeft(mirror=mirror.name) if mirror.name in state.groups else None
+    return state.groups_left.get(mirror.name, nothing)
 
 
 def _lag(rows: Collection[PartitionRow]) -> int | None:

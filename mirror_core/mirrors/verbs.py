@@ -134,6 +134,8 @@ def delete(link: Link, gone: ClusterName | None = None, choice: DeletionChoice =
             *(Forget(debt) for debt in [state.debts.get(name)] if debt),
             *(Forget(settings) for (mirror, _), settings in state.settings.items() if mirror == name),
             *(Forget(seen) for mirror, seen in state.groups.items() if mirror == name),
+            *(Forget(left) for mirror, left in state.groups_left.items() if mirror == name),
+            *(Forget(mine) for mine in state.group_offsets.get(name, {}).values()),
             *(Forget(sighting) for mirror, sighting in state.sightings.items() if mirror == name),
             *(Forget(proof) for mirror, proof in state.proofs.items() if mirror == name),
             *(Forget(sign) for sign in state.checkpoints.values() if sign.run == name),

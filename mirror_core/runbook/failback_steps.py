@@ -107,7 +107,7 @@ class FailbackSteps(TailSteps):
             with ClusterClient(self.link.source) as old:
                 lift_denials(back, writer, old)  # of an earlier homecoming, against its tasks: they are over
                 stage_again(writer, back.name, old, own_principals(link))  # what it gave: there is a mirror again
-                groups = bring_home(back, old, self._topics())
+                groups = bring_home(back, old, self._topics(), writer)
             forget_lifted(link, writer, self.writer.state)
             report = sync(link, writer, only=SETTLED)
             # After the sync, which has staged what is granted now: whatever is revoked later is known by that.
@@ -192,7 +192,7 @@ class FailbackSteps(TailSteps):
                 lift_denials(self.link.mirror, self.writer, client)
                 stage_again(self.writer, self.link.mirror.name, client, own_principals(self.link))
                 remember_there_too(self.writer, self.link.mirror.name, back.state, cluster.name, topics)
-                bring_home(self.link.mirror, client, topics)
+                bring_home(self.link.mirror, client, topics, self.writer)
             forget_lifted(self.link, self.writer, back.state)
             mirror = self.writer.state.mirrors[self.link.mirror.name]
             recorded = dict(self.writer.state.partitions.get(mirror.name, {}))

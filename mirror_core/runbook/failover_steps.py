@@ -254,7 +254,7 @@ class Steps(Promotion):
             run_id=self.journal.run_id,
         )
         self.journal.leave("promote", Resumes.of(resumes(report.rows)))
-        return counted(report.rows)
+        return {**counted(report.rows), **self.groups_left(report.rows)}
 
     def parity(self) -> Evidence:
         """The gate: what was copied since the proof is equal, and so are the logs' ends."""

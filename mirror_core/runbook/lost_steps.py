@@ -162,7 +162,7 @@ class LostSteps(Promotion):
         """No group may start from an offset that its partition does not have."""
         rows = clamp_groups(self.link, self.scope.names, {p: one.high for p, one in self.left_behind.items()})
         self.journal.keep("promote", Resumes.of(resumes(rows)))
-        return counted(rows)
+        return {**counted(rows), **self.groups_left(rows)}
 
     @property
     def positions(self) -> dict[Partition, Offset]:

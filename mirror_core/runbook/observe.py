@@ -133,6 +133,7 @@ def observe(
         sighting=state.sightings.get(mirror.name),
         proof=state.proofs.get(mirror.name),
         groups=state.groups.get(mirror.name),
+        groups_left=state.groups_left.get(mirror.name),
         beside=tuple((third, len(topics)) for third, topics in sorted(beside, key=lambda one: one[0].name)),
         owner=link.config.owner(mirror.name),
         together=link.config.belonging(mirror.name),

@@ -12,6 +12,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.group_batches import fetch_all
 from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
+from mirror_core.model.errors import Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition
@@ -32,7 +33,7 @@ class Groups:
     joined: tuple[str, ...] = ()
     """Of these, the ones that have members."""
     unread: int = 0
-    """So many there was no time to ask about: nothing is known of what they have committed."""
+    """So many could not be asked about, or not in time: nothing is known of what they have committed."""
 
 
 def observed_groups(client: ClusterClient, mirror: Mirror, topics: Collection[str], *, offsets: bool) -> Groups:
@@ -44,11 +45,13 @@ def observed_groups(client: ClusterClient, mirror: Mirror, topics: Collection[st
     deadline, unread = time.monotonic() + LIMITS.planned_groups_s, 0
     for start in range(0, len(groups) if offsets else 0, _AT_ONCE):
         if time.monotonic() > deadline:
-            unread = len(groups) - start
+            unread += len(groups) - start
             break
         fetched = fetch_all(client, groups[start : start + _AT_ONCE])
         for error in fetched.faults.values():
-            raise error
+            if isinstance(error, Unreachable):
+                raise error
+        unread += len(fetched.faults)  # one group's fault hides no other
         for name, one in fetched.offsets.items():
             if mine := {p: c.offset for p, c in one.committed.items() if p.topic in topics}:
                 committed[name] = mine

@@ -13,13 +13,14 @@ from functools import partial
 from typing import Final
 
 from mirror_core.decide.failover import bound_of, broken_since, changed_since
+from mirror_core.decide.offsets import left_in_words
 from mirror_core.decide.scope import Scope
 from mirror_core.decide.steps import point_of_no_return
 from mirror_core.decide.view import SourceView, Unseen, some
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
-from mirror_core.model.drift import Action, DriftRow
+from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.errors import Indeterminate, MirrorError, Refused, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionStatus
@@ -200,6 +201,21 @@ class Promotion(Acts):
         return {
             "partitions": len(statuses) - len(unknown),
             **({"without_offset": f"{len(unknown)}: {some(unknown)}"} if unknown else {}),
+        }
+
+    def groups_left(self, rows: Collection[DriftRow]) -> Evidence:
+        """What of the source's groups is not there, as of the last sync; `rows`: where groups stand now."""
+        left = self.writer.state.groups_left.get(self.link.mirror.name)
+        there = {row.subject for row in rows if row.part is Part.GROUPS and isinstance(row.offset, int)}
+        found = (
+            [u for u in left.uncommitted if u.stands is not None or f"{u.group} {u.partition}" not in there]
+            if left
+            else []
+        )
+        words, others = left_in_words(found), some(left.others) if left else ""
+        return {
+            **({"offsets_not_committed": words} if words else {}),
+            **({"groups_not_synced": others} if others else {}),
         }
 
     def promote(self) -> Evidence:

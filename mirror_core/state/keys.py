@@ -11,7 +11,10 @@ from mirror_core.model.names import MirrorName
 
 _RUN_ID: Final = re.compile(r"(?P<mirror>.+)-(?:failover|failback)-\d{8}T\d{6}-[0-9a-f]{4}")
 _OF_A_MIRROR: Final = frozenset(
-    ("mirror", "partition", "lease", "ledger", "settings", "debt", "groups", "sighting", "proof", "receipts", "writer")
+    (
+        *("mirror", "partition", "lease", "ledger", "settings", "debt", "sighting", "proof", "receipts", "writer"),
+        *("groups", "uncommitted", "committed"),
+    )
 )
 
 
@@ -19,8 +22,8 @@ _SEGMENT: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:~-]{1,249}")
 """Of a key. A topic's name is the longest of them."""
 _SEGMENTS: Final[Mapping[str, int]] = MappingProxyType(
     {
-        **dict.fromkeys(("mirror", "lease", "debt", "groups", "sighting", "proof", "run"), 1),
-        **dict.fromkeys(("ledger", "lifted", "step", "told", "settings", "receipts", "writer"), 2),
+        **dict.fromkeys(("mirror", "lease", "debt", "groups", "uncommitted", "sighting", "proof", "run"), 1),
+        **dict.fromkeys(("ledger", "lifted", "step", "told", "settings", "receipts", "writer", "committed"), 2),
         **dict.fromkeys(("partition", "checkpoint"), 3),
     }
 )

@@ -20,6 +20,7 @@ from mirror_core.model.checkpoint import Checkpoint
 from mirror_core.model.chronicle import Told
 from mirror_core.model.drift import TopicSettings
 from mirror_core.model.errors import Indeterminate
+from mirror_core.model.groups import GroupOffsets, GroupsLeft
 from mirror_core.model.mirror import GroupsSeen, Lease, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.proof import Proof
@@ -80,6 +81,8 @@ Record = (
     | TopicSettings
     | Debt
     | GroupsSeen
+    | GroupsLeft
+    | GroupOffsets
     | Sighting
     | Proof
     | ReceiptsHead
@@ -104,6 +107,9 @@ class State:
     settings: dict[tuple[MirrorName, str], TopicSettings] = field(default_factory=dict)
     debts: dict[MirrorName, Debt] = field(default_factory=dict)
     groups: dict[MirrorName, GroupsSeen] = field(default_factory=dict)
+    groups_left: dict[MirrorName, GroupsLeft] = field(default_factory=dict)
+    group_offsets: dict[MirrorName, dict[str, GroupOffsets]] = field(default_factory=dict)
+    """By mirror and digest of the group's name."""
     sightings: dict[MirrorName, Sighting] = field(default_factory=dict)
     proofs: dict[MirrorName, Proof] = field(default_factory=dict)
     receipts: dict[MirrorName, dict[str, ReceiptsHead]] = field(default_factory=dict)
@@ -126,6 +132,7 @@ class State:
         """Another one that says the same; neither learns what the other is told later."""
         same = {name: dict(getattr(self, name)) for name in self.__slots__}
         same["partitions"] = {mirror: dict(statuses) for mirror, statuses in self.partitions.items()}
+        same["group_offsets"] = {mirror: dict(groups) for mirror, groups in self.group_offsets.items()}
         same["receipts"] = {mirror: dict(heads) for mirror, heads in self.receipts.items()}
         same["id_numbers"] = {mirror: dict(numbers) for mirror, numbers in self.id_numbers.items()}
         same["told"] = {run: dict(lines) for run, lines in self.told.items()}
@@ -249,10 +256,10 @@ class State:
                 self.told.setdefault(record.run, {})[record.number] = record
             case TopicSettings():
                 self.settings[record.mirror, record.topic] = record
-            case ReceiptsHead() | TransactionalIdNumber():
+            case ReceiptsHead() | TransactionalIdNumber() | GroupOffsets():
                 kind, part = _SEVERAL_EACH[type(record)]
                 self._several_each(kind).setdefault(record.mirror, {})[getattr(record, part)] = record
-            case Lease() | Debt() | GroupsSeen() | Sighting() | Proof():
+            case Lease() | Debt() | GroupsSeen() | GroupsLeft() | Sighting() | Proof():
                 self._one_each(_ONE_EACH[type(record)])[record.mirror] = record
 
     def _one_each(self, kind: str) -> dict[MirrorName, Any]:
@@ -261,6 +268,7 @@ class State:
             "lease": self.leases,
             "debt": self.debts,
             "groups": self.groups,
+            "uncommitted": self.groups_left,
             "sighting": self.sightings,
             "proof": self.proofs,
         }
@@ -268,7 +276,11 @@ class State:
 
     def _several_each(self, kind: str) -> dict[MirrorName, dict[str, Any]]:
         """Records of which a mirror has several, by their part."""
-        found: dict[str, dict[MirrorName, dict[str, Any]]] = {"receipts": self.receipts, "writer": self.id_numbers}
+        found: dict[str, dict[MirrorName, dict[str, Any]]] = {
+            "receipts": self.receipts,
+            "writer": self.id_numbers,
+            "committed": self.group_offsets,
+        }
         return found[kind]
 
     def _drop(self, key: str) -> None:
@@ -295,19 +307,29 @@ class State:
                 self.told.get(run, {}).pop(int(number), None)
             case "settings", [mirror, topic]:
                 self.settings.pop((MirrorName(mirror), topic), None)
-            case (("receipts" | "writer"), [mirror, part]):
+            case (("receipts" | "writer" | "committed"), [mirror, part]):
                 self._several_each(kind).get(MirrorName(mirror), {}).pop(part, None)
-            case (("lease" | "debt" | "groups" | "sighting" | "proof"), [mirror]):
+            case (("lease" | "debt" | "groups" | "uncommitted" | "sighting" | "proof"), [mirror]):
                 self._one_each(kind).pop(MirrorName(mirror), None)
 
 
 _ONE_EACH: Final[Mapping[type, str]] = MappingProxyType(
-    {Lease: "lease", Debt: "debt", GroupsSeen: "groups", Sighting: "sighting", Proof: "proof"}
+    {
+        Lease: "lease",
+        Debt: "debt",
+        GroupsSeen: "groups",
+        GroupsLeft: "uncommitted",
+        Sighting: "sighting",
+        Proof: "proof",
+    }
 )
 
-
 _SEVERAL_EACH: Final[Mapping[type, tuple[str, str]]] = MappingProxyType(
-    {ReceiptsHead: ("receipts", "part"), TransactionalIdNumber: ("writer", "role")}
+    {
+        ReceiptsHead: ("receipts", "part"),
+        TransactionalIdNumber: ("writer", "role"),
+        GroupOffsets: ("committed", "digest"),
+    }
 )
 """Their kind in the key, and the field that tells them apart."""
 
@@ -330,6 +352,8 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = MappingProxyType(
             ("settings", TopicSettings),
             ("debt", Debt),
             ("groups", GroupsSeen),
+            ("uncommitted", GroupsLeft),
+            ("committed", GroupOffsets),
             ("sighting", Sighting),
             ("proof", Proof),
             ("receipts", ReceiptsHead),
@@ -360,10 +384,10 @@ def key_of(record: Record) -> str:
             return f"told/{record.run}/{record.number}"
         case TopicSettings():
             return f"settings/{record.mirror}/{record.topic}"
-        case ReceiptsHead() | TransactionalIdNumber():
+        case ReceiptsHead() | TransactionalIdNumber() | GroupOffsets():
             kind, part = _SEVERAL_EACH[type(record)]
             return f"{kind}/{record.mirror}/{getattr(record, part)}"
-        case Lease() | Debt() | GroupsSeen() | Sighting() | Proof():
+        case Lease() | Debt() | GroupsSeen() | GroupsLeft() | Sighting() | Proof():
             return f"{_ONE_EACH[type(record)]}/{record.mirror}"
 
 

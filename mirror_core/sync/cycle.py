@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -14,11 +14,11 @@ from mirror_core.model.documents import Document
 from mirror_core.model.drift import CHANGES, Action, DriftRow, Part
 from mirror_core.model.errors import HeldByRun, Refused
 from mirror_core.model.logs import logger
-from mirror_core.model.mirror import GroupsSeen
+from mirror_core.model.mirror import FailureKind, GroupsSeen
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.pulse import conducted
-from mirror_core.state.records import State
+from mirror_core.state.records import Forget, Record, State
 from mirror_core.state.topic import read_whole
 from mirror_core.sync.access import sync_acls
 from mirror_core.sync.group_commits import GroupCommits
@@ -111,6 +111,8 @@ def _sync(link: Link, state: State, log: Log | None, only: frozenset[Part], run_
             rows += [*placement.rows, *hidden_rows(link, state, source, chosen)]
             rows += [_stopped(name) for name in sorted(stopped & chosen.keys())]
         ready = placement.ready
+        # Of topics that were made anew on the source the copies stay, with their rights, and groups' offsets in them.
+        kept = {**ready, **{n: chosen[n] for n, kind in placement.kinds.items() if kind is FailureKind.RECREATED}}
         if Part.CONFIGS in only:
             rows += left_out_rows(placement) if log is None else []
             found, remember = sync_configs(link, state, source, destination, ready, dry_run=log is None)
@@ -118,19 +120,20 @@ def _sync(link: Link, state: State, log: Log | None, only: frozenset[Part], run_
             if log is not None and remember:
                 log.put(*remember)
         # A mirror that has given up all its topics has no say any more in who may do what, and where groups stand.
-        if Part.ACLS in only and (ready or not stopped):
+        if Part.ACLS in only and (kept or not stopped):
             groups = groups_in_scope(link, source)
-            rows += sync_acls(link, state, log, source, destination, _names(ready, chosen, placement), groups)
-        if Part.GROUPS in only and (ready or not stopped):
+            rows += sync_acls(link, state, log, source, destination, _names(kept, chosen, placement), groups)
+        if Part.GROUPS in only and (kept or not stopped):
             began = now_ms()
             if log is None:
-                rows += sync_groups(link, source, destination, ready, None)
+                rows += sync_groups(link, state, source, destination, kept, None).rows
             else:
                 still_ours = None if run_id else partial(_still_ours, link, frozenset(ready))
                 with GroupCommits(destination, still_ours) as commits:
                     followed = run_id is None and _followed(link, log.state, began)
-                    rows += sync_groups(link, source, destination, ready, commits, followed=followed)
-                _remember_groups(link, log, began)
+                    synced = sync_groups(link, log.state, source, destination, kept, commits, followed=followed)
+                rows += synced.rows
+                _remember_groups(link, log, began, synced.records)
     for row in rows:
         if row.done or row.action in (Action.SKIP, Action.REFUSE):
             did = row.action if row.done else f"{row.action}, since {row.reason}"
@@ -160,11 +163,13 @@ def _followed(link: Link, state: State, now: int) -> bool:
     return seen is not None and seen.followed and now - seen.synced_ms < FRESH_S * 1000
 
 
-def _remember_groups(link: Link, log: Log, began_ms: int) -> None:
+def _remember_groups(link: Link, log: Log, began_ms: int, records: Iterable[Record | Forget]) -> None:
     """A follower's word is newer than ours."""
-    seen = log.state.groups.get(link.mirror.name)
+    seen, told = log.state.groups.get(link.mirror.name), list(records)
     if seen is None or seen.synced_ms < began_ms:
-        log.put(GroupsSeen(mirror=link.mirror.name, synced_ms=began_ms, followed=False))
+        told.append(GroupsSeen(mirror=link.mirror.name, synced_ms=began_ms, followed=False))
+    if told:
+        log.put(*told)
 
 
 def _names(ready: Mapping[str, TopicView], chosen: Mapping[str, TopicView], placement: Placement) -> frozenset[str]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from types import TracebackType
+from dataclasses import replace
+from types import MappingProxyType, TracebackType
 from typing import Final
 
 from mirror_core.decide.filters import group_filter
@@ -20,12 +21,14 @@ from mirror_core.kafka.group_batches import GroupBatches
 from mirror_core.kafka.groups import OFFSET_KINDS, Committed, list_groups
 from mirror_core.kafka.offsets_topic import OffsetsTopic
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import Indeterminate, MirrorError, MissingPermission
+from mirror_core.model.errors import Indeterminate, MirrorError, MissingPermission, Unreachable
+from mirror_core.model.groups import GroupsLeft, Uncommitted
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import GroupsSeen, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.state.lease import HeldLease
 from mirror_core.state.link import Link
+from mirror_core.sync.group_commits import OwnOffsets
 from mirror_core.sync.group_rounds import AHEAD_S, BUSY_S, Rounds, Waiting
 from mirror_core.wire.fields import MalformedAnswer
 from mirror_core.wire.group_offsets import decode as decode_offset
@@ -47,6 +50,8 @@ _LOOK_S: Final = 10.0
 _IN_PART_S: Final = 60.0
 """As long as partitions of the offsets topic have no leader, the following begins anew this often."""
 _PROOF_S: Final = 5.0
+_REMEMBERED: Final = 2_000
+"""Offsets of ours that are written into the state topic at a time: whole groups, some 50 KiB each five seconds."""
 
 
 class Follower:
@@ -59,7 +64,13 @@ class Follower:
         self._stop = threading.Event()
         self._proof, self._proof_wanted = threading.Event(), threading.Event()
         self._told_at = float("-inf")
-        self._topics: frozenset[str] = frozenset()
+        self._topics: Mapping[str, str] = MappingProxyType({})
+        """Of those that are copied, the topic ids on the source."""
+        self._unchecked: list[tuple[str, Partition, Committed | None]] = []
+        """What was read, and may be of a topic that was made anew under the same name."""
+        self._own: OwnOffsets | None = None
+        self._refused: Mapping[tuple[str, str], Uncommitted] = MappingProxyType({})
+        """As it was written last."""
         self._begun = threading.Event()
         self._seen: GroupsSeen | None = None
         self._told: GroupsSeen | None = None
@@ -74,7 +85,12 @@ class Follower:
         if now < self._told_at + _TELL_S and not self._proof_wanted.is_set():
             return
         statuses = lease.state.partitions.get(self._link.mirror.name, {}).values()
-        self._topics = frozenset(s.partition.topic for s in statuses if s.state is not PartitionState.STOPPED)
+        copied = [s for s in statuses if s.state is not PartitionState.STOPPED]
+        self._topics = {s.partition.topic: s.source_topic_id for s in copied}
+        self.waiting.destination_ids = {s.partition.topic: s.destination_topic_id for s in copied}
+        if self._own is None:
+            self._own = OwnOffsets(self._link.mirror.name, lease.state)
+        self._own.read(lease.state)
         wanted, seen = self._proof_wanted.is_set(), self._seen
         if wanted:
             lease.put(lease.lease)  # LostOwnership when the mirror is another's by now
@@ -83,8 +99,30 @@ class Follower:
         if seen is not None and seen != self._told:
             lease.put(seen)
             self._told = seen
+        self._remember(lease, self._own, _REMEMBERED)
         self._told_at = now
         self._begun.set()
+
+    def _remember(self, lease: HeldLease, own: OwnOffsets, most: int | None = None) -> None:
+        """What was committed since, and what could not be."""
+        refused, known = self.waiting.refused, lease.state.groups_left.get(self._link.mirror.name)
+        if refused != self._refused:
+            known = known or GroupsLeft(mirror=self._link.mirror.name)
+            others = [u for u in known.uncommitted if (u.group, u.partition) not in {*refused, *self._refused}]
+            lease.put(replace(known, uncommitted=tuple(sorted([*others, *refused.values()], key=_name))))
+            self._refused = refused
+        news = own.news(most)
+        try:
+            if news:
+                lease.put(*news)
+        except MirrorError:
+            own.again(news)
+            raise
+
+    def last_words(self, lease: HeldLease) -> None:
+        """At an orderly end."""
+        if self._own is not None:
+            self._remember(lease, self._own)
 
     def __enter__(self) -> Follower:
         self._thread.start()
@@ -123,7 +161,7 @@ class Follower:
         """Until told to stop, or until something is wrong."""
         with ExitStack() as opened:
             source = opened.enter_context(ClusterClient(self._link.source, timeout_s=_SILENT_S))
-            rounds = opened.enter_context(Rounds(self._link.destination, self._still_ours))
+            rounds = opened.enter_context(self._rounds())
             topic = opened.enter_context(OffsetsTopic(source))
             if topic.empty:
                 self._seen = GroupsSeen(mirror=self._link.mirror.name, synced_ms=now_ms(), followed=True)
@@ -133,11 +171,13 @@ class Follower:
             for record in topic.poll(0):  # before all groups are asked: it shows whether we may read at all
                 self._read(record, groups)
             self._look_at_all(GroupBatches(source), groups.followed)
+            self._let_through(source)
             until = time.monotonic() + _IN_PART_S if topic.in_part else float("inf")
             while not self._stop.is_set() and (began := time.monotonic()) < until:
                 for record in topic.poll(_POLL_MS):
                     self._read(record, groups)
                 seen = topic.seen_s()
+                self._let_through(source)
                 rounds.commit(self.waiting)
                 if seen is not None:
                     ms = now_ms() - int((time.monotonic() - seen) * 1000)
@@ -148,7 +188,13 @@ class Follower:
         """What groups had committed before. One whose coordinator does not come back is left to a sync."""
         rest, until = set(groups), time.monotonic() + _SILENT_S
         while rest and not self._stop.is_set() and time.monotonic() < until:
-            for group, offsets in batches.fetch(dict.fromkeys(rest)).items():
+            found = batches.fetch_now(dict.fromkeys(rest))
+            for group, fault in found.faults.items():
+                if isinstance(fault, Unreachable):
+                    raise fault
+                rest.discard(group)  # one group's fault is no other's; a sync names it
+                _log.info("left to a sync: %s", fault, group=group)
+            for group, offsets in found.offsets.items():
                 rest.discard(group)
                 for partition, committed in offsets.committed.items():
                     self._take(group, partition, committed)
@@ -159,7 +205,7 @@ class Follower:
         """What was read is committed, as far as the copy still comes, also when the source is silent."""
         until = time.monotonic() + pause_s
         try:
-            with Rounds(self._link.destination, self._still_ours) as rounds:
+            with self._rounds() as rounds:
                 while not self._stop.is_set():
                     rounds.commit(self.waiting)
                     if self._stop.wait(min(AHEAD_S, until - time.monotonic())) or time.monotonic() >= until:
@@ -185,7 +231,23 @@ class Follower:
 
     def _take(self, group: str, partition: Partition, committed: Committed | None) -> None:
         if partition.topic in self._topics:
-            self.waiting.take(group, partition, committed)
+            self._unchecked.append((group, partition, committed))
+
+    def _let_through(self, source: ClusterClient) -> None:
+        """What was read, of topics that are still the ones that are copied: the offsets of a topic that was made anew
+        mean nothing in the old one's copy. A sync names those."""
+        if not self._unchecked:
+            return
+        found = source.metadata({partition.topic for _, partition, _ in self._unchecked}).topics
+        for group, partition, committed in self._unchecked:
+            topic = found.get(partition.topic)
+            if topic is not None and topic.id == self._topics.get(partition.topic):
+                self.waiting.take(group, partition, committed)
+        self._unchecked = []
+
+    def _rounds(self) -> Rounds:
+        assert self._own is not None  # since the driver's first beat
+        return Rounds(self._link.destination, self._still_ours, self._own)
 
     def _still_ours(self) -> None:
         """The driver writes to the state topic, which only the mirror's owner can."""
@@ -193,6 +255,10 @@ class Follower:
         self._proof_wanted.set()
         if not self._proof.wait(_PROOF_S):
             raise Indeterminate(f"mirror {self._link.mirror.name}: its data plane does not show that it is ours")
+
+
+def _name(left: Uncommitted) -> tuple[str, str]:
+    return left.group, left.partition
 
 
 class _Groups:

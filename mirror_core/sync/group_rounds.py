@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -12,12 +12,14 @@ from typing import Final
 from mirror_core.decide.offsets import Commit, decide
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.group_batches import DONE, JOINED, GroupBatches
-from mirror_core.kafka.groups import Committed
+from mirror_core.kafka.group_batches import JOINED, TAKEN, GroupBatches
+from mirror_core.kafka.groups import Committed, Offsets
 from mirror_core.kafka.offsets import Point, known_offsets
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.groups import Uncommitted
 from mirror_core.model.logs import logger
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sync.group_commits import GroupCommits
+from mirror_core.sync.group_commits import GroupCommits, OwnOffsets, refused
 
 _log = logger(__name__)
 
@@ -35,6 +37,10 @@ class Waiting:
     """What groups committed on the source and do not have on the destination yet; the newest word on each partition."""
 
     said: dict[str, dict[Partition, Committed]] = field(default_factory=dict)
+    refused: Mapping[tuple[str, str], Uncommitted] = field(default_factory=dict)
+    """What could not be committed, by group and partition. Replaced, and never changed: another thread reads it."""
+    destination_ids: Mapping[str, str] = field(default_factory=dict)
+    """Of topics, where it is known which one is copied into: another one of the same name is left alone."""
     _not_before: dict[tuple[str, Partition], float] = field(default_factory=dict)
     _busy: dict[str, float] = field(default_factory=dict)
 
@@ -53,6 +59,20 @@ class Waiting:
         self._not_before.pop((group, partition), None)
         if not mine:
             self.said.pop(group, None)
+
+    def refuse(self, group: str, partition: Partition, reason: str, stands: Offset | None) -> None:
+        """It cannot be committed: not tried again before the group commits again, or a sync looks at it."""
+        self.over(group, partition)
+        name = str(partition)
+        left = Uncommitted(group=group, partition=name, reason=reason, stands=stands)
+        if self.refused.get((group, name)) != left:
+            _log.info("not committed: %s", reason, group=group, partition=partition)
+            self.refused = {**self.refused, (group, name): left}
+
+    def taken(self, group: str, partition: Partition) -> None:
+        """The destination has an offset of it that we know of."""
+        if (key := (group, str(partition))) in self.refused:
+            self.refused = {one: left for one, left in self.refused.items() if one != key}
 
     def busy(self, group: str, until: float) -> None:
         """It has members on the destination."""
@@ -85,11 +105,12 @@ class Waiting:
 class Rounds:
     """Rounds of commits on one destination. Not for use by several threads at once."""
 
-    def __init__(self, destination: ClusterConfig, still_ours: Callable[[], None]) -> None:
+    def __init__(self, destination: ClusterConfig, still_ours: Callable[[], None], own: OwnOffsets) -> None:
         self._opened = ExitStack()
         self._client = self._opened.enter_context(ClusterClient(destination))
         self._commits = self._opened.enter_context(GroupCommits(self._client, still_ours))
         self._batches = GroupBatches(self._client)
+        self._own = own
         self._pause_s = AHEAD_S
 
     def commit(self, waiting: Waiting) -> None:
@@ -97,48 +118,76 @@ class Rounds:
         if not waiting.said:
             return
         began = time.monotonic()
-        ranges = self._ranges(waiting.partitions)
+        ranges = self._ranges(waiting)
         due = waiting.due(ranges, began)
+        fetched = self._batches.fetch_now({group: sorted(mine) for group, mine in due.items()})
+        for group, fault in fetched.faults.items():
+            if isinstance(fault, Unreachable):
+                raise fault
+            for partition in due[group]:
+                waiting.refuse(group, partition, str(fault), None)
+        todo = self._decide(waiting, due, fetched.offsets, ranges)
+        for group, words in (self._commits.put(todo) if todo else {}).items():
+            # What is not among the words is left for the next round: its coordinator moves, or loads.
+            for partition, word in words.items():
+                if word in TAKEN:
+                    self._own.note(group, partition, todo[group][partition][0])
+                    self._settle(waiting, group, partition, ranges)
+                elif word in JOINED:
+                    waiting.over(group, partition)
+                    waiting.busy(group, began + BUSY_S)
+                else:
+                    there = fetched.offsets[group].committed.get(partition)
+                    waiting.refuse(group, partition, refused(word), there.offset if there else None)
+        # Where many groups are far ahead of a copy that has just begun, they must not keep the brokers busy.
+        self._pause_s = max(AHEAD_S, 5 * (time.monotonic() - began))
+
+    def _decide(
+        self,
+        waiting: Waiting,
+        due: Mapping[str, Mapping[Partition, Committed]],
+        there: Mapping[str, Offsets],
+        ranges: Mapping[Partition, _Range],
+    ) -> dict[str, dict[Partition, tuple[Offset, str]]]:
+        """What is to be committed; the rest is settled, or somebody's own progress."""
         todo = dict[str, dict[Partition, tuple[Offset, str]]]()
-        for group, offsets in self._batches.fetch({group: sorted(mine) for group, mine in due.items()}).items():
+        for group, offsets in there.items():
             for partition, committed in due[group].items():
+                if partition in offsets.unsettled:  # somebody there commits it in a transaction: another round
+                    continue
                 before = offsets.committed.get(partition)
                 decision = decide(
                     source=committed.offset,
                     start=ranges[partition][0],
                     end=ranges[partition][1],
                     destination=before.offset if before else None,
-                    destination_epoch=before.leader_epoch if before else -1,
+                    own=self._own.of(group, partition),
                 )
                 if isinstance(decision, Commit):
                     todo.setdefault(group, {})[partition] = (decision.offset, committed.metadata)
-                else:
+                elif before is not None and not decision.equal:
+                    waiting.refuse(group, partition, decision.reason, before.offset)
+                elif before is not None:
+                    self._own.note(group, partition, before.offset)
                     self._settle(waiting, group, partition, ranges)
-        for group, words in (self._commits.put(todo) if todo else {}).items():
-            # What is not among the words is left for the next round: its coordinator moves, or loads.
-            for partition, word in words.items():
-                if word == DONE:
-                    self._settle(waiting, group, partition, ranges)
-                    continue
-                waiting.over(group, partition)
-                if word in JOINED:
-                    waiting.busy(group, began + BUSY_S)
-                else:
-                    _log.info("not committed: %s", word, group=group, partition=str(partition))
-        # Where many groups are far ahead of a copy that has just begun, they must not keep the brokers busy.
-        self._pause_s = max(AHEAD_S, 5 * (time.monotonic() - began))
+        return todo
 
     def _settle(self, waiting: Waiting, group: str, partition: Partition, ranges: Mapping[Partition, _Range]) -> None:
         """The destination has what it can have of it now."""
+        waiting.taken(group, partition)
         if waiting.said[group][partition].offset > ranges[partition][1]:
             waiting.postpone(group, partition, time.monotonic() + self._pause_s)
         else:
             waiting.over(group, partition)
 
-    def _ranges(self, partitions: Collection[Partition]) -> dict[Partition, _Range]:
-        """Of those partitions that are there and have a leader now."""
-        ends = known_offsets(self._client, partitions, Point.HIGH_WATERMARK)
-        starts = known_offsets(self._client, ends, Point.START)
+    def _ranges(self, waiting: Waiting) -> dict[Partition, _Range]:
+        """Of those partitions that are there, in the topics that are copied into, and have a leader now."""
+        wanted = waiting.partitions
+        topics = self._client.metadata({partition.topic for partition in wanted}).topics
+        ours = {t: view for t, view in topics.items() if view.id == waiting.destination_ids.get(t, view.id)}
+        mine = [p for p in wanted if p.topic in ours and p.index in ours[p.topic].partitions]
+        ends = known_offsets(self._client, mine, Point.HIGH_WATERMARK, led=ours)
+        starts = known_offsets(self._client, ends, Point.START, led=ours)
         return {p: (starts[p], ends[p]) for p in starts.keys() & ends.keys()}
 
     def __enter__(self) -> Rounds:

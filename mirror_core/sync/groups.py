@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from mirror_core.decide.filters import group_filter
-from mirror_core.decide.offsets import Commit, clamp, decide
+from mirror_core.decide.offsets import START, Commit, clamp, decide
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.group_batches import DONE, JOINED, Fetched, GroupBatches, fetch_all
+from mirror_core.kafka.group_batches import BARE, JOINED, TAKEN, GroupBatches, fetch_all
 from mirror_core.kafka.groups import OFFSET_KINDS, Committed, Group, Offsets, list_groups
 from mirror_core.kafka.offsets import Point, known_offsets, list_points
 from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.errors import MissingPermission, Unreachable
+from mirror_core.model.groups import GroupsLeft, Uncommitted
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.link import Link
-from mirror_core.sync.group_commits import GroupCommits, commit_all
+from mirror_core.state.records import Forget, Record, State
+from mirror_core.sync.group_commits import GroupCommits, OwnOffsets, commit_all, refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +39,35 @@ def groups_in_scope(link: Link, source: ClusterClient) -> dict[str, Group]:
     return {name: group for name, group in list_groups(source).items() if name in chosen}
 
 
+@dataclass(frozen=True, slots=True)
+class GroupsSynced:
+    """What came of a look at all groups."""
+
+    rows: list[DriftRow]
+    records: list[Record | Forget]
+    """What the state topic is to remember of it."""
+
+
 def sync_groups(
     link: Link,
+    state: State,
     source: ClusterClient,
     destination: ClusterClient,
     topics: Collection[str],
     commits: GroupCommits | None,
     *,
     followed: bool = False,
-) -> list[DriftRow]:
+) -> GroupsSynced:
     """Commit the source's offsets on these mirror topics at the destination, moved into its logs. None: only look.
 
     Each group in scope has at least one row: what was committed, that it is equal, or why it is left. A fault of one
     group is its row's reason; a silent cluster is raised. `followed`: a data plane commits for groups all the time.
     """
-    rows, there = list[DriftRow](), list_groups(destination)
-    progress: dict[str, dict[Partition, Committed]] = {}
-    groups = groups_in_scope(link, source)
-    rows += [
+    there, groups = list_groups(destination), groups_in_scope(link, source)
+    own = OwnOffsets(link.mirror.name, state)
+    look = _Look(own)
+    others = tuple(f"{g.id} ({g.kind})" for _, g in sorted(groups.items()) if g.kind not in OFFSET_KINDS)
+    look.rows += [
         _skip(name, f"{group.kind} groups are not synced yet: set their start on the destination by hand")
         for name, group in groups.items()
         if group.kind not in OFFSET_KINDS
@@ -62,52 +76,211 @@ def sync_groups(
     for name, fault in fetched.faults.items():
         if isinstance(fault, Unreachable):
             raise fault
-        rows.append(_skip(name, str(fault)))
-    for name, offsets in sorted(fetched.offsets.items()):
-        mine, left = _on_topics(name, offsets, topics)
-        rows += left
-        if mine:
-            progress[name] = mine
-    logs = _logs(destination, {partition for mine in progress.values() for partition in mine})
+        look.leave(name, None, str(fault))
+    anew = _made_anew(
+        link, state, source, {p.topic for o in fetched.offsets.values() for p in o.committed} & set(topics)
+    )
+    found = {
+        name: (
+            {p: row for p, row in offsets.committed.items() if p.topic in topics},
+            sorted(p for p in offsets.unsettled if p.topic in topics),
+        )
+        for name, offsets in sorted(fetched.offsets.items())
+    }
+    logs = _logs(destination, {partition for mine, _ in found.values() for partition in mine})
+    before = fetch_all(
+        destination,
+        [there[n] for n, (mine, open_) in found.items() if (mine or open_) and n in there and _ours(there[n])],
+    )
     todo = dict[str, dict[Partition, tuple[Offset, str]]]()
-    before = fetch_all(destination, [there[name] for name in progress if name in there and _ours(there[name])])
-    for name, mine in progress.items():
+    for name, (mine, unsettled) in found.items():
         error = before.faults.get(name)
         if error is not None and not isinstance(error, MissingPermission):
             raise error
-        found, wanted = ([_skip(name, str(error))], {}) if error else _look(name, there.get(name), mine, logs, before)
-        rows += found
-        if wanted:
+        offsets = before.offsets.get(name, _NOTHING)
+        if wanted := look.at_group(name, there.get(name), mine, unsettled, logs, offsets, anew, error):
             todo[name] = wanted
-    if commits is not None and todo:
-        if followed:  # what moved on while we looked is newer there by now: we would take it back
-            again = GroupBatches(source).fetch(dict.fromkeys(todo))
-            todo = {
-                g: {p: row for p, row in mine.items() if _same(again.get(g), progress[g], p)}
-                for g, mine in todo.items()
-            }
-        said = commit_all(commits, todo, destination)
-        words = {f"{group} {p}": word for group, mine in said.items() for p, word in mine.items()}
-        rows = [_outcome(row, words) for row in rows]
-    return sorted(rows, key=lambda row: row.subject)
+    if commits is not None:
+        if followed and (asked := {*todo, *look.ahead}):
+            # What moved on while we looked is newer there by now: we would take it back.
+            again = GroupBatches(source).fetch_now(dict.fromkeys(asked)).offsets
+            moved = {(g, p) for g in asked for p, row in found[g][0].items() if not _same(again.get(g), row, p)}
+            look.let_be(moved)
+            todo = {g: {p: row for p, row in mine.items() if (g, p) not in moved} for g, mine in todo.items()}
+        look.take_in(commit_all(commits, todo, destination), todo)
+    left = GroupsLeft(mirror=link.mirror.name, others=others, uncommitted=look.uncommitted)
+    records: list[Record | Forget] = [Forget(gone) for gone in own.forget_except(groups.keys() | there.keys())]
+    records += own.news()
+    if left != state.groups_left.get(link.mirror.name, GroupsLeft(mirror=link.mirror.name)):
+        records.append(left)
+    return GroupsSynced(sorted(look.rows, key=lambda row: row.subject), records)
 
 
-def _same(again: Offsets | None, before: Mapping[Partition, Committed], partition: Partition) -> bool:
-    return again is not None and again.committed.get(partition) == before[partition]
+def _same(again: Offsets | None, before: Committed, partition: Partition) -> bool:
+    return again is not None and again.committed.get(partition) == before
 
 
-def _on_topics(
-    group: str, offsets: Offsets, topics: Collection[str]
-) -> tuple[dict[Partition, Committed], list[DriftRow]]:
-    mine = {p: row for p, row in offsets.committed.items() if p.topic in topics}
-    rows = [
-        _skip(f"{group} {partition}", "the offset belongs to a transaction that is still open on the source")
-        for partition in sorted(offsets.unsettled)
-        if partition.topic in topics
-    ]
-    if not mine and not rows:
-        rows.append(_skip(group, "has committed nothing on mirror topics"))
-    return mine, rows
+def _made_anew(link: Link, state: State, source: ClusterClient, topics: Collection[str]) -> frozenset[str]:
+    """Those that are not the source's topics any more that were copied: asked after offsets were, which may be of the
+    new ones. Offsets in them mean nothing in the old ones' copies."""
+    recorded = {s.partition.topic: s.source_topic_id for s in state.partitions.get(link.mirror.name, {}).values()}
+    now = source.metadata(topics).topics if topics else {}
+    return frozenset(t for t in topics if t in recorded and (t not in now or now[t].id != recorded[t]))
+
+
+class _Look:
+    """At one group after the other: its rows, and what is not committed for it."""
+
+    def __init__(self, own: OwnOffsets) -> None:
+        self.rows = list[DriftRow]()
+        self.ahead = set[str]()
+        """Groups of which somebody on the destination has gone further than the source."""
+        self._own = own
+        self._left = dict[str, Uncommitted]()
+        """By the subject of its row."""
+
+    @property
+    def uncommitted(self) -> tuple[Uncommitted, ...]:
+        return tuple(sorted(self._left.values(), key=lambda one: (one.group, one.partition)))
+
+    def leave(
+        self,
+        group: str,
+        partition: Partition | None,
+        reason: str,
+        source: Offset | None = None,
+        stands: Offset | None = None,
+    ) -> None:
+        """Nothing can be committed for it, and somebody has to know."""
+        name = "" if partition is None else str(partition)
+        subject = _subject(group, partition)
+        self.rows.append(_row(subject, Action.SKIP, source, stands, reason, stands))
+        self._left[subject] = Uncommitted(group=group, partition=name, reason=reason, stands=stands)
+
+    def at_group(
+        self,
+        name: str,
+        there: Group | None,
+        mine: Mapping[Partition, Committed],
+        unsettled: Collection[Partition],
+        logs: Mapping[Partition, _Log],
+        before: Offsets,
+        anew: Collection[str],
+        error: MissingPermission | None,
+    ) -> dict[Partition, tuple[Offset, str]]:
+        """What is to be committed for it."""
+        if not mine and not unsettled:
+            self.rows.append(_skip(name, "has committed nothing on mirror topics"))
+        elif there is not None and there.kind not in OFFSET_KINDS:
+            self.leave(name, None, f"is a {there.kind} group on the destination")
+        elif there is not None and not there.idle:
+            words = f"has members on the destination (it is {there.state} there): their progress is theirs"
+            self.rows.append(_skip(name, words))
+        elif error is not None:
+            self.leave(name, None, str(error))
+        else:
+            for partition in unsettled:
+                self._wait(name, partition, before.committed.get(partition))
+            pending = sorted(mine.keys() & before.unsettled)
+            words = "somebody on the destination commits it in a transaction that is still open"
+            self.rows += [_skip(_subject(name, partition), words, mine[partition].offset) for partition in pending]
+            rest = sorted(mine.keys() - before.unsettled)
+            todo = {p: self._at(name, p, mine[p], before.committed.get(p), logs.get(p), anew) for p in rest}
+            return {p: (offset, mine[p].metadata) for p, offset in todo.items() if offset is not None}
+        return {}
+
+    def _wait(self, group: str, partition: Partition, before: Committed | None) -> None:
+        reason = "the offset belongs to a transaction that is still open on the source"
+        if before is None:
+            self.leave(group, partition, reason)
+        else:
+            self.rows.append(_skip(_subject(group, partition), reason))
+
+    def _at(
+        self,
+        group: str,
+        partition: Partition,
+        committed: Committed,
+        before: Committed | None,
+        log: _Log | None,
+        anew: Collection[str],
+    ) -> Offset | None:
+        """The offset (next to be read) to commit for one partition, if any."""
+        there = before.offset if before else None
+        if partition.topic in anew:
+            reason = "its topic was deleted and created anew on the source: the copy is of the old one"
+            self.leave(group, partition, reason, committed.offset, there)
+            return None
+        if log is None:
+            self.leave(group, partition, "the destination does not have this partition yet", committed.offset)
+            return None
+        own = self._own.of(group, partition)
+        decision = decide(source=committed.offset, start=log.start, end=log.end, destination=there, own=own)
+        subject = _subject(group, partition)
+        if isinstance(decision, Commit):
+            reason = _moved(decision, committed, log)
+            self.rows.append(_row(subject, Action.COMMIT, committed.offset, there, reason, decision.offset))
+            return decision.offset
+        if not decision.equal:
+            self.ahead.add(group)
+            self.leave(group, partition, decision.reason, committed.offset, there)
+        elif there is not None and before is not None:
+            self._own.note(group, partition, there)
+            bare = committed.metadata and not before.metadata
+            reason = f"without {_METADATA}" if bare else decision.reason
+            self.rows.append(_row(subject, Action.EQUAL, committed.offset, there, reason, there))
+        return None
+
+    def let_be(self, moved: Collection[tuple[str, Partition]]) -> None:
+        """They went on on the source while we looked, and are followed."""
+        subjects = {_subject(group, partition) for group, partition in moved}
+        reason = "the group goes on while it is looked at, and is followed"
+        self.rows = [
+            replace(row, action=Action.SKIP, reason=reason)
+            if row.subject in subjects and (row.action is Action.COMMIT or row.subject in self._left)
+            else row
+            for row in self.rows
+        ]
+        self._left = {subject: one for subject, one in self._left.items() if subject not in subjects}
+
+    def take_in(
+        self, said: Mapping[str, Mapping[Partition, str]], todo: Mapping[str, Mapping[Partition, tuple[Offset, str]]]
+    ) -> None:
+        """The broker's words."""
+        words = {_subject(g, p): (g, p, word) for g, mine in said.items() for p, word in mine.items()}
+        for at, row in enumerate(self.rows):
+            if row.action is not Action.COMMIT or row.subject not in words:
+                continue
+            group, partition, word = words[row.subject]
+            if word in TAKEN:
+                self._own.note(group, partition, todo[group][partition][0])
+                bare = f"committed without {_METADATA}"
+                reason = row.reason if word != BARE else f"{row.reason}; {bare}" if row.reason else bare
+                self.rows[at] = replace(row, done=True, reason=reason)
+                continue
+            joined = word in JOINED
+            reason = f"a member joined on the destination in this moment ({word})" if joined else refused(word)
+            stands = Offset(int(row.destination)) if row.destination else None
+            self.rows[at] = _row(row.subject, Action.SKIP, Offset(int(row.source)), stands, reason, stands)
+            if not joined:
+                left = Uncommitted(group=group, partition=str(partition), reason=reason, stands=stands)
+                self._left[row.subject] = left
+
+
+_NOTHING: Final = Offsets({}, frozenset())
+_METADATA: Final = "the application's metadata, which is larger than offset.metadata.max.bytes of the destination"
+
+
+def _subject(group: str, partition: Partition | None) -> str:
+    return group if partition is None else f"{group} {partition}"
+
+
+def _moved(decision: Commit, committed: Committed, log: _Log) -> str:
+    """Why it is not the source's own number; empty when it is."""
+    if decision.offset < committed.offset:
+        again = committed.offset - decision.offset
+        return f"{decision.offset}: the destination ends at {log.end}; {again} offsets would be read again"
+    return f"{decision.offset}: the destination begins at {log.start}" if decision.clamped else ""
 
 
 def _logs(destination: ClusterClient, partitions: Collection[Partition]) -> dict[Partition, _Log]:
@@ -121,57 +294,6 @@ def _logs(destination: ClusterClient, partitions: Collection[Partition]) -> dict
 def _ours(there: Group) -> bool:
     """Whether somebody else than its members may commit for it on the destination."""
     return there.kind in OFFSET_KINDS and there.idle
-
-
-def _look(
-    name: str,
-    there: Group | None,
-    mine: Mapping[Partition, Committed],
-    logs: Mapping[Partition, _Log],
-    fetched: Fetched,
-) -> tuple[list[DriftRow], dict[Partition, tuple[Offset, str]]]:
-    """A group's rows, and what is to be committed for it."""
-    if there is not None and there.kind not in OFFSET_KINDS:
-        return [_skip(name, f"is a {there.kind} group on the destination")], {}
-    if there is not None and not there.idle:
-        words = f"has members on the destination (it is {there.state} there): their progress is theirs"
-        return [_skip(name, words)], {}
-    before = fetched.offsets[name].committed if name in fetched.offsets else {}
-    rows, todo = list[DriftRow](), dict[Partition, tuple[Offset, str]]()
-    for partition, committed in sorted(mine.items(), key=lambda item: item[0]):
-        row, offset = _judge(f"{name} {partition}", committed, before.get(partition), logs.get(partition))
-        rows.append(row)
-        if offset is not None:
-            todo[partition] = (offset, committed.metadata)
-    return rows, todo
-
-
-def _judge(
-    subject: str, committed: Committed, before: Committed | None, log: _Log | None
-) -> tuple[DriftRow, Offset | None]:
-    """The row of one partition, and the offset (next to be read) to commit, if any."""
-    if log is None:
-        return _skip(subject, "the destination does not have this partition yet", committed.offset), None
-    decision = decide(
-        source=committed.offset,
-        start=log.start,
-        end=log.end,
-        destination=before.offset if before else None,
-        destination_epoch=before.leader_epoch if before else -1,
-    )
-    if isinstance(decision, Commit):
-        reason = f"{decision.offset}: " if decision.clamped else ""
-        if decision.offset < committed.offset:
-            reason += (
-                f"the destination ends at {log.end}; {committed.offset - decision.offset} offsets would be read again"
-            )
-        elif decision.clamped:
-            reason += f"the destination begins at {log.start}"
-        action, offset = Action.COMMIT, decision.offset
-    else:
-        action, reason, offset = Action.EQUAL if decision.equal else Action.SKIP, decision.reason, None
-    there = before.offset if before else None
-    return _row(subject, action, committed.offset, there, reason, there if offset is None else offset), offset
 
 
 def _row(
@@ -196,18 +318,6 @@ def _row(
 
 def _skip(subject: str, reason: str, source: Offset | None = None) -> DriftRow:
     return _row(subject, Action.SKIP, source, reason=reason)
-
-
-def _outcome(row: DriftRow, words: Mapping[str, str]) -> DriftRow:
-    if row.action is not Action.COMMIT:
-        return row
-    word = words.get(row.subject)
-    if word is None:
-        return replace(row, action=Action.SKIP, reason="the group goes on while it is looked at, and is followed")
-    if word == DONE:
-        return replace(row, done=True)
-    why = "a member joined on the destination in this moment" if word in JOINED else "refused by the destination"
-    return replace(row, action=Action.SKIP, reason=f"{why} ({word})")
 
 
 def clamp_groups(
@@ -259,16 +369,20 @@ def _clamped(
     name: str, mine: Mapping[Partition, Committed], logs: Mapping[Partition, _Log], said: Mapping[Partition, str]
 ) -> list[DriftRow]:
     """`said`: the broker's word for each partition that was committed for."""
-    return [
-        replace(
-            _row(f"{name} {p}", Action.COMMIT, None, mine[p].offset, f"the log is [{logs[p].start}, {logs[p].end}]"),
-            done=said[p] == DONE,
-            offset=clamp(mine[p].offset, logs[p].start, logs[p].end),
-        )
-        if p in said
-        else _row(f"{name} {p}", Action.EQUAL, None, mine[p].offset, stands=mine[p].offset)
-        for p in sorted(mine)
-    ]
+    rows = list[DriftRow]()
+    for partition in sorted(mine):
+        subject, offset, word = _subject(name, partition), mine[partition].offset, said.get(partition)
+        if word is None:
+            rows.append(_row(subject, Action.EQUAL, None, offset, stands=offset))
+            continue
+        log = logs[partition]
+        where = f"the log is [{log.start}, {log.end}]"
+        if word in TAKEN:
+            moved = clamp(offset, log.start, log.end)
+            rows.append(replace(_row(subject, Action.COMMIT, None, offset, where, moved), done=True))
+        else:  # out of its log, as if there were none
+            rows.append(_row(subject, Action.SKIP, None, offset, f"{where}; starts {START}: {refused(word)}"))
+    return rows
 
 
 def resumes(rows: Iterable[DriftRow]) -> dict[str, dict[Partition, Offset]]:

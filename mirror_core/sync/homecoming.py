@@ -2,9 +2,9 @@
 
 What a group committed there, it committed in another life: by consumers that read before the failover. It looks like
 the progress of a consumer that reads the mirror topics now, which a sync protects, and is none: left as it is, a group
-that was set back on the new primary would skip on the way home. And a commit in the tail that was cut off would skip
-what is copied in its place. So before the first sync each such commit is made one of ours: the same offset, at most the
-log's end of this moment, without a leader epoch. From then on a leader epoch means a consumer that has read since.
+that was set back on the new primary would skip on the way home. So before the first sync the mirror remembers all of it
+as committed by itself. And a commit in the tail that was cut off would skip what is copied in its place: it is moved to
+the log's end of this moment.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Collection
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.group_batches import DONE, JOINED, NOT_ALLOWED, fetch_all
+from mirror_core.kafka.group_batches import JOINED, NOT_ALLOWED, TAKEN, fetch_all
 from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
 from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import Offset, Partition
-from mirror_core.sync.group_commits import GroupCommits, commit_all
+from mirror_core.state.journal import Log
+from mirror_core.sync.group_commits import GroupCommits, OwnOffsets, commit_all
 
 
-def bring_home(mirror: Mirror, client: ClusterClient, topics: Collection[str]) -> int:
+def bring_home(mirror: Mirror, client: ClusterClient, topics: Collection[str], log: Log) -> int:
     """Make what groups in the mirror's scope committed on its destination, behind `client`, ours; how many groups.
 
     Groups with members there are left alone: their consumers read the mirror topics now. Safe to repeat.
@@ -33,19 +33,20 @@ def bring_home(mirror: Mirror, client: ClusterClient, topics: Collection[str]) -
     fetched = fetch_all(client, groups)
     for error in fetched.faults.values():
         raise error
-    found = {name: offsets.committed for name, offsets in fetched.offsets.items()}
-    ends = known_offsets(client, {p for mine in found.values() for p in mine if p.topic in topics}, Point.LOG_END)
-    todo = dict[str, dict[Partition, tuple[Offset, str]]]()
-    for name, mine in found.items():
-        for partition, committed in mine.items():
-            if partition in ends and (committed.leader_epoch >= 0 or committed.offset > ends[partition]):
-                offset = min(committed.offset, ends[partition])
-                todo.setdefault(name, {})[partition] = (offset, committed.metadata)
-    if todo:
+    found = {
+        name: {p: committed for p, committed in offsets.committed.items() if p.topic in topics}
+        for name, offsets in fetched.offsets.items()
+    }
+    ends = known_offsets(client, {p for mine in found.values() for p in mine}, Point.LOG_END)
+    beyond = {
+        name: {p: (ends[p], c.metadata) for p, c in mine.items() if p in ends and c.offset > ends[p]}
+        for name, mine in found.items()
+    }
+    if todo := {name: mine for name, mine in beyond.items() if mine}:
         with GroupCommits(client, still_ours=None) as commits:
             said = commit_all(commits, todo, client)
         refused = {
-            f"group {g}, {p}: {word}": word for g, row in said.items() for p, word in row.items() if word != DONE
+            f"group {g}, {p}: {word}": word for g, row in said.items() for p, word in row.items() if word not in TAKEN
         }
         # One with members by now is theirs. What stays as it was for another reason would be skipped, silently.
         if left := [words for words, word in refused.items() if word not in JOINED]:
@@ -54,4 +55,11 @@ def bring_home(mirror: Mirror, client: ClusterClient, topics: Collection[str]) -
                 f"cluster {client.name}: offsets of groups from before the failover could not be replaced: what lies "
                 f"before them would be skipped: {some(left)}. Needs READ on these groups and topics; then resume"
             )
-    return len(todo)
+    own = OwnOffsets(mirror.name, log.state)
+    for name, mine in found.items():
+        for partition, committed in mine.items():
+            if partition in ends:
+                own.note(name, partition, min(committed.offset, ends[partition]))
+    if news := own.news():
+        log.put(*news)
+    return sum(bool(mine) for mine in found.values())

@@ -57,8 +57,8 @@ def refuse_topics_in_circles(link: Link, topics: Collection[str]) -> dict[str, s
     if not topics:
         return {}
     found = _search(link, set(topics), list_topics=False)
-    for doubt in found.not_asked.items():
-        _log.info("not known whether new topics come back over cluster %s: %s", *doubt, mirror=link.mirror.name)
+    for cluster, why in found.not_asked.items():
+        _log.info("not known whether new topics come back over cluster %s: %s", cluster, why, mirror=link.mirror.name)
     return {topic: topic_in_circle(link.mirror, topic, one) for one in found.circles for topic in one.topics}
 
 

@@ -23,6 +23,20 @@ def wider_than(destination: ClusterClient, there: TopicView, width: int) -> tupl
     ), FailureKind.OCCUPIED
 
 
+def made_anew(link: Link, state: State, source: TopicView) -> tuple[str, FailureKind] | None:
+    """Why the source's topic is not the one that was copied; None when it is, or nothing of it is recorded."""
+    recorded = {
+        s.source_topic_id for p, s in state.partitions.get(link.mirror.name, {}).items() if p.topic == source.name
+    }
+    if not recorded or source.id in recorded:
+        return None
+    return (
+        f"cluster {link.source.name}: topic {source.name} was deleted and created anew under the same name (topic id "
+        f"{source.id}, was {min(recorded)}), and the copy is of the old one: `mirrorbook mirror recover "
+        f"{link.mirror.name} --topics {source.name}` shows what can be done"
+    ), FailureKind.RECREATED
+
+
 class Strange:
     """Topics of the destination that are not recorded as the mirror's, looked at together."""
 

@@ -46,7 +46,7 @@ from mirror_core.state.records import State
 from mirror_core.sync.compaction import behind
 from mirror_core.sync.mirror_circles import refuse_topics_in_circles
 from mirror_core.sync.refusals import each, kind, raise_if_all_denied, told
-from mirror_core.sync.strange import Strange, wider_than
+from mirror_core.sync.strange import Strange, made_anew, wider_than
 
 UNKNOWN_SETTING: Final = "the destination's brokers do not know this setting"
 _CATCH_UP_S: Final = 2.0
@@ -162,7 +162,9 @@ def create_missing(
             rows.append(_row(name, f"{width} partitions", "", Action.CREATE))
             continue
         ours = (name, there.id) in recorded
-        problem = wider_than(destination, there, width) or (None if ours else strange.problem(there))
+        # Its width may be another one for the same reason: what is to be done about that comes first.
+        anew = made_anew(link, state, view) if ours else strange.problem(there)
+        problem = anew if ours and anew else wider_than(destination, there, width) or anew
         if problem:
             refused[name], kinds[name] = problem
             words = refused[name]

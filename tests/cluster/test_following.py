@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,10 @@ from mirror_core.mirrors import verbs
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.link import Link
+from mirror_core.sync.group_commits import OwnOffsets
 from mirror_core.sync.group_rounds import Rounds, Waiting
 from tests.brokers import Pair, grant, new_topic, produce, read_all
-from tests.cluster.test_sync_groups import consumer
+from tests.cluster.test_sync_groups import consumer, made_anew
 from tests.committing import commit_offsets, fetch_offsets
 from tests.mirroring import Mirrored, new_mirror
 from tests.threads import beside
@@ -139,7 +140,8 @@ def test_what_the_copy_has_not_reached_is_committed_as_soon_as_it_has(
     commit(35)
     waiting = Waiting()
     waiting.take(group, Partition(topic, 0), Committed(Offset(35), -1, ""))
-    with Rounds(mirrored.link.destination, lambda: None) as rounds:
+    own = OwnOffsets(mirrored.name, mirrored.state)
+    with Rounds(mirrored.link.destination, lambda: None, own) as rounds:
 
         def carried_to() -> int | None:
             """A round leaves to the next one what a coordinator that loads, or moves, does not take."""
@@ -150,6 +152,75 @@ def test_what_the_copy_has_not_reached_is_committed_as_soon_as_it_has(
         mirrored.copy()
         assert carried_to() == 35
     assert waiting.said == {}
+
+
+def test_nothing_is_committed_into_another_topic_of_the_same_name(
+    mirrored: Mirrored, west: ClusterClient, group: str, topic: str
+) -> None:
+    waiting, own = Waiting(), OwnOffsets(mirrored.name, mirrored.state)
+    waiting.take(group, Partition(topic, 0), Committed(Offset(7), -1, ""))
+    (recorded,) = {status.destination_topic_id for status in mirrored.statuses.values()}
+    with Rounds(mirrored.link.destination, lambda: None, own) as rounds:
+
+        def committed() -> bool:
+            rounds.commit(waiting)
+            return offset_on(west, group, topic) is not None
+
+        waiting.destination_ids = {topic: "0" * 32}
+        assert not committed()
+        waiting.destination_ids = {topic: recorded}
+        wait_until(committed, timeout_s=60, why="it is committed into the mirror's own")
+
+
+def test_a_commit_on_a_topic_that_was_made_anew_is_not_followed_into_the_old_ones_copy(
+    pair: Pair, topic: str, group: str, tmp_path: Path
+) -> None:
+    other = new_topic(pair.east)
+    for name in (topic, other):
+        produce(pair.east, name, 20)
+    mirrored = new_mirror(pair, tmp_path, topic, other, groups=(group,))
+    mirrored.copy()
+    with (
+        ClusterClient(mirrored.link.source) as east,
+        ClusterClient(mirrored.link.destination) as west,
+        replicating(mirrored.link),
+    ):
+        _must(commit_offsets(east, group, {Partition(topic, 0): (Offset(4), "")}))
+        wait_until(partial(_is_on, west, group, topic, 4), timeout_s=60, why="it is followed")
+        made_anew(pair, topic, 1, 30)
+        _must(commit_offsets(east, group, {Partition(topic, 0): (Offset(15), "")}))
+        _must(commit_offsets(east, group, {Partition(other, 0): (Offset(7), "")}))
+        wait_until(partial(_is_on, west, group, other, 7), timeout_s=60, why="what was committed after it is there")
+        assert offset_on(west, group, topic) == 4
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_progress_without_a_leader_epoch_stays_and_a_group_that_is_set_back_is_set_back(
+    mirrored: Mirrored, west: ClusterClient, commit: Callable[[int], None], group: str, topic: str, restarted: bool
+) -> None:
+    """The data plane knows what it has committed itself, also after it was started anew."""
+    own = group + "-own"
+    with ClusterClient(mirrored.link.source) as east, ExitStack() as opened:
+        opened.enter_context(replicating(mirrored.link))
+        commit(12)
+        _must(commit_offsets(east, own, {Partition(topic, 0): (Offset(5), "")}))
+        for name, offset in ((group, 12), (own, 5)):
+            wait_until(partial(_is_on, west, name, topic, offset), timeout_s=60, why="it is followed")
+        _must(commit_offsets(west, own, {Partition(topic, 0): (Offset(18), "")}))
+        if restarted:
+            opened.close()
+            assert {r.group for r in mirrored.state.group_offsets[mirrored.name].values()} == {group, own}
+            opened.enter_context(replicating(mirrored.link))
+        _must(commit_offsets(east, own, {Partition(topic, 0): (Offset(6), "")}))
+        commit(3)
+        wait_until(partial(_is_on, west, group, topic, 3), timeout_s=60, why="it is set back there, too")
+        wait_until(lambda: _left(mirrored) == [(own, 18)], timeout_s=60, why="somebody's progress is named")
+        assert offset_on(west, own, topic) == 18
+
+
+def _left(mirrored: Mirrored) -> list[tuple[str, int | None]]:
+    left = mirrored.state.groups_left.get(mirrored.name)
+    return [(one.group, one.stands) for one in left.uncommitted] if left else []
 
 
 def test_a_group_with_members_there_keeps_its_progress(

@@ -100,14 +100,16 @@ def librdkafka(cluster: SandboxCluster, group: str, topic: str, handled: Handled
 
 
 @contextmanager
-def java(cluster: SandboxCluster, group: str, topic: str, handled: Handled, folder: Path) -> Iterator[None]:
+def java(
+    cluster: SandboxCluster, group: str, topic: str, handled: Handled, folder: Path, *, reset: str = "earliest"
+) -> Iterator[None]:
     """Kafka's own consumer, which commits by itself every 100 ms."""
     command = java_command(
         cluster.brokers[0].jars,
         "128m",
         *("org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", cluster.bootstrap),
         *("--command-config", str(tool_properties(cluster, folder)), "--topic", topic, "--group", group),
-        *("--command-property", "auto.commit.interval.ms=100", "--command-property", "auto.offset.reset=earliest"),
+        *("--command-property", "auto.commit.interval.ms=100", "--command-property", f"auto.offset.reset={reset}"),
         *("--command-property", f"session.timeout.ms={SESSION_MS}"),
         *("--formatter-property", "print.offset=true", "--formatter-property", "print.partition=true"),
         *("--formatter-property", "print.value=false"),

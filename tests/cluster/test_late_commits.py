@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
+from mirror_core.kafka.epochs import Place
 from mirror_core.kafka.group_batches import Commits, GroupBatches
 from mirror_core.kafka.groups import Committed
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.sync.fence import lift_denials
-from mirror_core.sync.group_commits import GroupCommits, late_commits, stop_commits
+from mirror_core.sync.group_commits import GroupCommits, OwnOffsets, late_commits, stop_commits
 from mirror_core.sync.group_rounds import Rounds, Waiting
 from tests.brokers import Pair, new_topic, produce
 from tests.cluster.test_failback import failback_of, go_home
@@ -72,16 +74,18 @@ def test_whoever_slept_through_a_promotion_commits_nothing(
     awake: Callable[..., dict[str, dict[Partition, str]]] = GroupBatches.commit
     passed = list[str]()
 
-    def asleep(self: GroupBatches, wanted: Mapping[str, Commits]) -> dict[str, dict[Partition, str]]:
+    def asleep(
+        self: GroupBatches, wanted: Mapping[str, Commits], epochs: Mapping[Place, int] = MappingProxyType({})
+    ) -> dict[str, dict[Partition, str]]:
         if not passed:
             passed.append(stop_commits(mirrored.link.mirror, log, west))
             assert commit_offsets(west, group, {partition: (Offset(15), "final")}) == {}
-        return awake(self, wanted)
+        return awake(self, wanted, epochs)
 
     monkeypatch.setattr(GroupBatches, "commit", asleep)
     waiting = Waiting()
     waiting.take(group, partition, Committed(Offset(7), -1, ""))
-    with Rounds(mirrored.link.destination, not_ours) as rounds:
+    with Rounds(mirrored.link.destination, not_ours, OwnOffsets(mirrored.name, mirrored.state)) as rounds:
 
         def decided() -> bool:
             rounds.commit(waiting)

@@ -1,4 +1,4 @@
-"""Groups of kinds that are not synced: a plan names them."""
+"""Groups of kinds that are not synced: a plan names them, also without the source, by what was remembered."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ from kio.static.primitive import i32, i64
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.groups import find_coordinator
+from mirror_core.mirrors import verbs
+from mirror_core.mirrors.describe import describe
+from mirror_core.model.clock import now_ms
 from mirror_core.model.run import Mode
+from mirror_core.runbook.readiness import look
 from tests.brokers import TIMEOUT_S, Pair, new_topic
+from tests.harm import killed
 from tests.mirroring import new_mirror
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
 
-def test_a_share_group_is_named_in_the_plan(pair: Pair, tmp_path: Path) -> None:
+def test_a_share_group_is_named_in_the_plan_also_when_the_source_is_dead(pair: Pair, tmp_path: Path) -> None:
     topic = new_topic(pair.east)
     group = f"{topic}-queue"
     mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
@@ -41,3 +46,14 @@ def test_a_share_group_is_named_in_the_plan(pair: Pair, tmp_path: Path) -> None:
         wait_until(made, timeout_s=TIMEOUT_S, why="the share group is there")
     warnings = mirrored.failover.plan(Mode.PLANNED).warnings
     assert [line for line in warnings if f"will not be there on west: {group} (share)." in line]
+    mirrored.copy()
+    verbs.sync(mirrored.link)
+    remembered = f"will not be there on west, as of the last sync: {group} (share)."
+    with killed(pair.east):
+        assert [line for line in mirrored.failover.plan(Mode.UNPLANNED).warnings if remembered in line]
+        ready = look(mirrored.link, mirrored.state, mirrored.services, whole=False)
+        assert [point for point in ready.points if remembered in point.words]
+        assert [line for line in ready.unplanned.warnings if remembered in line]
+        assert (
+            describe(mirrored.link, mirrored.state, now_ms()).facts["groups that are not synced"] == f"{group} (share)"
+        )

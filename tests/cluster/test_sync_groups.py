@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
+import aiokafka
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.groups import Committed, list_groups
@@ -22,7 +25,7 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.link import Link
 from mirror_core.sync import groups
 from mirror_core.sync.cycle import SyncReport, sync
-from tests.brokers import Pair, new_topic, produce
+from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
 from tests.committing import commit_offsets, fetch_offsets
 from tests.memory import run_of
@@ -98,7 +101,7 @@ def test_a_group_never_starts_ahead_of_what_was_copied(
     commit(link, "source", group, topic, source, "stream-time-7")
     row = synced(link)[0]
     assert (row.action, row.done, row.source, row.reason) == (Action.COMMIT, True, str(source), reason)
-    assert committed(link, group, topic) == Committed(Offset(expected), -1, "stream-time-7")
+    assert committed(link, group, topic) == Committed(Offset(expected), 0, "stream-time-7")
     assert [row.action for row in synced(link)] == [Action.EQUAL]
 
 
@@ -107,7 +110,7 @@ def test_a_group_never_starts_before_the_destinations_log(link: Link, group: str
     with ClusterClient(link.destination) as client:
         delete_records(client, {Partition(topic, 0): Offset(3)})
     assert synced(link)[0].reason == "3: the destination begins at 3"
-    assert committed(link, group, topic) == Committed(Offset(3), -1, "")
+    assert committed(link, group, topic) == Committed(Offset(3), 0, "")
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -166,11 +169,79 @@ def test_a_consumers_own_progress_on_the_destination_is_not_taken_back(
     assert committed(link, group, topic) == before
 
 
+@contextmanager
+def explicit(cluster: SandboxCluster, group: str, topic: str, client: str) -> Iterator[Callable[[int], None]]:
+    """Commits offsets that it names itself, as many applications do: the clients send no leader epoch with those."""
+    if client == "librdkafka":
+        member = Consumer({**cluster.client_config("admin"), "group.id": group, "log_level": 0})
+        yield lambda offset: _must(member.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False))
+        member.close()
+        return
+    login = cluster.client_config("admin")
+    with asyncio.Runner() as runner:
+        consumer = runner.run(_aiokafka(login, group, topic))
+        yield lambda offset: runner.run(consumer.commit({aiokafka.TopicPartition(topic, 0): offset}))
+        runner.run(consumer.stop())
+
+
+def _must(committed: object) -> None:
+    assert committed
+
+
+async def _aiokafka(login: Mapping[str, str], group: str, topic: str) -> aiokafka.AIOKafkaConsumer:
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=login["bootstrap.servers"],
+        group_id=group,
+        enable_auto_commit=False,
+        security_protocol=login["security.protocol"],
+        sasl_mechanism=login["sasl.mechanism"],
+        sasl_plain_username=login["sasl.username"],
+        sasl_plain_password=login["sasl.password"],
+    )
+    await consumer.start()
+    consumer.assign([aiokafka.TopicPartition(topic, 0)])
+    return consumer
+
+
+@pytest.mark.parametrize("client", ["librdkafka", "aiokafka"])
+def test_progress_that_was_committed_without_a_leader_epoch_is_not_taken_back(
+    pair: Pair, link: Link, group: str, topic: str, client: str
+) -> None:
+    commit(link, "source", group, topic, 2)
+    synced(link)
+    with explicit(pair.west, group, topic, client) as own:
+        own(5)
+    assert committed(link, group, topic) == Committed(Offset(5), -1, "")
+    for source in (3, 1):
+        commit(link, "source", group, topic, source)
+        row = synced(link)[0]
+        assert (row.action, row.done, row.offset) == (Action.SKIP, False, 5)
+        assert "has committed 5, which is ahead" in row.reason
+        assert committed(link, group, topic) == Committed(Offset(5), -1, "")
+    with writer_of(link) as writer:
+        (left,) = writer.state.groups_left[link.mirror.name].uncommitted
+    assert (left.group, left.partition, left.stands) == (group, f"{topic}-0", 5)
+
+
+def test_once_the_source_has_passed_somebodys_progress_the_group_is_the_sources_again(
+    pair: Pair, link: Link, group: str, topic: str
+) -> None:
+    commit(link, "destination", group, topic, 4)
+    for source, expected in ((2, 4), (6, 6), (1, 1)):
+        commit(link, "source", group, topic, source)
+        synced(link)
+        left = committed(link, group, topic)
+        assert left is not None
+        assert left.offset == expected
+    with writer_of(link) as writer:
+        assert writer.state.groups_left[link.mirror.name].uncommitted == ()
+
+
 def test_a_group_set_back_on_the_source_is_set_back_on_the_destination(link: Link, group: str, topic: str) -> None:
     for offset in (5, 1):
         commit(link, "source", group, topic, offset)
         synced(link)
-    assert committed(link, group, topic) == Committed(Offset(1), -1, "")
+    assert committed(link, group, topic) == Committed(Offset(1), 0, "")
 
 
 def test_a_sync_takes_back_nothing_that_was_followed_meanwhile(
@@ -194,6 +265,43 @@ def test_a_sync_takes_back_nothing_that_was_followed_meanwhile(
     assert (row.action, row.done) == (Action.SKIP, False)
     assert "is followed" in row.reason
     assert committed(link, group, topic) == Committed(Offset(5), -1, "")
+
+
+def made_anew(pair: Pair, topic: str, partitions: int, records: int) -> None:
+    """Delete it on the source, and create another one of its name."""
+    admin = admin_client(pair.east)
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+
+    def created() -> bool:
+        try:
+            admin.create_topics([NewTopic(topic, partitions)])[topic].result(TIMEOUT_S)
+        except KafkaException:  # the old one is not gone everywhere yet
+            return False
+        return True
+
+    wait_until(created, timeout_s=60, why=f"{topic} is made anew")
+    produce(pair.east, topic, records)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_offsets_of_a_topic_that_was_made_anew_are_not_brought_into_the_old_ones_copy(
+    pair: Pair, link: Link, group: str, topic: str, partitions: int
+) -> None:
+    commit(link, "source", group, topic, 3)
+    synced(link)
+    made_anew(pair, topic, partitions, 20)
+    commit(link, "source", group, topic, 15)
+    with writer_of(link) as writer:
+        rows = list(sync(link, writer).rows)
+    (about,) = [row for row in rows if row.part is Part.TOPICS]
+    assert about.action is Action.REFUSE
+    assert "was deleted and created anew" in about.reason
+    (row,) = [row for row in rows if row.part is Part.GROUPS]
+    assert (row.action, row.done, row.offset) == (Action.SKIP, False, 3)
+    assert "created anew on the source" in row.reason
+    assert committed(link, group, topic) == Committed(Offset(3), 0, "")
+    with ClusterClient(link.destination) as west:
+        assert len(west.metadata([topic]).topics[topic].partitions) == 1
 
 
 def test_every_group_in_scope_is_accounted_for(pair: Pair, link: Link, group: str, topic: str) -> None:
@@ -220,6 +328,31 @@ def test_an_offset_of_an_open_transaction_waits(pair: Pair, link: Link, group: s
     left = committed(link, group, topic)
     assert left is not None
     assert left.offset == 5
+
+
+def test_progress_that_a_transaction_on_the_destination_is_about_to_commit_is_not_taken_back(
+    pair: Pair, link: Link, group: str, topic: str
+) -> None:
+    """A commit of ours behind it would count as the newer one."""
+    commit(link, "source", group, topic, 2)
+    synced(link)
+    commit(link, "source", group, topic, 3)
+    producer = Producer({**pair.west.client_config("admin"), "transactional.id": group, "log_level": 0})
+    producer.init_transactions(60)
+    with consumer(pair.west, group, topic) as member:
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction([TopicPartition(topic, 0, 5)], member.consumer_group_metadata(), 60)
+    row = synced(link)[0]
+    assert (row.action, row.done) == (Action.SKIP, False)
+    assert "somebody on the destination commits it in a transaction" in row.reason
+    producer.commit_transaction(60)
+
+    def over() -> bool:
+        synced(link)
+        left = committed(link, group, topic)
+        return left is not None and left.offset == 5
+
+    wait_until(over, timeout_s=60, why="the transaction is over")
 
 
 def test_groups_are_listed_with_their_kind_and_state(pair: Pair, link: Link, group: str, topic: str) -> None:

@@ -26,6 +26,7 @@ from mirror_core.decide.view import (
     some,
 )
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
+from mirror_core.model.groups import GroupsLeft, Uncommitted
 from mirror_core.model.mirror import Desired, GroupsSeen, Lease, Mirror, NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.proof import Difference, Proof
@@ -204,6 +205,40 @@ def test_groups_that_will_not_be_there_are_named_in_one_line(view: View) -> None
     others = replace(view, source=replace(SOURCE, other_groups=("queue (share)", "sums (streams)")))
     (line,) = set(warnings_of(others)) - set(warnings_of(view))
     assert "will not be there on west: queue (share), sums (streams)." in line
+
+
+LEFT = GroupsLeft(
+    mirror=MirrorName("orders"),
+    others=("queue (share)",),
+    uncommitted=(
+        Uncommitted(group="g", partition=str(A0), reason="refused by the destination (x)"),
+        Uncommitted(group="lost", partition="", reason="no answer"),
+        Uncommitted(group="h", partition=str(A0), reason="somebody has committed 9", stands=Offset(9)),
+    ),
+)
+
+
+def test_what_was_left_of_groups_at_the_last_look_is_named_without_the_source(view: View) -> None:
+    blank = replace(DESTINATION, committed={"h": {A0: Offset(9)}})
+    dead = replace(view, source=Unseen("dead"), destination=blank)
+    others, uncommitted = sorted(set(warnings_of(replace(dead, groups_left=LEFT))) - set(warnings_of(dead)))
+    assert "will not be there on west, as of the last sync: queue (share)." in others
+    assert (
+        "2 without an offset on the destination, so that the group starts where auto.offset.reset says" in uncommitted
+    )
+    assert f"g {A0}: refused by the destination (x), lost: no answer" in uncommitted
+    assert f"h {A0} (stays at 9): somebody has committed 9" in uncommitted
+    told = dict(group_figures(replace(dead, groups_left=LEFT)))
+    starts = "no offset, 1 time(s): starts there where auto.offset.reset says"
+    assert told["g"].startswith(starts)
+    assert told["lost"].startswith(starts)
+    assert starts not in told["h"]
+
+
+def test_what_is_on_the_destination_by_now_is_not_left(view: View) -> None:
+    there = replace(view, groups_left=replace(LEFT, uncommitted=LEFT.uncommitted[:1]))
+    assert set(warnings_of(there)) == set(warnings_of(view)), "the source tells of its groups itself"
+    assert dict(group_figures(there)) == dict(group_figures(view))
 
 
 def test_groups_that_have_members_on_the_destination_are_warned_of(view: View) -> None:

@@ -35,16 +35,16 @@ def test_clamp_never_goes_back_when_source_or_log_advance(
     assert clamp(source, Offset(min(start + step, end)), end) >= before
 
 
-@given(source=offsets, log=logs, there=offsets, epoch=st.integers(-1, 5))
-def test_commit_is_inside_the_log_and_never_behind_a_consumers_own_progress(
-    source: Offset, log: tuple[Offset, Offset], there: Offset, epoch: int
+@given(source=offsets, log=logs, there=offsets, own=st.frozensets(offsets, max_size=2))
+def test_commit_is_inside_the_log_and_never_behind_somebodys_own_progress(
+    source: Offset, log: tuple[Offset, Offset], there: Offset, own: frozenset[Offset]
 ) -> None:
     start, end = log
-    decision = decide(source=source, start=start, end=end, destination=there, destination_epoch=epoch)
+    decision = decide(source=source, start=start, end=end, destination=there, own=own)
     if isinstance(decision, Commit):
         assert start <= decision.offset <= end
         assert decision.offset != there
-        assert not (epoch >= 0 and decision.offset < there <= end)
+        assert there in own or not decision.offset < there <= end
         assert decision.clamped == (decision.offset != source)
     else:
         assert decision.equal == (there == clamp(source, start, end))
@@ -59,16 +59,17 @@ def test_a_second_cycle_has_nothing_to_do() -> None:
 
 
 def test_a_group_set_back_on_the_source_is_set_back_on_the_destination() -> None:
-    decision = decide(source=Offset(2), start=Offset(0), end=Offset(9), destination=Offset(8), destination_epoch=-1)
+    decision = decide(source=Offset(2), start=Offset(0), end=Offset(9), destination=Offset(8), own=[Offset(8)])
     assert decision == Commit(Offset(2), clamped=False)
 
 
-def test_progress_of_a_consumer_on_the_destination_stays() -> None:
-    decision = decide(source=Offset(2), start=Offset(0), end=Offset(9), destination=Offset(8), destination_epoch=0)
-    assert isinstance(decision, Leave)
-    assert "8" in decision.reason
+def test_progress_on_the_destination_stays() -> None:
+    for own in ([], [Offset(2)]):
+        decision = decide(source=Offset(2), start=Offset(0), end=Offset(9), destination=Offset(8), own=own)
+        assert isinstance(decision, Leave)
+        assert "8" in decision.reason
 
 
 def test_a_commit_beyond_the_destinations_log_is_no_progress() -> None:
-    decision = decide(source=Offset(2), start=Offset(0), end=Offset(5), destination=Offset(8), destination_epoch=3)
+    decision = decide(source=Offset(2), start=Offset(0), end=Offset(5), destination=Offset(8))
     assert decision == Commit(Offset(2), clamped=False)

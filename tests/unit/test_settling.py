@@ -18,6 +18,7 @@ from mirror_core.kafka.groups import Committed, Group
 from mirror_core.kafka.offsets import Point
 from mirror_core.kafka.placing import Placement
 from mirror_core.kafka.topics import TopicConfigs
+from mirror_core.model.drift import Action
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Mirror, PartitionState
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -393,10 +394,12 @@ def test_no_group_begins_where_a_log_may_still_lose_its_end(monkeypatch: pytest.
 
     def commit(commits: object, todo: object, client: object) -> dict[str, dict[Partition, str]]:
         made.append(todo)
-        return {}
+        return {"g": {SHORT: "group_authorization_failed"}} if todo else {}
 
     monkeypatch.setattr(groups, "commit_all", commit)
     limits: list[dict[Partition, Offset | None]] = [{}, {SHORT: None}, {SHORT: Offset(5)}]
-    for most in limits:
-        groups.clamp_groups(linked(tmp_path), ["orders"], most)
+    rows = [groups.clamp_groups(linked(tmp_path), ["orders"], most) for most in limits]
     assert made == [{}, {}, {"g": {SHORT: (Offset(5), "")}}]
+    (refused,) = (row for row in rows[-1] if row.action is Action.SKIP)  # what a run's evidence has as not done
+    assert refused.subject == f"g {SHORT}"
+    assert "starts where auto.offset.reset says: refused by the destination (group_auth" in refused.reason

@@ -1,0 +1,146 @@
+"""Offsets that the destination does not have: without metadata that is too large, named where they cannot be at all."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.mirrors import verbs
+from mirror_core.mirrors.describe import describe
+from mirror_core.model.acl import Acl, Operation, Resource
+from mirror_core.model.clock import now_ms
+from mirror_core.model.drift import Action, DriftRow, Part
+from mirror_core.model.names import Partition
+from mirror_core.model.run import Mode, RunState
+from mirror_core.rights.acls import denial
+from mirror_core.runbook.readiness import look
+from tests.aside import in_place_of
+from tests.brokers import Pair, new_topic, produce
+from tests.cluster.test_following import replicating
+from tests.cluster.test_groups_source_killed import java
+from tests.cluster.test_unplanned import begin
+from tests.committing import fetch_offsets
+from tests.harm import killed
+from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+LARGE = 20_000
+
+
+def commit_on_source(pair: Pair, group: str, topic: str, offset: int, metadata: str = "") -> None:
+    member = Consumer({**pair.east.client_config("admin"), "group.id": group, "log_level": 0})
+
+    def taken() -> bool:
+        try:
+            return bool(member.commit(offsets=[TopicPartition(topic, 0, offset, metadata)], asynchronous=False))
+        except KafkaException:  # coordinators of a new cluster load
+            return False
+
+    wait_until(taken, timeout_s=60, why=f"the coordinator of {group} takes the commit")
+    member.close()
+
+
+def rows_of(mirrored: Mirrored) -> list[DriftRow]:
+    return list(verbs.sync(mirrored.link, only=frozenset({Part.GROUPS})).rows)
+
+
+def test_an_offset_is_committed_without_metadata_that_the_destination_refuses(pair: Pair, tmp_path: Path) -> None:
+    """The source's brokers take more of it (offset.metadata.max.bytes). Without its offset the group would skip."""
+    with in_place_of(pair, "east", tmp_path, pair.east.brokers[0].jars, {"offset.metadata.max.bytes": "65536"}) as wide:
+        topic, group = new_topic(wide.east), "g-" + secrets.token_hex(4)
+        produce(wide.east, topic, 9)
+        mirrored = new_mirror(wide, tmp_path, topic, groups=(group + ".*",))
+        mirrored.copy()
+        commit_on_source(wide, group, topic, 4, "x" * LARGE)
+        (row,) = rows_of(mirrored)
+        assert (row.action, row.done, row.offset) == (Action.COMMIT, True, 4)
+        assert "without the application's metadata" in row.reason
+        (row,) = rows_of(mirrored)
+        assert (row.action, row.offset) == (Action.EQUAL, 4)
+        assert "without the application's metadata" in row.reason
+        with ClusterClient(mirrored.link.destination) as west, replicating(mirrored.link):  # and by the data plane
+            commit_on_source(wide, group, topic, 7, "y" * LARGE)
+            commit_on_source(wide, group + "-2", topic, 3, "z" * LARGE)
+            for name, offset in ((group, 7), (group + "-2", 3)):
+
+                def arrived(name: str = name, offset: int = offset) -> bool:
+                    found = fetch_offsets(west, name).committed.get(Partition(topic, 0))
+                    return found is not None and (found.offset, found.metadata) == (offset, "")
+
+                wait_until(arrived, timeout_s=60, why=f"{name} is committed without its metadata")
+
+
+def test_javas_consumer_resumes_where_the_group_was_and_commits_behind_it_are_its_own(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Synced with the leader epoch of the destination's log: with another one it would hang."""
+    topic, group = new_topic(pair.east), "g-" + secrets.token_hex(4)
+    produce(pair.east, topic, 9)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    commit_on_source(pair, group, topic, 4)
+    assert [row.done for row in rows_of(mirrored)] == [True]
+    partition, handled = Partition(topic, 0), list[tuple[float, int, int]]()
+    with ClusterClient(mirrored.link.destination) as west:
+        assert fetch_offsets(west, group).committed[partition].leader_epoch == 0
+        with java(pair.west, group, topic, handled, tmp_path, reset="none"):
+            wait_until(lambda: len(handled) == 5, timeout_s=90, why="it reads on")
+
+            def committed() -> bool:
+                return fetch_offsets(west, group).committed[partition].offset == 9
+
+            wait_until(committed, timeout_s=60, why="it commits by itself")
+    assert [offset for _, _, offset in handled] == [4, 5, 6, 7, 8]
+
+
+def test_what_cannot_be_committed_is_named_wherever_somebody_looks_in_a_disaster(pair: Pair, tmp_path: Path) -> None:
+    topic, group = new_topic(pair.east), "g-" + secrets.token_hex(4)
+    produce(pair.east, topic, 9)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    commit_on_source(pair, group, topic, 4)
+    users = (mirrored.link.destination.control, mirrored.link.destination.data)
+    denied = {_denied(group, f"User:{user['sasl.username']}") for user in users if user}
+    with ClusterClient(mirrored.link.destination) as west:
+        create_acls(west, denied)
+        try:
+            present_on_every_broker(west, denied)
+            (row,) = rows_of(mirrored)
+            assert (row.action, row.done) == (Action.SKIP, False)
+            name, why = f"{group} {topic}-0", "group_authorization_failed"
+            assert named(str(describe(mirrored.link, mirrored.state, now_ms()).facts), name, why)
+            assert any(named(line, name, why) for line in mirrored.failover.plan(Mode.PLANNED).warnings)
+            with killed(pair.east):
+                assert named(str(describe(mirrored.link, mirrored.state, now_ms()).facts), name, why)
+                ready = look(mirrored.link, mirrored.state, mirrored.services, whole=False)
+                assert any(named(point.words, name, why) for point in ready.points)
+                assert any(named(line, name, why) for line in ready.unplanned.warnings)
+                groups = ready.unplanned.groups
+                assert groups is not None
+                assert groups[group].most is None
+                plan = mirrored.failover.plan(Mode.UNPLANNED)
+                assert any(named(line, name, why) for line in plan.warnings)
+                assert "starts there where auto.offset.reset says" in plan.groups[group]
+                run = begin(mirrored.failover)
+                done = mirrored.failover.drive(run.id)
+                assert done.state is RunState.DONE
+                steps = {step.step: step for step in mirrored.failover.status(run.id)[1]}
+                assert named(str(steps["final_offsets"].evidence["offsets_not_committed"]), name, why)
+        finally:
+            delete_acls(west, denied)
+            absent_on_every_broker(west, denied)
+
+
+def _denied(group: str, user: str) -> Acl:
+    return denial(group, user, resource=Resource.GROUP, operation=Operation.READ)
+
+
+def named(words: str, name: str, why: str) -> bool:
+    return name in words and why in words and "where auto.offset.reset says" in words
