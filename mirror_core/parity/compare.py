@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import xxhash
-
 from mirror_core.decide.parity import DIGEST, RECORDS, Ends, Row, chunks, trimmed
 from mirror_core.decide.rate import RateLimiter
 from mirror_core.decide.topics import cleans
@@ -30,6 +28,7 @@ from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange
 from mirror_core.parity.differences import Lone, compare_records, damage
 from mirror_core.parity.explained import explained, failed, records_of
+from mirror_core.parity.keyed_digest import DigestKey, KeyedDigest
 from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, is_dense
 
 _DIGESTED: Final = struct.Struct(">qiqqBB")
@@ -68,7 +67,7 @@ class Cleaned:
 class _Side:
     """What one side's batches of one chunk add up to."""
 
-    digest: xxhash.xxh3_128
+    digest: KeyedDigest
     count: int = 0
     exact: bool = True
     """False: the count includes records outside the chunk, of a batch with holes across its boundary."""
@@ -168,8 +167,9 @@ def _compare_piece(source: LogReader, destination: LogReader, piece: ParityRange
 
 
 def _compare_chunks(source: LogReader, destination: LogReader, piece: ParityRange, task: CompareTask) -> list[Row]:
-    src, src_end, src_error = _digest(source, piece, task.chunk)
-    dst, dst_end, dst_error = _digest(destination, piece, task.chunk)
+    key = DigestKey.random()
+    src, src_end, src_error = _digest(source, piece, task.chunk, key)
+    dst, dst_end, dst_error = _digest(destination, piece, task.chunk, key)
     rows = []
     lone: dict[int, Lone] = {}
     for chunk in chunks(piece, task.chunk):
@@ -223,9 +223,11 @@ def _by_record(
     return compared, found.lone
 
 
-def _digest(reader: LogReader, piece: ParityRange, size: int) -> tuple[dict[int, _Side], int, MirrorError | None]:
+def _digest(
+    reader: LogReader, piece: ParityRange, size: int, key: DigestKey
+) -> tuple[dict[int, _Side], int, MirrorError | None]:
     """Digests by chunk number; up to which offset the side was read; and why not to the end, if so."""
-    sides = {chunk.start // size: _Side(xxhash.xxh3_128()) for chunk in chunks(piece, size)}
+    sides = {chunk.start // size: _Side(KeyedDigest(key)) for chunk in chunks(piece, size)}
     read: int = piece.start
     try:
         for header, batch in reader.batches(piece.partition, piece.start, piece.end):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
-
-import xxhash
 
 from mirror_core.kafka.log_faults import Damaged
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import Finding, unreadable_on
+from mirror_core.parity.keyed_digest import DigestKey, KeyedDigest, digest_in_memory
 from mirror_core.wire.records import Record
 
 KEPT_PER_CHUNK: Final = 100
@@ -49,7 +49,7 @@ class Alone:
 
 
 Lone = dict[bytes, Alone]
-"""By XXH3-128 of the key: the newest record of that key that is on one side only. An older one is explained by it."""
+"""By `digest_in_memory` of the key: its newest record that is on one side only. An older one is explained by it."""
 
 
 @dataclass(slots=True)
@@ -57,8 +57,8 @@ class _Stream:
     """One side: its next record, and what has passed so far."""
 
     records: Iterator[Record]
+    digest: KeyedDigest
     count: int = 0
-    digest: xxhash.xxh3_128 = field(default_factory=xxhash.xxh3_128)
     head: Record | None = None
 
     def advance(self, record: Record, content: bytes) -> None:
@@ -88,7 +88,8 @@ def compare_records(
     only its size and digest.
     """
     say = _Words(partition, values)
-    src, dst = _Stream(source), _Stream(destination)
+    key = DigestKey.random()
+    src, dst = _Stream(source, KeyedDigest(key)), _Stream(destination, KeyedDigest(key))
     findings: list[Finding] = []
     pairs: dict[int, tuple[bytes, bytes]] = {}
     lone: Lone = {}
@@ -134,16 +135,11 @@ def compare_records(
     )
 
 
-def key_digest(key: bytes) -> bytes:
-    """What stands for a key in `Lone`."""
-    return xxhash.xxh3_128_digest(key)
-
-
 def _set_aside(lone: Lone, record: Record, finding: Finding) -> list[Finding]:
     """Keep it for later: what is newest of its key decides, and the logs behind this chunk may have something newer."""
     if record.key is None:
         return []
-    lone[key_digest(record.key)] = Alone(finding, record.offset, record.value is None)
+    lone[digest_in_memory(record.key)] = Alone(finding, record.offset, record.value is None)
     return []
 
 
@@ -194,7 +190,7 @@ class _Words:
             return "null"
         if self.values:
             return f"{data[:SHOWN_BYTES]!r}" + (f"... ({len(data)} bytes)" if len(data) > SHOWN_BYTES else "")
-        return f"{len(data)} bytes, XXH3 {xxhash.xxh3_64_hexdigest(data)}"
+        return f"{len(data)} bytes, SHA-256 {hashlib.sha256(data).hexdigest()[:16]}"
 
     def _headers(self, one: Record, two: Record) -> Finding:
         here, there = one.headers, two.headers

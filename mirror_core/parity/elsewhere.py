@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-import xxhash
-
 from mirror_core.model.parity import Fate
+from mirror_core.parity.keyed_digest import digest_in_memory
 from mirror_core.wire.records import Record
 
 _TOMBSTONE: Final = b""
@@ -30,7 +29,7 @@ class Elsewhere:
     def fate(self, record: Record) -> Fate:
         if record.key is None:
             return Fate.UNKEYED
-        key = _digest(record.key)
+        key = digest_in_memory(record.key)
         if (key, _value(record)) in self.same:
             return Fate.THERE
         return Fate.CONFLICTING if key in self.keys else Fate.MISSING
@@ -41,12 +40,12 @@ def look_for(tail: Iterable[Record], other: Iterable[Record]) -> Elsewhere:
     wanted: dict[bytes, set[bytes]] = {}
     for record in tail:
         if record.key is not None:
-            wanted.setdefault(_digest(record.key), set()).add(_value(record))
+            wanted.setdefault(digest_in_memory(record.key), set()).add(_value(record))
     same, keys = set[tuple[bytes, bytes]](), set[bytes]()
     for record in other if wanted else ():
         if record.key is None:
             continue
-        key = _digest(record.key)
+        key = digest_in_memory(record.key)
         if key in wanted:
             keys.add(key)
             if (value := _value(record)) in wanted[key]:
@@ -54,9 +53,5 @@ def look_for(tail: Iterable[Record], other: Iterable[Record]) -> Elsewhere:
     return Elsewhere(frozenset(same), frozenset(keys))
 
 
-def _digest(data: bytes) -> bytes:
-    return xxhash.xxh3_128_digest(data)
-
-
 def _value(record: Record) -> bytes:
-    return _TOMBSTONE if record.value is None else _digest(record.value)
+    return _TOMBSTONE if record.value is None else digest_in_memory(record.value)

@@ -11,7 +11,8 @@ from mirror_core.kafka.log_faults import Trimmed
 from mirror_core.kafka.reader import LogReader
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
-from mirror_core.parity.differences import KEPT_PER_CHUNK, Alone, Lone, key_digest
+from mirror_core.parity.differences import KEPT_PER_CHUNK, Alone, Lone
+from mirror_core.parity.keyed_digest import digest_in_memory
 from mirror_core.wire.records import Record
 
 
@@ -72,7 +73,7 @@ def _strike_replaced(reader: LogReader, partition: Partition, newest: Lone, copi
     first = Offset(min(alone.offset for alone in newest.values()))
     start = max(first, reader.log_start(partition))
     for record in records_of(reader, partition, start, reader.stable_end(partition)):
-        digest = b"" if record.key is None else key_digest(record.key)
+        digest = b"" if record.key is None else digest_in_memory(record.key)
         alone = newest.get(digest)
         if alone is None or record.offset <= alone.offset:
             continue
@@ -89,7 +90,7 @@ def _strike_retired(reader: LogReader, partition: Partition, newest: Lone, kind:
         return
     end = Offset(max(alone.offset for alone in retired.values()))
     for record in records_of(reader, partition, reader.log_start(partition), end):
-        digest = b"" if record.key is None else key_digest(record.key)
+        digest = b"" if record.key is None else digest_in_memory(record.key)
         if digest in retired and record.offset < retired[digest].offset:
             del retired[digest]  # it still shows what was deleted
             if not retired:

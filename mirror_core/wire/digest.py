@@ -1,8 +1,8 @@
 """What a batch says, as one number: the same for a batch as it was sent to a log and as that log gives it back.
 
 Numbers of batches are added up (modulo 2**128): so what is known of two neighbouring ranges is known of both together.
-Order needs no care, since a batch's own offset is in its number. XXH3 finds what happens by itself; it withstands
-nobody who is at pains to deceive it.
+Order needs no care, since a batch's own offset is in its number. XXH3 finds what happens by itself; whoever chooses
+both records can make two with one number. Comparisons of both logs use `parity.keyed_digest` instead (ADR 0014).
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from mirror_core.parity.check import LocalParity
 from mirror_core.parity.compare import CompareTask
 from mirror_core.parity.compare import compare as compare_task
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, read_all
+from tests.colliding_records import colliding_values
 from tests.harm import damaged
 from tests.parity_topics import Content, content, copy_bytes, send, twin_topics, whole
 
@@ -84,6 +85,23 @@ def test_digests_see_what_was_altered_inside_of_batches(
     assert compare(pair, whole(topic, 50), level=2).verdict is Verdict.INDETERMINATE
     result = compare(pair, whole(topic, 50))
     assert (result.verdict, found(result)) == (Verdict.FAILED, kinds)
+
+
+def test_two_records_crafted_for_one_digest_are_not_called_equal(pair: Pair) -> None:
+    """An application chose the source's record, and whoever may write the destination its counterpart."""
+    bytes_digested_before = 38
+    ours, theirs = colliding_values(bytes_digested_before)
+    topic = twin_topics(pair)
+    send(pair.east, topic, [Content(key=None, value=ours, timestamp_ms=1_790_000_000_001)])
+    at = 61 + 8  # a batch's header; length, attributes, both deltas, no key, length of the value
+
+    def exchange(batch: memoryview) -> None:
+        assert bytes(batch[at : at + len(ours)]) == ours
+        batch[at : at + len(ours)] = theirs
+
+    copy_bytes(pair, topic, 1, alter=exchange)
+    assert compare(pair, whole(topic, 1), level=2).verdict is Verdict.INDETERMINATE
+    assert found(compare(pair, whole(topic, 1))) == [("value", 0)]
 
 
 def test_other_batch_boundaries_and_codecs_are_equal_record_by_record(pair: Pair) -> None:
@@ -226,7 +244,7 @@ def test_a_topic_that_the_destination_lacks_fails(pair: Pair) -> None:
     topic = new_topic(pair.east, retention_ms="-1")
     send(pair.east, topic, content(20))
     result = compare(pair, whole(topic, 20))
-    assert (result.verdict, found(result)) == (Verdict.FAILED, [("log end", 0)])
+    assert (result.verdict, found(result)) == (Verdict.FAILED, [("missing", 0)])
 
 
 def delete_before(pair: Pair, cluster: str, topic: str, offset: int) -> None:

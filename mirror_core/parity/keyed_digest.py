@@ -1,0 +1,49 @@
+"""Digests that compare two logs: nobody can write two different inputs for which they are equal (ADR 0014)."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+_KEY_BYTES: Final = 16
+_NONCE_BYTES: Final = 12
+_PROCESS_KEY: Final = secrets.token_bytes(16)
+
+
+@dataclass(frozen=True, slots=True)
+class DigestKey:
+    """The secret of one comparison. Drawn after both logs were written, used for both, and stored nowhere."""
+
+    key: bytes
+    nonce: bytes
+
+    @classmethod
+    def random(cls) -> DigestKey:
+        return cls(secrets.token_bytes(_KEY_BYTES), secrets.token_bytes(_NONCE_BYTES))
+
+
+class KeyedDigest:
+    """GMAC: two different inputs of n bytes are equal for at most n/16 + 1 of 2**128 keys, whoever chose them."""
+
+    __slots__ = ("_gmac", "_hex", "update")
+
+    def __init__(self, key: DigestKey) -> None:
+        self._gmac = Cipher(algorithms.AES(key.key), modes.GCM(key.nonce)).encryptor()
+        self.update = self._gmac.authenticate_additional_data
+        self._hex = ""
+
+    def hexdigest(self) -> str:
+        """32 hexadecimal digits. Nothing can be added afterwards."""
+        if not self._hex:
+            self._gmac.finalize()
+            self._hex = self._gmac.tag.hex()
+        return self._hex
+
+
+def digest_in_memory(data: bytes) -> bytes:
+    """16 bytes that stand for a key or a value. They mean nothing in another process."""
+    return hashlib.blake2b(data, digest_size=16, key=_PROCESS_KEY).digest()
