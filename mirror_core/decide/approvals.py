@@ -180,7 +180,7 @@ def begun_by(runs: Iterable[Run], mirror: str, kind: RunKind, conductor: str) ->
 def used_up(begun: Iterable[Run], approvals: Sequence[Approval]) -> tuple[str, ...]:
     """Why nothing may be begun by these approvals: a run was, by one of them at least. Who clears its tasks, be it only
     to tidy up, has seen no plan."""
-    way = "clear task plan with all that follows, or trigger a new run, and it asks again"
+    way = "trigger a new run, and it asks again"
     return tuple(
         f"run {run.id} was begun by this approval and is {run.state}, and an approval is for one run: {way}"
         for run in begun

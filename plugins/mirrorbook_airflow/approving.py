@@ -79,24 +79,46 @@ class ApprovePlan(ApprovalOperator):
 
     def shown(self, context: Context) -> str:
         """What an answer approves, of what is shown now. Refused when that is not what the plan's task has recorded."""
-        plan, named = (
-            recorded_plan(context, self.plan_task, self.states()),
-            context["ti"].xcom_pull(task_ids=self.plan_task),
-        )
-        if (
-            named["hash"] != plan.plan_hash
-            or hashlib.sha256((self.body or "").encode()).hexdigest() != plan.body_sha256
-        ):
-            reason = f"what is shown is not what task {self.plan_task} has made: clear that one with all that follows"
+        plan = recorded_plan(context, self.plan_task, self.states())
+        named = context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]
+        body_sha256 = hashlib.sha256((self.body or "").encode()).hexdigest()
+        if (named, body_sha256) != (plan.plan_hash, plan.body_sha256):
+            reason = f"what is shown is not what task {self.plan_task} has made: trigger the DAG again"
             raise Refused(f"plan {short_hash(plan.plan_hash)}", [reason])
         return plan.plan_hash
 
     def _ask(self, context: Context, approves: str) -> Any:
+        self._refuse_older_text(context)
         try:
             return super().execute(context)
         except TaskAwaitingInput as asking:
             asking.kwargs = {**(asking.kwargs or {}), APPROVES: approves}
             raise
+
+    def _refuse_older_text(self, context: Context) -> None:
+        """Airflow (3.3.2) keeps the text of a task's first question, also when the task is cleared and asks again."""
+        from airflow.sdk.api.datamodels._generated import HITLUser
+        from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, HITLDetailRequestResult
+        from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+        asked = CreateHITLDetailPayload(
+            ti_id=context["ti"].id,
+            options=self.options,
+            subject=self.subject,
+            body=self.body,
+            defaults=self.defaults,
+            multiple=self.multiple,
+            params=self.serialized_params,
+            assigned_users=[HITLUser(**user) for user in self.assigned_users or ()],
+        )
+        shown = SUPERVISOR_COMMS.send(asked)
+        if not isinstance(shown, HITLDetailRequestResult):
+            raise AirflowFailException(f"Airflow does not say what it shows: {self.left_as_is()}")
+        if (shown.subject, shown.body or "") != (self.subject, self.body or ""):
+            raise AirflowFailException(
+                "Airflow still shows the question as it was first asked, with an older plan, and nobody should answer "
+                f"that: {self.left_as_is()}. Trigger the DAG again, or go on from the command line"
+            )
 
     def execute_complete(self, context: Context, event: dict[str, Any], approves: str = "") -> Any:
         try:
@@ -266,7 +288,7 @@ def recorded_plan(context: Context, plan_task: str, states: Iterable[tuple[Link,
     found = {shown_plan(state, link.mirror.name, question) for link, state in states}
     plan = next(iter(found), None)
     if plan is None or len(found) > 1:
-        raise Refused(f"task {plan_task}", ["its plan is not in the state topic: clear it with all that follows"])
+        raise Refused(f"task {plan_task}", ["its plan is not in the state topic: trigger the DAG again"])
     return plan
 
 
