@@ -46,21 +46,23 @@ def do(partition: Partition, action: Action) -> None:
             path.unlink(missing_ok=True)
         sync(action.paths[0].parent)
     else:
-        with action.path.open("r+b") as log:
-            log.truncate(action.to)
-            os.fsync(log.fileno())
+        log = os.open(action.path, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            os.ftruncate(log, action.to)
+            os.fsync(log)
+        finally:
+            os.close(log)
 
 
 def _note(path: Path, offsets: dict[Partition, Offset]) -> None:
-    """A checkpoint file as brokers write it, of the same owner."""
+    """A checkpoint file as brokers write it."""
     rows = "".join(f"{partition.topic} {partition.index} {offset}\n" for partition, offset in offsets.items())
     before, beside = path.stat(), path.with_name(f"{path.name}.tmp")
-    with beside.open("w", encoding="utf-8") as file:
+    beside.unlink(missing_ok=True)  # of a killed attempt
+    with beside.open("x", encoding="utf-8") as file:
         file.write(f"0\n{len(offsets)}\n{rows}")
         file.flush()
         os.fchmod(file.fileno(), before.st_mode & 0o777)
-        if before.st_uid != os.geteuid():
-            os.fchown(file.fileno(), before.st_uid, before.st_gid)
         os.fsync(file.fileno())
     beside.replace(path)
     sync(path.parent)

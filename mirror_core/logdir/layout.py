@@ -16,7 +16,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
+import pwd
 import re
+import stat
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,6 +104,21 @@ class LogDir:
     """Of each partition: its own folder, and what is left of it under other names."""
 
 
+def check_not_root_elsewhere(path: Path) -> None:
+    """Unfit for root in a folder that another user can change: a link left there would lead root to any file."""
+    if os.geteuid() != 0:
+        return
+    found = path.stat(follow_symlinks=False)
+    if found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return
+    try:
+        user = pwd.getpwuid(found.st_uid).pw_name
+    except KeyError:
+        user = f"#{found.st_uid}"
+    whose = f"belongs to {user}" if found.st_uid else "can be changed by others than root"
+    raise Unfit(f"{path} {whose}, and root would follow any link left in it: run this as the broker's user (sudo -u)")
+
+
 def owner_of(path: Path) -> Owner:
     """Unfit when this is no log directory of a KRaft broker."""
     lines = _text(path / "meta.properties", "so it is no log directory of a broker (log.dirs)").splitlines()
@@ -172,6 +190,10 @@ def topic_uuid(text: str) -> str:
 
 def _read(log_dir: LogDir, partition: Partition) -> PartitionLog:
     folder = log_dir.path / str(partition)
+    for path in (folder, *sorted(folder.iterdir())):
+        if path.is_symlink():
+            raise Unfit(f"{path} is a symbolic link: brokers make none, so it is not followed")
+    check_not_root_elsewhere(folder)
     for path in sorted(folder.iterdir()):
         if path.name == "remote_log_snapshot":
             raise Unfit("its older part is in remote storage: what is there would be cut off from it")

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_core.logdir.layout import LogDir, Moved, Owner, PartitionLog, Unfit, owner_of, read_log_dir, read_partition
+from mirror_core.logdir.layout import (
+    LogDir,
+    Moved,
+    Owner,
+    PartitionLog,
+    Unfit,
+    check_not_root_elsewhere,
+    owner_of,
+    read_log_dir,
+    read_partition,
+)
 from mirror_core.logdir.plan import Cut, plan
 from mirror_core.logdir.targets import Targets
 from mirror_core.model.errors import Refused
@@ -42,6 +53,7 @@ def stopped(paths: Sequence[Path]) -> Iterator[Sequence[LogDir]]:
         found = list[LogDir]()
         for path in dict.fromkeys(path.resolve() for path in paths):
             try:
+                check_not_root_elsewhere(path)
                 owner_of(path)  # no lock is made where no broker lives
                 held.enter_context(_locked(path))
                 found.append(_read(path))
@@ -108,17 +120,15 @@ def _locked(log_dir: Path) -> Iterator[None]:
     path = log_dir / ".lock"
     made = not path.exists()
     try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except OSError as error:
-        raise Unfit(f"{path}: {error.strerror}: run this as the user that owns {log_dir}") from None
+        why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+        raise Unfit(f"{path}: {why}: run this as the user that owns {log_dir}") from None
     try:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise Unfit(f"{log_dir} is in use: stop its broker first (SIGTERM), and keep it stopped") from None
-        owner = log_dir.stat()
-        with suppress(PermissionError):  # a lock that is left behind by a crash must not keep the broker out
-            os.fchown(lock, owner.st_uid, owner.st_gid)
         try:
             yield
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -19,12 +20,12 @@ from hypothesis import strategies as st
 
 from mirror_core.logdir.actions import do, perform
 from mirror_core.logdir.backup import back_up
-from mirror_core.logdir.layout import Unfit
-from mirror_core.logdir.plan import Action, Cut, Remove
+from mirror_core.logdir.layout import LOG_STARTS, Unfit
+from mirror_core.logdir.plan import Action, Cut, Lower, Remove, Shorten
 from mirror_core.logdir.stopped import Plan, planned, stopped
 from mirror_core.logdir.targets import Targets, parse_targets
 from mirror_core.model.errors import Refused
-from mirror_core.model.names import Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import BatchHeader
 from tests.folders import Broker, open_behind, snapshot, stored
 from tests.unit.test_decide_cutting import data, logs, marker
@@ -51,6 +52,10 @@ def cut(broker: Broker, targets: Targets, backup: Path | None = None) -> Plan:
             back_up(backup, plan.owner, plan.due, [broker.log_dir])
         perform(plan.due, log_dirs, lambda cut: None)
         return plan
+
+
+def cut_size(broker: Broker) -> int:
+    return sum(path.stat().st_size for path in (broker.log_dir / "t-0").glob("*.log"))
 
 
 def single(actions: Sequence[Action]) -> list[Action]:
@@ -288,6 +293,54 @@ def test_a_running_broker_s_directory_is_refused_and_none_starts_meanwhile(broke
     lock.unlink()
     assert plan_of(broker, "t-0=15").cuts
     assert not lock.exists(), "what was not there is not left there"
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, broker: Broker) -> None:
+    other = tmp_path / "somebody's"
+    other.write_text("untouched", encoding="utf-8")
+    (broker.log_dir / ".lock").symlink_to(other)
+    with pytest.raises(Refused, match=r"\.lock: it is a symbolic link"), stopped([broker.log_dir]):
+        pass
+    assert (broker.log_dir / ".lock").is_symlink()
+
+
+@pytest.mark.parametrize("linked", ["t-0", "t-0/00000000000000000000.log"])
+def test_partitions_and_segments_that_are_links_are_refused(tmp_path: Path, broker: Broker, linked: str) -> None:
+    before = cut_size(broker)
+    path = broker.log_dir / linked
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Refused, match="is a symbolic link"):
+        cut(broker, parse_targets(["t-0=20"]))
+    assert cut_size(broker) == before
+
+
+def test_a_segment_that_becomes_a_link_is_not_cut(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(bytes(100))
+    (tmp_path / "0.log").symlink_to(other)
+    with pytest.raises(OSError, match="symbolic link"):
+        do(Partition("orders", 0), Shorten(tmp_path / "0.log", 10))
+    (tmp_path / LOG_STARTS).write_text("0\n0\n", encoding="utf-8")
+    (tmp_path / f"{LOG_STARTS}.tmp").symlink_to(other)
+    do(Partition("orders", 0), Lower(tmp_path / LOG_STARTS, Offset(3)))
+    assert other.read_bytes() == bytes(100)
+    assert (tmp_path / LOG_STARTS).read_text(encoding="utf-8") == "0\n1\norders 0 3\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave files to another user")
+@pytest.mark.parametrize("place", ["", "t-0"])
+def test_root_does_not_cut_what_another_user_can_change(broker: Broker, place: str) -> None:
+    """Whoever may write there can exchange a file for a link at any moment."""
+    folder = broker.log_dir / place
+    os.chown(folder, 1234, 1234)
+    with pytest.raises(Refused, match="belongs to #1234, and root would follow any link"):
+        cut(broker, parse_targets(["t-0=20"]))
+    os.chown(folder, 0, 0)
+    folder.chmod(0o775)
+    with pytest.raises(Refused, match="can be changed by others than root"):
+        cut(broker, parse_targets(["t-0=20"]))
+    assert not (broker.log_dir / ".lock").exists()
 
 
 def test_a_cut_that_cannot_be_seen_is_no_success(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
