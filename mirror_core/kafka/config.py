@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -234,6 +235,8 @@ def load_config(path: Path, *, only: Principal | None = None) -> Config:
     """
     try:
         held = _HELD.get(path)
+        if held is None:
+            _check_not_world_writable(path)
         document = yaml.safe_load(path.read_text(encoding="utf-8") if held is None else held)
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"{path}: cannot be read: {error}") from None
@@ -255,6 +258,14 @@ def load_config(path: Path, *, only: Principal | None = None) -> Config:
         sets=sets_of(f"{path}: sets", document.get("sets", {})),
         expectations=_expectations(path, document.get("expectations", {})),
     )
+
+
+def _check_not_world_writable(path: Path) -> None:
+    """BadRequest if it is: whoever changes such a file has passwords sent to a cluster of their own."""
+    if path.stat().st_mode & stat.S_IWOTH:
+        raise BadRequest(
+            f"{path}: every user of this machine can change it, and with it where passwords are sent: chmod o-w {path}"
+        )
 
 
 def _expectations(path: Path, section: object) -> object:
@@ -357,6 +368,7 @@ def _resolve(path: Path, where: str, match: re.Match[str]) -> str:
         raise BadRequest(f"{where}: a file reference is written ${{file:PATH:KEY}}")
     source = _source(path, argument)
     try:
+        _check_not_world_writable(source)
         lines = source.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"  # no text: it may hold the secret

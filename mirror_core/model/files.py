@@ -16,8 +16,8 @@ _WITH_PASSWORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?!\[)[^/?#:]*:(?
 """Slashes are common in keys of object stores; a number before the first slash is a port, and
 what begins with a bracket a host."""
 PASSWORD_APART: Final = (
-    "holds a password, which logs and reports would tell: give that to the file system itself, such as by "
-    "spark.hadoop.fs.s3a.secret.key, or to Airflow's connection, and the URL without it"
+    "holds a password, which logs and reports would tell: give that to the file system itself, by "
+    "spark-defaults.conf or a credential provider, or to Airflow's connection, and the URL without it"
 )
 ROOM: Final = 32 * 1024 * 1024
 """More than the report of a comparison of 50,000 partitions."""

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 import mirror_core
 from mirror_core.model.errors import BadRequest, RemoteFault
+from mirror_core.model.files import holds_password
 from mirror_core.spark.java_shim import log_configuration, spark_java_home
 
 NO_CONF: Final[Mapping[str, str]] = MappingProxyType({})
@@ -35,6 +36,16 @@ _NOT_YOURS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": ("1", "a row is a whole task's work"),
 }
 """Settings that nobody else may choose: what they are, and why."""
+
+_SECRET: Final = re.compile(
+    r"secret(?!bitlength)|passw(?:or)?d|passphrase|(?<!delegation\.)token|(?:private|access|account)[._]?key|\.sas\.",
+    re.IGNORECASE,
+)
+_NO_SECRET: Final = re.compile(
+    r"spark\.kubernetes\.\w+\.(?:secrets|secretKeyRef)\..*|.*(?:file|path|provider|enabled)", re.IGNORECASE
+)
+"""Names of files, classes, and Kubernetes secrets."""
+_JAVA_PROPERTY: Final = re.compile(r"-D([^\s=]+)=")
 
 _STARTING: Final = threading.Lock()
 """Several mirrors of a set are proved at once, each by a thread of its own: one of them starts Spark."""
@@ -111,7 +122,18 @@ def _submitted() -> dict[str, str]:
 
 
 def check_conf(conf: Mapping[str, str]) -> None:
-    """BadRequest when it holds what can't be chosen. Starts nothing."""
+    """BadRequest when it holds what can't be chosen, or a secret. Starts nothing."""
+    _check_choices(conf)
+    for key, value in conf.items():
+        if _holds_secret(key, value):
+            raise BadRequest(
+                f"Spark setting {key} holds a secret, and settings that are given so are arguments of processes, which "
+                "every user of the machine can list: put it into spark-defaults.conf in SPARK_CONF_DIR (mode 0600), or "
+                "into a credential provider"
+            )
+
+
+def _check_choices(conf: Mapping[str, str]) -> None:
     for key, value in conf.items():
         ours, why = _NOT_YOURS.get(key, (value, ""))
         if value != ours:
@@ -122,9 +144,14 @@ def check_conf(conf: Mapping[str, str]) -> None:
             raise BadRequest(f"{key!r} is no Spark setting: their names begin with 'spark.'")
 
 
+def _holds_secret(key: str, value: str) -> bool:
+    names = [key, *_JAVA_PROPERTY.findall(value)]
+    return holds_password(value) or any(_SECRET.search(name) and not _NO_SECRET.fullmatch(name) for name in names)
+
+
 def _settings(master: str, cores: int | None, conf: Mapping[str, str]) -> dict[str, str]:
     check_master(master)
-    check_conf(conf)
+    _check_choices(conf)  # spark-submit's own may hold secrets: where it has them from is its user's choice
     local = local_master(master, cores)
     settings = {
         "spark.master": local or master,
