@@ -115,7 +115,9 @@ def _missing(error: ModuleNotFoundError) -> BadRequest | None:
     if extra is None:
         return None
     without = ", or give --runner local, which needs no Spark" if extra == "spark" else ""
-    return BadRequest(f"this needs {package}, which is not installed: pip install 'mirrorbook[{extra}]'{without}")
+    return BadRequest(
+        f"this needs {package}, which is not installed: install your Mirrorbook wheel with [{extra}]{without}"
+    )
 
 
 def _defect(error: Exception) -> str:

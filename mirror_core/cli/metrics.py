@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import contextmanager, suppress
+from socketserver import ThreadingMixIn
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import typer
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.registry import Collector
 
 from mirror_core.model.errors import BadRequest
@@ -16,6 +20,10 @@ from mirror_core.model.text import format_address
 
 OPTION: Final = "--metrics"
 _LOOPBACK: Final = "127.0.0.1"
+MAX_CONNECTIONS: Final = 16
+"""Each has a thread. One more closes the oldest one, so that silent ones keep Prometheus out of nothing."""
+SILENT_S: Final = 5.0
+"""A connection that says nothing for so long is closed."""
 
 
 def address(text: str) -> tuple[str, int]:
@@ -39,12 +47,15 @@ def served(where: tuple[str, int] | None, source: Collector, say: Callable[[str]
     registry.register(source)
     shown = format_address(host, port)
     try:
-        server, thread = start_http_server(port, host, registry)
+        server = _listen(host, port)
     except OSError as error:
         raise BadRequest(
             f"metrics cannot be served on {shown}: {error.strerror or error}: give {OPTION} another "
             "address, or leave it out; nothing was copied"
         ) from None
+    server.set_app(make_wsgi_app(registry))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     try:
         say(f"metrics: http://{format_address(host, server.server_port)}/metrics")
         yield
@@ -52,3 +63,43 @@ def served(where: tuple[str, int] | None, source: Collector, say: Callable[[str]
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = SILENT_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing is logged."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, family: socket.AddressFamily) -> None:
+        self.address_family = family
+        self._connections = dict[int, Any]()
+        """By id(), the oldest first."""
+        self._changing = threading.Lock()
+        super().__init__((host, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changing:
+            if len(self._connections) >= MAX_CONNECTIONS:
+                oldest = self._connections.pop(next(iter(self._connections)))
+                with suppress(OSError):  # its thread sees the end, and closes it
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._connections[id(request)] = request
+        super().process_request(request, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that ends in the middle is nothing to tell of."""
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._changing:
+            self._connections.pop(id(request), None)
+        super().shutdown_request(request)
+
+
+def _listen(host: str, port: int) -> _Server:
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return _Server(str(address[0]), port, family)

@@ -202,3 +202,42 @@ def test_the_images_take_what_is_there_and_leave_tests_out() -> None:
 def test_airflow_in_its_image_takes_dags_from_the_package_and_from_its_own_folder() -> None:
     bundles = json.loads(re.findall(r"DAG_BUNDLE_CONFIG_LIST='(.*)'", DOCKERFILE)[0])
     assert [bundle["name"] for bundle in bundles] == ["dags-folder", "mirrorbook"]
+
+
+# -- what people are told to install ---------------------------------------------------------------------------------
+
+FROM_AN_INDEX: Final = re.compile(
+    r"\b(?:pipx?|uvx?|uv tool|uv pip)\b[^\n|]*?[\s'\"]mirrorbook(?:\[[^\]]*\])?(?=['\"`\s=<>~!,]|$)"
+)
+"""The name alone: whoever registers it on the public index would run code beside control passwords."""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pip install 'mirrorbook[spark]'",
+        "pip install -U mirrorbook",
+        "uv pip install mirrorbook==0.1.0",
+        "pipx install mirrorbook",
+    ],
+)
+def test_a_line_that_installs_by_name_is_known(line: str) -> None:
+    assert FROM_AN_INDEX.search(line)
+
+
+def test_nobody_is_told_to_install_by_name_from_the_public_index() -> None:
+    places = [
+        *ROOT.glob("*.md"),
+        *(
+            p
+            for room in ("docs", "deploy", "docker", "mirror_core", "plugins", "dags", "demo")
+            for p in (ROOT / room).rglob("*")
+        ),
+    ]
+    kinds = {".md", ".py", ".sh", ".yaml", ".yml", ".service", ".conf", ".j2", ""}
+    texts = {path: path.read_text(encoding="utf-8") for path in places if path.is_file() and path.suffix in kinds}
+    assert len(texts) > 100
+    found = [
+        f"{path.relative_to(ROOT)}: {hit[0]}" for path, text in texts.items() if (hit := FROM_AN_INDEX.search(text))
+    ]
+    assert found == []
