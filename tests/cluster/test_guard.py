@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.mirrors.standing import look_after
 from mirror_core.sandbox.ports import choose_ports
-from tests.brokers import produce
+from mirror_core.state.records import TOPIC
+from tests.brokers import grant, produce
 from tests.cluster.desk import Desk
 from tests.cluster.test_failover import app_topic
 from tests.cluster.test_standing import TIMEOUT_S, copied, promoted, stood
@@ -33,6 +35,23 @@ def test_it_opens_until_it_is_failed_away_from_and_again_when_its_fence_is_seen(
     seen = desk.run(*east)
     assert (seen.code, seen.err) == (0, "")
     assert "each broker of east had its fence" in seen.out
+
+
+def test_an_observer_with_one_right_is_enough(desk: Desk) -> None:
+    """The right that install.md names; the control principal's password stays away from broker hosts."""
+    pair, topic = desk.pair, app_topic(desk.pair)
+    produce(pair.east, topic, 5)
+    mirrored = copied(pair, desk.folder, topic)
+    name, password = desk.new_user(pair.west)
+    desk.change("west", sasl_username=name, sasl_password=password)
+    asked = ("guard", mirrored.name, "--cluster", "east")
+    assert desk.run(*asked).code == 4, "without any right it knows nothing, and does not say that all is well"
+    grant(pair.west, name, ResourceType.TOPIC, TOPIC, [AclOperation.READ])
+    assert desk.run(*asked).code == 0
+    assert desk.run("mirror", "pause", mirrored.name, "--yes").code != 0
+    with suspended(pair.east):
+        promoted(mirrored)
+        assert desk.run(*asked).code == 3
 
 
 def test_nobody_who_knows_answers_and_the_operator_has_said_what_that_means(desk: Desk) -> None:
