@@ -177,7 +177,7 @@ def test_airflow_reads_the_clusters_from_the_file_that_it_is_given(secrets: Path
         "import json; from mirrorbook_airflow.hooks import current_config;"
         "from mirror_core.kafka.config import load_config;"
         "config = load_config(current_config('orders', ['east', 'west']));"
-        "print(json.dumps([[one.control, one.data] for one in map(config.cluster, ('east', 'west'))]))"
+        "print(json.dumps([[dict(one.control), dict(one.data)] for one in map(config.cluster, ('east', 'west'))]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
