@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 from mirror_core.decide import thirds
 from mirror_core.decide.failover import UNSEEN, Decision, digest
+from mirror_core.decide.loss_figures import NOT_MIRRORED
 from mirror_core.decide.mirror_circles import MirrorCircle, circle_reasons, way_home_mirror
 from mirror_core.decide.promotion import not_held
 from mirror_core.decide.ruled import no_way_home
 from mirror_core.decide.slipped import count, slipped_in
 from mirror_core.decide.standing import failed_over, pending, words
 from mirror_core.decide.steps import planned
-from mirror_core.decide.strategies import CUTTING, Allowed, Log, choose, costs, objections, point, tails
+from mirror_core.decide.strategies import CUTTING, Allowed, Log, choose, costs, objections, point, tails, wider
 from mirror_core.decide.view import SHOWN, Topic, Unseen, some
 from mirror_core.model.acl import Acl, Operation
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
@@ -28,6 +29,17 @@ from mirror_core.model.standing import Debt
 from mirror_core.rights.needed import lacking_for
 
 
+@dataclass(frozen=True, slots=True)
+class UnmirroredTopic:
+    """A topic that the mirror's filters match, and that it has never copied."""
+
+    partitions: int
+    offsets: int | None = None
+    """From log starts to log ends, summed over its partitions. None: unknown."""
+    log_ends: int | None = None
+    """The sum of its log ends: 0 if nothing was ever written to it. None: unknown."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldSource:
     """The old source, seen a moment ago."""
@@ -36,6 +48,7 @@ class OldSource:
     topics: Mapping[str, Topic]
     """Those of the mirror's topics that it has now."""
     log_ends: Mapping[Partition, Offset]
+    """Of all partitions of these topics, recorded or not."""
     fenced: bool
     """Every mirror topic that it has is under our standing fence."""
     authorizer: bool = True
@@ -56,6 +69,8 @@ class OldSource:
     """What the control principal may do to the cluster; None: not looked at."""
     topic_rights: Mapping[str, frozenset[Operation]] = field(default_factory=dict)
     """The same of its topics."""
+    unmirrored: Mapping[str, UnmirroredTopic] = field(default_factory=dict)
+    """Topics that match the mirror's filters, and that the new primary never had from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +85,8 @@ class NewPrimary:
     undemotable: tuple[str, ...] = ()
     given: tuple[Acl, ...] = ()
     """Rights that the failover gave there, and that are there still."""
-    strange: tuple[str, ...] = ()
-    """Topics of the mirror's names that it did not make there."""
+    unmirrored: Mapping[str, UnmirroredTopic] = field(default_factory=dict)
+    """Topics that match the mirror's filters, and that it did not make there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +150,11 @@ def _strategies(view: FailbackView) -> dict[str, Strategy]:
     """By topic."""
     if isinstance(view.old, Unseen):
         return {}
-    return choose(view.statuses, view.old.topics, view.old.log_ends, view.allowed)
+    return choose(view.statuses, view.old.topics, view.old.log_ends, view.allowed, _new_topics(view))
+
+
+def _new_topics(view: FailbackView) -> Mapping[str, Topic]:
+    return {} if isinstance(view.new, Unseen) else view.new.topics
 
 
 class _Logs(Mapping[Partition, Log]):
@@ -163,7 +182,7 @@ def _bound(view: FailbackView) -> Iterator[Fact]:
     if isinstance(view.old, OldSource):
         # Behind the fence these do not move: what would be discarded is part of what is approved.
         yield tails_fact(_tails(view, view.old))
-        yield Fact("topic ids", digest(f"{name} {t.id}" for name, t in sorted(view.old.topics.items())))
+        yield Fact("topic ids", digest(f"{name} {t.id} {t.partitions}" for name, t in sorted(view.old.topics.items())))
         yield Fact("fenced", str(view.old.fenced))
 
 
@@ -187,7 +206,9 @@ def _reasons(view: FailbackView) -> Iterator[str]:
         )
     if isinstance(view.old, OldSource):
         old = view.old
-        yield from objections(view.statuses, old.topics, _Logs(old), view.allowed, mirror.source, old.compacted)
+        yield from objections(
+            view.statuses, old.topics, _Logs(old), view.allowed, mirror.source, old.compacted, _new_topics(view)
+        )
         yield from (
             f"cluster {mirror.source}: {missing}, which the control principal lacks; `mirrorbook cluster check "
             f"{mirror.source}` names the grants"
@@ -213,8 +234,9 @@ def _new_primary_reasons(view: FailbackView, new: NewPrimary) -> Iterator[str]:
     name = view.mirror.destination
     recorded: dict[str, set[str]] = {}
     for partition, status in view.statuses.items():
-        recorded.setdefault(partition.topic, set()).add(status.destination_topic_id)
-    for topic in new.strange:
+        if status.destination_topic_id:  # otherwise it could not be added there
+            recorded.setdefault(partition.topic, set()).add(status.destination_topic_id)
+    for topic in _in_the_way(view, new):
         yield (
             f"topic {topic} on {name} is not the mirror's, which never made it there, and {view.mirror.source} has one "
             "of the same name: what one of them holds has to go elsewhere, and that topic be deleted"
@@ -229,10 +251,33 @@ def _new_primary_reasons(view: FailbackView, new: NewPrimary) -> Iterator[str]:
         yield f"{name} has lost records since the failover: it ends before the last mirrored offset in {some(short)}"
 
 
+def _in_the_way(view: FailbackView, new: NewPrimary) -> list[str]:
+    """Topics that both sides have, each its own: the way home would have to overwrite the old source's, or fail."""
+    old = {} if isinstance(view.old, Unseen) else view.old.unmirrored
+    found = []
+    for topic in sorted(new.unmirrored):
+        there = old.get(topic)
+        usable = there and there.log_ends == 0 and there.partitions <= new.unmirrored[topic].partitions
+        if topic in view.never_came or (there and not usable):
+            found.append(topic)
+    return found
+
+
+def _stay(view: FailbackView) -> list[str]:
+    """Topics that the mirror never brought to the new primary, for people."""
+    old = {} if isinstance(view.old, Unseen) else view.old.unmirrored
+    named = sorted({*view.never_came, *old} - ({} if isinstance(view.new, Unseen) else view.new.unmirrored).keys())
+    return [topic if topic not in old else f"{topic} ({_offsets(old[topic].offsets)})" for topic in named]
+
+
+def _offsets(count: int | None) -> str:
+    return "an unknown number of offsets" if count is None else f"{count:,} offset(s)"
+
+
 def _warnings(view: FailbackView) -> Iterator[str]:
-    if view.never_came:
+    if stay := _stay(view):
         yield (
-            f"never mirrored, so no part of the way home: {some(view.never_came)} stay(s) on {view.mirror.source} as "
+            f"never mirrored, so no part of the way home: {some(stay)} stay(s) on {view.mirror.source} as "
             "it is, and can be written there as soon as the fence goes"
         )
     if view.unwatched:
@@ -256,9 +301,16 @@ def _warnings(view: FailbackView) -> Iterator[str]:
             )
         found = list(_tails(view, view.old).items())
         for partition, (start, end) in found[:SHOWN]:
-            yield f"{partition} on {view.mirror.source}: offsets {start} to {end - 1} are salvaged, then discarded"
+            what = f"offsets {start} to {end - 1}"
+            never = "" if partition in view.statuses else "; the mirror never had this partition"
+            yield f"{partition} on {view.mirror.source}: {what} are salvaged, then discarded{never}"
         if len(found) > SHOWN:
             yield f"{len(found) - SHOWN} more partitions on {view.mirror.source} have such a tail"
+        for topic, (had, has) in wider(view.old.topics, _new_topics(view)).items():
+            yield (
+                f"topic {topic} has {had} partitions on {view.mirror.source} and {has} on {view.mirror.destination}: "
+                f"it is made anew with {has}, so that keys stay in the partitions that they have on the new primary"
+            )
         yield from _given_away(view, view.old)
         gone = sorted({p.topic for p in view.statuses} - set(view.old.topics))
         if gone:
@@ -307,10 +359,12 @@ def _figures(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator
     discarded = _discarded(view)
     yield "partitions", str(len(view.statuses))
     yield "offsets to discard", "unknown" if discarded is None else str(discarded)
+    if isinstance(view.old, OldSource):
+        yield NOT_MIRRORED, _not_mirrored(view, view.old)
     if isinstance(view.old, Unseen) or isinstance(view.new, Unseen):
         yield "offsets to copy", "unknown"
         return
-    copied = 0
+    copied: int = sum(end for p, end in view.new.log_ends.items() if p not in view.statuses)
     for partition, status in view.statuses.items():
         end = view.new.log_ends.get(partition, Offset(0))
         anew = strategies.get(partition.topic) is Strategy.RECREATE or partition.topic not in view.old.topics
@@ -318,6 +372,15 @@ def _figures(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator
         copied += max(0, end - held)
     yield "offsets to copy", str(copied)
     yield from costs(view.statuses, _Logs(view.old), _Logs(view.new), view.old.replicas, strategies)
+
+
+def _not_mirrored(view: FailbackView, old: OldSource) -> str:
+    """Partitions of the mirror's topics that no plan of it has recorded, and that hold something."""
+    found = {p: end - start for p, (start, end) in _tails(view, old).items() if p not in view.statuses}
+    if not found:
+        return "none"
+    named = some(f"{p} ({offsets:,} offset(s))" for p, offsets in found.items())
+    return f"{len(found)} partition(s), {sum(found.values()):,} offset(s): {named}"
 
 
 def _tail_figures(view: FailbackView) -> Iterator[tuple[str, str]]:

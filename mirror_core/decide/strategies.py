@@ -18,6 +18,7 @@ CUTTING: Final = frozenset({Strategy.OFFLINE, Strategy.REPLICA})
 """They keep the beginning of the log, so there must be one."""
 COSTED: Final = 20
 """Topics whose costs are shown one by one, the largest first."""
+_NO_TOPICS: Final[Mapping[str, Topic]] = MappingProxyType({})
 _RISKS: Final[Mapping[Strategy, str]] = MappingProxyType(
     {
         Strategy.RECREATE: "no broker stops; until it is copied anew there is no second copy of the topic; a new topic "
@@ -79,6 +80,8 @@ class Log:
 
 def point(status: PartitionStatus) -> Offset:
     """From here on the old source holds something else than the new primary, or would, if it had anything."""
+    if not status.destination_topic_id:  # never added on the new primary: what is there now is not the mirror's
+        return Offset(0)
     lmo = Offset(0) if status.lmo is None else status.lmo
     return lmo if status.differs_at is None else min(lmo, status.differs_at)
 
@@ -101,17 +104,31 @@ def tails(
 ) -> dict[Partition, tuple[Offset, Offset]]:
     """What the old source has beyond the truncation point: [from, end) per partition, where not empty.
 
-    A topic that was created anew there holds nothing of the mirror's: all of it is tail.
+    All of it is tail in a topic that was created anew there, and in a partition that the mirror has never recorded.
     """
+    mirrored = {p.topic for p in statuses} & topics.keys()
     found = {}
-    for partition, status in sorted(statuses.items()):
-        end = log_ends.get(partition)
-        if end is None or partition.topic not in topics:
+    for partition, end in sorted(log_ends.items()):
+        if partition.topic not in mirrored:
             continue
-        start = Offset(0) if is_anew(status, topics) else point(status)
+        status = statuses.get(partition)
+        start = Offset(0) if status is None or is_anew(status, topics) else point(status)
         if end > start:
             found[partition] = (start, end)
     return found
+
+
+def wider(topics: Mapping[str, Topic], new_topics: Mapping[str, Topic]) -> dict[str, tuple[int, int]]:
+    """Topics with more partitions on the old source than on the new primary, and both numbers.
+
+    Kafka never takes a partition away, so only a topic that is made anew can have as many as the new primary's: keys
+    would go to other partitions at home.
+    """
+    return {
+        name: (topic.partitions, new_topics[name].partitions)
+        for name, topic in sorted(topics.items())
+        if name in new_topics and topic.partitions > new_topics[name].partitions
+    }
 
 
 def choose(
@@ -119,9 +136,10 @@ def choose(
     topics: Mapping[str, Topic],
     log_ends: Mapping[Partition, Offset],
     allowed: Allowed,
+    new_topics: Mapping[str, Topic] = _NO_TOPICS,
 ) -> dict[str, Strategy]:
     """By topic: deleting and creating concerns all of its partitions, and so does a choice."""
-    divergent = {p.topic for p in tails(statuses, topics, log_ends)}
+    divergent = {p.topic for p in tails(statuses, topics, log_ends)} | wider(topics, new_topics).keys()
     anew = {p.topic for p, s in statuses.items() if is_anew(s, topics)}
     found = {}
     for topic in sorted({p.topic for p in statuses}):
@@ -142,14 +160,18 @@ def objections(
     allowed: Allowed,
     old: str,
     compacted: Collection[str] = (),
+    new_topics: Mapping[str, Topic] = _NO_TOPICS,
 ) -> Iterator[str]:
-    """Why what the operator asked for cannot be done. `old`: the old source's name; `compacted`: cleaned by key."""
+    """Why what the operator asked for cannot be done. `old`: the old source's name; `compacted`: cleaned by key;
+    `new_topics`: those of the new primary."""
     strange = sorted(set(allowed.topics) - {p.topic for p in statuses})
     if strange:
         yield f"not topics of this mirror: {some(strange)}"
     ends = {p: log.end for p, log in logs.items()}
     anew = {p.topic for p, s in statuses.items() if is_anew(s, topics)}
     divergent = {p.topic for p in tails(statuses, topics, ends)} | anew
+    narrower = wider(topics, new_topics)
+    yield from _objections_to_width(narrower, allowed, old, anew)
     kept = sorted(t for t in divergent if allowed.of(t) is Strategy.NONE)
     if kept:
         yield (
@@ -170,11 +192,31 @@ def objections(
         )
     short = [p for p in sorted(logs) if p.topic in cut - anew and p in statuses and logs[p].start >= point(statuses[p])]
     below = [p for p in short if logs[p].end > point(statuses[p])]
+    added = [p for p, log in sorted(logs.items()) if p.topic in cut - anew and p not in statuses and log.end > 0]
+    if added:
+        yield (
+            f"{some(added)} on {old} was never mirrored, so nothing of it can stay: only --strategy TOPIC=recreate is "
+            "possible. It salvages all of it first"
+        )
     if below:
         yield (
             f"the log of {some(below)} on {old} begins at or behind the truncation point, so nothing of it can stay: "
             "only --strategy TOPIC=recreate is possible"
         )
+
+
+def _objections_to_width(
+    found: Mapping[str, tuple[int, int]], allowed: Allowed, old: str, anew: Collection[str]
+) -> Iterator[str]:
+    """`found`: as `wider` tells it."""
+    for topic, (had, has) in found.items():
+        wanted = allowed.of(topic)
+        if wanted in CUTTING | {Strategy.NONE} and topic not in anew:
+            yield (
+                f"strategy {wanted}: {topic} has {had} partitions on {old} and {has} on the new primary, and no "
+                f"partition can be taken away: --strategy {topic}=recreate salvages them and makes the topic anew with "
+                f"{has}. Or add partitions on the new primary first, if keys may go elsewhere there"
+            )
 
 
 def costs(

@@ -34,10 +34,13 @@ def counted(link: Link, journal: Journal, lost: tuple[int | None, str], *, ask: 
     return Counted(lost=lost[0], lost_by=lost[1], again=reckoning.read_again(resumes, reached, ends), again_by=by)
 
 
-def counted_later(link: Link, writer: StateWriter, tails: Mapping[Partition, tuple[Offset, Offset]]) -> Evidence:
+def counted_later(
+    link: Link, writer: StateWriter, tails: Mapping[Partition, tuple[Offset, Offset]], seen: Collection[Partition]
+) -> Evidence:
     """On the way home the old source is there: what the failover from it could not count, as far as it can be now.
 
-    `tails`: what only the old source has. Whoever calls again finds it counted.
+    `tails`: what only the old source has; `seen`: partitions that were looked at for it. Whoever calls again finds it
+    counted.
     """
     name, state = link.mirror.name, writer.state
     run = next((run for run in reckoning.past(state.runs.values(), name) if run.plan.mirror == name), None)
@@ -46,9 +49,9 @@ def counted_later(link: Link, writer: StateWriter, tails: Mapping[Partition, tup
     ours = found = run.counted
     if not reckoning.complete(ours):
         statuses = state.partitions.get(name, {})
-        theirs = reckoning.of_applications(statuses)
+        theirs = reckoning.of_applications(statuses.keys() | tails.keys())
         count = sum(end - start for p, (start, end) in tails.items() if p in theirs)
-        without = uncopied(statuses, state.sightings.get(name)).keys() - tails.keys()
+        without = uncopied(statuses, state.sightings.get(name)).keys() - set(seen)
         lost = reckoning.with_uncopied(count, "by what only the old source had", without)
         found = counted(link, Journal(writer, run.id, ()), lost, ask=True)
         if ours.lost is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from mirror_core.decide import failback as decision
-from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
+from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, UnmirroredTopic
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.mirror_circles import circle_doubt, way_home_mirror
 from mirror_core.decide.promotion import given_there
@@ -25,7 +25,7 @@ from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.existing import existing, undescribed
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import Point, led_offsets, list_offsets
 from mirror_core.kafka.rights import rights_on
 from mirror_core.kafka.sizes import log_sizes
 from mirror_core.kafka.topics import describe_configs
@@ -50,6 +50,7 @@ from mirror_core.state.watchers import watched
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.access import undemotable_rights
 from mirror_core.sync.mirror_circles import CircleFindings, search_circles
+from mirror_core.sync.topics import mirror_topics
 
 
 class Failback(Conductor[Allowed]):
@@ -128,7 +129,7 @@ class Failback(Conductor[Allowed]):
         circles = Ask(lambda: _look_for_circles(link, statuses))
         reverse = Ask(lambda: _look_at_reverse(link))
         allowed = choice or Allowed()
-        old = Ask(lambda: _look_at_old(link, statuses, allowed))
+        old = Ask(lambda: _look_at_old(link, statuses, never_came, allowed))
         new = Ask(lambda: _look_at_new(link, statuses, never_came, state))
         sizes = [Ask(partial(_sizes, cluster, statuses)) for cluster in (link.source, link.destination)]
         deadline = time.monotonic() + LIMITS.planned_side_s
@@ -186,7 +187,9 @@ def _look_for_circles(link: Link, statuses: Mapping[Partition, PartitionStatus])
     return replace(found, circles=tuple(one for one in found.circles if link.mirror.name not in one.mirrors))
 
 
-def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed: Allowed) -> OldSource:
+def _look_at_old(
+    link: Link, statuses: dict[Partition, PartitionStatus], never_came: Collection[str], allowed: Allowed
+) -> OldSource:
     with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as client:
         logs = _look_at_logs(client, statuses)
         held = describe_acls(client)
@@ -205,6 +208,7 @@ def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed
             held=held.entries if isinstance(held, Acls) else None,
             cluster_rights=on_cluster or frozenset(),
             topic_rights=on_topics,
+            unmirrored=_unmirrored(link, client, statuses, never_came),
         )
 
 
@@ -217,7 +221,7 @@ def _look_at_new(
         return NewPrimary(
             cluster_id=logs.cluster_id,
             topics=logs.topics,
-            strange=tuple(sorted(existing(client, never_came))) if never_came else (),
+            unmirrored=_unmirrored(link, client, statuses, never_came),
             log_starts=logs.starts,
             log_ends=logs.ends,
             undemotable=undemotable_rights(link, client.config, held, logs.topics),
@@ -241,7 +245,8 @@ def _look_at_logs(client: ClusterClient, statuses: dict[Partition, PartitionStat
     if view.denied:  # to be told from gone: what is gone is created anew, and copied as a whole
         raise undescribed(client, view.denied)
     topics = {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in view.topics.items()}
-    present = [p for p in sorted(statuses) if p.topic in topics and p.index < topics[p.topic].partitions]
+    # Also those that no plan of the data plane has recorded: what becomes of a topic becomes of all its partitions.
+    present = [Partition(name, index) for name, v in sorted(view.topics.items()) for index in sorted(v.partitions)]
     return _Logs(
         cluster_id=view.cluster_id,
         topics=topics,
@@ -251,10 +256,32 @@ def _look_at_logs(client: ClusterClient, statuses: dict[Partition, PartitionStat
     )
 
 
+def _unmirrored(
+    link: Link, client: ClusterClient, statuses: Collection[Partition], never_came: Collection[str]
+) -> dict[str, UnmirroredTopic]:
+    """Topics of this cluster that match the mirror's filters, and are not among `statuses`."""
+    mirrored = {p.topic for p in statuses}
+    views = {name: view for name, view in mirror_topics(link, client).items() if name not in mirrored}
+    views |= existing(client, never_came) if never_came else {}
+    partitions = [Partition(name, index) for name, view in views.items() for index in view.partitions]
+    starts, ends = (led_offsets(client, partitions, where).offsets for where in (Point.START, Point.LOG_END))
+    found = {}
+    for name, view in views.items():
+        mine = [Partition(name, index) for index in view.partitions]
+        known = ends.keys() >= set(mine) and starts.keys() >= set(mine)
+        found[name] = UnmirroredTopic(
+            partitions=len(mine),
+            offsets=sum(ends[p] - starts[p] for p in mine) if known else None,
+            log_ends=sum(ends[p] for p in mine) if known else None,
+        )
+    return found
+
+
 def _compacted(client: ClusterClient, topics: Collection[str]) -> frozenset[str]:
     return frozenset(t for t, configs in describe_configs(client, topics).items() if cleans(configs.effective))
 
 
 def _sizes(cluster: ClusterConfig, partitions: Collection[Partition]) -> dict[Partition, int]:
     with ClusterClient(cluster, timeout_s=LIMITS.planned_answer_s) as client:
-        return log_sizes(client, partitions)
+        views = existing(client, {p.topic for p in partitions})
+        return log_sizes(client, [Partition(name, index) for name, view in views.items() for index in view.partitions])

@@ -132,9 +132,11 @@ class FailbackSteps(TailSteps):
                 source_topic_id=there[p.topic].id,
                 destination_topic_id=here[p.topic].id,
             )
-            for p in self.statuses()
-            # Deleted on the new primary meanwhile: there is nothing to copy, and the old source's is left alone.
-            if p.topic in there and p.topic in here and p.index in here[p.topic].partitions
+            # Recorded by M or not. Deleted on the new primary meanwhile: there is nothing to copy, and the old source's
+            # is left alone.
+            for topic in sorted(there.keys() & here.keys())
+            for p in (Partition(topic, index) for index in sorted(there[topic].partitions))
+            if p.index in here[topic].partitions
         }
         left = state.partitions.get(back.name, {})
         yield from (Forget(PartitionRecord(back.name, s)) for p, s in sorted(left.items()) if p not in fresh)

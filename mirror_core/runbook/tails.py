@@ -9,7 +9,7 @@ from typing import Final
 
 from mirror_core.decide.failback import tails_fact
 from mirror_core.decide.parity import NOTHING
-from mirror_core.decide.strategies import came, is_anew, tails
+from mirror_core.decide.strategies import came, is_anew, tails, wider
 from mirror_core.decide.view import Topic, some
 from mirror_core.evidence.salvage_report import write_salvage_report
 from mirror_core.kafka.client import ClusterClient, TopicView
@@ -26,6 +26,7 @@ from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import Fate, ParityRange, ParityResult, Saved
 from mirror_core.model.run import Evidence, Strategy
 from mirror_core.model.standing import Owed
+from mirror_core.parity.salvage import MANIFEST
 from mirror_core.rights.needed import lacking_for
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Placed, Salvaged, left_by
@@ -39,6 +40,11 @@ from mirror_core.sync.fence import Fence, raise_fence
 
 _ENDS: Final = frozenset({"log start", "log end"})
 """Kinds of findings that say that a log moved while it was compared."""
+
+
+def _part(number: int) -> str:
+    """Folder of the n-th part of a salvage, from 1."""
+    return "salvage" if number == 1 else f"salvage-{number}"
 
 
 class TailSteps(Acts):
@@ -62,7 +68,7 @@ class TailSteps(Acts):
             "compared_records": compared.records if compared else 0,
             **self._shown(found, saved),
             "folder": str(self._folder("salvage")) if found else "",
-            **counted_later(self.link, self.writer, found),
+            **counted_later(self.link, self.writer, found, ends),
         }
 
     def check_approval(self) -> None:
@@ -70,7 +76,9 @@ class TailSteps(Acts):
         salvaged = left_by(self.journal, "salvage", Salvaged).ends.by_partition()
         kept = {t for t, s in self.journal.run.plan.strategies.items() if s is Strategy.NONE}
         with ClusterClient(self.link.source) as old:
-            there = [p for p in self._old_source(old)[1] if p.topic in kept]
+            topics, partitions = self._old_source(old)
+            self._refuse_wider(topics)
+            there = [p for p in partitions if p.topic in kept]
             now = list_offsets(old, there, Point.LOG_END)
             self._check_rights(old)
             if short := self._points(old, Strategy.REPLICA):
@@ -85,6 +93,21 @@ class TailSteps(Acts):
                     f"nothing was to be discarded: {some(grown)}. Abort this run and plan again"
                 ],
             )
+
+    def _refuse_wider(self, topics: Mapping[str, Topic]) -> None:
+        """Partitions that were added since the plan was made, to topics that were to keep theirs."""
+        with ClusterClient(self.link.destination) as new:
+            new_topics = {n: Topic(id=v.id, partitions=len(v.partitions)) for n, v in existing(new, topics).items()}
+        strategies = self.journal.run.plan.strategies
+        found = [
+            f"topic {topic} has {had} partitions on {self.link.source.name} and {has} on {self.link.destination.name}, "
+            f"and strategy {strategies[topic]} takes none away"
+            for topic, (had, has) in wider(topics, new_topics).items()
+            if strategies[topic] is not Strategy.RECREATE
+        ]
+        if found:
+            reason = f"{some(found)}. Abort this run and plan again"
+            raise Refused(f"failback {self.journal.run_id}: step align", [reason])
 
     def _check_rights(self, old: ClusterClient) -> None:
         """What the strategies need may have been taken away since the plan was made."""
@@ -120,9 +143,9 @@ class TailSteps(Acts):
         return sorted({p.topic for p in self.statuses()})
 
     def _old_source(self, client: ClusterClient) -> tuple[dict[str, Topic], list[Partition]]:
-        """The mirror's topics and partitions that are there."""
+        """The mirror's topics that are there, and all of their partitions, also those that it has never recorded."""
         views = existing(client, self._topics())
-        there = [p for p in self.statuses() if p.topic in views and p.index in views[p.topic].partitions]
+        there = [Partition(name, index) for name, v in sorted(views.items()) for index in sorted(v.partitions)]
         return {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in views.items()}, there
 
     def _raise_fence(
@@ -145,7 +168,7 @@ class TailSteps(Acts):
         What differs is written down with the partition, for this plan and the next. None: there is nothing to compare.
         """
         statuses = self.statuses()
-        there = [p for p in ends if not is_anew(statuses[p], topics)]
+        there = [p for p in ends if p in statuses and not is_anew(statuses[p], topics)]
         with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
             first, second = (list_offsets(client, there, Point.START) for client in (old, new))
         ranges = [
@@ -235,23 +258,36 @@ class TailSteps(Acts):
         before = left_by(self.journal, "salvage", Salvaged)
         saved = before.ends.by_partition()
         grown = {p: (saved.get(p, Offset(0)), end) for p, end in sorted(ends.items()) if end > saved.get(p, 0)}
+        if missing := self._missing_salvage(before):
+            self.say(f"align: {missing} is not on this machine: what {old.name} still has of it is saved here, too")
+            topics = {name: Topic(id=view.id, partitions=len(view.partitions)) for name, view in views.items()}
+            for p, (start, end) in tails(self.statuses(), topics, ends).items():
+                grown[p] = (min(start, grown[p][0]) if p in grown else start, end)
         if not grown:
             return {}
-        number = before.parts + 1
-        while self._folder(f"salvage-{number}").exists():  # of an attempt that did not come to write down its end
+        number = 1 if missing else before.parts + 1
+        while self._folder(_part(number)).exists():  # of an attempt that did not come to write down its end
             number += 1
-        found = self._save(grown, f"salvage-{number}")
+        found = self._save(grown, _part(number))
         ends_now = Offsets.of({**saved, **{p: end for p, (_, end) in grown.items()}})
         self.journal.keep("salvage", Salvaged(ends=ends_now, parts=number))
         shown = self._shown(grown, found)
-        return {"grown_since": shown["salvaged"], "saved_again": shown["records"], "folder": f"salvage-{number}"}
+        return {"grown_since": shown["salvaged"], "saved_again": shown["records"], "folder": _part(number)}
+
+    def _missing_salvage(self, before: Salvaged) -> str:
+        """A folder of this run's salvage that is not here: another machine has it, or nobody has. Empty: all are."""
+        wanted = [_part(1)] if self.journal.run.plan.discarded else []
+        wanted += [_part(before.parts)] if before.parts > 1 else []
+        return next((str(self._folder(name)) for name in wanted if not (self._folder(name) / MANIFEST).is_file()), "")
 
     def _points(self, old: ClusterClient, strategy: Strategy) -> dict[Partition, Offset]:
         """Where the logs that had a tail when it was saved have to end at the most, of topics with this strategy."""
         ends = left_by(self.journal, "salvage", Salvaged).ends.by_partition()
         chosen = {t for t, s in self.journal.run.plan.strategies.items() if s is strategy}
         found = tails(self.statuses(), self._old_source(old)[0], ends)
-        return {p: start for p, (start, _) in found.items() if p.topic in chosen}
+        # What was added since the plan was made is saved, and stays: nothing of it could be left by a cut.
+        recorded = self.statuses().keys()
+        return {p: start for p, (start, _) in found.items() if p.topic in chosen and p in recorded}
 
     def _placed(self, old: ClusterClient, points: Mapping[Partition, Offset]) -> dict[Partition, tuple[int, ...]]:
         """Which brokers held these partitions before any of them was taken away: looked at once."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, decide, written_since
+from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, UnmirroredTopic, decide, written_since
 from mirror_core.decide.strategies import Allowed, tails
 from mirror_core.decide.view import Topic, Unseen
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
@@ -352,8 +352,60 @@ def test_a_topic_that_never_came_to_the_new_primary_stays_where_it_is(view: Fail
     assert reasons_of(away) == ""
     assert "never mirrored, so no part of the way home: c" in "\n".join(decide(away).plan.warnings)
     assert isinstance(view.new, NewPrimary)
-    met = replace(away, new=replace(view.new, strange=("c",)))
+    met = replace(away, new=replace(view.new, unmirrored={"c": UnmirroredTopic(partitions=1)}))
     assert "topic c on west is not the mirror's" in reasons_of(met)
+
+
+def test_a_topic_that_the_mirror_never_had_is_counted_and_stays_on_the_old_source(view: FailbackView) -> None:
+    written = UnmirroredTopic(partitions=2, offsets=5, log_ends=9)
+    old = replace(old_of(view), unmirrored={"c": written, "d": UnmirroredTopic(partitions=1)})
+    decision = decide(replace(view, old=old))
+    assert decision.reasons == ()
+    assert any(
+        "no part of the way home: c (5 offset(s)), d (an unknown number of offsets) stay(s) on east" in line
+        for line in decision.plan.warnings
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "in_the_way"),
+    [
+        (None, False),  # it began on the new primary
+        (UnmirroredTopic(partitions=1, offsets=0, log_ends=0), False),  # the way home takes it as it is
+        (UnmirroredTopic(partitions=3, offsets=0, log_ends=0), True),
+        (UnmirroredTopic(partitions=1, offsets=4, log_ends=4), True),
+        (UnmirroredTopic(partitions=1, offsets=0, log_ends=4), True),
+        (UnmirroredTopic(partitions=1), True),
+    ],
+)
+def test_a_topic_that_each_side_made_on_its_own_forbids_it_unless_the_old_sources_is_new(
+    view: FailbackView, old: UnmirroredTopic | None, in_the_way: bool
+) -> None:
+    assert isinstance(view.new, NewPrimary)
+    here = replace(view.new, unmirrored={"c": UnmirroredTopic(partitions=2, offsets=8, log_ends=8)})
+    there = replace(old_of(view), unmirrored={"c": old} if old else {})
+    assert ("topic c on west is not the mirror's" in reasons_of(replace(view, old=there, new=here))) is in_the_way
+
+
+def test_partitions_that_no_plan_has_recorded_are_named_counted_and_bound(view: FailbackView) -> None:
+    b1 = Partition("b", 1)
+    topics = {**old_of(view).topics, "b": Topic(id=OLD, partitions=2)}
+    wide = replace(view, old=replace(old_of(view), topics=topics))
+    plan = decide(wide).plan
+    assert plan.hash != decide(view).plan.hash
+    assert plan.strategies["b"] == "recreate"
+    assert any("topic b has 2 partitions on east and 1 on west: it is made anew with 1" in w for w in plan.warnings)
+    full = replace(wide, old=replace(old_of(wide), log_ends={**old_of(view).log_ends, b1: Offset(7)}))
+    plan = decide(full).plan
+    assert plan.hash != decide(wide).plan.hash
+    assert (plan.discarded, plan.partitions["b-1"]) == (3 + 7, "7 offset(s) discarded, [0, 7)")
+    assert plan.figures["not mirrored"] == "1 partition(s), 7 offset(s): b-1 (7 offset(s))"
+    assert any(w.startswith("b-1 on east: offsets 0 to 6 are salvaged, then discarded") for w in plan.warnings)
+
+
+def test_a_partition_that_could_not_be_added_on_the_new_primary_is_no_topic_made_anew(view: FailbackView) -> None:
+    never = replace(stopped(Partition("a", 2), 0), destination_topic_id="", lmo=None)
+    assert reasons_of(replace(view, statuses={**view.statuses, never.partition: never})) == ""
 
 
 def test_a_new_primary_that_nothing_can_close_is_no_way_home(view: FailbackView) -> None:

@@ -124,3 +124,41 @@ def test_only_topics_that_came_as_a_whole_or_in_part_come_home() -> None:
     assert came(statuses) == statuses
     statuses[B0] = replace(statuses[B0], destination_topic_id="")
     assert came(statuses).keys() == {A0, A1}
+
+
+# -- what no plan of the mirror has recorded ---------------------------------------------------------------------------
+
+A2, A3 = Partition("a", 2), Partition("a", 3)
+WIDE = {**TOPICS, "a": Topic(id=OLD, partitions=4)}
+SAME = {A0: Offset(10), A1: Offset(20), B0: Offset(5)}
+
+
+def refusals(allowed: Allowed, ends: dict[Partition, Offset], new_topics: dict[str, Topic]) -> str:
+    return "\n".join(objections(STATUSES, WIDE, logs(ends), allowed, "east", new_topics=new_topics))
+
+
+def test_all_of_a_partition_that_was_never_recorded_is_tail() -> None:
+    ends = {**SAME, A2: Offset(7), A3: Offset(0), Partition("other", 0): Offset(9)}
+    assert tails(STATUSES, WIDE, ends) == {A2: (0, 7)}
+    assert choose(STATUSES, WIDE, ends, Allowed(), WIDE) == {"a": Strategy.RECREATE, "b": Strategy.NONE}
+    assert "or other ones below it, in a;" in refusals(Allowed(Strategy.NONE), ends, WIDE)
+    for cutting in (Strategy.OFFLINE, Strategy.REPLICA):
+        assert "a-2 on east was never mirrored, so nothing of it can stay" in refusals(Allowed(cutting), ends, WIDE)
+    assert refusals(Allowed(Strategy.RECREATE), ends, WIDE) == ""
+
+
+def test_all_of_a_partition_that_never_had_a_copy_is_tail() -> None:
+    without = replace(STATUSES[A1], destination_topic_id="", lmo=Offset(20))
+    assert tails({**STATUSES, A1: without}, TOPICS, ENDS) == {A1: (0, 23)}
+
+
+def test_a_topic_with_more_partitions_than_on_the_new_primary_can_only_be_made_anew() -> None:
+    """Also where nothing was written to them: keys would go to other partitions at home."""
+    ends = {**SAME, A2: Offset(0), A3: Offset(0)}
+    assert choose(STATUSES, WIDE, ends, Allowed(), TOPICS)["a"] is Strategy.RECREATE
+    assert refusals(Allowed(), ends, TOPICS) == ""
+    for kept in (Strategy.NONE, Strategy.OFFLINE, Strategy.REPLICA):
+        assert f"strategy {kept}: a has 4 partitions on east and 2 on the new primary" in (
+            refusals(Allowed(kept), ends, TOPICS)
+        )
+    assert choose(STATUSES, TOPICS, SAME, Allowed(), WIDE)["a"] is Strategy.NONE, "the way home adds the others"
