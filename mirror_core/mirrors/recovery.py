@@ -8,7 +8,7 @@ what is forgotten the next plan creates and copies like any new topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from mirror_core.mirrors.door import door
 from mirror_core.mirrors.recovery_plan import Cost, RecoveryPlan
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
-from mirror_core.model.names import MirrorName
+from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity import ParityRange
 from mirror_core.model.run import short_hash
 from mirror_core.parity.salvage import LocalSalvage
@@ -104,7 +104,7 @@ def _recopy(link: Link, writer: StateWriter, costs: list[Cost], lost: tuple[Pari
         lease.outwait_writers(say)
         for cost in costs:
             lease.beat()
-            _refuse_if_grown(destination, cost, lost)
+            _refuse_if_grown(destination, cost, lost, {s.partition for s in _of(link, writer.state, cost.topic)})
             begin_recopy(link, writer, cost)
             _delete(destination, cost)
             doomed, proof = _of(link, writer.state, cost.topic), writer.state.proofs.get(link.mirror.name)
@@ -149,13 +149,17 @@ def _delete(destination: ClusterClient, cost: Cost) -> None:
     delete_topic(destination, cost.topic, cost.destination_id)
 
 
-def _refuse_if_grown(destination: ClusterClient, cost: Cost, lost: tuple[ParityRange, ...]) -> None:
+def _refuse_if_grown(
+    destination: ClusterClient, cost: Cost, lost: tuple[ParityRange, ...], recorded: Collection[Partition]
+) -> None:
     """Nothing goes that was not there when it was shown, and saved if somebody asked for that."""
     shown = {r.partition: r.end for r in lost if r.partition.topic == cost.topic}
     present = existing(destination, [cost.topic]).get(cost.topic)
-    if not shown or present is None or present.id != cost.destination_id:
+    if present is None or present.id != cost.destination_id:
         return  # gone, or refused by name when it is to be deleted
-    now = list_offsets(destination, shown, Point.LOG_END)
+    added = {Partition(cost.topic, index) for index in present.partitions}.difference(recorded, shown)
+    shown |= dict.fromkeys(added, Offset(0))
+    now = list_offsets(destination, shown, Point.LOG_END) if shown else {}
     grown = [f"{p} has grown from {end} to {now[p]} since you were asked" for p, end in shown.items() if now[p] != end]
     if grown:
         raise Refused(f"topic {cost.topic} on cluster {destination.name} was not deleted", grown)

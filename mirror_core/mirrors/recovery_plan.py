@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mirror_core.decide.filters import topics_named
@@ -78,11 +78,15 @@ class RecoveryPlan:
     proposals: tuple[Proposal, ...]
     costs: tuple[Cost, ...]
     """Of each topic that would be copied anew."""
+    own_records: tuple[ParityRange, ...] = ()
+    """What such topics hold in their other partitions that the source does not have: somebody else wrote it."""
 
     @property
     def lost(self) -> tuple[ParityRange, ...]:
         """What the recopies that are done delete, and the source may not have."""
-        return tuple(p.lost for p in self.agreed if p.lost is not None)
+        doomed = {p.partition.topic for p in self.agreed if p.action is Action.RECOPY}
+        own = tuple(r for r in self.own_records if r.partition.topic in doomed)
+        return (*(p.lost for p in self.agreed if p.lost is not None), *own)
 
     @property
     def hash(self) -> str:
@@ -93,6 +97,7 @@ class RecoveryPlan:
             for p in self.agreed
         ]
         lines += [f"{cost.topic} {cost.destination_id}" for cost in self.costs]
+        lines += [f"{r.partition} {r.start} {r.end}" for r in self.own_records]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     @property
@@ -134,8 +139,31 @@ def survey(link: Link, state: State, expressions: Iterable[str] | None, action: 
             _propose(link, s, now[s.partition.topic], ends.get(s.partition), action, owner) for s in failed
         )
         doomed = sorted({p.partition.topic for p in proposals if p.action is Action.RECOPY})
-        costs = tuple(_costs(source, destination, there, here, doomed, starts, ends))
-    return RecoveryPlan(proposals, costs)
+        source_ends = _offsets(source, there, Point.STABLE_END) if doomed else {}
+        costs = tuple(_costs(source, destination, here, doomed, starts, ends, source_ends))
+    proposed = {p.partition for p in proposals if p.action is Action.RECOPY}
+    others = {p: end for p, end in ends.items() if p.topic in doomed and p not in proposed}
+    copies = {p for p, s in statuses.items() if p.topic in now and _is_copy(s, now[p.topic])}
+    return RecoveryPlan(proposals, costs, tuple(own_records(others, copies, source_ends)))
+
+
+def own_records(
+    ends: Mapping[Partition, Offset],
+    copies: Collection[Partition],
+    source_ends: Mapping[Partition, Offset],
+) -> Iterator[ParityRange]:
+    """What the destination holds and its source does not, as far as log ends tell: all of a log that is no copy of what
+    the source has now, and what goes beyond the source's end. `ends`: looked at before `source_ends`.
+    """
+    for partition, end in sorted(ends.items()):
+        start = source_ends.get(partition, Offset(0)) if partition in copies else Offset(0)
+        if end > start:
+            yield ParityRange(partition=partition, start=start, end=end)
+
+
+def _is_copy(status: PartitionStatus, topic: TopicNow) -> bool:
+    ids = (status.source_topic_id, status.destination_topic_id)
+    return ids == (topic.source_id, topic.destination_id)
 
 
 def _offsets(client: ClusterClient, view: ClusterView, point: Point) -> dict[Partition, Offset]:
@@ -184,15 +212,14 @@ def _propose(
 def _costs(
     source: ClusterClient,
     destination: ClusterClient,
-    there: ClusterView,
     here: ClusterView,
     topics: list[str],
     starts: Mapping[Partition, Offset],
     ends: Mapping[Partition, Offset],
+    source_ends: Mapping[Partition, Offset],
 ) -> Iterator[Cost]:
     if not topics:
         return
-    source_ends = _offsets(source, there, Point.STABLE_END)
     own_starts = _offsets(destination, here, Point.START)
     sizes, source_sizes = log_sizes(destination, ends), log_sizes(source, source_ends)
     groups = _groups(destination, topics)

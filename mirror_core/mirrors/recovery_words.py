@@ -16,6 +16,11 @@ def proposed(mirror: Mirror, seen: RecoveryPlan, salvage: Path | None) -> Iterat
         yield from _partition(mirror, proposal)
     for cost in seen.costs:
         yield from _cost(mirror, cost)
+        for own in (r for r in seen.own_records if r.partition.topic == cost.topic):
+            yield (
+                f"  lost by it, too: {own.end - own.start} offsets of {own.partition} from offset {own.start} on, "
+                f"which only cluster {mirror.destination} has"
+            )
     if salvage is not None:
         saved = ", ".join(f"{r.partition} [{r.start}, {r.end})" for r in seen.lost) or "nothing"
         yield f"saved to {salvage} before anything is deleted: {saved}"

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import NewPartitions, NewTopic
 
 from mirror_core.dataplane.planning import Planner
 from mirror_core.decide.recovery import Action
@@ -127,6 +127,44 @@ def test_a_foreign_record_is_recopied_after_its_price_was_shown_and_only_when_as
     )
     assert topic not in topics_of(desk.pair.west)
     assert mirrored.statuses == {}
+    equal_again(desk, mirrored, topic)
+
+
+def test_partitions_that_only_the_destination_has_are_shown_and_saved_before_a_recopy_deletes_them(
+    desk: Desk, tmp_path: Path
+) -> None:
+    mirrored, topic = copied(desk)
+    foreign = produce(desk.pair.west, topic, 2)
+    failed(mirrored, topic, FailureKind.FOREIGN)
+    admin = admin_client(desk.pair.west)
+
+    def widen(width: int) -> None:
+        admin.create_partitions([NewPartitions(topic, width)])[topic].result(TIMEOUT_S)
+        last = width - 1
+        wait_until(
+            lambda: last in (seen := admin.list_topics(topic).topics[topic].partitions) and seen[last].leader >= 0,
+            timeout_s=TIMEOUT_S,
+            why=f"{topic}-{last} has a leader",
+        )
+
+    widen(2)
+    foreign += produce(desk.pair.west, topic, 5, partition=1)
+    with ClusterClient(mirrored.config.cluster("west")) as client:
+        before = client.metadata([topic]).topics[topic].id
+    told = recover(desk, mirrored, "--action", "recopy", "--dry-run")
+    assert f"  lost by it, too: 5 offsets of {topic}-1 from offset 0 on, which only cluster west has\n" in told.out
+    seen = survey(mirrored.link, mirrored.state, None, Action.RECOPY)
+    widen(3)
+    produce(desk.pair.west, topic, 1, partition=2)
+    with pytest.raises(Refused, match=f"{topic}-2 has grown from 0 to 1"):
+        recovery.recover(mirrored.link, seen, print)
+    with ClusterClient(mirrored.config.cluster("west")) as client:
+        assert client.metadata([topic]).topics[topic].id == before
+    folder = tmp_path / "saved"
+    assert recover(desk, mirrored, "--action", "recopy", "--salvage", str(folder), "--yes").code == 0
+    rows = [row for path in folder.rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    assert {(row["partition"], row["value"]) for row in rows} >= {(r.partition, r.value) for r in foreign}
+    assert len(rows) == len(foreign) + 1
     equal_again(desk, mirrored, topic)
 
 
