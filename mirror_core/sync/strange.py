@@ -23,11 +23,16 @@ def wider_than(destination: ClusterClient, there: TopicView, width: int) -> tupl
     ), FailureKind.OCCUPIED
 
 
-def made_anew(link: Link, state: State, source: TopicView) -> tuple[str, FailureKind] | None:
-    """Why the source's topic is not the one that was copied; None when it is, or nothing of it is recorded."""
-    recorded = {
-        s.source_topic_id for p, s in state.partitions.get(link.mirror.name, {}).items() if p.topic == source.name
-    }
+def recorded_source_ids(link: Link, state: State) -> dict[str, set[str]]:
+    """The ids of the source's topics that were copied, by topic."""
+    found = dict[str, set[str]]()
+    for status in state.partitions.get(link.mirror.name, {}).values():
+        found.setdefault(status.partition.topic, set()).add(status.source_topic_id)
+    return found
+
+
+def made_anew(link: Link, recorded: Collection[str], source: TopicView) -> tuple[str, FailureKind] | None:
+    """Why the source's topic is not the one that was copied; None when it is, or nothing of it is `recorded`."""
     if not recorded or source.id in recorded:
         return None
     return (

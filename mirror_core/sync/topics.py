@@ -46,7 +46,7 @@ from mirror_core.state.records import State
 from mirror_core.sync.compaction import behind
 from mirror_core.sync.mirror_circles import refuse_topics_in_circles
 from mirror_core.sync.refusals import each, kind, raise_if_all_denied, told
-from mirror_core.sync.strange import Strange, made_anew, wider_than
+from mirror_core.sync.strange import Strange, made_anew, recorded_source_ids, wider_than
 
 UNKNOWN_SETTING: Final = "the destination's brokers do not know this setting"
 _CATCH_UP_S: Final = 2.0
@@ -122,6 +122,7 @@ def create_missing(
     `of`: as many topics are there, if these are a part; a right that is missing for all of them is raised.
     """
     stopped, recorded = stopped_topics(link, state), _recorded(state, link)
+    source_ids = recorded_source_ids(link, state)
     topics = {name: view for name, view in topics.items() if name not in stopped}
     of = len(topics) if of is None else of
     in_circles = refuse_topics_in_circles(link, topics.keys() - _copied_names(state, link))
@@ -163,7 +164,7 @@ def create_missing(
             continue
         ours = (name, there.id) in recorded
         # Its width may be another one for the same reason: what is to be done about that comes first.
-        anew = made_anew(link, state, view) if ours else strange.problem(there)
+        anew = made_anew(link, source_ids.get(name, ()), view) if ours else strange.problem(there)
         problem = anew if ours and anew else wider_than(destination, there, width) or anew
         if problem:
             refused[name], kinds[name] = problem

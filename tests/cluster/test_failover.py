@@ -192,7 +192,7 @@ def test_a_plan_that_no_longer_holds_is_refused_with_the_new_hash(pair: Pair, tm
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     failover = mirrored.failover
-    with pytest.raises(Refused, match=f"the current one is {failover.plan(Mode.PLANNED).hash}"):
+    with pytest.raises(Refused, match=f"the current one is {failover.plan(Mode.PLANNED).hash[:12]}"):
         failover.begin("0123456789ab")
     assert mirrored.state.active_run(mirrored.name) is None
     begin(failover)

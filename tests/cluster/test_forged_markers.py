@@ -23,6 +23,7 @@ from kio.static.primitive import i16, i32
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.kafka.exclusive import ExclusiveProducer
+from mirror_core.kafka.offsets import describe_producers
 from mirror_core.mirrors.creation import ensure_state_topic
 from mirror_core.model.errors import LostOwnership, RemoteFault
 from mirror_core.model.mirror import Desired, Mirror
@@ -46,7 +47,14 @@ class Thief:
     def __init__(self, cluster: ClusterConfig) -> None:
         self._client = ClusterClient(cluster, Principal.DATA)
 
-    def send_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, *, commit: bool = False) -> None:
+    def send_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int | None = None, *, commit: bool = False
+    ) -> None:
+        """By default with the coordinator epoch that the broker has seen last: equal ones are taken."""
+        if coordinator_epoch is None:
+            states = describe_producers(self._client, [STATE])[STATE]
+            seen = (state.coordinator_epoch for state in states if state.producer_id == producer_id)
+            coordinator_epoch = max(0, *seen)
         topic = WritableTxnMarkerTopic(name=TopicName(TOPIC), partition_indexes=(i32(0),))
         marker = WritableTxnMarker(
             producer_id=ProducerId(producer_id),
@@ -128,7 +136,7 @@ def forge_before_commit(
 def test_a_forged_abort_before_the_commit_loses_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     conductor = desk.conductor()
     conductor.put(desk.record(1))
-    forge_before_commit(monkeypatch, lambda p: desk.thief.send_marker(*p._producer, 0), times=2)
+    forge_before_commit(monkeypatch, lambda p: desk.thief.send_marker(*p._producer), times=2)
     conductor.put(desk.record(2))
     assert desk.created_ms == 2
     conductor.put(desk.record(3))
@@ -141,7 +149,7 @@ def test_a_conductor_whose_transactions_are_always_aborted_is_not_told_that_it_h
     conductor = desk.conductor()
     conductor.put(desk.record(1))
     with monkeypatch.context() as patched:
-        forge_before_commit(patched, lambda p: desk.thief.send_marker(*p._producer, 0), times=100)
+        forge_before_commit(patched, lambda p: desk.thief.send_marker(*p._producer), times=100)
         with pytest.raises(RemoteFault, match="somebody else aborted 3 transactions"):
             conductor.put(desk.record(2))
     assert desk.created_ms == 1
@@ -155,7 +163,7 @@ def test_a_forged_commit_before_an_abort_is_seen_by_the_next_write(desk: Desk, m
 
     def fails_behind_a_forged_commit(self: ExclusiveProducer, made: Sequence[Any], deadline: float) -> Any:
         append(self, made, deadline)
-        desk.thief.send_marker(*self._producer, 0, commit=True)
+        desk.thief.send_marker(*self._producer, commit=True)
         raise RemoteFault("the answer made no sense")
 
     with monkeypatch.context() as patched:
@@ -214,7 +222,7 @@ def test_an_epoch_that_is_used_up_by_a_marker_is_not_taken_for_another_owner(des
     conductor = desk.conductor()
     conductor.put(desk.record(1))
     producer_id, _ = conductor._producer._producer
-    desk.thief.send_marker(producer_id, LAST_PRODUCER_EPOCH, 0)
+    desk.thief.send_marker(producer_id, LAST_PRODUCER_EPOCH)
     conductor.put(desk.record(2))
     assert desk.created_ms == 2
     following = desk.conductor()

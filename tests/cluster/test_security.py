@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -355,8 +356,11 @@ def test_a_file_that_is_no_certificate_is_refused(secure: Secure) -> None:
 
 
 @pytest.mark.parametrize("password", ["not-the-password", None])
-def test_a_key_that_does_not_open_is_refused_and_no_password_shown(secure: Secure, password: str | None) -> None:
+def test_a_key_that_does_not_open_is_refused_and_no_password_shown(
+    secure: Secure, tmp_path: Path, password: str | None
+) -> None:
     properties = secure.properties("locked")
+    properties["ssl.key.location"] = shutil.copy(properties["ssl.key.location"], tmp_path)  # never opened before
     del properties["ssl.key.password"]
     error = refusal(properties | ({"ssl.key.password": password} if password else {}))
     assert isinstance(error, BadRequest)

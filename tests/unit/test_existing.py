@@ -179,6 +179,7 @@ def test_a_topic_that_may_not_be_seen_on_the_destination_is_not_created_and_hold
         return frozenset()
 
     monkeypatch.setattr(placing, "create_topics", create)
+    monkeypatch.setattr("mirror_core.sync.topics.refuse_topics_in_circles", lambda link, names: {})
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state: Any = SimpleNamespace(partitions={}, mirrors={})
     placement = create_missing(link, state, cluster(), cluster(["orders"], there=["orders"]), SEEN)

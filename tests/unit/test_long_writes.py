@@ -72,7 +72,11 @@ def test_an_answer_that_makes_no_sense_is_an_error_of_ours(
 ) -> None:
     frame = struct.pack(">i", 7) + answer  # the third would be well, were it not the answer to another request
     connection = SimpleNamespace(
-        where="broker 1", send=lambda parts: None, next_id=lambda: 9, receive=lambda: bytearray(frame)
+        where="broker 1",
+        send=lambda parts: None,
+        next_id=lambda: 9,
+        receive=lambda: bytearray(frame),
+        renew_session=lambda: None,
     )
     monkeypatch.setattr(ExclusiveProducer, "_begin", lambda self, deadline: None)
     monkeypatch.setattr(ExclusiveProducer, "_abort", lambda self, timeout_s: None)

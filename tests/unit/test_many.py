@@ -65,13 +65,13 @@ def walks(number: int) -> int:
             PartitionStatus(
                 partition=p,
                 state=PartitionState.MIRRORING,
-                source_topic_id="there",
+                source_topic_id=views[p.topic].id,
                 destination_topic_id=views[p.topic].id,
             ),
         )
         for p in (Partition(name, 0) for name in views)
     )
-    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
+    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"), source=SimpleNamespace(name="east"))
     state: Any = SimpleNamespace(partitions={"m": statuses})
     cluster: Any = SimpleNamespace(
         name="west",
@@ -114,6 +114,7 @@ def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytes
     state: Any = SimpleNamespace(partitions={}, mirrors={})
     monkeypatch.setattr(topics, "Strange", lambda *asked: SimpleNamespace(problem=lambda there: None))
     monkeypatch.setattr(topics, "apply_changes", lambda *asked, validate_only: {})
+    monkeypatch.setattr(topics, "refuse_topics_in_circles", lambda link, names: {})
     assert create_missing(link, state, cluster, cluster, views).ready == views
     assert counts == [2, 2]
 

@@ -24,7 +24,9 @@ from mirror_core.rights.acl_command import acl_command
 
 ROOT: Final = Path(__file__).parents[2]
 SHELL_COMMAND: Final = ROOT / "mirror_core" / "model" / "shell_command.py"
-KAFKA_TOOL_WITH_OPTIONS: Final = re.compile(r"kafka-[a-z]+(-[a-z]+)*(\.sh)? (.* )?--", re.DOTALL)
+KAFKA_TOOL_WITH_OPTIONS: Final = re.compile(
+    r"kafka-([a-z-]+\.sh|acls|configs|consumer-groups|leader-election|topics|transactions) (.* )?--", re.DOTALL
+)
 ARGUMENTS: Final = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 MIRROR: Final = Mirror(
     name=MirrorName("m"),

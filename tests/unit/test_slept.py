@@ -75,6 +75,7 @@ def test_before_the_data_id_is_taken_it_shows_that_it_still_conducts(
             assert record.owner == "run:run-1"
 
     monkeypatch.setattr(lease, "StateWriter", Data)
+    monkeypatch.setattr(lease, "clock_ahead_ms", lambda cluster, timeout_s: 0)
     journal = journal_of("run-1", step)
     control = Control(fenced_at, happened)
     steps = kind(LINK, cast("Any", None), cast("Any", control), journal)
