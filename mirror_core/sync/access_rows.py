@@ -29,9 +29,9 @@ _TABLE: Final[tuple[_Group, ...]] = (
         Action.CREATE,
         "as on the source: every user of the destination may do it",
     ),
-    (lambda plan: _staged(plan) - plan.narrowed, Action.STAGE, "created at promotion"),
+    (lambda plan: _staged(plan).difference(plan.narrowed), Action.STAGE, "created at promotion"),
     (
-        lambda plan: _staged(plan) & plan.narrowed,
+        lambda plan: _staged(plan).intersection(plan.narrowed),
         Action.STAGE,
         "wider than the mirror: until promotion its topics and groups are granted one by one, and nothing else",
     ),

@@ -360,7 +360,9 @@ def test_a_key_that_does_not_open_is_refused_and_no_password_shown(
     secure: Secure, tmp_path: Path, password: str | None
 ) -> None:
     properties = secure.properties("locked")
-    properties["ssl.key.location"] = shutil.copy(properties["ssl.key.location"], tmp_path)  # never opened before
+    properties["ssl.key.location"] = str(
+        shutil.copy(properties["ssl.key.location"], tmp_path / "locked.key")
+    )  # never opened before
     del properties["ssl.key.password"]
     error = refusal(properties | ({"ssl.key.password": password} if password else {}))
     assert isinstance(error, BadRequest)

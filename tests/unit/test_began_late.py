@@ -67,6 +67,7 @@ def test_a_task_looks_on_for_as_long_as_it_is_told_and_no_longer_because_brokers
         cancelled=never,
         stop_s=time.time() - 5,
         assignment=SimpleNamespace(looks_s=20.0),
+        _now_s=time.time,
         _successor=SimpleNamespace(leave=lambda replicators: None),
         _filler=SimpleNamespace(drain=lambda limit_s: None, give_up=lambda limit_s: None),
         _aligner=SimpleNamespace(finish=finish),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from queue import SimpleQueue
@@ -159,6 +160,7 @@ def test_what_is_certain_is_left_while_a_broker_that_hangs_is_waited_for() -> No
         task = SimpleNamespace(sender=SimpleNamespace(drain=drain), replicators=[well, waiting], _trouble="")
         task.stop_s, task.assignment = 0.0, SimpleNamespace(looks_s=0.0)
         task.cancelled = lambda: False
+        task._now_s = time.time
         task._successor = Successor(ends)
         task._filler = SimpleNamespace(drain=lambda limit_s: None, give_up=lambda limit_s: None)
         task._aligner = SimpleNamespace(finish=lambda limit_s, cancelled: 0)

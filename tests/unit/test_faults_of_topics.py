@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.planning import Planner
 from mirror_core.kafka.faults import ErrorCode, fault
-from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 
 GOOD, BAD = Partition("good", 0), Partition("bad", 0)
@@ -59,19 +60,19 @@ def test_a_cluster_that_keeps_silent_is_another_matter(monkeypatch: pytest.Monke
         (RemoteFault("frame of 300000000 bytes announced"), False),
         (MissingPermission("topic bad: READ"), False),
         (Unreachable("west"), False),
-        (BadRequest("no such file"), True),
+        (Indeterminate("Spark is gone"), True),
     ],
 )
 def test_what_an_epoch_fails_of_ends_the_driver_only_when_the_next_one_would_fail_too(
     error: MirrorError, ends: bool
 ) -> None:
-    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"), destination=None)
+    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"), source=None, destination=None)
     said = list[str]()
     driver = Replication(link, SimpleNamespace, Options(), stop=Any, say=said.append)  # type: ignore[arg-type]
     lease: Any = SimpleNamespace()
     epoch: Any = SimpleNamespace(number=1)
     if ends:
-        with pytest.raises(BadRequest):
+        with pytest.raises(Indeterminate):
             driver._epoch_failed(lease, epoch, error, final=False)
     else:
         driver._epoch_failed(lease, epoch, error, final=False)
@@ -92,3 +93,26 @@ def test_a_denial_is_told_without_a_brokers_own_object(words: str | None, shown:
         f"cluster west, ACLs: DescribeAcls: cluster_authorization_failed{shown}: mirror may not do this; "
         "`mirrorbook cluster check west` names the rights"
     )
+
+
+def test_a_bad_request_ends_a_driver_that_has_never_copied_and_not_one_whose_files_are_being_replaced() -> None:
+    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"), source=None, destination=None)
+    said = list[str]()
+    driver = Replication(link, SimpleNamespace, Options(), stop=Any, say=said.append)  # type: ignore[arg-type]
+    lease: Any = SimpleNamespace()
+    driver.results.receipts = cast("Any", SimpleNamespace(tell=lambda lease: None))
+
+    def failed() -> Any:
+        tasks = Future[Any]()
+        tasks.set_exception(BadRequest("certificate and key do not match"))
+        return SimpleNamespace(tasks=tasks, epoch=SimpleNamespace(number=1))
+
+    driver._running = [failed()]
+    with pytest.raises(BadRequest):
+        driver._reap(lease)
+    assert not said
+    driver._has_copied, driver._running = True, [failed()]
+    nothing = {name: (lambda *_, **__: None) for name in ("count", "lost", "tell")}
+    driver.results = cast("Any", SimpleNamespace(**nothing, receipts=SimpleNamespace(**nothing)))
+    driver._reap(lease)
+    assert said == ["epoch 1 failed, the next one looks at the destination: certificate and key do not match"]

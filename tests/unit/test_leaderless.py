@@ -264,6 +264,7 @@ def test_a_task_of_before_is_outwaited_before_its_place_is_recorded(
     monkeypatch.setattr(leases, "next_lease", lambda *a: lease)
     monkeypatch.setattr(failover_steps, "list_offsets", lambda client, wanted, point: dict.fromkeys(wanted, Offset(9)))
     monkeypatch.setattr(failover_steps, "telling_rounds", lambda *a: None)
+    monkeypatch.setattr("mirror_core.state.lease.clock_ahead_ms", lambda cluster, timeout_s: 0)
     monkeypatch.setattr(failover_steps, "stop_commits", lambda *a: 0)
     monkeypatch.setattr(failover_steps, "verify_drained", lambda link, ends: ends)
     monkeypatch.setattr(time, "sleep", lambda s: events.append("waited" if s > 15 else "too short"))

@@ -25,8 +25,8 @@ def copier(monkeypatch: pytest.MonkeyPatch) -> local.LocalCopy:
         return SimpleNamespace(stop_ms=now_ms() + 10_000)
 
     monkeypatch.setattr(local.LocalCopy, "_assignment", assignment)
-    monkeypatch.setattr(local, "Easing", lambda destination, say: None)
-    link: Any = SimpleNamespace(destination=None, mirror=SimpleNamespace(name="m"))
+    monkeypatch.setattr(local, "Easing", lambda source, destination, say: None)
+    link: Any = SimpleNamespace(source=None, destination=None, mirror=SimpleNamespace(name="m"))
     return local.LocalCopy(link)
 
 
@@ -108,7 +108,7 @@ def test_what_was_compared_is_told_to_the_task_with_the_leader_that_held_it(monk
     state = SimpleNamespace(partitions={"m": statuses}, proofs={"m": proof})
     monkeypatch.setattr(local, "read_state", lambda destination: state)
     mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=Gaps.MARKERS)
-    link: Any = SimpleNamespace(destination=None, mirror=mirror, config=SimpleNamespace(path=""))
+    link: Any = SimpleNamespace(source=None, destination=None, mirror=mirror, config=SimpleNamespace(path=""))
     made = local.LocalCopy(link)._assignment({a: Offset(5), b: Offset(7)}, 1e9)
     assert [(one.partition, one.until, one.proved_end, one.proved_epoch) for one in made.partitions] == [
         (a, 5, 5, 3),
@@ -120,7 +120,7 @@ def test_a_comparison_is_waited_for_within_the_time_of_the_run(monkeypatch: pyte
     mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=Gaps.MARKERS)
     monkeypatch.setattr(local, "read_state", lambda destination: SimpleNamespace(partitions={}, proofs={}))
     monkeypatch.setattr(local, "now_ms", lambda: 1_000_000)
-    link: Any = SimpleNamespace(destination=None, mirror=mirror, config=SimpleNamespace(path=""))
+    link: Any = SimpleNamespace(source=None, destination=None, mirror=mirror, config=SimpleNamespace(path=""))
     for left_s, looks_s in ((300.0, 120.0), (50.0, 40.0), (5.0, 0.0)):
         made = local.LocalCopy(link)._assignment({}, 1000 + left_s)
         assert made.looks_s == pytest.approx(looks_s, abs=0.01)

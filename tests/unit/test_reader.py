@@ -135,6 +135,9 @@ class Garbled:
     def next_id(self) -> int:
         return 1
 
+    def renew_session(self) -> None:
+        assert not self.closed
+
     def send(self, parts: object) -> None:
         assert not self.closed
 
