@@ -62,7 +62,7 @@ class HadoopFolder:
 
     def write(self, what: str, name: str, content: bytes, advice: str) -> None:
         folder, _, last = name.rpartition("/")
-        fresh = f"{folder}/_{last}.{self._java.java.util.UUID.randomUUID().toString()}"
+        fresh = f"{folder}/_{last}.{self._java.java.util.UUID.randomUUID().toString()}".removeprefix("/")
         with self._writing(what, name, advice):
             if self._private:
                 self._files.mkdirs(self._path(folder), self._rights("700"))

@@ -97,24 +97,7 @@ class ApprovePlan(ApprovalOperator):
 
     def _refuse_older_text(self, context: Context) -> None:
         """Airflow (3.3.2) keeps the text of a task's first question, also when the task is cleared and asks again."""
-        from airflow.sdk.api.datamodels._generated import HITLUser
-        from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, HITLDetailRequestResult
-        from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
-
-        asked = CreateHITLDetailPayload(
-            ti_id=context["ti"].id,
-            options=self.options,
-            subject=self.subject,
-            body=self.body,
-            defaults=self.defaults,
-            multiple=self.multiple,
-            params=self.serialized_params,
-            assigned_users=[HITLUser(**user) for user in self.assigned_users or ()],
-        )
-        shown = SUPERVISOR_COMMS.send(asked)
-        if not isinstance(shown, HITLDetailRequestResult):
-            raise AirflowFailException(f"Airflow does not say what it shows: {self.left_as_is()}")
-        if (shown.subject, shown.body or "") != (self.subject, self.body or ""):
+        if displayed_question(self, context) != (self.subject, self.body or ""):
             raise AirflowFailException(
                 "Airflow still shows the question as it was first asked, with an older plan, and nobody should answer "
                 f"that: {self.left_as_is()}. Trigger the DAG again, or go on from the command line"
@@ -226,6 +209,28 @@ class GoAhead(ApprovePlan):
             raise Refused(f"run {asked_of}", ["it is none of this question's mirrors"])
         self.body = proved_markdown(proved, page_root())
         return asked_of
+
+
+def displayed_question(task: ApprovalOperator, context: Context) -> tuple[str, str]:
+    """Subject and body of this task's question as Airflow shows them, once it is asked."""
+    from airflow.sdk.api.datamodels._generated import HITLUser
+    from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, HITLDetailRequestResult
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    asked = CreateHITLDetailPayload(
+        ti_id=context["ti"].id,
+        options=task.options,
+        subject=task.subject,
+        body=task.body,
+        defaults=task.defaults,
+        multiple=task.multiple,
+        params=task.serialized_params,
+        assigned_users=[HITLUser(**user) for user in task.assigned_users or ()],
+    )
+    displayed = SUPERVISOR_COMMS.send(asked)
+    if not isinstance(displayed, HITLDetailRequestResult):
+        raise AirflowFailException(f"task {task.task_id}: Airflow does not say which question it shows")
+    return displayed.subject, displayed.body or ""
 
 
 def name_of(event: Mapping[str, Any]) -> str:

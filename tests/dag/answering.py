@@ -34,6 +34,7 @@ def answer_question(task: Any, context: Any, person: str, choice: str = "Approve
     """What the task leaves when this person has answered; None where it asks nothing. Its templates are rendered."""
     from airflow.providers.standard.operators import hitl
     from airflow.sdk.exceptions import TaskAwaitingInput
+    from mirrorbook_airflow import approving
     from mirrorbook_airflow.approving import GoAhead
 
     plan = context["ti"].xcom_pull(task_ids=task.plan_task)
@@ -41,6 +42,7 @@ def answer_question(task: Any, context: Any, person: str, choice: str = "Approve
         task.body = plan["body"]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(hitl, "upsert_hitl_detail", lambda **fields: None)
+        patched.setattr(approving, "displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
         try:
             return task.execute({**context, "task_instance": SimpleNamespace(id="t1")})
         except TaskAwaitingInput as asking:

@@ -205,7 +205,7 @@ def test_a_name_cannot_lead_out_of_the_folder(name: str, airflow_database: None)
     [
         ({"conn_type": "http"}, r"is of type http, not kafka_cluster \(nor kafka\)"),
         ({"conn_type": "kafka", "extra": "{}"}, "bootstrap servers are missing"),
-        ({"conn_type": "kafka", "extra": '{"ssl.ca.pem": "x", "group.id": "g"}'}, "its extra has ssl.ca.pem, which"),
+        ({"conn_type": "kafka", "extra": '{"ssl.key.pem": "x", "group.id": "g"}'}, "its extra has ssl.key.pem, which"),
         ({"conn_type": "kafka", "extra": '{"mirrorbook.data.user": "x"}'}, "its extra has mirrorbook.data.user, which"),
         ({"conn_type": "kafka", "extra": '{"bootstrap.servers": "b:1", "sasl.username": "${env:X}"}'}, "must not hold"),
         ({"host": ""}, "bootstrap servers are missing"),

@@ -177,9 +177,12 @@ def test_a_question_is_asked_although_the_pager_is_down(ours: str, monkeypatch: 
     from airflow.providers.standard.operators import hitl
     from airflow.providers.standard.operators.empty import EmptyOperator
     from airflow.sdk.exceptions import TaskAwaitingInput
+    from mirrorbook_airflow import approving
     from mirrorbook_airflow.approving import ApprovePlan
 
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **fields: None)
+    monkeypatch.setattr(ApprovePlan, "shown", lambda self, context: "0123456789ab")
+    monkeypatch.setattr(approving, "displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
     asked = ApprovePlan(task_id="approve", question="Fail over?", plan=EmptyOperator(task_id="plan"))
     ti = SimpleNamespace(xcom_pull=lambda task_ids: {"hash": "0123456789ab"}, xcom_push=lambda key, value: None)
     context: Any = {"ti": ti, "task_instance": SimpleNamespace(id="t1"), "what": "question"}

@@ -15,6 +15,7 @@ from mirror_core.kafka.config import load_config
 from mirror_core.model.hooks import AssetEvent, Hook
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Mode, RunKind, StepRecord, StepState
+from mirror_core.runbook.failover import Failover
 from mirror_core.state.records import State
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import app_topic
@@ -53,6 +54,7 @@ def test_the_switch_emits_an_asset_event(
     services = replace(mirrored.services, by_airflow=True)
     monkeypatch.setattr(runbook, "find_mirror", lambda name: (mirrored.link, mirrored.state))
     monkeypatch.setattr(runbook, "services", lambda link, step, master: services)
+    monkeypatch.setattr(Failover, "refuse_others", lambda self, run_id: None)  # this run was begun by the test
 
     step = TellingStep(
         task_id="switch",
