@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
+from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, delete_topics
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
@@ -71,7 +71,7 @@ def test_a_topic_without_a_copy_on_the_way_home_holds_it_up_until_its_owner_make
     with pytest.raises(Refused, match=f"topic {strange} has no copy on east"):
         go_home(failback, run.id)
     with as_admin(pair.east) as client:
-        delete_topic(client, strange)
+        delete_topics(client, [strange])
     raise_if_failed(replicate(reverse_link(mirrored.link)))
     go_home(failback, run.id)
     assert len(read_all(pair.east, strange)) == 7
