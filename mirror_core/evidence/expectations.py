@@ -134,7 +134,9 @@ def great_expectations() -> Iterator[None]:
         try:
             import_module("great_expectations")
         except ImportError:
-            raise BadRequest("Great Expectations is not installed: install mirrorbook[spark]") from None
+            raise BadRequest(
+                "Great Expectations is not installed: install your Mirrorbook wheel with [spark]"
+            ) from None
         yield
 
 

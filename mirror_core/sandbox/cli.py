@@ -28,7 +28,9 @@ def _sandbox(dir: Path) -> Sandbox:
     try:
         from mirror_core.sandbox.sandbox import Sandbox
     except ModuleNotFoundError as error:
-        raise BadRequest(f"the sandbox needs the package {error.name}: install mirrorbook[sandbox]") from error
+        raise BadRequest(
+            f"the sandbox needs the package {error.name}: install your Mirrorbook wheel with [sandbox]"
+        ) from error
     return Sandbox(dir, say=typer.echo)
 
 

@@ -137,7 +137,9 @@ def _ivy_jar() -> Path:
     if spec is not None and spec.origin is not None:
         for jar in (Path(spec.origin).parent / "jars").glob("ivy-*.jar"):
             return jar
-    raise BadRequest("the package pyspark is needed to fetch the brokers' jars: install mirrorbook[sandbox]")
+    raise BadRequest(
+        "the package pyspark is needed to fetch the brokers' jars: install your Mirrorbook wheel with [sandbox]"
+    )
 
 
 def main() -> int:

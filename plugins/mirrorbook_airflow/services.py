@@ -74,7 +74,9 @@ def _receipts(master: str, place: str) -> Folder:
     try:
         return receipts_folder(master or spark_masters()[0], place)
     except ImportError:
-        raise BadRequest(f"{place}: only Spark reaches this file system: install mirrorbook[spark]") from None
+        raise BadRequest(
+            f"{place}: only Spark reaches this file system: install your Mirrorbook wheel with [spark]"
+        ) from None
 
 
 def opened_by_tasks(config: Path) -> Path:
@@ -103,7 +105,9 @@ def _copies(master: str, place: str) -> Folder:
         from mirror_core.spark.hadoop import private_folder
         from mirror_core.spark.session import check_conf
     except ImportError:
-        raise BadRequest(f"{place}: only Spark reaches this file system: install mirrorbook[spark]") from None
+        raise BadRequest(
+            f"{place}: only Spark reaches this file system: install your Mirrorbook wheel with [spark]"
+        ) from None
     settings = spark_conf()
     check_conf(settings)
     return private_folder(master, settings, place)

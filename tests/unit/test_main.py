@@ -202,7 +202,7 @@ def test_the_demonstration_says_what_it_lacks_before_it_makes_anything(
     without_java = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (without_java.returncode, without_java.stdout) == (2, "")
     assert "error: no Java 17 or 21: JAVA_HOME is not set" in without_java.stderr
-    assert "install mirrorbook[sandbox]" in without_java.stderr
+    assert "install your Mirrorbook wheel with [sandbox]" in without_java.stderr
     assert not (tmp_path / "demo").exists()
 
 
