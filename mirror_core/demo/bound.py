@@ -15,7 +15,7 @@ LOOK_ROUNDED_MS: Final = 50
 """A plan tells the age of the last look at the source in tenths of a second."""
 _WORDS: Final = re.compile(
     r"at least ([\d,]+) offset\(s\), and whatever was acknowledged "
-    r"in the ([\d.]+) s since the source was last looked at(?:; topics and partitions that are not mirrored yet .*)?"
+    r"in the ([\d.]+) s since the source was last looked at(?:; topics .*)?"
 )
 
 
