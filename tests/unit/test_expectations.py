@@ -304,7 +304,7 @@ def test_it_is_told_not_to_report_home(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ImportError(name)
 
     monkeypatch.setattr(expectations, "import_module", absent)
-    with pytest.raises(BadRequest, match=r"install mirrorbook\[spark\]"):
+    with pytest.raises(BadRequest, match=r"install your Mirrorbook wheel with \[spark\]"):
         judge([{}])
     assert seen == ["false"]
 
