@@ -40,7 +40,10 @@ BARE: Final = "committed without its metadata"
 TAKEN: Final = frozenset({DONE, BARE})
 JOINED: Final = frozenset({"unknown_member_id", "illegal_generation", "rebalance_in_progress", "stale_member_epoch"})
 """The broker's words for a group that has members."""
-_TOO_LARGE: Final = ErrorCode.offset_metadata_too_large.name
+_TOO_LARGE_TOGETHER: Final = frozenset({ErrorCode.invalid_commit_offset_size, ErrorCode.unknown_server_error})
+"""A coordinator writes the offsets of a request as one batch, which has to fit into max.message.bytes of its topic: by
+default 300 offsets with the longest note. Brokers of 4.x say nothing better than `unknown_server_error` then."""
+_TOO_LARGE: Final = frozenset({ErrorCode.offset_metadata_too_large.name, *(code.name for code in _TOO_LARGE_TOGETHER)})
 _PAUSE_S: Final = 0.05
 _ASKED_TOGETHER: Final = 50
 """Groups by one request: each may have committed for thousands of partitions, and all come in one answer."""
@@ -154,7 +157,11 @@ class GroupBatches:
         for broker, groups in led.items():
             said |= self._commit(broker, {group: wanted[group] for group in groups}, epochs)
             large = {
-                group: {p: (wanted[group][p][0], "") for p, word in said[group].items() if word == _TOO_LARGE}
+                group: {
+                    p: (wanted[group][p][0], "")
+                    for p, word in said[group].items()
+                    if word in _TOO_LARGE and wanted[group][p][1]
+                }
                 for group in groups
             }
             large = {group: mine for group, mine in large.items() if mine}
@@ -166,20 +173,24 @@ class GroupBatches:
     def _commit(
         self, broker: int, wanted: Mapping[str, Commits], epochs: Mapping[Place, int]
     ) -> dict[str, dict[Partition, str]]:
-        if not wanted:
-            return {}
-        said = dict[str, dict[Partition, str]]()
-        requests = [commit_request(group, mine, epochs) for group, mine in wanted.items()]
-        answers = self._client.call_each(requests, OffsetCommitResponse, broker)
-        for group, answer in zip(wanted, answers, strict=True):
-            codes = {
-                Partition(str(topic.name), int(row.partition_index)): row.error_code
-                for topic in answer.topics
-                for row in topic.partitions
-            }
-            if not TRANSIENT.isdisjoint(codes.values()):
-                self._coordinators.pop(group, None)
-            said[group] = {p: code.name for p, code in codes.items() if code not in TRANSIENT}
+        said = dict[str, dict[Partition, str]]((group, {}) for group in wanted)
+        shares = list(wanted.items())
+        while shares:
+            requests = [commit_request(group, mine, epochs) for group, mine in shares]
+            answers = self._client.call_each(requests, OffsetCommitResponse, broker)
+            asked, shares = shares, []
+            for (group, mine), answer in zip(asked, answers, strict=True):
+                codes = {
+                    Partition(str(topic.name), int(row.partition_index)): row.error_code
+                    for topic in answer.topics
+                    for row in topic.partitions
+                }
+                if not TRANSIENT.isdisjoint(codes.values()):
+                    self._coordinators.pop(group, None)
+                large = [p for p, code in codes.items() if code in _TOO_LARGE_TOGETHER] if len(mine) > 1 else []
+                half = (len(large) + 1) // 2
+                shares += [(group, {p: mine[p] for p in some}) for some in (large[:half], large[half:]) if some]
+                said[group] |= {p: code.name for p, code in codes.items() if code not in TRANSIENT and p not in large}
         return said
 
     def _by_coordinator(self, groups: Iterable[str]) -> tuple[dict[int, list[str]], dict[str, str]]:

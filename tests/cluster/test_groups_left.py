@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.topics import alter_configs
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.describe import describe
 from mirror_core.model.acl import Acl, Operation, Resource
@@ -32,14 +34,18 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.cluster
 
 LARGE = 20_000
+OFFSETS = "__consumer_offsets"
 
 
-def commit_on_source(pair: Pair, group: str, topic: str, offset: int, metadata: str = "") -> None:
+def commit_on_source(
+    pair: Pair, group: str, topic: str, offset: int, metadata: str = "", partitions: Iterable[int] = (0,)
+) -> None:
     member = Consumer({**pair.east.client_config("admin"), "group.id": group, "log_level": 0})
+    offsets = [TopicPartition(topic, index, offset, metadata) for index in partitions]
 
     def taken() -> bool:
         try:
-            return bool(member.commit(offsets=[TopicPartition(topic, 0, offset, metadata)], asynchronous=False))
+            return bool(member.commit(offsets=offsets, asynchronous=False))
         except KafkaException:  # coordinators of a new cluster load
             return False
 
@@ -75,6 +81,42 @@ def test_an_offset_is_committed_without_metadata_that_the_destination_refuses(pa
                     return found is not None and (found.offset, found.metadata) == (offset, "")
 
                 wait_until(arrived, timeout_s=60, why=f"{name} is committed without its metadata")
+
+
+def test_offsets_that_no_batch_of_the_destination_holds_together_are_committed_in_parts(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """On the source each member commits its share. By default brokers take less than 300 with the longest note."""
+    width, note = 12, "x" * 4_000
+    topic, group = new_topic(pair.east, width), "g-" + secrets.token_hex(4)
+    for index in range(width):
+        produce(pair.east, topic, 2, partition=index)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+
+    def commit(offset: int) -> None:
+        for first in range(0, width, 2):
+            commit_on_source(pair, group, topic, offset, note, range(first, first + 2))
+
+    commit(1)
+    with ClusterClient(mirrored.link.destination) as west:
+        fetch_offsets(west, group)  # the topic is there from then on
+        alter_configs(west, {OFFSETS: {"max.message.bytes": "20000"}})
+        try:
+            rows = rows_of(mirrored)
+            assert {(row.action, row.done, row.reason, row.offset) for row in rows} == {(Action.COMMIT, True, "", 1)}
+            assert len(rows) == width
+            with replicating(mirrored.link):  # and by the data plane
+                commit(2)
+
+                def arrived() -> bool:
+                    found = fetch_offsets(west, group).committed.values()
+                    # confluent-kafka's client has put a zero byte behind it.
+                    return [(one.offset, one.metadata.rstrip("\0")) for one in found] == [(2, note)] * width
+
+                wait_until(arrived, timeout_s=60, why="all are committed, with their metadata")
+        finally:
+            alter_configs(west, {OFFSETS: {"max.message.bytes": None}})
 
 
 def test_javas_consumer_resumes_where_the_group_was_and_commits_behind_it_are_its_own(
