@@ -1,7 +1,4 @@
-"""Who may change mirror topics: nobody while they are mirrored, the applications after promotion, nobody again later.
-
-Each action goes through the ledger (`sync/ledger.py`), so a crash leaves nothing of ours that nobody remembers.
-"""
+"""ACLs on mirror topics: staged while mirrored, granted at promotion, denied at demotion."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ def sync_acls(
     topics: Collection[str],
     groups: Collection[str],
 ) -> list[DriftRow]:
-    """Copy, stage and take away access rights. Without a log nothing is done, only said."""
+    """Without a journal nothing is changed."""
     theirs, ours = describe_acls(source), describe_acls(destination)
     if isinstance(theirs, AuthorizerOff) or isinstance(ours, AuthorizerOff):
         return [off(side) for side in (theirs, ours) if isinstance(side, AuthorizerOff)]
@@ -87,17 +84,13 @@ def apply_promotion(
     before: Callable[[], None] = lambda: None,
     open_to: Callable[[Collection[str]], bool] = lambda topics: False,
 ) -> tuple[DriftRow, ...]:
-    """Give these mirror topics to the applications; may be repeated, and does only what is missing.
+    """Grant applications these mirror topics, whose partitions must have stopped. May be repeated.
 
-    In this order: of their final settings (the source's, as last synced) those that must hold for the first record;
-    the staged grants (PROMOTED from now on) and a denial of WRITE for the data principal, which stops a copying task
-    that has outlived its driver (FENCE, on the destination); then the denials go away that demoted applications of
-    these topics earlier, on this mirror's account, and every broker shows it; then the other settings, for which nobody
-    has to wait: until then the mirror's hold, which keep more. A broker that shows a right knows the settings that were
-    made before it.
-    The topics' partitions must have stopped. `ask_source`: False when it is given up for lost, and nobody waits for it.
-    `before` is called when the destination has answered and lets us grant, and nothing was changed yet. `open_to` is
-    called instead of all grants where ACLs do not rule the destination: whether something lets applications in.
+    Order: settings for the first record; grants (PROMOTED) and FENCE denials for old tasks; removal of demotions, seen
+    on every broker; other settings, which keep more until then. A broker that shows a grant knows earlier settings.
+
+    `ask_source`: False when the source is lost. `before_change` runs when grants are allowed. `open_cluster` replaces
+    grants where ACLs do not rule.
     """
     with ClusterClient(link.destination) as client:
         _check_may_grant(client)
@@ -130,20 +123,18 @@ def demote(
     cluster: ClusterName,
     shut: Callable[[Collection[str]], bool] = lambda topics: False,
 ) -> tuple[DriftRow, ...]:
-    """Keep applications from changing these topics on a cluster that is about to be a mirror's destination (again).
+    """Deny applications these topics on a cluster that is to become a destination. May be repeated.
 
-    A denial for each principal that holds a right to change them, entered in `link.mirror`'s ledger (DEMOTED), seen on
-    every broker; only then this mirror's FENCE entries on that cluster go, since they would stop the mirror itself, and
-    before them its pending or standing fence is no watcher's business any more. Refused by name for grants to
-    everybody. May be repeated. Promotion towards this cluster takes the denials away. `shut`: as of
-    `raise_fence`; what it has closed stays closed until that promotion.
+    Denials (DEMOTED) are seen on every broker first. Then the pending fence is forgotten, so that no watcher applies it
+    again, and FENCE entries go, which would stop the mirror. Refused for grants to everybody. Promotion removes the
+    denials.
     """
     config = link.source if cluster == link.source.name else link.destination
     with ClusterClient(config) as client:
         held = describe_acls(client)
         if isinstance(held, AuthorizerOff):
             closed = "its fence_command keeps applications out" if shut(topics) else ""
-            if held.said is not Authorizer.KAFKA:  # its fence may be of a time when the file said otherwise: told then
+            if held.said is not Authorizer.KAFKA:  # its fence may stem from when the file said otherwise
                 take_away_unshared(log, client, entered(log, link.mirror.name, client.name, AclPurpose.FENCE))
             forget_debt(log, link.mirror.name)
             return (off(held, closed),)
@@ -167,10 +158,7 @@ def demote(
 def undemotable_rights(
     link: Link, config: ClusterConfig, held: Acls | AuthorizerOff, topics: Collection[str]
 ) -> tuple[str, ...]:
-    """Why `demote` would refuse these topics on this side of the mirror, by what is held there. Asks nobody anything.
-
-    For plans: a failback demotes its old source, and at its end, when there is no way back, the new primary.
-    """
+    """Why `demote_topics` would refuse, from ACLs already read."""
     if isinstance(held, AuthorizerOff):
         return ()
     everybody = (
@@ -182,7 +170,6 @@ def undemotable_rights(
 
 
 def promotion_remarks(link: Link, state: State, held: Acls | AuthorizerOff, there: Collection[str]) -> tuple[str, ...]:
-    """What an approver should know of the rights that promotion would give now. `there`: all topics over there."""
     if isinstance(held, AuthorizerOff):
         return tuple(_not_lifted(link, state, held))
     topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
@@ -197,7 +184,7 @@ def promotion_remarks(link: Link, state: State, held: Acls | AuthorizerOff, ther
 
 
 def _not_lifted(link: Link, state: State, held: AuthorizerOff) -> Iterator[str]:
-    """Our denials from the time when mirrorbook.yaml had ACLs rule the cluster: promotion does not reach them."""
+    """Denials from when ACLs ruled the cluster, which promotion does not reach."""
     ours, kinds = both_ways(link.mirror.name), {*LIFTABLE, AclPurpose.WITHDRAWN}
     there = (e for e in state.ledger.values() if e.cluster == held.cluster and e.mirror in ours)
     left = [e.acl for e in there if e.purpose in kinds]
@@ -210,7 +197,7 @@ def _not_lifted(link: Link, state: State, held: AuthorizerOff) -> Iterator[str]:
 
 def _given(link: Link, state: State, topics: Collection[str], there: Collection[str]) -> Promotion:
     ledger = [e for e in state.ledger_of(link.mirror.name) if e.cluster == link.destination.name]
-    if link.mirror.name.startswith(DRILL):  # no application moves by it: it opens no groups and transactional ids
+    if link.mirror.name.startswith(DRILL):  # no application moves: no groups and transactional ids
         ledger = [e for e in ledger if e.acl.resource is Resource.TOPIC]
     return promotion(ledger, topics, there, own_principals(link))
 
@@ -220,9 +207,9 @@ def _promote_access(
 ) -> list[DriftRow]:
     given = _given(link, log.state, topics, client.metadata().topics)
     grants = set(given.grants)
-    # What somebody else has granted already stays theirs, and is not ours to take away when applications are home.
+    # Grants that others had made are not ours to remove at a failback.
     ours = grants - (held.entries - _promoted(log.state, client.name))
-    # Of a wider right, what only reads is given to mirror topics by a sync, too: it stays when applications go home.
+    # A sync grants read rights on mirror topics, too: they stay after a failback.
     topical = {a for a in ours if a.resource is Resource.TOPIC and a.permission is Permission.ALLOW}
     reading = {a for a in topical if not (is_wide(a) or may_change(a))}
     enter_and_put_up(log, link.mirror.name, client, reading, AclPurpose.COPIED)
@@ -243,13 +230,12 @@ def _promote_access(
 
 
 def _promoted(state: State, cluster: ClusterName) -> set[Acl]:
-    """Grants there by promotions of ours, of whichever mirror."""
     there = (e for e in state.ledger.values() if e.cluster == cluster)
     return {e.acl for e in there if e.purpose is AclPurpose.PROMOTED}
 
 
 def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> AclPlan:
-    """Returns what was done: the plan, but for what the destination's brokers do not know."""
+    """Returns the plan without entries that brokers do not support."""
     remember(log, link.mirror.name, client.name, {*plan.create, *plan.share}, AclPurpose.COPIED)
     known = [acl for acl in plan.create if not _new(acl)]
     create_acls(client, known)
@@ -257,7 +243,7 @@ def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> Ac
     refused = _create_new(client, [acl for acl in plan.create if _new(acl)])
     if plan.judged_again or plan.forget:
         log.put(*plan.judged_again, *(Forget(entry) for entry in plan.forget))
-    # Denials are there first: whoever promotes behind a sync that was killed gives nothing that the source denies.
+    # Denials first: a promotion after a killed sync must not grant what the source denies.
     remember(log, link.mirror.name, client.name, plan.stage, AclPurpose.STAGED)
     take_away(log, client, plan.remove)
     created = tuple(acl for acl in plan.create if acl not in refused)
@@ -265,12 +251,11 @@ def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> Ac
 
 
 def _new(acl: Acl) -> bool:
-    """Whether older brokers refuse a whole request for such an entry: those must not hold up others, nor a failover."""
+    """True where older brokers refuse the whole request: such entries must not hold up others."""
     return acl.resource is Resource.USER or acl.operation is Operation.TWO_PHASE_COMMIT
 
 
 def _create_new(client: ClusterClient, acls: Collection[Acl]) -> dict[Acl, str]:
-    """Create these; the ones that the brokers would not have, with what they said."""
     try:
         create_acls(client, acls)
         present_on_every_broker(client, acls)
@@ -280,10 +265,7 @@ def _create_new(client: ClusterClient, acls: Collection[Acl]) -> dict[Acl, str]:
 
 
 def _own_entries(link: Link, state: State) -> tuple[frozenset[Acl], list[DriftRow]]:
-    """Fences and demotions on the source, by whichever mirror of ours: those must not be taken for its own rules.
-
-    Applications may be able to write a state topic on the source. What no mirror can have entered there hides nothing.
-    """
+    """Our mirrors' denials on the source, which are not its own rules. Forged entries hide nothing."""
     name = link.source.name
     mine, there = (
         [e for e in one.ledger.values() if e.purpose in LIFTABLE and e.cluster == name]

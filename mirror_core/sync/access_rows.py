@@ -1,4 +1,4 @@
-"""What a sync, a promotion and a demotion say about access rights: one row an entry."""
+"""Drift rows for ACL entries."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _TABLE: Final[tuple[_Group, ...]] = (
 
 
 def rows_of(plan: AclPlan, *, done: bool) -> list[DriftRow]:
-    staged = frozenset(plan.waiting)  # also in a dry run, where the others are not: an earlier sync did it
+    staged = frozenset(plan.waiting)  # staged by an earlier sync, so done in a dry run, too
     rows = [
         row(
             acl, action, reason, done=(done and action in (Action.CREATE, Action.STAGE, Action.REMOVE)) or acl in staged
@@ -103,7 +103,7 @@ def unknown(cluster: str, acls: Acls) -> list[DriftRow]:
 
 
 def forgery_there(cluster: str, acl: Acl, why: str) -> DriftRow:
-    """An entry of the ledger on the source that no mirror can have made: its denial is the source's own."""
+    """No mirror can have made this ledger entry: its denial counts as the source's own."""
     return DriftRow(
         part=Part.ACLS,
         subject=f"ledger on {cluster}: {acl}",
@@ -116,7 +116,6 @@ def forgery_there(cluster: str, acl: Acl, why: str) -> DriftRow:
 
 
 def off(side: AuthorizerOff, done: str = "") -> DriftRow:
-    """What ACLs have to do with such a cluster: nothing. `done`: what a command of the user's has done instead."""
     why = (
         "everybody may do everything there, so nothing is copied, staged or fenced"
         if side.said is Authorizer.KAFKA

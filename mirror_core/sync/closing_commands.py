@@ -1,5 +1,3 @@
-"""The commands of the user's that close a cluster to applications, and open it again, where Kafka's ACLs cannot."""
-
 from __future__ import annotations
 
 import tempfile
@@ -21,24 +19,21 @@ _log = logger(__name__)
 
 
 class CommandFailed(MirrorError):
-    """A cluster was not closed, or not opened: its command says so, or did not end in time."""
+    """Reported by the command, or timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closable:
-    """What a command is about: these topics of one cluster, for a run of a mirror."""
-
     cluster: ClusterConfig
     cluster_id: str
     mirror: MirrorName
     run: str
     topics: Collection[str]
     folder: Path
-    """Where it is started: that of mirrorbook.yaml."""
+    """Working directory: that of mirrorbook.yaml."""
 
 
 def closable(link: Link, cluster: ClusterName, run: str, topics: Collection[str]) -> Closable:
-    """One side of a mirror."""
     here = cluster == link.source.name
     return Closable(
         cluster=link.source if here else link.destination,
@@ -51,9 +46,9 @@ def closable(link: Link, cluster: ClusterName, run: str, topics: Collection[str]
 
 
 def shut(where: Closable, *, once: bool = False, before: Callable[[], None] = lambda: None) -> bool:
-    """Close it to applications. False: nothing closes it.
+    """Close the cluster to applications; returns False when it has no fence_command.
 
-    `before` is called before each try. `once`: there is no second one, since somebody waits, or looks again anyway.
+    `once`: no retries, for callers that must not wait or that try again anyway.
     """
     hook = where.cluster.ruling.fence
     if hook is not None:
@@ -62,7 +57,7 @@ def shut(where: Closable, *, once: bool = False, before: Callable[[], None] = la
 
 
 def open_again(where: Closable, *, before: Callable[[], None] = lambda: None) -> bool:
-    """The same the other way round: let applications write there. False: nothing opens it."""
+    """Open the cluster to applications; returns False when it has no unfence_command."""
     hook = where.cluster.ruling.unfence
     if hook is not None:
         _call(where, hook, "unfence", hook.retries, before)
@@ -91,7 +86,7 @@ def _call(where: Closable, hook: Hook, action: str, retries: int, before: Callab
 
 def _tried(where: Closable, program: tuple[str, ...], action: str, timeout_s: float) -> Tried:
     try:
-        # A file, since no environment holds 50,000 names.
+        # A file: an environment cannot hold 50,000 names.
         with tempfile.TemporaryDirectory(prefix="mirrorbook-", ignore_cleanup_errors=True) as folder:
             listed = Path(folder) / "topics"
             listed.write_text("".join(f"{topic}\n" for topic in sorted(where.topics)), encoding="utf-8")

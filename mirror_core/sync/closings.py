@@ -1,4 +1,4 @@
-"""What a run keeps of the commands that it has called, and whether it has called the source's."""
+"""Programs of the user that fence a cluster, and lift that, where Kafka's ACLs do not rule it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirror_core.state.records import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shut:
-    """Kept by a run before it calls `fence_command`, and after: an abort then opens the cluster again."""
+    """Recorded before and after `fence_command`: an abort then opens the cluster."""
 
     VERSION: ClassVar[int] = 1
     cluster: str
@@ -19,12 +19,12 @@ class Shut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """Kept by a run before it calls `unfence_command` for the destination, and after."""
+    """Recorded before and after the destination's `unfence_command`."""
 
     VERSION: ClassVar[int] = 1
     cluster: str
 
 
 def has_shut(state: State, run: Run) -> bool:
-    """Whether this run has called the source's `fence_command`, or was about to."""
+    """Whether the run has called the source's `fence_command`, or was about to."""
     return any(of == run.id and kind == Shut.__name__ for of, _, kind in state.checkpoints)

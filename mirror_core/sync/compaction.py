@@ -1,8 +1,7 @@
-"""When a mirror topic may be cleaned by key, as its source is: once nothing is left to copy that may have no key.
+"""Decides when a mirror topic of a compacted source may be compacted, too.
 
-A topic that is cleaned by key takes no record without one. The source took some before its policy changed, or takes
-them again; and a log that begins late is seeded with such records. So a mirror topic is cleaned from when it has caught
-up with a source that is, and no longer when it meets a record without a key all the same.
+A compacted topic refuses records without a key, which the source may hold from before, and seeding writes. So a mirror
+topic is compacted once it has caught up, until it meets such a record.
 """
 
 from __future__ import annotations
@@ -29,11 +28,7 @@ _LIMIT: Final = "max.message.bytes"
 def behind(
     source: ClusterClient, destination: ClusterClient, topics: Mapping[str, TopicView], patience_s: float
 ) -> set[str]:
-    """Of topics that the source cleans by key: those that have not reached where its logs end now.
-
-    Since it does, it takes no record without a key; what it took before lies below. On a busy topic `patience_s` lets
-    the copier get there: what is written from now on does not count.
-    """
+    """Compacted topics whose copies have not reached the source's current log ends; waits at most `wait_s`."""
     partitions = [Partition(name, index) for name, view in topics.items() for index in view.partitions]
     left = set(topics)
     try:
@@ -47,23 +42,22 @@ def behind(
             if left:
                 time.sleep(_LOOK_AGAIN_S)
     except Unreachable:
-        pass  # this holds up no other setting; those known to lag can wait
+        pass  # must not hold up other settings
     return left
 
 
 @dataclass(slots=True)
 class Easing:
-    """Lets mirror topics take what they have refused, for the control principal: takes those that met a record without
-    a key out of the cleaner's reach, and raises the limit of those that met a batch above it."""
+    """Changes settings so that mirror topics accept what they refused: no compaction, or a higher limit."""
 
     source: ClusterConfig
     destination: ClusterConfig
     say: Callable[[str], None]
     _known: dict[str, int] = field(default_factory=dict)
-    """The newest epoch, by topic, whose tasks may not have noticed yet."""
+    """Newest epoch by topic whose tasks may not have noticed."""
 
     def eased(self, failure: Failure, epoch: int, newest: int) -> bool:
-        """Whether what stopped a partition in this epoch is out of the way. `newest`: the last one submitted."""
+        """Whether the cause of the failure is removed. `newest`: last epoch submitted."""
         if failure.kind is not FailureKind.UNKEYED and failure.needs_bytes is None:
             return False
         topic = failure.partition.topic
@@ -74,7 +68,7 @@ class Easing:
                 configs = describe_configs(client, [topic]).get(topic)
                 changes = None if configs is None else _easing(failure, configs.effective)
                 if changes is None:
-                    return False  # the broker had another reason
+                    return False  # refused for another reason
                 if failure.needs_bytes is None:
                     alter_configs(client, {topic: changes})
                 else:
@@ -82,13 +76,13 @@ class Easing:
         except RemoteFault as error:
             self.say(f"{topic} on cluster {self.destination.name}: what it refuses cannot be allowed: {error}")
             return False
-        # One epoch may be under way already, and the next one be quicker than the setting on its way to the leader.
+        # One epoch may be under way, and the next may begin before the setting reaches the leader.
         self._known[topic] = newest + 1
         self.say(f"{failure.partition}, offset {failure.offset}: {self._eased(failure, topic)}")
         return True
 
     def _raise_limit(self, client: ClusterClient, topic: str, needs_bytes: int) -> None:
-        """In one step to what the source's topic takes; where the destination refuses that, for this batch alone."""
+        """To the source's limit, or if refused to this batch's size."""
         limit = raised_limit(needs_bytes, _limit_of(self.source, topic))
         try:
             alter_configs(client, {topic: {_LIMIT: str(limit)}})
@@ -106,7 +100,6 @@ class Easing:
 
 
 def _limit_of(cluster: ClusterConfig, topic: str) -> int | None:
-    """The largest batch that this topic takes; None where it is not told."""
     try:
         with ClusterClient(cluster) as client:
             found = describe_configs(client, [topic]).get(topic)
@@ -116,7 +109,7 @@ def _limit_of(cluster: ClusterConfig, topic: str) -> int | None:
 
 
 def _easing(failure: Failure, effective: Mapping[str, str]) -> dict[str, str | None] | None:
-    """The settings that let it through; None: these do already."""
+    """Returns None when the settings already allow it."""
     if failure.needs_bytes is None:
         return {"cleanup.policy": FIXED["cleanup.policy"]} if cleans(effective) else None
     limit = int(effective.get(_LIMIT, 0))

@@ -1,4 +1,4 @@
-"""Topics, their settings, access rights and groups' offsets: compared, and brought over. Drift is a table."""
+"""One sync: topics, settings, ACLs and group offsets, compared and brought over."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ALL_PARTS: Final = frozenset(Part)
 
 
 class SyncDocument(Document, frozen=True, kw_only=True):
-    """What differed, and what was done about it; a row for every group in scope, also when nothing was to be done."""
+    """Differences, and what was done about each; groups in scope always have a row."""
 
     mirror: str
     dry_run: bool
@@ -50,14 +50,12 @@ class SyncDocument(Document, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncReport:
-    """What differed, and what was done about it; a row for every group in scope, also when nothing was to be done."""
-
     mirror: str
     dry_run: bool
     parts: tuple[Part, ...]
     rows: tuple[DriftRow, ...]
     topics: frozenset[str] = frozenset()
-    """Those that were compared, also when nothing of them differs."""
+    """Topics that were compared."""
 
     @property
     def refused(self) -> tuple[DriftRow, ...]:
@@ -66,17 +64,16 @@ class SyncReport:
 
     @property
     def pending(self) -> tuple[DriftRow, ...]:
-        """Changes that were not carried out; all of them, in a dry run."""
+        """Changes not carried out; in a dry run, all."""
         return tuple(row for row in self.rows if row.action in CHANGES and not row.done)
 
     @property
     def document(self) -> SyncDocument:
-        """For machines."""
         return SyncDocument(mirror=self.mirror, dry_run=self.dry_run, parts=self.parts, rows=self.rows)
 
 
 def survey(link: Link, state: State, *, only: frozenset[Part] = ALL_PARTS) -> SyncReport:
-    """What a sync would do now. Takes nothing over and writes nothing."""
+    """Changes nothing."""
     return _sync(link, state, None, only)
 
 
@@ -87,11 +84,7 @@ def sync(
     only: frozenset[Part] = ALL_PARTS,
     run_id: str | None = None,
 ) -> SyncReport:
-    """Bring the destination in line with the source. Refused while a run holds the mirror, unless it is `run_id`'s.
-
-    Goes by `log.state`: what the state topic said when its writer was entered, and what it wrote since.
-    Topics that this mirror has stopped (given to the applications) are left alone. May be repeated at any time.
-    """
+    """HeldByRun while another run than `run_id` holds the mirror. May be repeated."""
     active = log.state.active_run(link.mirror.name)
     if active is not None and active.id != run_id:
         raise HeldByRun(f"mirror {link.mirror.name}: sync", [held_by(active, conducted(log.state, active))])
@@ -111,7 +104,7 @@ def _sync(link: Link, state: State, log: Log | None, only: frozenset[Part], run_
             rows += [*placement.rows, *hidden_rows(link, state, source, chosen)]
             rows += [_stopped(name) for name in sorted(stopped & chosen.keys())]
         ready = placement.ready
-        # Of topics that were made anew on the source the copies stay, with their rights, and groups' offsets in them.
+        # Copies of topics recreated on the source keep their rights and group offsets.
         kept = {**ready, **{n: chosen[n] for n, kind in placement.kinds.items() if kind is FailureKind.RECREATED}}
         if Part.CONFIGS in only:
             rows += left_out_rows(placement) if log is None else []
@@ -119,7 +112,7 @@ def _sync(link: Link, state: State, log: Log | None, only: frozenset[Part], run_
             rows += found
             if log is not None and remember:
                 log.put(*remember)
-        # A mirror that has given up all its topics has no say any more in who may do what, and where groups stand.
+        # A mirror without topics left manages no ACLs and offsets any more.
         if Part.ACLS in only and (kept or not stopped):
             groups = groups_in_scope(link, source)
             rows += sync_acls(link, state, log, source, destination, _names(kept, chosen, placement), groups)
@@ -148,7 +141,7 @@ def _sync(link: Link, state: State, log: Log | None, only: frozenset[Part], run_
 
 
 def _still_ours(link: Link, topics: frozenset[str]) -> None:
-    """Raises when a run has begun, or the mirror has given these topics up, since the sync has looked."""
+    """Raises when a run has begun, or a topic was stopped, meanwhile."""
     state, name = read_whole(link.destination), link.mirror.name
     active = state.active_run(name)
     if active is not None:
@@ -164,7 +157,7 @@ def _followed(link: Link, state: State, now: int) -> bool:
 
 
 def _remember_groups(link: Link, log: Log, began_ms: int, records: Iterable[Record | Forget]) -> None:
-    """A follower's word is newer than ours."""
+    """A follower's record is newer than ours."""
     seen, told = log.state.groups.get(link.mirror.name), list(records)
     if seen is None or seen.synced_ms < began_ms:
         told.append(GroupsSeen(mirror=link.mirror.name, synced_ms=began_ms, followed=False))
@@ -173,7 +166,6 @@ def _remember_groups(link: Link, log: Log, began_ms: int, records: Iterable[Reco
 
 
 def _names(ready: Mapping[str, TopicView], chosen: Mapping[str, TopicView], placement: Placement) -> frozenset[str]:
-    """Topics whose access rights are the mirror's business: those there, and those about to be created."""
     coming = {row.subject for row in placement.rows if row.action is Action.CREATE}
     return frozenset(ready) | (coming & chosen.keys())
 

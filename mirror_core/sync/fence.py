@@ -1,8 +1,7 @@
-"""The fence: nobody writes the mirror's topics on a cluster any more, and the proof that it is so.
+"""The fence by ACLs: nobody can write the mirror's topics on a cluster, and that is verified.
 
-CreateAcls returning is no fence (brokers act on it up to some hundred milliseconds later), and refusing writes does not
-end transactions that have joined a partition already. So: deny, see the denial on every broker, wait until transactions
-are over, see that the logs stand still.
+CreateAcls returns up to some hundred milliseconds before brokers enforce an entry, and a denial does not end
+transactions that have joined a partition.
 """
 
 from __future__ import annotations
@@ -31,35 +30,29 @@ from mirror_core.sync.ledger import enter_and_put_up, entered, take_away_unshare
 _log = logger(__name__)
 
 STILL_S: Final = 0.1
-"""Between two looks at the log ends behind a fence that every broker shows."""
+"""Between two reads of log ends."""
 STILL_UNFENCED_S: Final = 2.0
-"""The same where no authorizer exists and stillness is all there is."""
+"""Longer, since still log ends are the only evidence then."""
 EVERY_ID: Final = "*"
-"""As the name of a transactional id in an access right: all of them."""
 RESOLVE_S: Final = 120.0
-"""Open transactions get this long to end: twice the default transaction timeout."""
+"""Twice the default transaction timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """A fence that was seen to hold."""
-
     authorizer: bool
     still_s: float
-    """The logs did not move for so long."""
     ends: Mapping[Partition, Offset]
-    """Log ends at which they stand still."""
     command: bool = False
-    """`fence_command` has closed the cluster, where Kafka's ACLs do not rule it."""
     denials: tuple[Acl, ...] = ()
-    """Shown by every one of these brokers."""
+    """Shown by each of `brokers`."""
     brokers: tuple[int, ...] = ()
     transactions: tuple[str, ...] = ()
-    """Were open, and have been waited for."""
+    """Were open, and were waited for."""
 
 
 class NotFenced(MirrorError):
-    """Somebody still writes, or may still write. The denials stay until the run is resumed or aborted."""
+    """Somebody may still write. The denials stay until resume or abort."""
 
 
 def raise_fence(
@@ -73,12 +66,10 @@ def raise_fence(
     before: Callable[[Collection[Acl]], None] = lambda acls: None,
     shut: Callable[[Collection[str]], bool] = lambda topics: False,
 ) -> Fence:
-    """Fence these topics of the mirror's source, and prove that these of their partitions stand still.
+    """Fence these topics of the source, and verify that these partitions stand still. May be repeated.
 
-    Topics are denied by name, also those that the source has lost, or that nobody drains: whatever is promoted must
-    not be written there. Safe to repeat, from the start or half-way. Returns what was seen: denials, brokers that
-    showed them, and per partition the log end at which it stands still. `before`: see `deny`. `shut` is called where
-    ACLs do not rule the cluster: whether something has closed these topics to applications.
+    Also topics that the source has lost or nobody drains: what is promoted must not be written there. `close_cluster`,
+    called where ACLs do not rule, returns whether it closed the topics.
     """
     transactions = open_transactions(client, topics)
     denials = deny(link, log, client, topics, deniable(transactions), before=before)
@@ -107,16 +98,15 @@ def deny(
     *,
     before: Callable[[Collection[Acl]], None] = lambda acls: None,
 ) -> frozenset[Acl] | AuthorizerOff:
-    """Deny everybody to write these topics, and to go on with these transactions; return when every broker shows it.
+    """Deny everybody these topics and transactions; seen on every broker.
 
-    What is ours is in the ledger before it exists. `before` is told of all that will then be ours, before any of it is
-    denied, and nothing is denied when it raises.
+    `before_deny` gets all entries that will be ours; if it raises, nothing is denied.
     """
     seen = describe_acls(client)
     if isinstance(seen, AuthorizerOff):
         return seen
     wanted = frozenset(denials_of(topics, transactional_ids))
-    # An equal entry that somebody else made is as good, and must stay when our fence is lifted. Another mirror's is
+    # An equal entry made by others is as good, and must stay when our fence is lifted. Another mirror's is
     # ours, too (a transactional id may write topics of both): it stays until neither needs it.
     fences = {e.acl for e in log.state.ledger.values() if e.cluster == client.name and e.purpose is AclPurpose.FENCE}
     foreign = (wanted & seen.entries) - fences
@@ -127,19 +117,17 @@ def deny(
 
 
 def deniable(transactions: Iterable[OpenTransaction]) -> list[str]:
-    """Their ids, but for one named `*`: a denial of that is a denial of all. It is waited for like the others, and
-    begins no other transaction on topics that are denied."""
+    """Without `*`, which would deny all ids: it is waited for, and cannot begin on denied topics."""
     return [t.id for t in transactions if t.id != EVERY_ID]
 
 
 def denials_of(topics: Iterable[str], transactional_ids: Iterable[str] = ()) -> Iterator[Acl]:
-    """The entries that fence these."""
     yield from (denial(topic) for topic in topics)
     yield from (denial(id_, resource=Resource.TRANSACTIONAL_ID) for id_ in transactional_ids)
 
 
 def undenied(client: ClusterClient, denials: Iterable[Acl]) -> list[str]:
-    """Brokers that answer and do not show all of these, in words. One that is away takes no writes."""
+    """Brokers that answer and lack denials. A broker that is down takes no writes."""
     found = acls_of_each(client)
     for held in found.values():
         if isinstance(held, MirrorError) and not isinstance(held, Unreachable):
@@ -150,7 +138,6 @@ def undenied(client: ClusterClient, denials: Iterable[Acl]) -> list[str]:
 def bare(
     cluster: ClusterName, found: Mapping[int, Acls | AuthorizerOff | MirrorError], denials: Iterable[Acl]
 ) -> list[str]:
-    """Brokers that have said what they hold, and do not hold all of these, in words."""
     wanted, words = frozenset(denials), list[str]()
     for broker, held in sorted(found.items()):
         if isinstance(held, MirrorError):
@@ -162,31 +149,31 @@ def bare(
 
 
 def intended(mirror: Mirror, cluster: ClusterName, acls: Iterable[Acl]) -> list[LedgerEntry]:
-    """Denials as the ledger has them before they exist."""
     return [LedgerEntry(mirror=mirror.name, cluster=cluster, acl=acl, purpose=AclPurpose.FENCE) for acl in acls]
 
 
 def standing(mirror: Mirror, log: Log, client: ClusterClient) -> tuple[LedgerEntry, ...]:
-    """Denials in the ledger that this mirror's fence has put on the cluster behind `client`."""
     return tuple(e for e in entered(log, mirror.name, client.name, AclPurpose.FENCE) if e.acl.principal == EVERYBODY)
 
 
 def lift_fence(mirror: Mirror, log: Log, client: ClusterClient) -> None:
-    """Delete exactly the denials of this mirror's fence; return when no broker shows one. Safe to repeat.
+    """Delete this mirror's denials; returns when no broker shows one. May be repeated.
 
-    What another mirror's fence consists of, too, stays.
+    Denials that another mirror's fence needs, too, stay.
     """
     take_away_unshared(log, client, standing(mirror, log, client))
 
 
 def lift_denials(mirror: Mirror, log: Log, client: ClusterClient) -> None:
-    """The same for all denials in the ledger of this mirror, also those against copying tasks of the past."""
+    """As `lift_fence`, with the denials against old copying tasks."""
     take_away_unshared(log, client, entered(log, mirror.name, client.name, AclPurpose.FENCE))
 
 
 def seen_still(client: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
-    """Log ends, of partitions that have a leader, if none moves and no transaction is open: all that is seen of a fence
-    that a command has put up. NotFenced otherwise."""
+    """Return log ends if none moves and no transaction is open, else raise NotFenced.
+
+    Nothing else can be verified of a fence by command.
+    """
     before = known_offsets(client, partitions, Point.LOG_END)
     time.sleep(STILL_UNFENCED_S)
     ends = known_offsets(client, before, Point.LOG_END)
@@ -203,11 +190,10 @@ def seen_still(client: ClusterClient, partitions: Iterable[Partition]) -> dict[P
 def holds_up(
     transaction: OpenTransaction, partitions: Collection[Partition], unled: Collection[Partition] = ()
 ) -> bool:
-    """Whether these partitions, or groups' offsets, may still change by its end. `unled`: of groups' offsets, what
-    nobody leads, so that nobody can read it either.
+    """Whether these partitions or group offsets may change when the transaction ends.
 
-    A partition without a leader takes no marker: one that is decided, and waits for such ones alone, may wait for days.
-    As long as it is not decided, none of its groups' offsets is, wherever else it has written.
+    `offline`: partitions of `__consumer_offsets` without a leader, which nobody can read. A decided transaction may
+    wait for days for markers on partitions without a leader; an undecided one may still change all its group offsets.
     """
     led = not (transaction.partitions | transaction.groups) <= set(unled)
     return not transaction.decided or led or not transaction.partitions.isdisjoint(partitions)
@@ -235,10 +221,9 @@ def await_stillness(
     pause_s: float,
     resolve_s: float,
 ) -> dict[Partition, Offset]:
-    """Log ends that did not move within `pause_s`, with no open transaction on these topics that matters to these of
-    their partitions or to groups, and on all in-sync replicas.
+    """Wait until log ends do not move within `pause_s`, are replicated, and no transaction is open.
 
-    NotFenced after `resolve_s`, naming what still moves or which transactions are open.
+    NotFenced after `transaction_wait_s`, naming what still moves.
     """
     deadline = time.monotonic() + resolve_s
     while True:

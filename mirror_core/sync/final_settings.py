@@ -1,4 +1,4 @@
-"""What mirror topics are set to when applications take them over: the source's settings, as last synced."""
+"""Topic settings at promotion: the source's, as last synced."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ from mirror_core.sync.topics import UNKNOWN_SETTING, apply_changes, change_rows,
 _log = logger(__name__)
 _INSYNC: Final = "min.insync.replicas"
 _MARKS: Final = 100
-"""Topics by which brokers are asked how far they are."""
 
 
 def few_in_sync(
     client: ClusterClient, mirror: Mirror, state: State, topics: Mapping[str, TopicView]
 ) -> tuple[Few, ...]:
-    """Of the mirror's topics among these of the destination: those that nobody could write with acks=all, if they were
-    promoted now. By the settings as last synced; where these have none, by the destination's default, if it is told."""
+    """Topics that could not be written with acks=all after a promotion now."""
     asked = dict[str, str | None]()
     for name in sorted({p.topic for p in state.partitions.get(mirror.name, {})} & set(topics)):
         settings, replicas = state.settings.get((mirror.name, name)), topics[name].replication_factor
@@ -44,14 +42,12 @@ def few_in_sync(
 def _default(client: ClusterClient, topic: str) -> int:
     try:
         return int(default_of(client, topic, _INSYNC) or 0)
-    except RemoteFault as error:  # promotion, which needs the same right, says so again
+    except RemoteFault as error:  # promotion needs the same right, and reports it
         _log.warning("cluster %s: its default of %s is not known: %s", client.name, _INSYNC, error)
         return 0
 
 
 class FinalSettings:
-    """Of these topics of the destination, as it has them now. Whoever looks again finds what is still to be done."""
-
     def __init__(self, link: Link, state: State, client: ClusterClient, topics: Collection[str]) -> None:
         view = client.metadata(topics)
         views = view.topics
@@ -63,9 +59,9 @@ class FinalSettings:
         self._before = {name: current[name].overrides for name in sorted(set(views) & set(current))}
         self._changes = dict[str, Mapping[str, str | None]]()
         self._foreign = dict[str, dict[str, str]]()
-        """Settings of the source that this cluster does not know."""
+        """Unknown to this cluster."""
         self._made = dict[str, Mapping[str, str | None]]()
-        """Changed for the first record: the last topic, and those whose settings were tried one by one after it."""
+        """The last topic changed, and those tried one by one."""
         for name, before in self._before.items():
             settings = self._synced[name] = state.settings.get((link.mirror.name, name))
             if settings is not None:
@@ -76,12 +72,10 @@ class FinalSettings:
                 self._changes[name] = config_changes(wanted, before)
 
     def before_the_first_record(self) -> list[DriftRow]:
-        """Make those changes for which applications have to wait."""
         return [*self._unknown(), *self._make(lambda key: key in TAKES)]
 
     def await_brokers(self) -> Iterator[DriftRow]:
-        """Wait until every broker knows of these, for a moment at the most: what it takes before is taken as a mirror
-        topic would. For where no access right is given after them, and seen, which says the same."""
+        """Where no grant is made: elsewhere a grant that a broker shows implies these settings."""
         late = late_with(self._client, self._made)
         if late:
             yield DriftRow(
@@ -95,7 +89,6 @@ class FinalSettings:
             )
 
     def the_others(self) -> list[DriftRow]:
-        """Make the rest of them."""
         return list(self._make(lambda key: key not in TAKES))
 
     def _make(self, chosen: Callable[[str], bool]) -> Iterator[DriftRow]:
@@ -103,7 +96,7 @@ class FinalSettings:
         refused = apply_changes(self._client, changes)
         if not self._made:
             done = {t: {k: v for k, v in mine.items() if k not in refused.get(t, {})} for t, mine in changes.items()}
-            # Brokers take changes up in the order in which they were made.
+            # Brokers apply changes in the order in which they were made.
             last = [t for t, mine in done.items() if mine and t not in refused][-1:]
             self._made = {t: done[t] for t in (*last, *list(refused)[-_MARKS:]) if done[t]}
         for topic, mine in changes.items():

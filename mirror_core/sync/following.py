@@ -1,8 +1,6 @@
-"""Following what groups commit on the source: within a second it is committed on the destination, too.
+"""Follows commits of groups on the source, and repeats them on the destination within a second.
 
-`__consumer_offsets` is read as it grows. The sync that looks at every group now and then stays the truth; this makes
-what a group repeats after a disaster small. It runs beside the copying and must not disturb it: whatever goes wrong
-here is counted, and begun anew.
+Must not disturb copying: failures are counted, and following starts over. The sync stays the truth.
 """
 
 from __future__ import annotations
@@ -38,39 +36,33 @@ _log = logger(__name__)
 
 _POLL_MS: Final = 250
 _ROUND_S: Final = 0.2
-"""From one round of commits to the next at least: a round is for all that was committed meanwhile."""
 _SILENT_S: Final = 5.0
-"""A source that is silent for so long is left for a while: what was read from it is still to be committed."""
+"""What was read is still committed then."""
 _TELL_S: Final = 5.0
 _AGAIN_S: Final = (1.0, 30.0)
-"""After a failure, and after many in a row."""
+"""First, maximum."""
 _NOT_ALLOWED_S: Final = 60.0
 _LOOK_S: Final = 10.0
-"""A group that commits and is not listed is not looked for again for so long."""
 _IN_PART_S: Final = 60.0
-"""As long as partitions of the offsets topic have no leader, the following begins anew this often."""
 _PROOF_S: Final = 5.0
 _REMEMBERED: Final = 2_000
-"""Offsets of ours that are written into the state topic at a time: whole groups, some 50 KiB each five seconds."""
+"""About 50 KiB every five seconds."""
 
 
 class Follower:
-    """One mirror's follower: a thread of its own, which ends with the context."""
-
     def __init__(self, link: Link, failed: Callable[[], None]) -> None:
-        """`failed` is told of every failure, on the follower's thread."""
+        """`on_failure` runs on the follower's thread."""
         self._link = link
         self._failed = failed
         self._stop = threading.Event()
         self._proof, self._proof_wanted = threading.Event(), threading.Event()
         self._told_at = float("-inf")
         self._topics: Mapping[str, str] = MappingProxyType({})
-        """Of those that are copied, the topic ids on the source."""
+        """Source topic ids."""
         self._unchecked: list[tuple[str, Partition, Committed | None]] = []
-        """What was read, and may be of a topic that was made anew under the same name."""
+        """Their topics may have been recreated."""
         self._own: OwnOffsets | None = None
         self._refused: Mapping[tuple[str, str], Uncommitted] = MappingProxyType({})
-        """As it was written last."""
         self._begun = threading.Event()
         self._seen: GroupsSeen | None = None
         self._told: GroupsSeen | None = None
@@ -80,7 +72,7 @@ class Follower:
     # -- on the driver's thread ----------------------------------------------------------------------------------
 
     def beat(self, lease: HeldLease) -> None:
-        """What the driver says, and writes for us, now and then."""
+        """Called on the driver's thread: takes its state, and writes for the follower."""
         now = time.monotonic()
         if now < self._told_at + _TELL_S and not self._proof_wanted.is_set():
             return
@@ -93,7 +85,7 @@ class Follower:
         self._own.read(lease.state)
         wanted, seen = self._proof_wanted.is_set(), self._seen
         if wanted:
-            lease.put(lease.lease)  # LostOwnership when the mirror is another's by now
+            lease.put(lease.lease)  # LostOwnership when the mirror is lost
             self._proof_wanted.clear()
             self._proof.set()
         if seen is not None and seen != self._told:
@@ -104,7 +96,6 @@ class Follower:
         self._begun.set()
 
     def _remember(self, lease: HeldLease, own: OwnOffsets, most: int | None = None) -> None:
-        """What was committed since, and what could not be."""
         refused, known = self.waiting.refused, lease.state.groups_left.get(self._link.mirror.name)
         if refused != self._refused:
             known = known or GroupsLeft(mirror=self._link.mirror.name)
@@ -120,7 +111,6 @@ class Follower:
             raise
 
     def last_words(self, lease: HeldLease) -> None:
-        """At an orderly end."""
         if self._own is not None:
             self._remember(lease, self._own)
 
@@ -133,7 +123,7 @@ class Follower:
     ) -> None:
         self._stop.set()
         self._begun.set()
-        self._thread.join(_ROUND_S)  # it may wait for a silent cluster: nobody waits for it
+        self._thread.join(_ROUND_S)  # it may hang on a silent cluster: do not wait
 
     # -- on the follower's thread --------------------------------------------------------------------------------
 
@@ -158,7 +148,6 @@ class Follower:
             self._go_on_without_source(pause)
 
     def _follow(self) -> None:
-        """Until told to stop, or until something is wrong."""
         with ExitStack() as opened:
             source = opened.enter_context(ClusterClient(self._link.source, timeout_s=_SILENT_S))
             rounds = opened.enter_context(self._rounds())
@@ -168,7 +157,7 @@ class Follower:
                 self._stop.wait(BUSY_S)
                 return
             groups = _Groups(self._link, source)
-            for record in topic.poll(0):  # before all groups are asked: it shows whether we may read at all
+            for record in topic.poll(0):  # first: it shows whether we may read at all
                 self._read(record, groups)
             self._look_at_all(GroupBatches(source), groups.followed)
             self._let_through(source)
@@ -185,14 +174,14 @@ class Follower:
                 self._stop.wait(began + _ROUND_S - time.monotonic())
 
     def _look_at_all(self, batches: GroupBatches, groups: list[str]) -> None:
-        """What groups had committed before. One whose coordinator does not come back is left to a sync."""
+        """Groups whose coordinator stays away are left to a sync."""
         rest, until = set(groups), time.monotonic() + _SILENT_S
         while rest and not self._stop.is_set() and time.monotonic() < until:
             found = batches.fetch_now(dict.fromkeys(rest))
             for group, fault in found.faults.items():
                 if isinstance(fault, Unreachable):
                     raise fault
-                rest.discard(group)  # one group's fault is no other's; a sync names it
+                rest.discard(group)  # a sync reports it
                 _log.info("left to a sync: %s", fault, group=group)
             for group, offsets in found.offsets.items():
                 rest.discard(group)
@@ -202,7 +191,7 @@ class Follower:
                 self._stop.wait(_ROUND_S)
 
     def _go_on_without_source(self, pause_s: float) -> None:
-        """What was read is committed, as far as the copy still comes, also when the source is silent."""
+        """Commit what was read, as far as the copy advances."""
         until = time.monotonic() + pause_s
         try:
             with self._rounds() as rounds:
@@ -234,8 +223,7 @@ class Follower:
             self._unchecked.append((group, partition, committed))
 
     def _let_through(self, source: ClusterClient) -> None:
-        """What was read, of topics that are still the ones that are copied: the offsets of a topic that was made anew
-        mean nothing in the old one's copy. A sync names those."""
+        """Offsets of a recreated topic mean nothing in the old copy; a sync reports them."""
         if not self._unchecked:
             return
         found = source.metadata({partition.topic for _, partition, _ in self._unchecked}).topics
@@ -246,11 +234,11 @@ class Follower:
         self._unchecked = []
 
     def _rounds(self) -> Rounds:
-        assert self._own is not None  # since the driver's first beat
+        assert self._own is not None  # set in the driver's first exchange
         return Rounds(self._link.destination, self._still_ours, self._own)
 
     def _still_ours(self) -> None:
-        """The driver writes to the state topic, which only the mirror's owner can."""
+        """The driver shows it by a write to the state topic."""
         self._proof.clear()
         self._proof_wanted.set()
         if not self._proof.wait(_PROOF_S):
@@ -262,8 +250,6 @@ def _name(left: Uncommitted) -> tuple[str, str]:
 
 
 class _Groups:
-    """Groups of the source whose offsets are followed: in the mirror's scope, and of a kind that commits offsets."""
-
     def __init__(self, link: Link, source: ClusterClient) -> None:
         self._chosen = group_filter(link.mirror)
         self._source = source
@@ -275,7 +261,7 @@ class _Groups:
         now = time.monotonic()
         if group in self._chosen and group not in self._known and now >= self._gone.get(group, 0.0):
             self._look()
-            if group not in self._known:  # deleted already: what it had committed is still in the log
+            if group not in self._known:  # deleted: its commits are still in the log
                 self._gone[group] = now + _LOOK_S
         return self._known.get(group, False)
 

@@ -1,14 +1,8 @@
-"""Committing groups' offsets on the destination, by hands that may be late.
+"""Commits group offsets on the destination, safely against processes that act too late.
 
-A sync or a follower can sleep between its decision and its commit, and a promotion can pass meanwhile. So both commit
-as the data principal, which a failover denies that before its final sync (`stop_commits`); whoever wakes up later is
-refused by the broker. The final sync itself is the control principal's.
-
-What a mirror has committed itself it remembers in the state topic (`OwnOffsets`): every other offset on the destination
-is somebody's own progress, and is not taken back.
-
-Where the data principal may not commit (it has no right to it, or another mirror's failover has denied it), the mirror
-is looked at again, and right after that the control principal commits. Where both are the same user, always so.
+A sync or follower may sleep before its commit while a promotion happens. Both commit as the data principal, which a
+failover denies before its final sync, so that late commits are refused. Where the data principal may not commit,
+ownership is checked again before the control principal commits.
 """
 
 from __future__ import annotations
@@ -41,15 +35,13 @@ _log = logger(__name__)
 
 _PAUSE_S: Final = 0.05
 _ASK_AGAIN_S: Final = 60.0
-"""After a refusal the data principal is not tried for so long."""
 
 
 class GroupCommits:
-    """Commits for groups without members. Not for use by several threads at once."""
+    """For groups without members. Not thread-safe."""
 
     def __init__(self, destination: ClusterClient, still_ours: Callable[[], None] | None) -> None:
-        """`destination` is the control principal's. `still_ours` returns while the mirror's groups are ours to commit
-        for, and raises when they are not. None: they are ours until we say so, as in a run's own steps."""
+        """`check_ownership`: raises when the mirror is lost; None in a run's own steps."""
         self._still_ours = still_ours
         self._destination = destination
         self._control = GroupBatches(destination)
@@ -58,8 +50,7 @@ class GroupCommits:
         self._not_before = 0.0 if _own_user(destination.config) else float("inf")
 
     def put(self, wanted: Mapping[str, Commits]) -> dict[str, dict[Partition, str]]:
-        """Commit these; the broker's words (`GroupBatches.commit`). With the leader epochs of the destination's log,
-        so that a consumer notices when that log has lost its end since."""
+        """Returns codes. Leader epochs go along: a consumer notices if the log has lost its end."""
         places = {Place(p, offset) for mine in wanted.values() for p, (offset, _) in mine.items()}
         epochs = epochs_before(self._destination, places)
         if self._still_ours is None:
@@ -88,15 +79,13 @@ class GroupCommits:
 
 
 def refused(word: str) -> str:
-    """A broker's word against a commit, for people."""
     return f"refused by the destination ({word})"
 
 
 class OwnOffsets:
-    """What a mirror has committed itself on the destination, by group and partition. May be used by several threads.
+    """Offsets that the mirror committed itself; any other is an application's. Thread-safe.
 
-    A sync writes what is new when it ends, a data plane every few seconds. What was committed after the last write of a
-    process that was killed is the mirror's own again as soon as the source is seen to have committed the same.
+    Unwritten ones of a killed process count as own again once the source commits the same.
     """
 
     def __init__(self, mirror: MirrorName, state: State) -> None:
@@ -104,16 +93,14 @@ class OwnOffsets:
         self._lock = threading.Lock()
         self._known: dict[str, dict[Partition, Offset]] = {}
         self._others: dict[str, dict[Partition, Offset]] = {}
-        """What another process of the mirror says, where it is not the same."""
+        """Differing records of another process."""
         self._read: dict[str, GroupOffsets] = {}
-        """What the state topic says: read there, or written by us."""
         self._from: State | None = None
         self._changed: dict[str, None] = {}
         self.read(state)
 
     def read(self, state: State) -> None:
-        """What another process of the mirror has remembered meanwhile."""
-        if state is self._from:  # as we have read it, and written since
+        if state is self._from:  # read before, and changed only by us
             return
         self._from = state
         with self._lock:
@@ -127,13 +114,13 @@ class OwnOffsets:
                 self._known[record.group] = {**found, **mine}
 
     def of(self, group: str, partition: Partition) -> frozenset[Offset]:
-        """Next offsets to be read, any of which may be what we have committed last; empty: nothing."""
+        """Next offsets, each of which may be our last commit."""
         with self._lock:
             found = (known.get(group, {}).get(partition) for known in (self._known, self._others))
             return frozenset(offset for offset in found if offset is not None)
 
     def note(self, group: str, partition: Partition, offset: Offset) -> None:
-        """We have committed it, or the source has come to what is committed there."""
+        """We committed it, or the source has committed the same."""
         with self._lock:
             self._others.get(group, {}).pop(partition, None)
             mine = self._known.setdefault(group, {})
@@ -142,7 +129,7 @@ class OwnOffsets:
                 self._changed[group] = None
 
     def forget_except(self, groups: Collection[str]) -> list[GroupOffsets]:
-        """Know nothing of groups that are not among these; what is to be forgotten in the state topic, too."""
+        """Returns records to delete from the state topic."""
         with self._lock:
             gone = [record for record in self._read.values() if record.group not in groups]
             for record in gone:
@@ -152,8 +139,7 @@ class OwnOffsets:
             return gone
 
     def news(self, most: int | None = None) -> list[GroupOffsets]:
-        """What is to be remembered anew, whole groups, those that wait the longest first; `most`: partitions of all
-        together, but one group at least. Whoever could not write it says so (`again`)."""
+        """Records to write: whole groups, oldest first, one at least. `requeue` them if that fails."""
         found, count = list[GroupOffsets](), 0
         with self._lock:
             for group in list(self._changed):
@@ -174,7 +160,7 @@ class OwnOffsets:
 def commit_all(
     commits: GroupCommits, wanted: Mapping[str, Commits], client: ClusterClient
 ) -> dict[str, dict[Partition, str]]:
-    """The same until each has an answer: what no coordinator takes now is tried again until the client's time limit."""
+    """Retried until the client's timeout."""
     words: dict[str, dict[Partition, str]] = {group: {} for group in wanted}
     rest = {group: dict(mine) for group, mine in wanted.items() if mine}
     deadline = time.monotonic() + client.timeout_s
@@ -191,10 +177,9 @@ def commit_all(
 
 
 def stop_commits(mirror: Mirror, log: Log, client: ClusterClient) -> str:
-    """Deny the data principal to commit for any group on the destination, and see it denied on every broker.
+    """Stop commits of old syncs and followers; seen on every broker. May be repeated.
 
-    Then no sync or follower of the past commits any more. Entered in the ledger as a fence: `lift_denials` takes it
-    away. Returns what was done, or why nothing is denied. Safe to repeat.
+    Returns what was done, or why nothing is denied. `lift_all_denials` undoes it.
     """
     user = _own_user(client.config)
     if user is None:
@@ -204,7 +189,7 @@ def stop_commits(mirror: Mirror, log: Log, client: ClusterClient) -> str:
         return f"nothing: cluster {client.name} {held.words}, so the lease alone keeps late commits away"
     late = late_commits(user)
     of_mirrors = {e.acl for e in log.state.ledger.values() if e.cluster == client.name}
-    if late not in held.entries or late in of_mirrors:  # an equal entry of somebody else's stays theirs
+    if late not in held.entries or late in of_mirrors:  # an equal entry made by others stays theirs
         enter_and_put_up(log, mirror.name, client, {late}, AclPurpose.FENCE)
     present_on_every_broker(client, {late})
     if why := data_in_doubt(client.config, held.entries, log.state):
@@ -213,11 +198,11 @@ def stop_commits(mirror: Mirror, log: Log, client: ClusterClient) -> str:
 
 
 def late_commits(user: str) -> Acl:
-    """What stops them. Denying READ denies no DESCRIBE: offsets can still be looked at."""
+    """Offsets can still be read."""
     return denial("*", user, resource=Resource.GROUP, operation=Operation.READ)
 
 
 def _own_user(config: ClusterConfig) -> str | None:
-    """The data principal as Kafka names it; None when it is the control principal, too, or not known."""
+    """The data principal, unless it is unknown or the control principal."""
     user = config.user(Principal.DATA)
     return None if user in (None, ANONYMOUS, config.user(Principal.CONTROL)) else f"User:{user}"

@@ -1,5 +1,3 @@
-"""A round of commits: what groups committed on the source, brought to the destination as far as the copy has come."""
-
 from __future__ import annotations
 
 import time
@@ -24,28 +22,26 @@ from mirror_core.sync.group_commits import GroupCommits, OwnOffsets, refused
 _log = logger(__name__)
 
 AHEAD_S: Final = 1.0
-"""A group whose commit the copy has not reached yet gets the copy's end this often."""
 BUSY_S: Final = 5.0
-"""A group with members on the destination is not tried for so long."""
 
 _Range = tuple[Offset, Offset]
-"""Of a destination's log: its start and its high watermark, the next offset after what a group can read there."""
+"""Start, high watermark."""
 
 
 @dataclass(slots=True)
 class Waiting:
-    """What groups committed on the source and do not have on the destination yet; the newest word on each partition."""
+    """Commits of the source that the destination lacks; the newest of each partition."""
 
     said: dict[str, dict[Partition, Committed]] = field(default_factory=dict)
     refused: Mapping[tuple[str, str], Uncommitted] = field(default_factory=dict)
-    """What could not be committed, by group and partition. Replaced, and never changed: another thread reads it."""
+    """Replaced, never changed: another thread reads it."""
     destination_ids: Mapping[str, str] = field(default_factory=dict)
-    """Of topics, where it is known which one is copied into: another one of the same name is left alone."""
+    """Other topics of the same name are left alone."""
     _not_before: dict[tuple[str, Partition], float] = field(default_factory=dict)
     _busy: dict[str, float] = field(default_factory=dict)
 
     def take(self, group: str, partition: Partition, committed: Committed | None) -> None:
-        """None: the group has none any more, and keeps on the destination what it has there."""
+        """Without an offset on the source the group keeps the one on the destination."""
         if committed is None:
             self.over(group, partition)
         else:
@@ -53,7 +49,6 @@ class Waiting:
             self._not_before.pop((group, partition), None)
 
     def over(self, group: str, partition: Partition) -> None:
-        """Nothing is left to do."""
         mine = self.said.get(group, {})
         mine.pop(partition, None)
         self._not_before.pop((group, partition), None)
@@ -61,7 +56,7 @@ class Waiting:
             self.said.pop(group, None)
 
     def refuse(self, group: str, partition: Partition, reason: str, stands: Offset | None) -> None:
-        """It cannot be committed: not tried again before the group commits again, or a sync looks at it."""
+        """Not tried again before the group commits again, or a sync looks at it."""
         self.over(group, partition)
         name = str(partition)
         left = Uncommitted(group=group, partition=name, reason=reason, stands=stands)
@@ -70,20 +65,16 @@ class Waiting:
             self.refused = {**self.refused, (group, name): left}
 
     def taken(self, group: str, partition: Partition) -> None:
-        """The destination has an offset of it that we know of."""
         if (key := (group, str(partition))) in self.refused:
             self.refused = {one: left for one, left in self.refused.items() if one != key}
 
     def busy(self, group: str, until: float) -> None:
-        """It has members on the destination."""
         self._busy[group] = until
 
     def postpone(self, group: str, partition: Partition, until: float) -> None:
-        """The copy is not there yet: as soon as it is, or else then."""
         self._not_before[group, partition] = until
 
     def due(self, ranges: Mapping[Partition, _Range], now: float) -> dict[str, dict[Partition, Committed]]:
-        """What can be committed now, of partitions whose log on the destination is known."""
         self._busy = {group: until for group, until in self._busy.items() if until > now}
         found = dict[str, dict[Partition, Committed]]()
         for group, mine in self.said.items():
@@ -103,7 +94,7 @@ class Waiting:
 
 
 class Rounds:
-    """Rounds of commits on one destination. Not for use by several threads at once."""
+    """Not thread-safe."""
 
     def __init__(self, destination: ClusterConfig, still_ours: Callable[[], None], own: OwnOffsets) -> None:
         self._opened = ExitStack()
@@ -114,7 +105,7 @@ class Rounds:
         self._pause_s = AHEAD_S
 
     def commit(self, waiting: Waiting) -> None:
-        """Commit what can be committed now. What the source says is decided about as by a sync (`decide.offsets`)."""
+        """Commit what is due, by the same rules as a sync."""
         if not waiting.said:
             return
         began = time.monotonic()
@@ -128,7 +119,7 @@ class Rounds:
                 waiting.refuse(group, partition, str(fault), None)
         todo = self._decide(waiting, due, fetched.offsets, ranges)
         for group, words in (self._commits.put(todo) if todo else {}).items():
-            # What is not among the words is left for the next round: its coordinator moves, or loads.
+            # Partitions without a code wait for the next round: the coordinator moves, or loads.
             for partition, word in words.items():
                 if word in TAKEN:
                     self._own.note(group, partition, todo[group][partition][0])
@@ -139,7 +130,7 @@ class Rounds:
                 else:
                     there = fetched.offsets[group].committed.get(partition)
                     waiting.refuse(group, partition, refused(word), there.offset if there else None)
-        # Where many groups are far ahead of a copy that has just begun, they must not keep the brokers busy.
+        # Many groups far ahead of a new copy must not keep the brokers busy.
         self._pause_s = max(AHEAD_S, 5 * (time.monotonic() - began))
 
     def _decide(
@@ -149,11 +140,10 @@ class Rounds:
         there: Mapping[str, Offsets],
         ranges: Mapping[Partition, _Range],
     ) -> dict[str, dict[Partition, tuple[Offset, str]]]:
-        """What is to be committed; the rest is settled, or somebody's own progress."""
         todo = dict[str, dict[Partition, tuple[Offset, str]]]()
         for group, offsets in there.items():
             for partition, committed in due[group].items():
-                if partition in offsets.unsettled:  # somebody there commits it in a transaction: another round
+                if partition in offsets.unsettled:  # an open transaction there commits it: next round
                     continue
                 before = offsets.committed.get(partition)
                 decision = decide(
@@ -173,7 +163,6 @@ class Rounds:
         return todo
 
     def _settle(self, waiting: Waiting, group: str, partition: Partition, ranges: Mapping[Partition, _Range]) -> None:
-        """The destination has what it can have of it now."""
         waiting.taken(group, partition)
         if waiting.said[group][partition].offset > ranges[partition][1]:
             waiting.postpone(group, partition, time.monotonic() + self._pause_s)
@@ -181,7 +170,6 @@ class Rounds:
             waiting.over(group, partition)
 
     def _ranges(self, waiting: Waiting) -> dict[Partition, _Range]:
-        """Of those partitions that are there, in the topics that are copied into, and have a leader now."""
         wanted = waiting.partitions
         topics = self._client.metadata({partition.topic for partition in wanted}).topics
         ours = {t: view for t, view in topics.items() if view.id == waiting.destination_ids.get(t, view.id)}

@@ -1,4 +1,4 @@
-"""Consumer groups' offsets, from the source to the destination: every group in scope is accounted for."""
+"""Syncs consumer group offsets to the destination."""
 
 from __future__ import annotations
 
@@ -27,25 +27,22 @@ from mirror_core.sync.group_commits import GroupCommits, OwnOffsets, commit_all,
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """A destination partition's readable range: [start, end)."""
+    """[start, end)."""
 
     start: Offset
     end: Offset
 
 
 def groups_in_scope(link: Link, source: ClusterClient) -> dict[str, Group]:
-    """The source's groups that match the mirror's filter now, of all kinds."""
     chosen = group_filter(link.mirror)
     return {name: group for name, group in list_groups(source).items() if name in chosen}
 
 
 @dataclass(frozen=True, slots=True)
 class GroupsSynced:
-    """What came of a look at all groups."""
-
     rows: list[DriftRow]
     records: list[Record | Forget]
-    """What the state topic is to remember of it."""
+    """To be written to the state topic."""
 
 
 def sync_groups(
@@ -58,10 +55,9 @@ def sync_groups(
     *,
     followed: bool = False,
 ) -> GroupsSynced:
-    """Commit the source's offsets on these mirror topics at the destination, moved into its logs. None: only look.
+    """Commit offsets, clamped to the destination's logs; without `commits`, only compare.
 
-    Each group in scope has at least one row: what was committed, that it is equal, or why it is left. A fault of one
-    group is its row's reason; a silent cluster is raised. `followed`: a data plane commits for groups all the time.
+    Each group in scope has a row. A fault of one group is its row's reason; an unreachable cluster raises.
     """
     there, groups = list_groups(destination), groups_in_scope(link, source)
     own = OwnOffsets(link.mirror.name, state)
@@ -102,7 +98,7 @@ def sync_groups(
             todo[name] = wanted
     if commits is not None:
         if followed and (asked := {*todo, *look.ahead}):
-            # What moved on while we looked is newer there by now: we would take it back.
+            # What moved meanwhile is newer on the destination by now: we would take it back.
             again = GroupBatches(source).fetch_now(dict.fromkeys(asked)).offsets
             moved = {(g, p) for g in asked for p, row in found[g][0].items() if not _same(again.get(g), row, p)}
             look.let_be(moved)
@@ -121,23 +117,19 @@ def _same(again: Offsets | None, before: Committed, partition: Partition) -> boo
 
 
 def _made_anew(link: Link, state: State, source: ClusterClient, topics: Collection[str]) -> frozenset[str]:
-    """Those that are not the source's topics any more that were copied: asked after offsets were, which may be of the
-    new ones. Offsets in them mean nothing in the old ones' copies."""
+    """Must be listed after offsets were read, which may be of the new topics."""
     recorded = {s.partition.topic: s.source_topic_id for s in state.partitions.get(link.mirror.name, {}).values()}
     now = source.metadata(topics).topics if topics else {}
     return frozenset(t for t in topics if t in recorded and (t not in now or now[t].id != recorded[t]))
 
 
 class _Look:
-    """At one group after the other: its rows, and what is not committed for it."""
-
     def __init__(self, own: OwnOffsets) -> None:
         self.rows = list[DriftRow]()
         self.ahead = set[str]()
-        """Groups of which somebody on the destination has gone further than the source."""
+        """Further on the destination than on the source."""
         self._own = own
         self._left = dict[str, Uncommitted]()
-        """By the subject of its row."""
 
     @property
     def uncommitted(self) -> tuple[Uncommitted, ...]:
@@ -151,7 +143,7 @@ class _Look:
         source: Offset | None = None,
         stands: Offset | None = None,
     ) -> None:
-        """Nothing can be committed for it, and somebody has to know."""
+        """Nothing can be committed; a person has to know."""
         name = "" if partition is None else str(partition)
         subject = _subject(group, partition)
         self.rows.append(_row(subject, Action.SKIP, source, stands, reason, stands))
@@ -168,7 +160,6 @@ class _Look:
         anew: Collection[str],
         error: MissingPermission | None,
     ) -> dict[Partition, tuple[Offset, str]]:
-        """What is to be committed for it."""
         if not mine and not unsettled:
             self.rows.append(_skip(name, "has committed nothing on mirror topics"))
         elif there is not None and there.kind not in OFFSET_KINDS:
@@ -205,7 +196,6 @@ class _Look:
         log: _Log | None,
         anew: Collection[str],
     ) -> Offset | None:
-        """The offset (next to be read) to commit for one partition, if any."""
         there = before.offset if before else None
         if partition.topic in anew:
             reason = "its topic was deleted and created anew on the source: the copy is of the old one"
@@ -232,7 +222,6 @@ class _Look:
         return None
 
     def let_be(self, moved: Collection[tuple[str, Partition]]) -> None:
-        """They went on on the source while we looked, and are followed."""
         subjects = {_subject(group, partition) for group, partition in moved}
         reason = "the group goes on while it is looked at, and is followed"
         self.rows = [
@@ -246,7 +235,6 @@ class _Look:
     def take_in(
         self, said: Mapping[str, Mapping[Partition, str]], todo: Mapping[str, Mapping[Partition, tuple[Offset, str]]]
     ) -> None:
-        """The broker's words."""
         words = {_subject(g, p): (g, p, word) for g, mine in said.items() for p, word in mine.items()}
         for at, row in enumerate(self.rows):
             if row.action is not Action.COMMIT or row.subject not in words:
@@ -276,7 +264,7 @@ def _subject(group: str, partition: Partition | None) -> str:
 
 
 def _moved(decision: Commit, committed: Committed, log: _Log) -> str:
-    """Why it is not the source's own number; empty when it is."""
+    """Why it is not the source's offset; empty when it is."""
     if decision.offset < committed.offset:
         again = committed.offset - decision.offset
         return f"{decision.offset}: the destination ends at {log.end}; {again} offsets would be read again"
@@ -284,7 +272,6 @@ def _moved(decision: Commit, committed: Committed, log: _Log) -> str:
 
 
 def _logs(destination: ClusterClient, partitions: Collection[Partition]) -> dict[Partition, _Log]:
-    """Log ranges of those partitions that the destination has."""
     view = destination.metadata({partition.topic for partition in partitions}).topics
     present = [p for p in partitions if p.topic in view and p.index in view[p.topic].partitions]
     starts, ends = list_points(destination, present, [Point.START, Point.LOG_END]).values()
@@ -292,7 +279,7 @@ def _logs(destination: ClusterClient, partitions: Collection[Partition]) -> dict
 
 
 def _ours(there: Group) -> bool:
-    """Whether somebody else than its members may commit for it on the destination."""
+    """Whether others than the group's members may commit for it."""
     return there.kind in OFFSET_KINDS and there.idle
 
 
@@ -304,7 +291,6 @@ def _row(
     reason: str = "",
     stands: Offset | None = None,
 ) -> DriftRow:
-    """`stands`: what is committed on the destination when that is done; None: nothing."""
     return DriftRow(
         part=Part.GROUPS,
         subject=subject,
@@ -323,10 +309,9 @@ def _skip(subject: str, reason: str, source: Offset | None = None) -> DriftRow:
 def clamp_groups(
     link: Link, topics: Collection[str], most: Mapping[Partition, Offset | None] = MappingProxyType({})
 ) -> list[DriftRow]:
-    """Bring what groups have committed on the destination into its logs: the source cannot be asked any more.
+    """Move offsets into the destination's logs, which may have lost ends with a broker.
 
-    A sync commits nothing beyond a log's end; a log may have lost its end since, with a broker. `most`: where a log
-    counts as ended that may still lose what it has beyond; None: nobody knows where.
+    For an unplanned failover. `safe_ends`: what lies beyond may still be lost; None where unknown.
     """
     with ClusterClient(link.destination) as destination:
         chosen = group_filter(link.mirror)
@@ -357,7 +342,6 @@ def clamp_groups(
 def _outside(
     mine: Mapping[Partition, Committed], logs: Mapping[Partition, _Log]
 ) -> dict[Partition, tuple[Offset, str]]:
-    """What lies outside of its log, moved to where that begins or ends."""
     return {
         p: (clamp(c.offset, logs[p].start, logs[p].end), c.metadata)
         for p, c in mine.items()
@@ -368,7 +352,6 @@ def _outside(
 def _clamped(
     name: str, mine: Mapping[Partition, Committed], logs: Mapping[Partition, _Log], said: Mapping[Partition, str]
 ) -> list[DriftRow]:
-    """`said`: the broker's word for each partition that was committed for."""
     rows = list[DriftRow]()
     for partition in sorted(mine):
         subject, offset, word = _subject(name, partition), mine[partition].offset, said.get(partition)
@@ -380,13 +363,13 @@ def _clamped(
         if word in TAKEN:
             moved = clamp(offset, log.start, log.end)
             rows.append(replace(_row(subject, Action.COMMIT, None, offset, where, moved), done=True))
-        else:  # out of its log, as if there were none
+        else:  # outside its log: counts as none
             rows.append(_row(subject, Action.SKIP, None, offset, f"{where}; starts {START}: {refused(word)}"))
     return rows
 
 
 def resumes(rows: Iterable[DriftRow]) -> dict[str, dict[Partition, Offset]]:
-    """By group, where it goes on on the destination, by the rows of one round: of those that we could commit for."""
+    """For groups that we could commit for."""
     found = dict[str, dict[Partition, Offset]]()
     for row in rows:
         if row.part is Part.GROUPS and isinstance(row.offset, int) and (row.done or row.action is Action.EQUAL):

@@ -1,12 +1,3 @@
-"""Groups' offsets on a cluster that turns from a primary into a destination again.
-
-What a group committed there, it committed in another life: by consumers that read before the failover. It looks like
-the progress of a consumer that reads the mirror topics now, which a sync protects, and is none: left as it is, a group
-that was set back on the new primary would skip on the way home. So before the first sync the mirror remembers all of it
-as committed by itself. And a commit in the tail that was cut off would skip what is copied in its place: it is moved to
-the log's end of this moment.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -24,9 +15,11 @@ from mirror_core.sync.group_commits import GroupCommits, OwnOffsets, commit_all
 
 
 def bring_home(mirror: Mirror, client: ClusterClient, topics: Collection[str], log: Log) -> int:
-    """Make what groups in the mirror's scope committed on its destination, behind `client`, ours; how many groups.
+    """Record offsets on a former primary as the mirror's own; returns the number of groups.
 
-    Groups with members there are left alone: their consumers read the mirror topics now. Safe to repeat.
+    They are from before the failover. A sync would protect them as progress, and a group set back on the new primary
+    would skip records. Those in the divergent tail move to the log end. Groups with members are left alone. May be
+    repeated.
     """
     chosen = group_filter(mirror)
     groups = [g for n, g in list_groups(client).items() if n in chosen and g.kind in OFFSET_KINDS and g.idle]
@@ -48,7 +41,7 @@ def bring_home(mirror: Mirror, client: ClusterClient, topics: Collection[str], l
         refused = {
             f"group {g}, {p}: {word}": word for g, row in said.items() for p, word in row.items() if word not in TAKEN
         }
-        # One with members by now is theirs. What stays as it was for another reason would be skipped, silently.
+        # Groups with members by now own their offsets. Any other offset left as it is would skip records silently.
         if left := [words for words, word in refused.items() if word not in JOINED]:
             kind = MissingPermission if NOT_ALLOWED & set(refused.values()) else RemoteFault
             raise kind(

@@ -1,4 +1,4 @@
-"""Whether the clusters that answer are those that the mirror was created for."""
+"""Are the clusters that answer those that the mirror was created for?"""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from mirror_core.state.link import Link
 
 
 def check_identity(link: Link, source: ClusterClient, destination: ClusterClient) -> None:
-    """A cluster id is for life: another one under the same name is another cluster, with other topics."""
+    """Another cluster id under the same name is another cluster."""
     _check(link, (source, link.mirror.source_id), (destination, link.mirror.destination_id))
 
 
 def check_source(link: Link, source: ClusterClient) -> None:
-    """The same of the source alone: after a failover its address may lead to the new primary, which is not to be
-    fenced, and of which nothing is to be taken away."""
+    """Its address may lead to the new primary, which must not be fenced."""
     _check(link, (source, link.mirror.source_id))
 
 
 def source_answers(link: Link) -> bool:
-    """Whether any of the source's brokers does, to us. Another cluster at its address is not the source."""
     try:
         return _answers(link)
     except MirrorError:
@@ -28,7 +26,7 @@ def source_answers(link: Link) -> bool:
 
 
 def source_is_there(link: Link) -> bool:
-    """The same; also where it does not let us in, as with a password that was changed: it may take writes."""
+    """True also where our login is refused: the source may take writes."""
     try:
         return _answers(link)
     except Unreachable as error:

@@ -1,6 +1,8 @@
-"""Topics of a cluster that one mirror would have opened, and another mirror's failover keeps closed.
+"""Calls fence commands under the mirror's ownership, and repairs calls that came too late.
 
-An equal denial of two mirrors is in both ledgers, and goes with the last of them. A command knows no such thing.
+A command knows no owner, and its caller may have slept. So the caller writes to the state before and after, which only
+the owner can. A caller that lost the mirror makes the cluster as the new owner's state wants it. A topic stays closed
+while another mirror's failover needs that.
 """
 
 from __future__ import annotations
@@ -20,8 +22,7 @@ from mirror_core.sync.closings import has_shut
 
 
 def kept_closed(link: Link, state: State, topics: Collection[str]) -> frozenset[str]:
-    """Of these topics of the mirror's source. `state`: of its destination. CommandFailed where a cluster that may know
-    of such a failover has not told: nothing is to be opened then."""
+    """FenceCommandFailed where a cluster that may know does not answer: nothing may be opened then."""
     source, there = link.source.name, link.destination.name
     answers = ((there, state), *state_of_source(link), *states_beside(link))
     kept, unknown = kept_by(answers, link.mirror.source_id, (there, link.mirror.name), set(topics))
@@ -39,15 +40,14 @@ def kept_by(
     mine: tuple[ClusterName, MirrorName],
     topics: Collection[str] = (),
 ) -> tuple[frozenset[str], tuple[str, ...]]:
-    """All topics of this cluster that others than this mirror (its destination, its name) keep closed, by the states of
-    these clusters; and which of them have not told, and why."""
+    """Held topics, and clusters that did not answer. `own`: destination and name of the asking mirror."""
     kept, unknown = set[str](), list[str]()
     for cluster, answer in answers:
         try:
             for mirror, sure in _kept(answer, source_id, cluster, mine[1] if cluster == mine[0] else None):
                 theirs = {p.topic for p in answer.partitions.get(mirror, {})} if isinstance(answer, State) else set()
                 kept |= theirs
-                if not sure and theirs & set(topics):  # it ends, and nobody would open them then
+                if not sure and theirs & set(topics):  # the failback ends, and nobody would open them then
                     unknown.append(f"{cluster}: a failback of mirror {mirror} is under way")
         except MirrorError as error:
             unknown.append(f"{cluster}: {error}")
@@ -55,7 +55,6 @@ def kept_by(
 
 
 def stay_closed(source: ClusterName, kept: Collection[str]) -> Iterator[str]:
-    """What people are told of topics that were not opened."""
     if kept:
         yield f"{source} is open again but for {some(sorted(kept))}: another mirror's failover keeps that closed"
 
@@ -63,8 +62,7 @@ def stay_closed(source: ClusterName, kept: Collection[str]) -> Iterator[str]:
 def _kept(
     answer: State | MirrorError, source_id: str, cluster: ClusterName, mine: MirrorName | None
 ) -> Iterator[tuple[MirrorName, bool]]:
-    """Mirrors of `cluster`'s state, all but `mine`, that keep topics of this cluster closed: as their source, or as
-    their destination that was not promoted. And whether that is sure."""
+    """Mirrors that keep the cluster closed, as source or as unpromoted destination; is that certain?"""
     if isinstance(answer, MirrorError):
         raise answer
     for name in {mirror_of(key) for key in answer.unreadable} - {mine, None}:
@@ -79,7 +77,6 @@ def _kept(
 
 
 def _closes(state: State, mirror: Mirror) -> bool | None:
-    """Whether its source is to be closed. One that is stopped, or that nobody moves, keeps nothing so."""
     debt, run = state.debts.get(mirror.name), state.active_run(mirror.name)
     if debt is None and run is None:
         return False

@@ -1,8 +1,7 @@
-"""The ledger and the clusters: an entry of ours is remembered before it exists, and forgotten after it is gone.
+"""The ledger of ACL entries: recorded before they exist, forgotten after they are gone.
 
-So a crash anywhere leaves entries that a second call finds, and never one of ours that nobody remembers. Rights on a
-cluster know no owner: who has slept before an action learns only after it that the mirror is another's by now. Then he
-makes the cluster hold what is in the ledger.
+ACLs know no owner. A process that slept learns after its action that it lost the mirror; it then makes the cluster hold
+what the ledger says.
 """
 
 from __future__ import annotations
@@ -24,12 +23,10 @@ _log = logger(__name__)
 
 
 def entered(log: Log, mirror: MirrorName, cluster: ClusterName, purpose: AclPurpose) -> tuple[LedgerEntry, ...]:
-    """What the ledger knows of a mirror's entries on one cluster, made for this purpose."""
     return tuple(e for e in log.state.ledger_of(mirror) if e.purpose is purpose and e.cluster == cluster)
 
 
 def remember(log: Log, mirror: MirrorName, cluster: ClusterName, acls: Iterable[Acl], purpose: AclPurpose) -> None:
-    """Enter what is about to be created; what is entered for this purpose already stays as it is."""
     known = {e.acl for e in entered(log, mirror, cluster, purpose)}
     entries = [
         LedgerEntry(mirror=mirror, cluster=cluster, acl=acl, purpose=purpose) for acl in sorted(set(acls) - known)
@@ -39,17 +36,14 @@ def remember(log: Log, mirror: MirrorName, cluster: ClusterName, acls: Iterable[
 
 
 def forget_debt(log: Log, mirror: MirrorName) -> None:
-    """Nothing is owed any more: before a fence is lifted on purpose, or a watcher would put it up again."""
+    """Before lifting a fence on purpose: a watcher would apply it again."""
     debt = log.state.debts.get(mirror)
     if debt is not None:
         log.put(Forget(debt))
 
 
 def demoted_there(state: State, mirror: MirrorName, cluster: ClusterName, topics: Collection[str]) -> list[LedgerEntry]:
-    """What keeps applications from changing these topics on a cluster, entered by this mirror or by its way home.
-
-    Of these topics only: others there are another mirror's, whose copy goes on when this one's topics are given away.
-    """
+    """Demotions by this mirror or its reverse; those of other topics protect another mirror's copy."""
     names, ours = frozenset(topics), both_ways(mirror)
     there = (e for e in state.ledger.values() if e.cluster == cluster and e.mirror in ours)
     return [e for e in there if e.purpose is AclPurpose.DEMOTED and _names_one(e.acl, names)]
@@ -62,11 +56,9 @@ def _names_one(acl: Acl, topics: Set[str]) -> bool:
 def remember_there_too(
     log: Log, mirror: MirrorName, state: State, cluster: ClusterName, topics: Collection[str]
 ) -> None:
-    """Enter in this mirror's ledger, too, who was demoted on a cluster by the mirror of the other direction.
+    """Copy the reverse mirror's demotions here: its ledger's cluster may die before promotion.
 
-    That one's ledger is on the other cluster: should it die, promotion here must still know which denials to lift.
-    What this mirror has withdrawn stays so: it is not to be lifted. What it had copied is the demotion's from now on:
-    the next sync judges whether the source denies it still.
+    Withdrawn entries stay withdrawn. Copied ones become demotions; the next sync decides about them.
     """
     there = (e for e in log.state.ledger_of(mirror) if e.cluster == cluster)
     known = {e.acl for e in there if e.purpose is not AclPurpose.COPIED}
@@ -77,10 +69,7 @@ def remember_there_too(
 
 
 def stage_again(log: Log, mirror: MirrorName, client: ClusterClient, own_principals: Set[str]) -> None:
-    """Take away what promotion gave on this cluster, which is to be a mirror's destination again, until the next one.
-
-    As staged, a right that the source withdraws is forgotten by the next sync. Applications must be demoted already.
-    """
+    """Applications must be demoted already. A staged right that the source withdraws is forgotten."""
     given = entered(log, mirror, client.name, AclPurpose.PROMOTED)
     ours = [entry for entry in given if not forged(entry, own_principals)]
     take_away_unshared(log, client, ours, _staged)
@@ -91,8 +80,7 @@ def _staged(entry: LedgerEntry) -> Record:
 
 
 def lifted(state: State, entries: Iterable[LedgerEntry]) -> Iterator[Lifted]:
-    """How denials that were taken away are remembered: who slept may put them up again, and be killed before he learns
-    that nobody wants them."""
+    """Keep these: a process that slept may create the denials again, and die before it learns better."""
     for entry in entries:
         if entry.purpose in LIFTABLE and not forged(entry):
             yield Lifted(entry=entry, run=_run(state, entry.mirror))
@@ -104,8 +92,7 @@ def _run(state: State, mirror: MirrorName) -> str:
 
 
 def _outlived(state: State, client: ClusterClient, entries: Iterable[LedgerEntry]) -> list[Forget]:
-    """When a fence is lifted, what need not be remembered any more: what other runs' fences of the same mirror denied
-    there, and does not stand. So memory does not grow with each run's transactional ids."""
+    """Lifted records of earlier fences that are gone: memory does not grow with each run."""
     fence = {entry for entry in entries if entry.purpose is AclPurpose.FENCE}
     runs = {entry.mirror: _run(state, entry.mirror) for entry in fence}
     there = (one for one in state.lifted.values() if one.entry.mirror in runs and one.entry.cluster == client.name)
@@ -122,9 +109,9 @@ def take_away(
     entries: Collection[LedgerEntry],
     then: Callable[[LedgerEntry], Record | Forget] = Forget,
 ) -> None:
-    """Delete these entries from their cluster, and forget them when no broker shows one any more.
+    """Delete entries, and forget them when no broker shows them any more.
 
-    What we can never have entered is only forgotten: a forged entry would take away whatever its author likes.
+    A forged entry is only forgotten: deleting it would remove whatever its author likes.
     """
     if entries:
         acls = [entry.acl for entry in entries if not forged(entry)]
@@ -136,7 +123,7 @@ def take_away(
         except LostOwnership:
             _settle(log, client, acls)
             raise
-        # Who had the mirror before, and woke up meanwhile, has put up again what he found in the ledger. From now on he
+        # An earlier owner that woke up meanwhile may have created them again from the ledger. From now on it
         # finds nothing there.
         delete_acls(client, acls)
 
@@ -147,11 +134,7 @@ def take_away_unshared(
     mine: Iterable[LedgerEntry],
     then: Callable[[LedgerEntry], Record | Forget] = Forget,
 ) -> None:
-    """Delete these entries of one mirror on this cluster, but for those that another mirror has entered, too.
-
-    Such a one (`stop_commits` denies the same for all of them) stays, and is that other's alone: also when it was
-    entered since we looked last, or while we deleted it.
-    """
+    """Keep entries that another mirror has recorded, even during the deletion."""
     entries = tuple(mine)
     if not entries:
         return
@@ -165,14 +148,14 @@ def take_away_unshared(
 
 
 def wanted_there(state: State, cluster: ClusterName, without: Collection[LedgerEntry] = ()) -> set[Acl]:
-    """What the ledger wants on this cluster now, but for these entries: what is staged is not to be there yet."""
+    """ACLs that the ledger wants on this cluster now; staged ones must not exist yet."""
     wanted = (e for e in state.ledger.values() if e.cluster == cluster and e.purpose is not AclPurpose.STAGED)
     skipped = frozenset(without)
     return {e.acl for e in wanted if e not in skipped}
 
 
 def put_up(log: Log, client: ClusterClient, entries: Sequence[LedgerEntry]) -> None:
-    """Create what is in the ledger already. It holds only after `present_on_every_broker`."""
+    """The entries hold only after `present_on_every_broker`."""
     acls = [entry.acl for entry in entries]
     create_acls(client, acls)
     try:
@@ -185,13 +168,11 @@ def put_up(log: Log, client: ClusterClient, entries: Sequence[LedgerEntry]) -> N
 def enter_and_put_up(
     log: Log, mirror: MirrorName, client: ClusterClient, acls: Collection[Acl], purpose: AclPurpose
 ) -> None:
-    """Both: into the ledger what is not there for this purpose, and all of it onto the cluster."""
     remember(log, mirror, client.name, acls, purpose)
     put_up(log, client, [e for e in entered(log, mirror, client.name, purpose) if e.acl in acls])
 
 
 def _settle(log: Log, client: ClusterClient, acls: Collection[Acl]) -> None:
-    """Have the cluster hold of these what the mirror's owner, who may be at work on them, has in the ledger."""
     before = None
     while (known := wanted_there(log.refresh(), client.name) & set(acls)) != before:
         create_acls(client, known)

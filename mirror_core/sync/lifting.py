@@ -1,9 +1,3 @@
-"""Which denials promotion takes away, so that applications may write; and which ones stay, with what to do about them.
-
-Only denials of this mirror and of its way home go, on the promoted topics. Whatever else the ledger wants there stays:
-another mirror's, those of rights that the source has withdrawn, and those that the source has itself.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Set
@@ -33,7 +27,7 @@ from mirror_core.sync.principals import own_principals
 def lift(
     link: Link, log: Log, client: ClusterClient, topics: Collection[str], *, ask_source: bool
 ) -> tuple[frozenset[Acl], list[DriftRow]]:
-    """Take the denials of earlier demotions away, and return them when no broker shows one; and what was not seen."""
+    """Remove earlier demotions; return them, and rows for what could not be read."""
     demoted = demoted_there(log.state, link.mirror.name, client.name, topics)
     elsewhere, rows = _demotions_of_the_source(link, topics) if ask_source else (set[Acl](), list[DriftRow]())
     elsewhere -= wanted_there(log.state, client.name, demoted)
@@ -44,11 +38,9 @@ def lift(
 
 
 def forget_lifted(link: Link, log: Log, there: State) -> None:
-    """Forget denials of this mirror's demotions on its source that the other direction's promotion has lifted; and
-    remember what the other direction has lifted, since this mirror is the one that people look at from here on.
+    """Take over what the reverse mirror's promotion has lifted.
 
-    `there`: its ledger, which has them no more. What stands equal to one is an administrator's denial, or one of a
-    right that was withdrawn: applications are there, so it has to cross.
+    An ACL that equals a forgotten one is an administrator's, or of a withdrawn right, and is copied.
     """
     ours, source = both_ways(link.mirror.name), link.source.name
     there_too = (e for e in there.ledger.values() if e.mirror in ours and e.cluster == source)
@@ -67,8 +59,7 @@ def forget_lifted(link: Link, log: Log, there: State) -> None:
 
 
 def _turned(link: Link, entry: LedgerEntry) -> bool:
-    """Whether the other direction has lifted it for itself, and it would hinder this one: a fence of its source, or a
-    demotion where it led to. But for transactional ids, of which each run may have others."""
+    """Not transactional ids: each run may have others."""
     if entry.purpose is AclPurpose.DEMOTED:
         return entry.cluster == link.mirror.source
     of_topics = entry.acl.resource is Resource.TOPIC and entry.acl.principal == EVERYBODY
@@ -76,11 +67,9 @@ def _turned(link: Link, entry: LedgerEntry) -> bool:
 
 
 def note_withdrawn(link: Link, forward: State, log: Log, source: ClusterClient) -> None:
-    """Of a mirror that begins, or begins again, where applications have gone: which rights that went to its source with
-    them were withdrawn there since, or are denied there.
+    """Record rights withdrawn on the source since promotion granted them.
 
-    The denials of those stay at its promotion. No sync has seen it: there was no mirror this way. `forward`: the state
-    of the other direction's mirror, which gave them.
+    For a mirror that begins where applications are: no sync has seen it. `forward`: the other direction's state.
     """
     held = describe_acls(source)
     if isinstance(held, AuthorizerOff):
@@ -94,9 +83,7 @@ def note_withdrawn(link: Link, forward: State, log: Log, source: ClusterClient) 
 
 
 def forget_revoked(link: Link, log: Log, destination: ClusterClient) -> None:
-    """Of a mirror that is made anew where applications have been: rights that its last promotion gave there, and that
-    somebody has taken away since; and what it had staged then. Its promotion must give none of them, also if it comes
-    before its first sync, which stages what its source grants now."""
+    """For a recreated mirror: promotion must not grant rights removed since, even before a sync."""
     held = describe_acls(destination)
     if isinstance(held, AuthorizerOff):
         return
@@ -108,7 +95,6 @@ def forget_revoked(link: Link, log: Log, destination: ClusterClient) -> None:
 def stays(
     link: Link, state: State, held: Set[Acl], given: Collection[Acl], topics: Collection[str]
 ) -> Iterator[tuple[Acl, str]]:
-    """Denials among `held` that keep applications out after promotion, each with the reason and the way out."""
     client, ours = link.destination, both_ways(link.mirror.name)
     there = [e for e in state.ledger.values() if e.cluster == client.name and e.acl in held]
     withdrawn = {e.acl for e in there if e.mirror in ours and e.purpose is AclPurpose.WITHDRAWN}
@@ -129,13 +115,12 @@ def stays(
 
 
 def _demotions_of_the_source(link: Link, topics: Collection[str]) -> tuple[set[Acl], list[DriftRow]]:
-    """Denials on our destination that the mirror of the other direction entered in its own ledger, on our source."""
     try:
         state = read_state(link.source, timeout_s=LIMITS.silent_source_s)
     except MirrorError as error:
         # Promotion must not need a living source. What is in our own ledger has been lifted already.
         reason = f"denials remembered on cluster {link.source.name} could not be looked up: {error}"
         return set(), [silent(link.source.name, reason)]
-    # What no demotion can have made would take away whatever its author likes.
+    # A forged entry would remove whatever its author likes.
     found = demoted_there(state, link.mirror.name, link.destination.name, topics)
     return {e.acl for e in found if not forged(e, own_principals(link))}, []

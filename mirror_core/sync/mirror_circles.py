@@ -1,4 +1,4 @@
-"""Asks clusters upstream of a mirror which mirrors copy into them, to find circles (`decide/mirror_circles.py`)."""
+"""Asks clusters upstream which mirrors copy into them, to find circles."""
 
 from __future__ import annotations
 
@@ -27,19 +27,15 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircleFindings:
-    """Circles that a mirror closes, and what each cluster said that could not be asked."""
-
     circles: tuple[MirrorCircle, ...]
     not_asked: Mapping[ClusterName, str]
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What an operator is told of the clusters that could not be asked."""
         return tuple(circle_doubt(cluster, why) for cluster, why in sorted(self.not_asked.items()))
 
 
 def search_circles(link: Link, recorded: Collection[str]) -> CircleFindings:
-    """Circles by all topics that are known: recorded ones, and those on both sides and on clusters upstream."""
     mirror, topics, unlisted = link.mirror, set(recorded), dict[ClusterName, str]()
     for cluster, cluster_id in ((mirror.source, mirror.source_id), (mirror.destination, mirror.destination_id)):
         try:
@@ -53,7 +49,7 @@ def search_circles(link: Link, recorded: Collection[str]) -> CircleFindings:
 
 
 def refuse_topics_in_circles(link: Link, topics: Collection[str]) -> dict[str, str]:
-    """Of topics that the mirror has not copied yet: those that other mirrors would bring back, with the reason."""
+    """New topics that other mirrors would bring back, with the reason."""
     if not topics:
         return {}
     found = _search(link, set(topics), list_topics=False)
@@ -69,7 +65,7 @@ class _Search:
 
 
 def _search(link: Link, topics: set[str], *, list_topics: bool) -> _Search:
-    """Ask one cluster after the other, nearest to the source first, as long as topics may come from it."""
+    """Nearest to the source first, as long as topics may come from there."""
     inbound, silent = dict[str, tuple[InboundMirror, ...]](), dict[str, tuple[ClusterName, str]]()
     while True:
         found = find_circles(link.mirror, topics, inbound)

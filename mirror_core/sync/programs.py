@@ -1,8 +1,4 @@
-"""A program of the user's is started and waited for.
-
-It ends within its time, and nothing that it says is kept: what a program prints may hold secrets, so its exit code is
-all that is told.
-"""
+"""Runs a user's program. Its output may hold secrets: only the exit code is kept."""
 
 from __future__ import annotations
 
@@ -18,22 +14,18 @@ from typing import Final
 from mirror_core.decide.calling import Answer, of_exit
 
 _AIRFLOW: Final = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
-"""Settings of Airflow, with its keys, connections and variables: nothing for a program that moves a name."""
+"""Hold secrets; not passed on."""
 _GONE_S: Final = 1.0
-"""A program that was killed is gone by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """How one try ended; the problem in words without secrets."""
-
     answer: Answer
     problem: str = ""
 
 
 def start(argv: tuple[str, ...], given: Mapping[str, str], folder: Path, timeout_s: float) -> Tried:
-    """Run a program to its end, with these variables beside ours, but for what Airflow has its secrets in. Too late: it
-    is killed, and its children."""
+    """Run the program to its end; on timeout it is killed with its children."""
     nowhere = subprocess.DEVNULL
     try:
         process = subprocess.Popen(
@@ -61,7 +53,7 @@ def start(argv: tuple[str, ...], given: Mapping[str, str], folder: Path, timeout
 
 
 def _killed(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it is gone. What became another user (sudo) we may not kill: nobody waits for it."""
+    """A process that changed its user (sudo) cannot be killed."""
     with suppress(PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""What brokers refuse of many topics, told topic by topic: what concerns one of them must not hold up the others."""
+"""One topic's error or conflict must not hold up the others."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from mirror_core.model.mirror import FailureKind
 
 
 def each(action: Callable[[list[str]], object], names: Iterable[str], *, of: int = 0) -> dict[str, RemoteFault]:
-    """Do it for all at once; if the broker refuses, for those that it did not name, or for each half. Returns the
-    refused, with the reason.
+    """Run the action for all topics; after a refusal for those not named, or for each half.
 
-    One topic that breaks a policy of the cluster, or lies beside the prefix that was granted, must not hold up the
-    others. A silent cluster concerns all of them and is raised, as is a right that is missing for as many as there are
-    (`of`).
+    Returns the refused topics. Raises when the cluster is unreachable, or when all `total` topics are denied.
     """
     todo = list(names)
     try:
@@ -38,26 +35,22 @@ def each(action: Callable[[list[str]], object], names: Iterable[str], *, of: int
 
 
 def _all_denied(refused: Mapping[str, RemoteFault], of: int) -> bool:
-    """Whether a right is missing for as many as there are: then it concerns the request, and no topic of its own."""
     return 0 < len(refused) == of and all(isinstance(error, MissingPermission) for error in refused.values())
 
 
 def kind(error: RemoteFault) -> FailureKind:
-    """Of a partition that FAILED for it."""
     return FailureKind.DENIED if isinstance(error, MissingPermission) else FailureKind.REFUSED
 
 
 def told(
     client: ClusterClient, topics: Collection[str], of: int
 ) -> tuple[dict[str, TopicConfigs], dict[str, RemoteFault]]:
-    """Configuration by topic, and of which it is not told. MissingPermission when that is why nothing is told of as
-    many as there are (`of`)."""
+    """Visible configurations, and the errors of the others."""
     found, hidden = told_configs(client, topics)
     raise_if_all_denied(hidden, of)
     return found, hidden
 
 
 def raise_if_all_denied(refused: Mapping[str, RemoteFault], of: int) -> None:
-    """MissingPermission when a right is missing for as many as there are (`of`)."""
     if _all_denied(refused, of):
         raise next(iter(refused.values()))

@@ -1,9 +1,3 @@
-"""Who may have a cluster closed or opened by its command, and what whoever did so too late puts right.
-
-A command knows no owner, and whoever calls it may have slept before. So a caller writes to the mirror's state before
-and after, which only its owner can; who has lost the mirror meanwhile makes the cluster as the new owner's state wants.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -27,13 +21,11 @@ _log = logger(__name__)
 
 
 class NotPutRight(LostOwnership):
-    """A command was called for a mirror that was another's by then, and nobody knows whether the cluster is as that one
-    wants it: a person has to see to it."""
+    """Called for a lost mirror, and the cluster's state is unknown."""
 
 
 def owned_after(link: Link, where: Closable, write: Callable[[], None]) -> None:
-    """Write what only the mirror's owner can, after a command was called for its source. If the mirror is another's by
-    now, the source is made as that one's state wants it; NotPutRight where that fails."""
+    """Confirm ownership after a command; if it is lost, reconcile the source with the owner's state."""
     try:
         write()
     except LostOwnership:
@@ -45,8 +37,10 @@ def owned_after(link: Link, where: Closable, write: Callable[[], None]) -> None:
 
 
 def closed_through(link: Link, where: Closable, write: Callable[[], None], *, once: bool = False) -> bool:
-    """Have the source closed by its command; False: it has none. `write`: what only the mirror's owner can, before each
-    try and after the last one. A try that failed, or came too late, may have closed it all the same."""
+    """Close the source by its command. `write` comes before each try and after the last one.
+
+    A try that failed or came too late may have closed it.
+    """
 
     def close(where: Closable, *, before: Callable[[], None]) -> bool:
         return shut(where, once=once, before=before)
@@ -61,8 +55,7 @@ def closed_through(link: Link, where: Closable, write: Callable[[], None], *, on
 
 
 def opened_through(link: Link, state: State, where: Closable, write: Callable[[], None]) -> frozenset[str]:
-    """The same the other way round, for what its command has closed; `write` is called after a try only if that failed.
-    Returns topics that stay closed, since another mirror's failover keeps them so. `state`: the mirror's."""
+    """Open the source by its command; returns topics that stay closed for other mirrors."""
     if where.cluster.ruling.unfence is None:
         raise CommandFailed(
             f"cluster {where.cluster.name} was closed by its fence_command, and mirrorbook.yaml has no unfence_command "
@@ -75,8 +68,7 @@ def opened_through(link: Link, state: State, where: Closable, write: Callable[[]
 
 
 def destination_opened_through(link: Link, where: Closable, write: Callable[[], None]) -> bool:
-    """Have a run's destination opened by its command, with `write` before each try and after the last one; False: it
-    has none. It is closed again if it is a mirror's by then."""
+    """Open a run's destination; it is closed again if it is a mirror's by then."""
 
     def after() -> None:
         _opened_by_owner(link, where, write)
@@ -92,7 +84,7 @@ class _Call(Protocol):
 
 
 def _through(where: Closable, write: Callable[[], None], call: _Call, after: Callable[[], None]) -> bool:
-    """`after`: writes, too, and puts right what was too late. Before each further try, and when all have failed."""
+    """`after` repairs what came too late."""
     tried = False
 
     def before() -> None:
@@ -112,7 +104,6 @@ def _through(where: Closable, write: Callable[[], None], call: _Call, after: Cal
 
 @contextmanager
 def _told(where: Closable) -> Iterator[None]:
-    """NotPutRight in place of what goes wrong."""
     try:
         yield
     except MirrorError as error:
@@ -123,7 +114,6 @@ def _told(where: Closable) -> Iterator[None]:
 
 
 def _without_kept(link: Link, state: State, where: Closable) -> tuple[frozenset[str], Closable | None]:
-    """Topics that must stay closed, and what is to be opened. None: nothing is left."""
     kept = kept_closed(link, state, where.topics)
     rest = replace(where, topics=frozenset(where.topics) - kept)
     return kept, None if kept and not rest.topics else rest
@@ -144,8 +134,10 @@ def _opened_by_owner(link: Link, where: Closable, write: Callable[[], None]) -> 
 
 
 def put_right(link: Link, where: Closable, done: bool | None = None) -> bool:
-    """Close or open the source as the mirror's state wants it now; whether it is to be closed. `done`: what it is by a
-    call of ours a moment ago. Looked at again after each call, since that takes its time."""
+    """Close or open the source as the mirror's state wants it; returns whether it is closed.
+
+    State is read again after each call, since calls take time.
+    """
     while True:
         state = read_whole(link.destination)
         wanted = _wanted(link, state, where)

@@ -1,4 +1,4 @@
-"""Copying tasks of the past are kept from writing on the destination, as far as it is known who they are."""
+"""Denials at promotion: those that are removed, those that stay, and those against old copying tasks."""
 
 from __future__ import annotations
 
@@ -18,31 +18,27 @@ from mirror_core.sync.principals import data_in_doubt
 
 @dataclass(frozen=True, slots=True)
 class Silenced:
-    """What was done against copying tasks of the past."""
-
     denials: frozenset[Acl] = frozenset()
-    """Ours, shown by every broker."""
+    """Shown by every broker."""
     doubt: str = ""
-    """Why they may deny nobody: how brokers call the data principal is not known for sure."""
+    """Why they may have no effect."""
 
     @property
     def certain(self) -> bool:
-        """Whether no such task can write any more."""
         return bool(self.denials) and not self.doubt
 
 
 def silence_copiers(link: Link, log: Log, client: ClusterClient, topics: Collection[str]) -> Silenced:
-    """Deny the data principal to write these topics of the destination, and return when every broker shows it.
+    """Stop tasks that no driver can reach; seen on every broker.
 
-    It ends what no driver can reach any more: a task that sleeps, or sits on a machine that is cut off. Nothing where
-    the principal is not known, is the control principal too, or anybody who says no name.
+    Does nothing where the data principal is unknown, anonymous or also the control principal.
     """
     data, held = link.destination.user(Principal.DATA), describe_acls(client)
     shared = data in (None, ANONYMOUS, link.destination.user(Principal.CONTROL))
     if shared or isinstance(held, AuthorizerOff):
         return Silenced()
     wanted = frozenset(denial(topic, f"User:{data}") for topic in topics)
-    # An equal entry of somebody else's stays theirs, and stays when ours are taken away.
+    # An equal entry made by others stays when ours are removed.
     ours = wanted - (held.entries - {e.acl for e in entered(log, link.mirror.name, client.name, AclPurpose.FENCE)})
     enter_and_put_up(log, link.mirror.name, client, ours, AclPurpose.FENCE)
     present_on_every_broker(client, wanted)

@@ -1,5 +1,3 @@
-"""Topics of the destination that stand where a mirror's are to be: why they must not be copied into."""
-
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -14,7 +12,6 @@ from mirror_core.state.records import State
 
 
 def wider_than(destination: ClusterClient, there: TopicView, width: int) -> tuple[str, FailureKind] | None:
-    """Why a topic of more partitions than its source's must not be copied into; None when it has no more."""
     if len(there.partitions) <= width:
         return None
     return (
@@ -24,7 +21,6 @@ def wider_than(destination: ClusterClient, there: TopicView, width: int) -> tupl
 
 
 def recorded_source_ids(link: Link, state: State) -> dict[str, set[str]]:
-    """The ids of the source's topics that were copied, by topic."""
     found = dict[str, set[str]]()
     for status in state.partitions.get(link.mirror.name, {}).values():
         found.setdefault(status.partition.topic, set()).add(status.source_topic_id)
@@ -32,7 +28,6 @@ def recorded_source_ids(link: Link, state: State) -> dict[str, set[str]]:
 
 
 def made_anew(link: Link, recorded: Collection[str], source: TopicView) -> tuple[str, FailureKind] | None:
-    """Why the source's topic is not the one that was copied; None when it is, or nothing of it is `recorded`."""
     if not recorded or source.id in recorded:
         return None
     return (
@@ -43,13 +38,12 @@ def made_anew(link: Link, recorded: Collection[str], source: TopicView) -> tuple
 
 
 class Strange:
-    """Topics of the destination that are not recorded as the mirror's, looked at together."""
+    """Conflicts of topics that are not recorded as the mirror's."""
 
     def __init__(self, link: Link, state: State, destination: ClusterClient, views: Collection[TopicView]) -> None:
         self._mirror, self._destination = link.mirror.name, destination
         names = {view.name for view in views}
         self._known: dict[str, list[tuple[MirrorName, str]]] = {}
-        """Mirrors that have such a topic recorded, and by which id."""
         for mirror, statuses in state.partitions.items() if names else ():
             ids = dict.fromkeys((s.partition.topic, s.destination_topic_id) for s in statuses.values())
             for topic, topic_id in ids:
@@ -58,7 +52,6 @@ class Strange:
         self._held = _held(destination, [view for view in views if self._by_record(view) is None])
 
     def problem(self, there: TopicView) -> tuple[str, FailureKind] | None:
-        """Why this one must not be copied into; None when it may."""
         return self._by_record(there) or self._by_what_it_holds(there)
 
     def _by_record(self, there: TopicView) -> tuple[str, FailureKind] | None:
@@ -77,7 +70,7 @@ class Strange:
         where, held = _where(self._destination, there), self._held[there.name]
         if isinstance(held, MirrorError):
             words = f"{where} is not this mirror's, and whether it is empty could not be seen: {held}"
-            return words, FailureKind.REFUSED  # which is tried again: a leader may be away for a moment
+            return words, FailureKind.REFUSED  # retried: a leader may be away for a moment
         records, ends = held
         if ends:
             return (
@@ -92,10 +85,7 @@ def _where(destination: ClusterClient, there: TopicView) -> str:
 
 
 def _held(destination: ClusterClient, views: Collection[TopicView]) -> dict[str, tuple[int, int] | MirrorError]:
-    """By topic: records between log start and log end, and log ends added up; or why that cannot be seen.
-
-    Asked for all at once, and waited for once: then for those that can be seen.
-    """
+    """Records and summed log ends, or why unknown. Waits once for all."""
     partitions = [Partition(view.name, index) for view in views for index in view.partitions]
     try:
         ends, starts = list_points(destination, partitions, [Point.LOG_END, Point.START]).values()
@@ -109,7 +99,6 @@ def _held(destination: ClusterClient, views: Collection[TopicView]) -> dict[str,
 
 
 def _seen(destination: ClusterClient, views: Collection[TopicView]) -> dict[str, tuple[int, int] | MirrorError]:
-    """The same of those whose log ends are known at this moment, of several that are not all."""
     partitions = [Partition(view.name, index) for view in views for index in view.partitions]
     try:
         known = known_offsets(destination, partitions, Point.LOG_END).keys()

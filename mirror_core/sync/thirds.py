@@ -1,5 +1,3 @@
-"""Mirrors from the same source to other clusters: what they have denied on it is none of the source's own rules."""
-
 from __future__ import annotations
 
 from collections.abc import Set
@@ -18,15 +16,12 @@ _FENCED: Final = frozenset({Resource.TOPIC, Resource.TRANSACTIONAL_ID})
 
 @dataclass(frozen=True, slots=True)
 class Thirds:
-    """Denials on the source that are, or may be, put up there by mirrors to third clusters."""
-
     own: frozenset[Acl] = frozenset()
     doubtful: frozenset[Acl] = frozenset()
-    """May be theirs: not every third cluster has told."""
+    """Not every cluster has answered."""
     silent: tuple[ClusterName, ...] = ()
 
     def rows(self) -> list[DriftRow]:
-        """What a sync says of those in doubt."""
         reason = (
             f"{', '.join(self.silent)}: no answer, so a mirror towards it may have put this up to fence the source. "
             "Not copied now: a later sync finds out"
@@ -35,7 +30,7 @@ class Thirds:
 
 
 def thirds(link: Link, new: Set[Acl]) -> Thirds:
-    """Asks the other configured clusters where denials are among what a sync would copy or stage for the first time."""
+    """Asks third clusters about denials to be copied for the first time."""
     unknown = frozenset(a for a in new if a.permission is Permission.DENY and a.resource in _FENCED)
     if not unknown:
         return Thirds()

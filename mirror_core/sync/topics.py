@@ -1,4 +1,4 @@
-"""Mirror topics: found by the filters, created or adopted, widened, and kept in the settings that copying needs."""
+"""Creates, adopts, widens and configures mirror topics."""
 
 from __future__ import annotations
 
@@ -50,38 +50,33 @@ from mirror_core.sync.strange import Strange, made_anew, recorded_source_ids, wi
 
 UNKNOWN_SETTING: Final = "the destination's brokers do not know this setting"
 _CATCH_UP_S: Final = 2.0
-"""How long a sync waits for a topic to reach where the source's log just ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a mirror's topics stand on the destination after `create_missing`."""
-
     ready: Mapping[str, TopicView]
-    """Topics that may be copied into, as the destination describes them; empty in a dry run for those to be created."""
+    """May be copied into."""
     rows: tuple[DriftRow, ...]
     refused: Mapping[str, str]
-    """Topics that must not be copied into, with the reason and the remedy."""
+    """With reason and remedy."""
     kinds: Mapping[str, FailureKind] = field(default_factory=dict)
-    """What sort of refusal it is, where it is not the broker's."""
     refused_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Settings that new topics go without, since the destination refuses them: topic -> setting -> its reason."""
+    """Topic -> setting -> reason."""
 
 
 def mirror_topics(link: Link, source: ClusterClient) -> dict[str, TopicView]:
-    """The source's topics that match the mirror's filters now."""
     chosen = topic_filter(link.mirror)
     return {name: view for name, view in source.metadata().topics.items() if name in chosen and not view.internal}
 
 
 def stopped_topics(link: Link, state: State) -> frozenset[str]:
-    """Topics that this mirror has given up to the applications: nothing of theirs is synced any more."""
+    """Given to the applications."""
     statuses = state.partitions.get(link.mirror.name, {}).values()
     return frozenset(s.partition.topic for s in statuses if s.state is PartitionState.STOPPED)
 
 
 def hidden_rows(link: Link, state: State, source: ClusterClient, listed: Collection[str]) -> list[DriftRow]:
-    """Recorded topics that the source has not listed and does not let us DESCRIBE: they are not gone."""
+    """DESCRIBE is denied: they are not gone."""
     mine = {p.topic for p in state.partitions.get(link.mirror.name, {})} - stopped_topics(link, state)
     unlisted = mine.difference(listed)
     denied = sorted(hidden_among(source, unlisted))
@@ -89,7 +84,6 @@ def hidden_rows(link: Link, state: State, source: ClusterClient, listed: Collect
 
 
 def left_out_rows(placement: Placement) -> list[DriftRow]:
-    """Settings that topics will go without which are yet to be created or adopted."""
     return [
         DriftRow(
             part=Part.CONFIGS,
@@ -115,11 +109,10 @@ def create_missing(
     dry_run: bool = False,
     of: int | None = None,
 ) -> Placement:
-    """Make these source topics exist on the destination, as wide as the source's, ready to be copied into.
+    """Create these topics as wide as the source's. May be repeated after a crash anywhere.
 
-    A topic that is there already and not recorded as this mirror's is adopted when it is empty; with data, or wider
-    than the source's, it is refused by name, and the others go on. May be repeated after a crash anywhere.
-    `of`: as many topics are there, if these are a part; a right that is missing for all of them is raised.
+    An unrecorded existing topic is adopted when empty, else refused by name. `total`: number of all topics, if these
+    are a part; a right missing for all raises.
     """
     stopped, recorded = stopped_topics(link, state), _recorded(state, link)
     source_ids = recorded_source_ids(link, state)
@@ -133,7 +126,7 @@ def create_missing(
     topics = {name: view for name, view in topics.items() if name not in denied}
     present = view_there.topics
     unknown = [name for name in topics if name not in present or (name, present[name].id) not in recorded]
-    settings, hidden = _settings(source, unknown, of=of)  # not of all: the data plane asks at each plan
+    settings, hidden = _settings(source, unknown, of=of)  # not of all topics: the data plane asks at each plan
     known = known_settings(destination, unknown) if unknown else frozenset()
     brokers = len(destination.brokers())
     strange = Strange(link, state, destination, [present[name] for name in unknown if name in present])
@@ -163,7 +156,7 @@ def create_missing(
             rows.append(_row(name, f"{width} partitions", "", Action.CREATE))
             continue
         ours = (name, there.id) in recorded
-        # Its width may be another one for the same reason: what is to be done about that comes first.
+        # Its width may differ for the same reason: that remedy comes first.
         anew = made_anew(link, source_ids.get(name, ()), view) if ours else strange.problem(there)
         problem = anew if ours and anew else wider_than(destination, there, width) or anew
         if problem:
@@ -189,7 +182,7 @@ def create_missing(
         kinds |= {name: kind(error) for name, error in faults.items()}
         rows = [_outcome(row, refused) for row in rows if row.subject not in existed]
         if existed:
-            # Created in this very moment: by the data plane, by us (the first answer was lost), or by a stranger.
+            # Created just now: by the data plane, by us (a lost response), or by others.
             some = {name: topics[name] for name in existed}
             again = create_missing(link, state, source, destination, some, of=of)
             rows, refused, kinds = [*rows, *again.rows], {**refused, **again.refused}, {**kinds, **again.kinds}
@@ -209,8 +202,6 @@ def _apply(
     wider: Mapping[str, int],
     of: int,
 ) -> tuple[set[str], dict[str, dict[str, str]], dict[str, RemoteFault]]:
-    """Create, adopt and widen topics; those that existed already, settings that were left out, and what went wrong with
-    which."""
     existed = set[str]()
     by_name = {topic.name: topic for topic in new}
 
@@ -233,9 +224,7 @@ def _apply(
 def _validate(
     destination: ClusterClient, new: Iterable[NewTopic], adopted: Mapping[str, Mapping[str, str | None]]
 ) -> tuple[dict[str, dict[str, str]], dict[str, RemoteFault]]:
-    """Which settings would be left out, and which topics could not be created or adopted, if it were done now.
-
-    Missing rights are not looked at: `cluster check` tells of them."""
+    """`cluster check` reports missing rights."""
     _, faults = validate_topics(destination, new)
     suspects = [topic for topic in new if isinstance(faults.get(topic.name), SettingRefused)]
     _, without, unaccepted = accepted_topics(destination, suspects)
@@ -247,10 +236,9 @@ def _validate(
 def accepted_topics(
     destination: ClusterClient, topics: Iterable[NewTopic]
 ) -> tuple[list[NewTopic], dict[str, dict[str, str]], dict[str, RemoteFault]]:
-    """These topics with those of their settings that the destination accepts; by topic those left out, with its reason;
-    and those that must not be copied into without them. Nothing is created.
+    """Topics with accepted settings; settings left out; topics that need those. Creates nothing.
 
-    A topic whose settings are not the reason is in none of them. Takes few more requests than a topic has settings.
+    Topics refused for another reason are in none.
     """
     wanted = {topic.name: topic for topic in topics}
     searches = {name: search_accepted(topic.configs) for name, topic in wanted.items()}
@@ -281,7 +269,6 @@ def accepted_topics(
 def _adopt(
     destination: ClusterClient, adopted: Mapping[str, Mapping[str, str | None]], *, validate_only: bool, of: int
 ) -> tuple[dict[str, dict[str, str]], dict[str, RemoteFault]]:
-    """Set what copying needs on empty topics; by topic the settings left out, and topics that cannot do without."""
     try:
         refusals = apply_changes(destination, adopted, validate_only=validate_only)
     except MissingPermission as error:  # for each of these
@@ -333,7 +320,7 @@ def sync_configs(
     *,
     dry_run: bool,
 ) -> tuple[list[DriftRow], list[TopicSettings]]:
-    """Bring the overrides of these destination topics in line. Returns what to remember for promotion, too."""
+    """Returns also settings to record for promotion."""
     (theirs, hidden), (ours, hidden_here) = (told(side, topics, len(topics)) for side in (source, destination))
     known = known_settings(destination, topics)
     cleaned = {name for name in set(theirs) & set(ours) if cleans(theirs[name].effective)}
@@ -366,14 +353,10 @@ def sync_configs(
 def apply_changes(
     destination: ClusterClient, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
 ) -> dict[str, dict[str, RemoteFault]]:
-    """Make these changes, by topic; returns by topic the settings that the broker refused, with its reason.
-
-    One bad setting doesn't hold up others: where a topic's changes are refused as a whole, they are made one by one,
-    of all such topics together. `validate_only`: nothing is changed.
-    """
+    """Where a topic's changes are refused as a whole, they are made one by one."""
     refused, rest = dict[str, dict[str, RemoteFault]](), dict[str, dict[str, str | None]]()
     for topic, error in try_alter_configs(destination, changes, validate_only=validate_only).items():
-        denied = isinstance(error, MissingPermission)  # of this topic alone, and so for each of its settings
+        denied = isinstance(error, MissingPermission)  # for each setting of this topic
         refused[topic] = dict.fromkeys(changes[topic], error) if denied else {}
         if not denied:
             rest[topic] = dict(changes[topic])
@@ -394,7 +377,6 @@ def change_rows(
     *,
     dry_run: bool,
 ) -> list[DriftRow]:
-    """The table's lines for changes of one topic's settings."""
     return [
         DriftRow(
             part=Part.CONFIGS,
@@ -417,7 +399,7 @@ def _refused_settings(
     except MissingPermission:
         if not dry_run:
             raise
-        return {}  # of rights `cluster check` tells
+        return {}  # `cluster check` reports missing rights
 
 
 def _needed(key: str, value: str | None, source: str | None) -> str:
@@ -426,7 +408,7 @@ def _needed(key: str, value: str | None, source: str | None) -> str:
 
 
 def known_settings(client: ClusterClient, topics: Iterable[str]) -> frozenset[str]:
-    """Names of the topic settings that this cluster's brokers know; empty (take all) when no topic can tell."""
+    """Empty, meaning all, when no topic shows them."""
     described = describe_configs(client, [STATE_TOPIC]) or describe_configs(client, topics)
     return frozenset(key for configs in described.values() for key in configs.effective)
 
@@ -434,7 +416,6 @@ def known_settings(client: ClusterClient, topics: Iterable[str]) -> frozenset[st
 def _waiting_rows(
     topic: str, source: TopicConfigs, destination: TopicConfigs, factor: int, known: frozenset[str]
 ) -> list[DriftRow]:
-    """Settings that wait for promotion, and those that never cross."""
     final = promotion_configs(source.overrides, factor)
     rows = []
     for key, value in sorted(source.overrides.items()):
@@ -464,8 +445,7 @@ def _waiting_rows(
 def _settings(
     source: ClusterClient, topics: Collection[str], *, of: int
 ) -> tuple[dict[str, TopicConfigs], dict[str, RemoteFault]]:
-    """Configuration of topics that have just been listed, and of which it is not told: a broker that has not heard of
-    one yet is asked again."""
+    """A broker that does not know a topic yet is asked again."""
     deadline = time.monotonic() + source.timeout_s
     while True:
         found, hidden = told(source, topics, of)
@@ -476,13 +456,12 @@ def _settings(
 
 
 def _recorded(state: State, link: Link) -> frozenset[tuple[str, str]]:
-    """The mirror's topics as it has them recorded: name, and id on the destination."""
+    """Name, destination id."""
     statuses = state.partitions.get(link.mirror.name, {}).values()
     return frozenset((s.partition.topic, s.destination_topic_id) for s in statuses)
 
 
 def _copied_names(state: State, link: Link) -> frozenset[str]:
-    """Topics that this mirror has made or adopted on the destination."""
     return frozenset(name for name, topic_id in _recorded(state, link) if topic_id)
 
 
