@@ -1,9 +1,7 @@
-"""Proving beside copying: what is new on the destination is compared with the source, again and again, at a bounded
-rate.
+"""Compares new data with the source while copying goes on, at a bounded rate.
 
-So a failover's own proof has minutes to read, however much was mirrored, and a difference is known before anybody needs
-the copy. It runs beside the copying and must not disturb it: a run that holds the mirror, or the end of this process,
-ends a comparison between two chunks, and what was proved by then is kept.
+A run that holds the mirror, or the end of the process, stops a comparison between two chunks; what was verified is
+kept.
 """
 
 from __future__ import annotations
@@ -34,12 +32,10 @@ from mirror_core.state.remembered import REMEMBERED
 _log = logger(__name__)
 
 EVERY_S: Final = 300.0
-"""From one comparison to the next."""
 KEPT_S: Final = 60.0
-"""From one writing down of how far a long one went to the next: who is killed reads so much again. Each takes the
-mirror's control id for a moment, which ends a sync that is at work: so not more often."""
+"""How often progress is saved. Each save takes the control id, which ends a sync under way."""
 IDLE_S: Final = 3600.0
-"""Where nothing is new, a little is compared again only this often; and so is what is cleaned by key, as a whole."""
+"""For compacted topics, and where nothing is new."""
 SHOWN: Final = 10
 UNREADABLE_ADVICE: Final = (
     "applications cannot read it there either: a broker's disk, as a rule. Let a sound replica lead, and have that "
@@ -49,12 +45,10 @@ _LEAVE_S: Final = 0.5
 
 
 class _Ended(Exception):
-    """This process ends, or the mirror is a run's."""
+    """The process ends, or a run holds the mirror."""
 
 
 class BackgroundProof:
-    """Of one mirror whose data plane this process is: a thread of its own, which ends with the context."""
-
     def __init__(
         self,
         link: Link,
@@ -64,18 +58,17 @@ class BackgroundProof:
         *,
         every_s: float = EVERY_S,
     ) -> None:
-        """`bytes_per_s`: that are read of each cluster, at most."""
+        """Bytes read of each cluster, at most."""
         self._link = link
         self._rate = bytes_per_s
         self._counters = counters
         self._say = say
         self._said: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
-        """Differences, and what could not be read."""
         self._every_s = every_s
         self._stop = threading.Event()
         self._seen: tuple[ParityRange, ...] = ()
         self._in_doubt: frozenset[Partition] = frozenset()
-        """Of which something could not be compared in the last round."""
+        """Not compared in full in the last round."""
         self._again_at = self._cleaned_at = 0.0
         self._thread = threading.Thread(target=self._run, name="proof", daemon=True)
 
@@ -87,7 +80,7 @@ class BackgroundProof:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join(_LEAVE_S)  # it may be reading, slowly: what is proved is kept, so nobody waits for it
+        self._thread.join(_LEAVE_S)  # it may be reading; what is verified is kept
 
     def _run(self) -> None:
         with about(mirror=self._link.mirror.name), REMEMBERED.keeping(), KEPT.keeping():
@@ -103,11 +96,10 @@ class BackgroundProof:
                     _log.info("not compared now: %s", error if isinstance(error, MirrorError) else type(error).__name__)
 
     def _look(self) -> None:
-        """Compare what was not compared yet."""
         link = self._link
         state = state_on(link.config, link.destination.name)
         if state.active_run(link.mirror.name) is not None:
-            return  # it compares by itself, and nobody else may write how far that went
+            return  # the run compares, and only it may write
         ranges = scope(link, state).ranges
         if not any(one.start < one.end for one in ranges):
             return
@@ -148,14 +140,13 @@ class BackgroundProof:
         )
 
     def _one_by_one(self, tasks: Sequence[CompareTask]) -> Iterator[Sequence[Row]]:
-        """In this thread: those of a pool would be waited for when the process ends."""
+        """In this thread: a pool would be waited for when the process ends."""
         for task in tasks:
             if self._stop.is_set():
                 raise _Ended
             yield compare(task)
 
     def _keep(self, memory: Memory, proof: Proof) -> None:
-        """Refused, and so at an end, when a run has begun meanwhile."""
         try:
             memory.keep(proof)
         except HeldByRun:
@@ -164,7 +155,7 @@ class BackgroundProof:
             raise _Ended from error
 
     def _tell(self, result: ParityResult) -> None:
-        """A difference, or what cannot be read, is said once, and again when it is another one."""
+        """Report a finding once, and again when it changes."""
         self._counters.compared(len(result.findings) + len(result.damaged))
         if result.verdict is Verdict.INDETERMINATE:
             self._counters.retried(Retry.PROOF)

@@ -1,9 +1,7 @@
-"""Keeps a cluster fenced that was failed away from, while the failover that did so is still open.
+"""Keeps the old source fenced while its failover is still open.
 
-From its point of no return on no abort gives that cluster back; its run may stand for hours, with a canary that failed,
-and the cluster may answer again meanwhile. The run's conductor may as well be at work, and taking the mirror's control
-id would end it. So nothing is written to the state here. Nothing has to be: all denials are in the ledger before that
-step begins, and the run's next step, or a watcher after its end, records that they are seen.
+Its run may stand for hours after the point of no return. Taking the control id would end a conductor at work, so
+nothing is written to the state here: a later step or watcher records what is seen.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ _log = logger(__name__)
 
 
 def look_beside(link: Link, state: State, run: Run, debt: Debt) -> Judgement:
-    """One look at the cluster. What is missing of its fence is put up, by whomever, as often as you like."""
+    """Observe the cluster once, and create missing denials."""
     up = answers = False
     try:
         with ClusterClient(link.source, timeout_s=LIMITS.old_source_s) as source:
             check_source(link, source)
             answers = True
-            if debt.paid_ms is None:  # at once: each look before it is time for writers
+            if debt.paid_ms is None:  # first: any other request gives writers time
                 up = raise_again(link, state, source, debt)
             seen = shown(link, state, source, debt)
             if seen.bare or (seen.barred is Barred.BY_COMMAND and seen.written):
@@ -63,9 +61,9 @@ def look_beside(link: Link, state: State, run: Run, debt: Debt) -> Judgement:
 
 
 def look_at_returned(link: Link, state: State, run: Run, debt: Debt) -> Judgement:
-    """One look at a source that may be back before an unplanned failover has promoted. Nothing is done there.
+    """The source may be back before an unplanned failover has promoted. Changes nothing.
 
-    Until the run has recorded the last mirrored offsets, they are where the destination's logs end: nobody copies.
+    Without recorded LMOs the destination's log ends stand for them: nobody copies.
     """
     statuses = state.partitions.get(link.mirror.name, {})
     try:
@@ -83,8 +81,7 @@ def look_at_returned(link: Link, state: State, run: Run, debt: Debt) -> Judgemen
 
 
 def raise_again(link: Link, state: State, source: ClusterClient, debt: Debt) -> bool:
-    """Put up what is missing of the denials in the ledger, and see them on every broker; or have its command close the
-    cluster. False: it has neither, or we have slept, and no fence is wanted any more."""
+    """Returns False when there is no way to fence, or the fence is not wanted any more."""
     held = describe_acls(source)
     if isinstance(held, AuthorizerOff):
         topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
@@ -92,7 +89,7 @@ def raise_again(link: Link, state: State, source: ClusterClient, debt: Debt) -> 
         try:
             closed = shut(where, once=True)
         except CommandFailed:
-            put_right(link, where, done=True)  # it may have closed it all the same, and too late
+            put_right(link, where, done=True)  # it may have closed it nevertheless, and too late
             raise
         return closed and put_right(link, where, done=True)
     wanted = frozenset(entered_denials(link, state))
@@ -107,10 +104,10 @@ def raise_again(link: Link, state: State, source: ClusterClient, debt: Debt) -> 
 
 
 def _settled(link: Link, source: ClusterClient, ours: frozenset[Acl]) -> bool:
-    """Whether what we have just created is wanted. We may have slept before: what is not is taken away again.
+    """Delete those of our denials that are not wanted any more.
 
-    Whoever lifts a fence forgets its debt first, and deletes then. So where the debt is there after we have created, he
-    has yet to delete, and ours go with the others.
+    Whoever lifts a fence forgets the pending fence first. If that is there after we have created, the deletion is yet
+    to come and takes ours along.
     """
     gone = frozenset[Acl]()
     while (unwanted := ours - _wanted(link, read_whole(link.destination))) != gone:
@@ -122,8 +119,7 @@ def _settled(link: Link, source: ClusterClient, ours: frozenset[Acl]) -> bool:
 
 
 def _wanted(link: Link, state: State) -> set[Acl]:
-    """What ledgers want on the source now. Not what is left of a fence of ours while it is lifted: neither is a debt
-    there then, nor a failover that raises one."""
+    """ACLs that ledgers want on the source, without a fence being lifted."""
     name, run = link.mirror.name, state.active_run(link.mirror.name)
     raising = run is not None and run.plan.kind is RunKind.FAILOVER and run.state is RunState.RUNNING
     stands = raising or failed_over(state.debts.get(name))

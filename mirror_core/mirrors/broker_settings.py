@@ -1,4 +1,4 @@
-"""Settings of brokers by which a mirror suffers later: looked at by `cluster check` and `mirror create`."""
+"""Broker settings and a first ACL that would harm a mirror or its neighbours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AUTO_CREATE: Final = "auto.create.topics.enable"
 
 
 def unclean_election(client: ClusterClient, brokers: Sequence[int]) -> tuple[str, ...]:
-    """As a default for topics; a topic may have another value."""
+    """A topic may override it."""
     return _advice(
         client,
         brokers,
@@ -26,7 +26,6 @@ def unclean_election(client: ClusterClient, brokers: Sequence[int]) -> tuple[str
 
 
 def auto_creation(client: ClusterClient, brokers: Sequence[int]) -> tuple[str, ...]:
-    """A destination, or a source before a failback that recreates topics there."""
     return _advice(
         client,
         brokers,
@@ -37,7 +36,7 @@ def auto_creation(client: ClusterClient, brokers: Sequence[int]) -> tuple[str, .
 
 
 def _advice(client: ClusterClient, brokers: Sequence[int], setting: str, meaning: str) -> tuple[str, ...]:
-    """Nothing of brokers that do not tell: `cluster check` says so already."""
+    """Brokers that do not answer are left out: `cluster check` reports them."""
     on = list[int]()
     for broker in brokers:
         try:

@@ -1,5 +1,3 @@
-"""A mirror is created: everything is checked first, and recorded once."""
-
 from __future__ import annotations
 
 import re
@@ -48,12 +46,11 @@ def create(
     dry_run: bool = False,
     warn: Callable[[str], None] = lambda line: None,
 ) -> Mirror:
-    """Check that a mirror is possible, and record it, not started. Nothing is left behind when it is refused.
+    """Record a mirror as STOPPED if it is possible; nothing is left behind when refused.
 
-    `gaps`: how they are to be filled; None: with markers, where the data principal may write those. `warn`: is told of
-    each cluster of which nobody can tell whether a first ACL would shut others out, and of settings left out.
+    `gaps` None: markers where the data principal may write them.
     """
-    if not _NAME.fullmatch(name.removeprefix(DRILL)):  # every mirror can be drilled, also one with a long name
+    if not _NAME.fullmatch(name.removeprefix(DRILL)):  # a drill's prefix must not make a name too long
         raise BadRequest(f"mirror name {name!r}: use letters, digits, dot, underscore and hyphen, 63 at most")
     if is_way_home(name) and not name.startswith(DRILL):
         raise BadRequest(
@@ -85,7 +82,7 @@ def create(
             desired=Desired.STOPPED,
             created_ms=now_ms(),
         )
-        group_filter(mirror)  # a bad expression is the operator's to know now
+        group_filter(mirror)  # report a bad expression now
         link = link_of(config, mirror)
         circles = search_circles(link, ())
         if reasons := tuple(circle_reasons(mirror, circles.circles)):
@@ -107,12 +104,11 @@ def create(
 
 
 def new_producer_id() -> int:
-    """2**62 or more: brokers hand out ids from 0 in blocks, and never get there."""
+    """2**62 or more, which the brokers' own ids never reach."""
     return (1 << 62) + secrets.randbits(61)
 
 
 def ensure_state_topic(client: ClusterClient) -> None:
-    """Create the state topic on a destination, compacted and as well replicated as the cluster allows."""
     if TOPIC in client.metadata([TOPIC]).topics:
         set_broker_time(client, TOPIC)
         return
@@ -120,7 +116,7 @@ def ensure_state_topic(client: ClusterClient) -> None:
     configs = {
         "cleanup.policy": "compact",
         "min.insync.replicas": "2" if factor == 3 else "1",
-        # Leases and sightings replace themselves every second or two: what a reader has to go through stays small.
+        # Leases and observations are replaced every second or two: keep what a reader has to scan small.
         "segment.bytes": str(8 << 20),
         "min.cleanable.dirty.ratio": "0.1",
         **BROKER_TIME,
@@ -130,10 +126,7 @@ def ensure_state_topic(client: ClusterClient) -> None:
 
 
 def _check_first_acls(mirror: str, *clusters: ClusterConfig) -> list[str]:
-    """A guard, a copied right and a fence are ACLs. Nobody may lose rights by them who lived without any.
-
-    Returns a line for each cluster of which that is not known.
-    """
+    """Nobody may lose access by the first ACL."""
     found = {cluster.name: shuts_out(cluster) for cluster in clusters}
     refused = refused_of(MirrorName(mirror))
     if reasons := [f"cluster {name}: {one.words}" for name, one in found.items() if one.answer in refused]:
@@ -142,7 +135,6 @@ def _check_first_acls(mirror: str, *clusters: ClusterConfig) -> list[str]:
 
 
 def _ensure_active_topic(*clients: ClusterClient) -> None:
-    """Applications may begin to follow it now. Where we may not make it, a failover says so, and goes on."""
     for client in clients:
         try:
             active.ensure_topic(client)
@@ -152,7 +144,6 @@ def _ensure_active_topic(*clients: ClusterClient) -> None:
 
 
 def _check_topics(link: Link, known: State, source: ClusterClient, destination: ClusterClient) -> Placement:
-    """The filters must find something, and nothing foreign may be in the way."""
     matching = mirror_topics(link, source)
     literal = [t for t in link.mirror.topics if _LITERAL.fullmatch(t)]
     missing = [t for t in literal if t not in matching]
@@ -168,11 +159,11 @@ def _check_topics(link: Link, known: State, source: ClusterClient, destination: 
 
 
 def _check_elsewhere(config: Config, mirror: Mirror) -> State:
-    """The name must be free wherever we can look. What the destination knows of other mirrors and their topics."""
+    """The name must be free on every cluster that answers. Returns the destination's state."""
     there = State()
     for cluster, answer in states(config):
         if isinstance(answer, MirrorError):
-            continue  # a cluster that is not part of this mirror may be down; both ends answered just now
+            continue  # a third cluster may be down
         _refuse_if_known(mirror, answer)
         if cluster == mirror.destination:
             there = answer

@@ -1,6 +1,3 @@
-"""Many mirrors that owe something, after a disaster of many: each is looked at once, quickly, before anybody is waited
-for; and each cluster that is silent is waited for once, for all mirrors that owe it something."""
-
 from __future__ import annotations
 
 import threading
@@ -21,26 +18,21 @@ from mirror_core.state.topic import read_state
 from mirror_core.state.watchers import Signs, busy_s
 
 AT_ONCE: Final = 8
-"""Mirrors that one process looks at side by side: a silent cluster costs seconds of each."""
+"""A silent cluster costs seconds of each."""
 AGAIN_S: Final = 2.0
-"""After an error that may pass by itself."""
 
 Found = Judgement | MirrorError
-"""What a look found, or why there was none."""
 
 
 def look_at_each(links: Collection[Link]) -> dict[MirrorName, Found]:
-    """One look at each of them. Nobody waits for a silent cluster longer than a look takes."""
+    """Observe each old source once; a silent cluster delays nobody longer than one probe."""
     with REMEMBERED.keeping(), ThreadPoolExecutor(AT_ONCE) as pool:
         found = pool.map(_look, links)
         return dict(zip((link.mirror.name for link in links), found, strict=True))
 
 
 def note_watched(links: Collection[Link], found: Mapping[MirrorName, Found], by: str, every_s: float) -> None:
-    """Note of mirrors whose old sources were looked at that this was done, so that others know that somebody does.
-
-    `by`: who; `every_s`: the next look comes at least so soon.
-    """
+    """The next check comes within `interval_s`."""
     for cluster in {link.destination.name: link.destination for link in links}.values():
         here_too = [link for link in links if link.destination.name == cluster.name]
         with Signs(cluster, by, every_s + max(map(busy_s, here_too))) as signs:
@@ -51,7 +43,6 @@ def note_watched(links: Collection[Link], found: Mapping[MirrorName, Found], by:
 
 
 def silent(links: Collection[Link], found: Mapping[MirrorName, Found]) -> dict[ClusterName, list[MirrorName]]:
-    """By cluster that did not answer, and that something is owed to: its mirrors."""
     waiting: dict[ClusterName, list[MirrorName]] = {}
     for link in links:
         seen = found[link.mirror.name]
@@ -61,29 +52,27 @@ def silent(links: Collection[Link], found: Mapping[MirrorName, Found]) -> dict[C
 
 
 def look_when_it_answers(links: Collection[Link], seconds: float) -> dict[MirrorName, Found]:
-    """The same of mirrors with one source, at its first answer; nothing when that has not come within these seconds."""
+    """Observe mirrors of one source at its first answer; empty if that takes too long."""
     first, stop = next(iter(links)), threading.Event()
     with REMEMBERED.keeping():
         for destination in {link.destination.name: link.destination for link in links}.values():
-            with suppress(MirrorError):  # read now, so that the look at its first answer reads on only
+            with suppress(MirrorError):  # cached, so that the probe at its first answer only reads on
                 read_state(destination)
         return look_at_each(links) if answers(first, stop, seconds) else {}
 
 
 def told_once(found: Mapping[MirrorName, Found]) -> dict[MirrorName, tuple[str, ...]]:
-    """Alarms that looks repeat until it is noted that people were told of them, by mirror."""
     return {name: seen.once for name, seen in found.items() if isinstance(seen, Judgement) and seen.once}
 
 
 def note_told(links: Collection[Link], once: Mapping[MirrorName, Collection[str]]) -> None:
-    """Note that people were told of these alarms."""
     for link in links:
         if alarms := once.get(link.mirror.name):
             said(link, alarms)
 
 
 def _look(link: Link) -> Found:
-    """A defect of ours is told as one: it hides no other mirror's alarm, and holds up no wait for a cluster."""
+    """A defect becomes an error: it hides no other mirror's alarm."""
     try:
         found = _look_once(link)
         if isinstance(found, MirrorError) and found.retryable and not isinstance(found, LostOwnership):

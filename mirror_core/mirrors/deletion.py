@@ -1,5 +1,3 @@
-"""What deleting a mirror does on its destination: with rights that it copied, and with its topics' settings."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -23,12 +21,10 @@ from mirror_core.sync.ledger import take_away_unshared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionChoice:
-    """What a person wants of a mirror that is deleted."""
-
     keep_rights: bool = False
-    """Access rights that it copied stay on the destination, and are nobody's from then on but the administrator's."""
+    """Copied ACLs become the administrator's."""
     restore_settings: bool = False
-    """Its topics get the source's settings, as last synced, in place of a mirror topic's."""
+    """The source's, as last synced."""
 
 
 NO_CHOICE: Final = DeletionChoice()
@@ -36,30 +32,22 @@ NO_CHOICE: Final = DeletionChoice()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """What deleting a mirror does on its destination."""
-
     copied: tuple[LedgerEntry, ...]
-    """Access control entries that it has copied there."""
     promoted: bool
-    """Applications have moved there: they need those rights, and promotion has set the settings."""
+    """Applications are there: they need the rights."""
     synced: frozenset[str]
-    """Its topics of which the source's settings are known."""
     unsynced: frozenset[str]
-    """The others."""
     choice: DeletionChoice
 
     @property
     def withdraws(self) -> bool:
-        """Whether copied rights are taken away."""
         return bool(self.copied) and not self.promoted and not self.choice.keep_rights
 
     @property
     def restores(self) -> bool:
-        """Whether settings are changed."""
         return bool(self.synced) and not self.promoted and self.choice.restore_settings
 
     def effects(self, mirror: Mirror) -> Iterator[str]:
-        """What a person should know before agreeing."""
         where = mirror.destination
         if denials := sum(e.acl.permission is Permission.DENY for e in self.copied):
             rights = f"{len(self.copied)} access rights copied to {where}, {denials} of them denials,"
@@ -85,7 +73,6 @@ class Deletion:
 
 
 def deletion_of(link: Link, state: State, gone: ClusterName | None, choice: DeletionChoice) -> Deletion:
-    """By what the mirror's ledger and settings say."""
     mirror = link.mirror
     there = [e for e in state.ledger_of(mirror.name) if e.cluster == mirror.destination]
     promoted = any(e.purpose is AclPurpose.PROMOTED for e in there) or failed_over(state.debts.get(mirror.name))
@@ -101,7 +88,7 @@ def deletion_of(link: Link, state: State, gone: ClusterName | None, choice: Dele
 
 
 def carry_out(link: Link, writer: StateWriter, deletion: Deletion) -> Iterator[str]:
-    """What is left for an administrator, in words."""
+    """Yields what is left for an administrator."""
     if not (deletion.copied or deletion.restores):
         return
     with ClusterClient(link.destination) as client:

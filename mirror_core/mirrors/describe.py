@@ -1,4 +1,4 @@
-"""One mirror as it stands: what is recorded, and what both clusters say now. What is not known now is None."""
+"""One mirror: what is recorded, and what both clusters show now. Unknown values are None."""
 
 from __future__ import annotations
 
@@ -53,12 +53,11 @@ GAPS: Final[Mapping[Gaps, str]] = MappingProxyType(
 )
 
 NOT_BEHIND: Final = "not seen to be behind"
-"""Of this machine's clock. That it is ahead cannot be seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:
-    """Offsets are next offsets. `lag` is source end minus position, None when the source end is not known now."""
+    """Offsets are next offsets. `lag` is source end minus position, None when the source end is unknown."""
 
     partition: str
     state: PartitionState
@@ -69,16 +68,16 @@ class PartitionRow:
     lag: int | None
     lmo: int | None
     proved: int | None
-    """Next offset after the last one that a comparison found equal to the source, as recorded; None: none was."""
+    """Next offset after the last one found equal to the source."""
     kind: str | None
-    """What sort of failure; None when it is not FAILED."""
+    """Kind of failure; None when it is not FAILED."""
     reason: str | None
     never_copied: NeverCopied | None = None
-    """What the source deleted before it was copied; None: nothing is known to be."""
+    """Deleted on the source before it was copied."""
 
     @property
     def missing(self) -> int:
-        """Offsets to be seeded or filled before anything is copied: the source's log begins behind the position."""
+        """To seed or fill first: the source's log starts behind the position."""
         known = self.position is not None and self.source_start is not None and self.state in COPIED
         return max(0, (self.source_start or 0) - (self.position or 0)) if known else 0
 
@@ -87,21 +86,20 @@ class Description(Document, frozen=True, kw_only=True):
     """What `mirrorbook mirror describe` shows."""
 
     facts: Mapping[str, str | int | None]
-    """Each in words, but `lag` and `offsets known to be missing`, in offsets; null: unknown."""
+    """Texts, but `lag` and `offsets known to be missing` are offsets; null: unknown."""
     rows: tuple[PartitionRow, ...]
 
 
 def describe(link: Link, state: State, now_ms: int) -> Description:
-    """Look at both clusters, for at most a few seconds each."""
     return describe_with_loss(link, state, now_ms)[0]
 
 
 @KEPT.keeping()
 def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Description, Loss]:
-    """The same look, and what a failover without the source would lose by it."""
+    """Returns also what an unplanned failover would lose."""
     mirror, began = link.mirror, time.monotonic()
     statuses = state.partitions.get(mirror.name, {})
-    # Ends after positions: the other way round a mirror that copies meanwhile would seem to be ahead of its source.
+    # Ends after positions: else a copying mirror would seem to be ahead of its source.
     (positions,), destination_trouble, not_here = _offsets(link.destination, statuses, Point.LOG_END)
     (starts, ends), source_trouble, not_there = _offsets(link.source, statuses, Point.START, Point.STABLE_END)
     lease = state.leases.get(mirror.name)
@@ -116,7 +114,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
     silences = ((link.source, source_trouble, ends), (link.destination, destination_trouble, positions))
     silent = {side.name: why for side, why, seen in silences if why and not seen}
     beats = _heartbeats(link)
-    now_ms += int((time.monotonic() - began) * 1000)  # heartbeats are of the end of the look, which may take seconds
+    now_ms += int((time.monotonic() - began) * 1000)  # heartbeats were read last, seconds later
     unwatched = watched(state, mirror.name, now_ms)
     lost = loss(statuses, state.sightings.get(mirror.name), positions, beats, now_ms=now_ms)
     behind = clocks.behind_s(now_ms, lease, state.sightings.get(mirror.name), state.groups.get(mirror.name), beats)
@@ -190,26 +188,23 @@ def _rows(
 
 
 def _groups_left(state: State, mirror: Mirror) -> GroupsLeft | None:
-    """As of the last look at groups; None: there was none."""
+    """Unknown (None) before the first sync."""
     nothing = GroupsLeft(mirror=mirror.name) if mirror.name in state.groups else None
     return state.groups_left.get(mirror.name, nothing)
 
 
 def _lag(rows: Collection[PartitionRow]) -> int | None:
-    """In offsets, of all that is mirrored. Of no partition nothing is known: before its first epoch a mirror has not
-    caught up with an empty source."""
+    """Unknown (None) before the first epoch, even for an empty source."""
     lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
     return None if not rows or None in lags else sum(lag or 0 for lag in lags)
 
 
 def _under_way(mirror: Mirror, run: Run, state: State) -> tuple[str, ...]:
-    """Which run holds the mirror, or what somebody has to be called for."""
     alarms = abandoned(mirror, run, standing_of(run, state.steps_of(run)), conducted(state, run))
     return alarms or (f"{run.plan.kind} {run.id}",)
 
 
 def _waits(lease: Lease | None, *, held: bool) -> str | None:
-    """As the newest epoch that has ended said. None: nobody copies, so nobody says it."""
     if lease is None or not held:
         return None
     if lease.waits is None:
@@ -218,7 +213,7 @@ def _waits(lease: Lease | None, *, held: bool) -> str | None:
 
 
 def _hidden(sighting: Sighting | None, ends: Mapping[Partition, Offset]) -> str:
-    """What is written on the source, and cannot be read there: no lag tells of it, and nothing behind it is copied."""
+    """Beyond the last stable offset: not in any lag, and it blocks what lies behind."""
     if sighting is None or not ends:
         return "unknown"
     hidden = {p: seen.end - ends[p] for p, seen in sighting.seen() if p in ends and seen.end > ends[p]}
@@ -231,7 +226,6 @@ def _hidden(sighting: Sighting | None, ends: Mapping[Partition, Offset]) -> str:
 
 
 def _ids(statuses: Iterable[PartitionStatus]) -> dict[str, str]:
-    """Of the destination's topics, as recorded."""
     return {status.partition.topic: status.destination_topic_id for status in statuses}
 
 
@@ -239,11 +233,11 @@ def _heartbeats(link: Link) -> tuple[Heartbeat, ...]:
     try:
         return newest(link.destination, heartbeat_topic(link.mirror.name), timeout_s=LIMITS.described_side_s)
     except RemoteFault:
-        return ()  # it is said as trouble already
+        return ()  # reported as trouble already
 
 
 def _compacted(link: Link, statuses: Iterable[PartitionStatus]) -> str:
-    """How many of the source's topics are cleaned by key, and which of them are not on the destination (ADR 0009)."""
+    """ADR 0009."""
     names = sorted({s.partition.topic for s in statuses if s.state is not PartitionState.STOPPED})
     if not names:
         return "none"
@@ -268,7 +262,6 @@ def _compacted(link: Link, statuses: Iterable[PartitionStatus]) -> str:
 def _offsets(
     cluster: ClusterConfig, partitions: Iterable[Partition], *points: Point
 ) -> tuple[list[dict[Partition, Offset]], str, frozenset[Partition]]:
-    """The offsets at each point, why they are not known, and the partitions that this cluster does not have."""
     wanted = list(partitions)
     nothing: list[dict[Partition, Offset]] = [{} for _ in points]
     if not wanted:
@@ -287,7 +280,7 @@ def _offsets(
 
 
 def _absent(cluster: str, absent: Collection[Partition], statuses: Mapping[Partition, PartitionStatus]) -> list[str]:
-    """Of partitions that are mirrored: whatever has failed or was given up says so itself."""
+    """FAILED and STOPPED partitions show it themselves."""
     over = (PartitionState.STOPPED, PartitionState.FAILED)
     missing = sorted(p for p in absent if statuses[p].state not in over)
     return [f"missing on {cluster}: {some(missing)}: it has no such topic or partition"] if missing else []

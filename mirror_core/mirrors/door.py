@@ -1,7 +1,4 @@
-"""The one way to a mirror's state for whoever is not its run: look, decide, and only then take it over.
-
-Taking the control id ends whoever has it, at his next write. So a verb that may not act must never take it.
-"""
+"""Takes over a mirror's state for a command: look, decide, then take the control id."""
 
 from __future__ import annotations
 
@@ -33,30 +30,23 @@ T = TypeVar("T")
 
 TRIES: Final = 4
 _PAUSE_S: Final = (0.2, 1.0)
-"""Longer than it takes to take over, and not the same for two who meet."""
+"""Longer than a takeover; random, so that two retries do not meet."""
 
 Look = Callable[[State], Iterable[str]]
-"""More reasons why a verb may not act: those that the state topic alone does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What a verb would do now, in words, and every reason why it may not."""
-
     lines: tuple[str, ...]
     refused: Refused | None
 
     def check(self) -> None:
-        """Raise the refusal, if there is one."""
         if self.refused is not None:
             raise self.refused
 
 
 def intend(link: Link, verb: Verb, more: Look = lambda state: ()) -> Intent:
-    """Look at the mirror as it is now. Takes nothing over and changes nothing.
-
-    Indeterminate when a record about the mirror cannot be read: it may be the run that holds it.
-    """
+    """Changes nothing. Indeterminate when a record is unreadable: it may be a run that holds the mirror."""
     state = read_whole(link.destination)
     state.require(link.mirror.name)
     seen = _seen(link, state)
@@ -70,7 +60,7 @@ def intend(link: Link, verb: Verb, more: Look = lambda state: ()) -> Intent:
 
 @contextmanager
 def door(link: Link, verb: Verb, more: Look = lambda state: ()) -> Iterator[StateWriter]:
-    """The mirror's state in our hands, for this verb. Refused, with nobody disturbed, when it may not act."""
+    """Refused without disturbing anybody when the command may not act."""
     intend(link, verb, more).check()
     with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
         seen = _seen(link, writer.state)
@@ -83,9 +73,7 @@ def door(link: Link, verb: Verb, more: Look = lambda state: ()) -> Iterator[Stat
 
 
 def insistent(verb: Callable[P, T]) -> Callable[P, T]:
-    """For what a person asks for, and may be repeated: it is done, though a sync or a proof that runs by the clock took
-    the mirror's state over in the middle. Each try looks anew, so a run that has begun meanwhile refuses it.
-    """
+    """A periodic sync may take the mirror in between. Each try looks again, so a run refuses it."""
 
     @wraps(verb)
     def insisting(*args: P.args, **kwargs: P.kwargs) -> T:

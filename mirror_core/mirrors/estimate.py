@@ -1,5 +1,3 @@
-"""What a mirror that is about to be created has before it: a quick look at both sides."""
-
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -20,7 +18,7 @@ from mirror_core.sync.topics import mirror_topics
 
 
 def lines(link: Link) -> tuple[str, ...]:
-    """In words, by three requests per broker of the source. Where one does not answer, that: nothing depends on it."""
+    """Three requests to each broker of the source."""
     limit_s = LIMITS.estimated_source_s
     try:
         with (
@@ -44,7 +42,6 @@ def lines(link: Link) -> tuple[str, ...]:
 def _remarks(
     link: Link, source: ClusterClient, topics: Collection[str], partitions: Collection[Partition]
 ) -> list[str]:
-    """What settings of the source's topics mean for the mirror; nothing of topics of which it is not told."""
     configs, _ = told_configs(source, topics)
     unclean = [name for name, found in configs.items() if found.effective.get(UNCLEAN) == "true"]
     lines = unclean_elections(source.name, unclean)

@@ -1,4 +1,4 @@
-"""The fence as lines to paste: for a site that only others reach, or whose brokers must not start without it. Pure."""
+"""Fences without access to the cluster: start check, commands to paste, lifting by file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirror_core.model.shell_command import option, shell_command
 from mirror_core.rights.acls import EVERYBODY
 
 IN_ONE_LINE: Final = 100
-"""Names: each line starts a Java, and none may grow longer than a shell takes."""
+"""A shell limits the length."""
 
 
 def fence_lines(
@@ -23,8 +23,7 @@ def fence_lines(
     *,
     remove: bool = False,
 ) -> tuple[str, ...]:
-    """The fence of a mirror's source as lines of Kafka's own tool; entries that exist stay as they are. `remove`: the
-    lines that lift it again."""
+    """`kafka-acls.sh` commands; existing entries stay."""
     names: dict[Resource, set[str]] = {Resource.TOPIC: {p.topic for p in partitions}}
     for entry in entries:
         if entry.purpose is AclPurpose.FENCE and entry.cluster == mirror.source:
@@ -49,8 +48,7 @@ def lifted_by_hand(
     partitions: Iterable[Partition],
     bootstrap_controller: str | None = None,
 ) -> tuple[str, ...]:
-    """What whoever pastes these lines must know, and those that lift what nobody else lifts; empty when a run has
-    entered the fence already, by hand or not: then it is the run's."""
+    """Empty when a run has recorded the fence."""
     entered = {e.acl.name for e in entries if e.purpose is AclPurpose.FENCE and e.cluster == mirror.source}
     theirs = [p for p in partitions if p.topic not in entered]
     if not theirs:

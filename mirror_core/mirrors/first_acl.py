@@ -1,5 +1,3 @@
-"""Every broker is asked whether a first ACL would shut others out. Changes nothing."""
-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
@@ -36,7 +34,7 @@ _SHOWN = {"true": Setting.TRUE, "false": Setting.FALSE, None: Setting.HIDDEN}
 
 
 def look(control: ClusterClient, data: ClusterClient, acls: Acls | AuthorizerOff | str) -> FirstAcl:
-    """`acls`: what is there, or why that is not known."""
+    """Would a first ACL shut others out? `acls`: entries, or why they are unknown."""
     if isinstance(acls, AuthorizerOff):
         return FirstAcl(ShutsOut.NO, f"the cluster {acls.words}")
     if isinstance(acls, str):
@@ -60,15 +58,14 @@ def look(control: ClusterClient, data: ClusterClient, acls: Acls | AuthorizerOff
 
 
 def refused_of(mirror: MirrorName) -> tuple[ShutsOut, ...]:
-    """Answers that a mirror does not get along with. Of a drill nobody uses the topic, and its mirror is there."""
+    """A drill's topic has no other users, and its mirror exists."""
     return (ShutsOut.YES,) if mirror.startswith(DRILL) else REFUSED
 
 
 def fence_shuts_out(
     control: ClusterClient, acls: Acls | AuthorizerOff, topics: Iterable[str], mirror: MirrorName
 ) -> str:
-    """What a plan says where a fence would be the first ACL on some of these topics, and shut out their readers, too;
-    empty: it would not, or nobody can tell."""
+    """For plans whose fence would be the first ACL on a topic."""
     if isinstance(acls, AuthorizerOff) or not (bare := bare_topics(topics, acls.entries)):
         return ""
     with ClusterClient(control.config, Principal.DATA, timeout_s=control.timeout_s) as data:
@@ -77,9 +74,8 @@ def fence_shuts_out(
 
 
 def _by_data(data: ClusterClient, entries: frozenset[Acl]) -> Mapping[int, Mapping[Trial, bool]]:
-    """What the data principal may is one more hint. A broker that does not let it in is told of with its rights."""
     alike = data.config.properties(Principal.DATA) == data.config.properties(Principal.CONTROL)
-    if alike or not data.config.knows_data:  # never as the one with the other's password
+    if alike or not data.config.knows_data:  # never one user with the other's password
         return {}
     wanted = trials(entries, principal_name(data.config, Principal.DATA))
     try:
@@ -90,7 +86,7 @@ def _by_data(data: ClusterClient, entries: frozenset[Acl]) -> Mapping[int, Mappi
 
 
 def _outcomes(wanted: Collection[Trial], said: Admission) -> dict[Trial, bool]:
-    """By trial; those that the broker did not decide are left out."""
+    """Without undecided ones."""
     return {t: said.named[t.resource, t.name] for t in wanted if (t.resource, t.name) in said.named}
 
 

@@ -1,8 +1,6 @@
-"""Several mirrors copied by one process. Each is on its own: whatever ends one of them, the others don't notice.
+"""Several mirrors in one process, each independent of the others' failures.
 
-What a supervisor does for one mirror is done for each here: it is copied whenever it may be; when that is refused, the
-fence that it may owe is looked after (`mirror watch`); when it ends, it is tried again. So a mirror that was paused,
-failed over or whose cluster was dead is taken up again by itself.
+Each is copied whenever it may be; else its fence is watched; when it ends, it is tried again.
 """
 
 from __future__ import annotations
@@ -42,8 +40,6 @@ _FIGURES = re.compile(r"\d+(\.\d+)?")
 
 
 class Member:
-    """One mirror of a fleet. `run` belongs on a thread of its own."""
-
     def __init__(
         self,
         config_path: Path,
@@ -55,15 +51,13 @@ class Member:
         say: Callable[[str], None],
         prove_at: int | None = None,
     ) -> None:
-        """`prove_at`: bytes per second of each cluster that are read to compare what was copied; None: not at all."""
+        """`verify_bytes_per_s`: read of each cluster; None: no verification."""
         self.name = name
         self.failed: Mapping[Partition, str] = {}
-        """Partitions that the last copying left behind, and why."""
         self.progress: Progress | None = None
         self.before = NOTHING
-        """What has been copied in all before `progress` began."""
+        """Before the current `progress`."""
         self.shown: Collector | None = None
-        """What Prometheus is told of it now; None while it is neither copied nor looked after."""
         self._config_path = config_path
         self._start_runner = start_runner
         self._options = options
@@ -74,7 +68,7 @@ class Member:
         self._judged: Judgement | None = None
 
     def run(self) -> None:
-        """Until told to stop. Raises RunnerGone only."""
+        """Runs until stopped. Raises RunnerGone only."""
         delay_s = 0.0
         with about(mirror=self.name):
             while not self._stop.is_set():
@@ -84,9 +78,9 @@ class Member:
                 self._stop.wait(delay_s)
 
     def _turn(self) -> int:
-        """Copy, or look after it; the exit code that a process of its own would have ended with."""
+        """Returns the exit code of an equivalent process."""
         try:
-            # Read anew each time: what was mended in the configuration is taken up without the others' being disturbed.
+            # Read each time: a fix in the configuration takes effect without disturbing other mirrors.
             link, state = find(load_config(self._config_path), self.name)
             try:
                 refuse_to_run(state, link)
@@ -123,7 +117,7 @@ class Member:
 
     def _begun(self) -> Runner:
         runner = self._start_runner()
-        self._said.clear()  # the same trouble after this is news
+        self._said.clear()  # report the same reason again after this
         self._judged = None
         self._say("copies")
         return runner
@@ -142,8 +136,8 @@ class Member:
         standing.watch(link, self._stop, told, by="mirrorbook replicate")
 
     def _end(self, words: str) -> None:
-        """Say why it isn't copied now; once, not at each attempt."""
-        kind = _FIGURES.sub("", words)  # seconds since something, numbers of generations
+        """Once, not at each attempt."""
+        kind = _FIGURES.sub("", words)  # ages, generations
         if kind not in self._said:
             self._say(f"not copied now, tried again: {words}")
         self._said.add(kind)
@@ -153,16 +147,13 @@ class Member:
 
 
 class Fleet(Collector):
-    """The mirrors of one process, and what they say together."""
-
     def __init__(self, members: Sequence[Member], stop: threading.Event) -> None:
         self._members = tuple(members)
         self._stop = stop
         self._gone: RunnerGone | None = None
 
     def run(self) -> None:
-        """Until told to stop; then all have ended, and given their leases back. RunnerGone when a new process is
-        needed."""
+        """Returns when all leases are released. RunnerGone: a new process is needed."""
         threads = [threading.Thread(target=self._one, args=(m,), name=f"mirror-{m.name}") for m in self._members]
         for thread in threads:
             thread.start()
@@ -172,12 +163,11 @@ class Fleet(Collector):
             raise self._gone
 
     def totals(self) -> Totals:
-        """Of all that are copied now; records and bytes also of those that were."""
         now = [p.totals() for p in [member.progress for member in self._members] if p is not None]
         return added([*now, *(member.before for member in self._members)])
 
     def collect(self) -> Iterable[Metric]:
-        """What all tell, each metric once: their samples differ in the label `mirror`."""
+        """Samples differ in the label `mirror`."""
         found = dict[str, Metric]()
         for shown in [member.shown for member in self._members]:
             for metric in shown.collect() if shown is not None else ():

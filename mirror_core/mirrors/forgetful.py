@@ -1,5 +1,3 @@
-"""Destination brokers that forget who has written to a partition: what protects from appending twice goes by that."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,23 +14,19 @@ FOREVER_MS: Final = "2147483647"
 
 @dataclass(frozen=True, slots=True)
 class Forgetful:
-    """By what brokers say of themselves; those whose settings may not be looked at are in neither."""
-
     lines: tuple[str, ...]
-    """One for each that forgets, and what to do."""
+    """Idempotence depends on unexpired producer ids."""
     unseen: tuple[str, ...]
-    """Why others could not be asked."""
 
 
 def forgetful(client: ClusterClient, brokers: Sequence[int]) -> Forgetful:
-    """Ask each of them."""
     found, unseen = list[str](), list[str]()
     for broker in brokers:
         try:
             setting = broker_setting(client, broker, KEEP_PRODUCERS)
         except MissingPermission as error:
             unseen.append(f"{KEEP_PRODUCERS} could not be looked at: {error}")
-            break  # the others would say so, too
+            break  # other brokers would refuse, too
         except RemoteFault as error:
             unseen.append(f"{KEEP_PRODUCERS} of broker {broker} could not be looked at: {error}")
             continue

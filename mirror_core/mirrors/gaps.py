@@ -1,8 +1,4 @@
-"""How a mirror is to fill the gaps of its copy: by what its data principal may do, and by the operator's choice.
-
-See ADRs 0008 and 0010. Markers are part of the protocol, and need two round trips for each gap of a partition; hidden
-records rest on what brokers don't check, and go with the data, however far that is.
-"""
+"""Creates a mirror: gap method, copy estimate, checks, one record."""
 
 from __future__ import annotations
 
@@ -17,17 +13,17 @@ from mirror_core.model.mirror import Gaps, Mirror
 from mirror_core.state.link import Link
 
 FAR_S: Final = 0.01
-"""A round trip that limits a partition to 50 transactions a second: from here on the choice is pointed out."""
+"""50 transactions a second of each partition with markers."""
 
 
 def gaps_on(destination: ClusterConfig) -> Gaps:
-    """Markers where the data principal may write them, else hidden records."""
+    """ADRs 0008, 0010."""
     with ClusterClient(destination, Principal.DATA) as client:
         return Gaps.MARKERS if may_mark(client) else Gaps.HIDDEN
 
 
 def chosen_gaps(destination: ClusterConfig, choice: Gaps | None) -> Gaps:
-    """What the operator wants; None: as rights allow. Refused when markers are wanted that may not be written."""
+    """Refused for markers that may not be written."""
     if choice is Gaps.HIDDEN:
         return choice
     possible = gaps_on(destination)
@@ -39,14 +35,14 @@ def chosen_gaps(destination: ClusterConfig, choice: Gaps | None) -> Gaps:
 
 
 def gaps_home(mirror: Mirror, link: Link) -> Gaps:
-    """For the way back to the source: it is as far as the way there, so who chose hidden records wants them again."""
+    """Hidden records where they were chosen: the distance is the same."""
     if mirror.gaps is Gaps.HIDDEN and gaps_on(link.destination) is Gaps.MARKERS:
         return Gaps.HIDDEN
     return gaps_on(link.source)
 
 
 def limit_in_words(destination: ClusterConfig, gaps: Gaps) -> str:
-    """What the distance to the destination means for gaps filled so; empty where it means little."""
+    """Markers take two round trips a gap."""
     if gaps is Gaps.HIDDEN:
         return ""
     with ClusterClient(destination, Principal.DATA) as client:

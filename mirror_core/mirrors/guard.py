@@ -1,5 +1,3 @@
-"""Asks every cluster but one whether that one may open to applications. Changes nothing anywhere."""
-
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +11,7 @@ from mirror_core.state.topic import read_state
 
 
 def guarded(config: Config, name: str, cluster: str) -> Guarded:
-    """`cluster` is asked nothing: its brokers are not up yet. BadRequest when the configuration has no other one."""
+    """Asks all other clusters: this one's brokers are down. BadRequest when there is none."""
     asked = config.cluster(cluster)
     others = {other: one for other, one in config.clusters.items() if other != asked.name}
     if not others:

@@ -1,7 +1,7 @@
-"""What others write of a mirror's proof while a comparison is under way, and what is written beside it. Pure.
+"""Incremental verification: how far a mirror is verified, kept in the state topic.
 
-Comparisons of one mirror may run at the same time, for hours. Each goes by what was known when it began, and does not
-know what another one has found since. Such a difference stays until a later comparison sees its place to be equal.
+Comparisons may run at the same time, for hours. A difference found by another one stays until a later comparison finds
+its place equal.
 """
 
 from __future__ import annotations
@@ -17,20 +17,16 @@ _Rows: TypeAlias = dict[Partition, tuple[str, Proved]]
 
 @dataclass(frozen=True, slots=True)
 class Meanwhile:
-    """What others have written since a comparison began. All of it is kept: at each writing the comparison says again
-    what it has from its beginning."""
+    """Changes by others since a comparison began; each save repeats its own findings."""
 
     proved: frozenset[Partition] = frozenset()
-    """Of which they have put in a proof, and there had been none."""
     taken: frozenset[Partition] = frozenset()
-    """Of which they have taken out the proof."""
     found: frozenset[Difference] = frozenset()
     cleared: frozenset[Difference] = frozenset()
-    """Which they have taken out: the place was seen to be equal, or is copied anew."""
+    """Equal since, or copied anew."""
 
     def since(self, seen: Proof | None, now: Proof | None) -> Meanwhile:
-        """`seen`: as it was read at the beginning, or written by this comparison since. `now`: as it is, in the hands
-        of the only one who may write."""
+        """`read_proof`: as read, or as saved last."""
         before, after = _rows(seen).keys(), _rows(now).keys()
         known, told = _differs(seen), _differs(now)
         return Meanwhile(
@@ -41,10 +37,7 @@ class Meanwhile:
         )
 
     def beside(self, mine: Proof, now: Proof | None) -> Proof:
-        """What this comparison writes: all that it has to say, and what others have said since.
-
-        Of a partition in which both know a difference, the first place. Who knows that says how far it is proved, too.
-        """
+        """Where both know a difference, the first place counts."""
         ours, theirs = _rows(mine), _rows(now)
         known = {one.partition: one for one in mine.differs if one not in self.cleared}
         worse = {one.partition: one for one in self.found if _is_first(one, known.get(one.partition))}
@@ -61,7 +54,6 @@ def _is_first(one: Difference, other: Difference | None) -> bool:
 
 
 def _place(one: Difference) -> tuple[int, int]:
-    """The newest word on a place comes first."""
     return one.offset or 0, -one.at_ms
 
 

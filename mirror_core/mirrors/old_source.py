@@ -1,4 +1,4 @@
-"""What the cluster that was failed away from shows: denials, log ends, and whether somebody writes all the same."""
+"""The old source's fence: observation, late writes, and denials while a run holds the mirror."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ STILL_TRIES: Final = 10
 
 
 def shown(link: Link, state: State, source: ClusterClient, debt: Debt) -> Shown:
-    """What the cluster shows of what it is owed. Of one that is to be left alone, only that it answers."""
     held = describe_acls(source)
     if debt.owed is Owed.UNFENCE:
         return Shown(barred=_barred(link, held))
-    # Denials first: a broker that hung, and is back, may take writes until it has heard of them.
+    # Denials first: a broker that hung may take writes until it has learned of them.
     barred = _barred(link, held)
     bare = undenied(source, denials(link, state, debt)) if barred is Barred.BY_DENIALS else []
     partitions = state.partitions.get(link.mirror.name, {})
@@ -51,13 +50,13 @@ def _barred(link: Link, held: Acls | AuthorizerOff) -> Barred:
 def _written(
     link: Link, source: ClusterClient, debt: Debt, ends: dict[Partition, Offset]
 ) -> dict[Partition, tuple[Offset, Offset]]:
-    """Behind the recorded ends, what begins with a record: what is left of transactions appends markers there, too."""
+    """Records behind the recorded ends. Transactions that end there append markers only."""
     recorded = debt.ends.by_partition()
     grown = {p: recorded[p] for p, end in ends.items() if end > recorded.get(p, end)}
     if not grown:
         return {}
     stable = known_offsets(source, grown, Point.STABLE_END)
-    begins = known_offsets(source, grown, Point.START)  # retention may have passed what was recorded
+    begins = known_offsets(source, grown, Point.START)  # retention may have passed the recorded end
     found: dict[Partition, tuple[Offset, Offset]] = {}
     with LogReader(link.source, timeout_s=LIMITS.old_source_s) as reader:
         for partition, recorded_end in grown.items():
@@ -70,12 +69,12 @@ def _written(
 
 
 def denials(link: Link, state: State, debt: Debt) -> set[Acl]:
-    """All that the fence consists of: what the ledger has of it, and what somebody else had denied already."""
+    """The ledger's denials, and those that others had made before."""
     return entered_denials(link, state) | set(denials_of({p.topic for p in debt.ends.by_partition()}))
 
 
 def entered_denials(link: Link, state: State) -> set[Acl]:
-    """What the ledger has of the fence. Made anew from its names: there is no other use for an entry of it."""
+    """From names only: an entry of the fence has no other use."""
     ours = [
         e.acl
         for e in state.ledger_of(link.mirror.name)
@@ -95,20 +94,17 @@ def keep_out(
     *,
     before: Callable[[Collection[Acl]], None] = lambda acls: None,
 ) -> frozenset[Acl] | AuthorizerOff:
-    """Deny everybody to write these topics, and to go on with these transactions and those that are open on them.
-
-    `before`: see `deny`.
-    """
+    """Deny all writers of these topics, and transactions that are open on them."""
     denied = deny(link, log, source, topics, ids, before=before)
     if isinstance(denied, AuthorizerOff):
         return denied
-    # Topics first. A transaction that has joined a partition before could still be committed by its producer.
+    # Topics first: transactions that joined a partition before could still be committed by their producers.
     going = set(deniable(open_transactions(source, topics))) - set(ids)
     return deny(link, log, source, topics, going, before=before) if going else denied
 
 
 def still(source: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
-    """Log ends behind the fence, when what was on its way has been appended. A super user's never stand still."""
+    """A super user's logs never stand still."""
     wanted = list(partitions)
     ends = known_offsets(source, wanted, Point.LOG_END)
     for _ in range(STILL_TRIES):
@@ -120,7 +116,6 @@ def still(source: ClusterClient, partitions: Iterable[Partition]) -> dict[Partit
 
 
 def called_for(link: Link, state: State, now: Debt, before: Debt) -> Iterator[str]:
-    """What the fence's ends show that they did not show before."""
     found = newly_slipped(now, before, state.partitions.get(link.mirror.name, {}))
     if found:
         yield (
@@ -130,7 +125,6 @@ def called_for(link: Link, state: State, now: Debt, before: Debt) -> Iterator[st
 
 
 def with_places(found: Judgement, debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Judgement:
-    """Where something slipped in, and where nobody can tell yet."""
     unknown = unknown_ends(debt, statuses)
     lines = (f"{debt.cluster}: the log end of {some(unknown)} is not known yet, nor what was accepted there",)
     return replace(found, slipped=slipped_in(debt, statuses), lines=(*found.lines, *lines) if unknown else found.lines)

@@ -1,4 +1,4 @@
-"""`cluster check`: is it reachable, does it understand us, may our principals do what they must? Changes nothing."""
+"""`cluster check`: reachability, versions and rights. Changes nothing."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ NEEDED_APIS: Final = (
     (65, "DescribeTransactions", 0),
     (66, "ListTransactions", 0),
 )
-"""API key, name, and the version that Mirrorbook speaks."""
+"""API key, name, version used."""
 _ACL_APIS: Final = frozenset({"DescribeAcls", "CreateAcls", "DeleteAcls"})
 WITHOUT_HEARTBEATS: Final = "no heartbeats: of what an unplanned failover loses one clock is unknown"
 WITHOUT_MARKERS: Final = "mirrors created without it fill gaps with hidden records, which every consumer drops"
@@ -72,7 +72,7 @@ NOT_KAFKAS: Final = "access rights there are not Kafka's ACLs"
 class Verdict(StrEnum):
     OK = "ok"
     PARTLY = "partly"
-    """On some topics only: enough, when a mirror's topics are among them."""
+    """Right on some topics only: enough if those are the mirror's."""
     MISSING = "missing"
     SPARED = "optional, and missing"
     UNKNOWN = "could not be tested"
@@ -93,35 +93,35 @@ class Right:
     verdict: Verdict
     detail: str = ""
     command: str = ""
-    """What would grant it, ready to paste; empty when it is there, or ACLs do not rule the cluster."""
+    """Grants it; empty when it is there, or ACLs do not rule the cluster."""
     permission: str = Permission.ALLOW
-    """DENY: a right that the principal must not have."""
+    """DENY: the principal must not have it."""
 
 
 class ClusterCheck(Document, frozen=True, kw_only=True):
-    """Everything that was found."""
+    """What a check found."""
 
     cluster: str
     cluster_id: str
     brokers: tuple[str, ...]
     features: dict[str, int]
     authorizer: str
-    """on, off, foreign, or why it is not known."""
+    """on, off, foreign, or why it is unknown."""
     shuts_out: FirstAcl
-    """Whether a first ACL shuts out everybody else who uses the resource."""
+    """Whether a first ACL shuts out other users of the resource."""
     rights: tuple[Right, ...]
     problems: tuple[str, ...]
-    """What must be mended, whatever the role."""
+    """To be fixed for any role."""
     advice: tuple[str, ...]
-    """What should be, for a destination."""
+    """To be fixed for a destination."""
     forgetful: tuple[str, ...]
-    """Of that: a line for each broker that forgets who has written to a partition."""
+    """Part of the advice: brokers whose producer ids expire."""
     roles: tuple[Role, ...]
-    """What it may serve as: those in which no right is missing."""
+    """Roles for which no right is missing."""
 
 
 def check(config: ClusterConfig) -> ClusterCheck:
-    """Look at a cluster as the control and as the data principal. Raises only when neither gets an answer."""
+    """Raises only when neither principal gets an answer."""
     with ClusterClient(config, Principal.CONTROL) as control, ClusterClient(config, Principal.DATA) as data:
         view = control.metadata(())
         problems = _broker_problems(control, tuple(view.brokers))
@@ -165,7 +165,6 @@ def check(config: ClusterConfig) -> ClusterCheck:
 
 
 def _clock(config: ClusterConfig) -> Iterator[str]:
-    """What to know of this machine's clock beside the brokers'."""
     ahead_ms = clock_ahead_ms(config, timeout_s=LIMITS.answering_cluster_s)
     if ahead_ms is None:
         yield f"cluster {config.name}: its brokers do not tell the time: whether the clock here is right is unknown"
@@ -180,12 +179,10 @@ def _in_one_word(acls: Acls | AuthorizerOff | str) -> str:
 
 
 def _is_for_acls(need: Need) -> bool:
-    """Changing ACLs is all that ALTER on the cluster is for."""
     return need.resource is Resource.CLUSTER and need.operation is Operation.ALTER
 
 
 def lacks_heartbeats(source: ClusterConfig) -> bool:
-    """Whether the source's control principal lacks a right to write heartbeats there, as far as can be seen."""
     with ClusterClient(source, Principal.CONTROL) as client:
         acls, probed = _acls(client), _probe(client)
         needs = [need for need in NEEDS if need.prefix == HEARTBEATS]
@@ -193,18 +190,16 @@ def lacks_heartbeats(source: ClusterConfig) -> bool:
 
 
 def shuts_out(config: ClusterConfig) -> FirstAcl:
-    """Whether a first ACL would shut others out of a resource of this cluster."""
     with ClusterClient(config, Principal.CONTROL) as control, ClusterClient(config, Principal.DATA) as data:
         return look(control, data, _acls(control))
 
 
 def not_known_to_shut_out(found: Mapping[ClusterName, FirstAcl]) -> list[str]:
-    """A line for each cluster of which nobody can tell whether a first ACL shuts others out."""
     return [f"cluster {name}: {one.words}" for name, one in found.items() if one.answer is ShutsOut.UNKNOWN]
 
 
 def reach(name: str, properties: Mapping[str, str]) -> str:
-    """Which cluster answers to these client properties, in words. Raises when none does."""
+    """Raises when none does."""
     config = ClusterConfig(ClusterName(name), properties, properties)
     with ClusterClient(config, timeout_s=LIMITS.answering_cluster_s) as client:
         view = client.metadata(())
@@ -305,7 +300,6 @@ def _on_topics(need: Need, user: str, probed: Probe, acls: Acls | AuthorizerOff 
 
 
 def _on_heartbeats(need: Need, user: str, probed: Probe, acls: Acls | str) -> tuple[Verdict, str]:
-    """Of their topics that are there already; else, as for one to come."""
     there = {topic: rights for topic, rights in probed.topics.items() if topic.startswith(need.prefix)}
     if need.operation is Operation.WRITE and there:
         allowed = all(need.operation in rights for rights in there.values())
@@ -318,7 +312,6 @@ def _on_heartbeats(need: Need, user: str, probed: Probe, acls: Acls | str) -> tu
 
 
 def _ours(topic: str) -> bool:
-    """Topics that are denied to the data principal."""
     return topic.startswith(OUR_TOPICS)
 
 

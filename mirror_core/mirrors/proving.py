@@ -1,5 +1,3 @@
-"""How far a mirror was proved, kept in the state topic: a comparison reads what is new, and what is in doubt again."""
-
 from __future__ import annotations
 
 import math
@@ -29,15 +27,13 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import State
 
 KEPT_S: Final = 30.0
-"""From one writing down of how far a long comparison went to the next. Each takes the mirror's control id for a moment,
-which ends a sync that is at work."""
+"""Each save takes the control id, which ends a sync under way."""
 
 Compare = Callable[[Sequence[ParityRange], Callable[[ParityResult], None]], ParityResult]
-"""Compares ranges, and tells meanwhile what it has compared so far."""
 
 
 def known(link: Link, state: State, client: ClusterClient) -> Basis:
-    """What was proved and still holds; by the destination's leaders, asked now. Partitions without one are left out."""
+    """What is verified and still holds by the destination's current leaders."""
     proof = state.proofs.get(link.mirror.name)
     asked = {p: one.epoch for p, _, one in proof.rows()} if proof else {}
     found = _leaders(client, {p.topic for p in state.partitions.get(link.mirror.name, {})}, asked)
@@ -45,10 +41,9 @@ def known(link: Link, state: State, client: ClusterClient) -> Basis:
 
 
 def _still(link: Link, state: State, *, recent: Collection[Partition]) -> Basis:
-    """The same, by the source's leaders, too: a comparison begins anew with what either side has lost since.
+    """Checks the source's leaders, too: what either side has lost since is compared again.
 
-    A source that does not answer shows nothing, and can be compared with nothing. Topics that are cleaned by key are in
-    doubt each time, but for the partitions that are `recent`.
+    Compacted topics are always in doubt, except `recent` partitions.
     """
     with ClusterClient(link.destination) as destination:
         before = known(link, state, destination)
@@ -68,20 +63,17 @@ def _still(link: Link, state: State, *, recent: Collection[Partition]) -> Basis:
     by_key = {topic for topic, configs in both if cleans(configs.effective)}
     cleaned = frozenset(p for p in doubted if p.topic in by_key)
     copied = state.partitions.get(link.mirror.name, {})
-    # Of another topic of the same name the epochs say nothing: it begins with the same ones.
+    # Epochs prove nothing for another topic of the same name: it begins with the same ones.
     ends = {p: o for p, o in found.ends.items() if p in copied and found.ids[p.topic] == copied[p].source_topic_id}
     return replace(undoubted(before, Since(here, there, ends, cleaned)), source_epochs=found.epochs)
 
 
 @dataclass(frozen=True, slots=True)
 class _Led:
-    """What a cluster's leaders say of partitions."""
-
     ids: dict[str, str]
     epochs: dict[Partition, int]
-    """Of partitions that have a leader: before they were asked for the ends."""
+    """Read before the ends."""
     ends: Mapping[Partition, Offset]
-    """Where the epochs that were asked for end."""
 
 
 def _leaders(client: ClusterClient, topics: Collection[str], asked: Mapping[Partition, int]) -> _Led:
@@ -109,11 +101,10 @@ def compare_rest(
     recent: Collection[Partition] = (),
     further: Sequence[int] = FURTHER,
 ) -> tuple[ParityResult, Proof, Basis]:
-    """Compare what was not proved yet, or all of it; the answer, what is proved then, and what had been before.
+    """Returns the result, the new proof, and the basis before.
 
-    `keep` gets what is proved so far, from time to time: whoever is killed need not begin anew. What is cleaned by key
-    is compared as a whole, but for the partitions that are `recent`: of these that was done a moment ago. `further`:
-    how many offsets to look back where what is compared holds no record; none where what was proved before is enough.
+    Compacted topics are compared as a whole, except `recent` partitions. `lookbacks`: offsets to go back where ranges
+    hold no record.
     """
     before = _still(link, state, recent=recent)
     rest = tuple(ranges) if whole else before.rest(ranges)
@@ -123,7 +114,7 @@ def compare_rest(
         keep(advanced(link.mirror.name, before, seen, found, now_ms()))
 
     result = compare(rest, so_far)
-    for back in () if whole else further:  # what ends with gaps has records before them
+    for back in () if whole else further:  # a range that is all gaps has records before it
         if result.reasons != (NOTHING_COMPARED,) or rest == before.rest(ranges, back):
             break
         rest = before.rest(ranges, back)
@@ -132,8 +123,6 @@ def compare_rest(
 
 
 def with_differences(state: State, mirror: MirrorName, result: ParityResult, read: Sequence[ParityRange] = ()) -> Proof:
-    """What is known of a mirror, and what a comparison that proves nothing has found. `read`: what it compared with
-    certificates."""
     ids = {p.topic: status.destination_topic_id for p, status in state.partitions.get(mirror, {}).items()}
     proof = state.proofs.get(mirror) or Proof(mirror=mirror, topics=())
     certified = CertifiedRead(read, (ALTERED, unreadable_on(state.mirrors[mirror].destination)))
@@ -143,7 +132,7 @@ def with_differences(state: State, mirror: MirrorName, result: ParityResult, rea
 def note(
     link: Link, state: State, result: ParityResult, say: Callable[[str], None], read: Sequence[ParityRange] = ()
 ) -> None:
-    """Keep that, if it is news and nobody holds the mirror. `state`: as it was read before the comparison."""
+    """Record differences if nobody holds the mirror. `state`: read before the comparison."""
     name = link.mirror.name
 
     def differing(now: State) -> tuple[Difference, ...]:
@@ -169,7 +158,7 @@ def compare_and_remember(
     whole: bool,
     say: Callable[[str], None],
 ) -> ParityResult:
-    """The same for whoever is no run, and keep how far it is proved then, if nobody holds the mirror."""
+    """Progress is recorded if nobody holds the mirror."""
     told, memory = list[str](), Memory(link, state.proofs.get(link.mirror.name))
 
     def keep(proof: Proof) -> None:
@@ -188,7 +177,7 @@ def compare_and_remember(
 
 
 def seldom(keep: Callable[[Proof], None], every_s: float, due_at: float = -math.inf) -> Callable[[Proof], None]:
-    """`keep`, which writes only then: at `due_at` by the monotonic clock, and `every_s` seconds after each writing."""
+    """First at `due_at` (monotonic clock), then `interval_s` after each save."""
 
     def keep_if_due(proof: Proof) -> None:
         nonlocal due_at
@@ -201,16 +190,14 @@ def seldom(keep: Callable[[Proof], None], every_s: float, due_at: float = -math.
 
 @dataclass(slots=True)
 class Memory:
-    """What is kept while somebody compares, for hours perhaps. What others have taken out of the proof meanwhile (a
-    partition had FAILED, applications have come home) is not put back, and what they have found to differ stays."""
+    """What others removed meanwhile is not restored, and their differences stay."""
 
     link: Link
     seen: Proof | None
-    """The proof as it was found, and then as it was written here."""
     meanwhile: Meanwhile = field(default_factory=Meanwhile)
 
     def keep(self, proof: Proof) -> None:
-        """The state is read when nobody else can write it any more: what others have written by then is in it."""
+        """Read as owner: nobody else can write now."""
         with door(self.link, Verb.PROVE, partial(_another, self.link)) as writer:
             now = writer.state.proofs.get(self.link.mirror.name)
             self.meanwhile = self.meanwhile.since(self.seen, now)

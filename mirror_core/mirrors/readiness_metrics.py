@@ -1,4 +1,4 @@
-"""What mirrors are ready for, under names for Prometheus: one table, as for the data plane, and served without one."""
+"""Prometheus metrics of readiness, also served without a data plane."""
 
 from __future__ import annotations
 
@@ -122,13 +122,10 @@ _SHOWN: Final = tuple(one for one in Watching if one is not Watching.NOT_NEEDED)
 
 
 class Exposition(Collector):
-    """Remembers the newest look at each mirror, for whoever scrapes."""
-
     def __init__(self) -> None:
         self._newest: tuple[Readiness, ...] = ()
 
     def tell(self, found: Iterable[Readiness]) -> None:
-        """All mirrors that are known now."""
         self._newest = tuple(found)
 
     def collect(self) -> Iterable[Metric]:
@@ -136,7 +133,6 @@ class Exposition(Collector):
 
 
 def families(looks: Iterable[Readiness]) -> list[Metric]:
-    """Every metric of the table. Pure."""
     made = {d.name: Metric(d.family, d.meaning, d.kind, d.unit) for d in METRICS}
     for found in looks:
         for name, labels, value in _samples(found):
@@ -171,7 +167,6 @@ def _samples(found: Readiness) -> Iterator[tuple[str, dict[str, str], float]]:
 
 
 def _unplanned(found: WithoutSource, at_s: float) -> Iterator[tuple[str, float]]:
-    """What is unknown is left out."""
     yield "mirrorbook_unplanned_ready", float(not found.refused)
     if found.missing is not None and not found.unknown_partitions:
         yield "mirrorbook_unplanned_loss_offsets", found.missing

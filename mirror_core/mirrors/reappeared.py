@@ -1,4 +1,4 @@
-"""Denials that were lifted and stand again, looked for on both clusters of a mirror, each by itself."""
+"""Denials that were lifted and exist again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from mirror_core.sync.principals import own_principals
 
 
 def reappeared_in_words(link: Link, state: State, silent: Mapping[ClusterName, str]) -> str:
-    """What people are told of them; empty: there are none. `silent`: sides known not to answer, and why."""
     name, words = link.mirror.name, list[str]()
     if not any(one.entry.mirror == name for one in state.lifted.values()):
         return ""
@@ -35,7 +34,7 @@ def reappeared_in_words(link: Link, state: State, silent: Mapping[ClusterName, s
 
 
 def _on(link: Link, state: State, side: ClusterConfig) -> tuple[Lifted, ...]:
-    """What stands by the state before the look and by the one after it: a run may begin, or end, in between."""
+    """Confirmed by state before and after the request: a run may begin or end."""
     id_ = link.mirror.source_id if side.name == link.mirror.source else link.mirror.destination_id
     with ClusterClient(side, timeout_s=LIMITS.described_side_s) as client:
         if (now := client.metadata(()).cluster_id) != id_:
@@ -48,11 +47,10 @@ def _on(link: Link, state: State, side: ClusterConfig) -> tuple[Lifted, ...]:
 
 
 def reappeared_on(link: Link, state: State, cluster: ClusterName, held: Set[Acl]) -> tuple[Lifted, ...]:
-    """By this state, among what one side of the mirror holds."""
     there = entered_there(link.mirror, cluster, state.ledger.values(), state.mirrors)
     found = reappeared(link.mirror, cluster, held, state.lifted.values(), there, own_principals(link))
     run = state.active_run(link.mirror.name)
     if cluster != link.mirror.destination or run is None or run.plan.kind is not RunKind.FAILBACK:
         return found
-    # Its last step demotes there by the way home's ledger, which is not at hand, and enters it in this one later.
+    # A failback's last step demotes here by the reverse mirror's ledger, which is not at hand.
     return tuple(one for one in found if one.entry.purpose is not AclPurpose.DEMOTED)

@@ -1,9 +1,3 @@
-"""Receipts stored anew: for offsets that no receipt vouches for, while the source can say what belongs there.
-
-First the destination's digests are taken, then both sides are compared: what is altered in between is found by the next
-proof. A round is stored before the next one is read, so whoever is killed has lost a round.
-"""
-
 from __future__ import annotations
 
 from collections import deque
@@ -36,29 +30,25 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import State
 
 ROUND: Final = 64 * PIECE_OFFSETS
-"""Offsets that are read before they are stored."""
 Compare = Callable[[Sequence[ParityRange]], ParityResult]
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a rebuild has done."""
-
     records: int
-    """Vouched for again."""
     files: int
     left: Mapping[Partition, tuple[str, ...]]
-    """What nothing vouches for still, and why."""
+    """Not covered by receipts, and why."""
     settled: tuple[str, ...]
-    """Files that are not asked for any more."""
 
 
 def rebuild(
     link: Link, state: State, folder: Folder, proof: Proof, compare: Compare, say: Callable[[str], None]
 ) -> Rebuilt:
-    """Compare what no receipt vouches for with the source, and vouch for what is equal.
+    """Certify offsets without receipts that equal the source's.
 
-    Indeterminate when a cluster does not answer before anything is compared.
+    Digests are taken before comparing: the next verification finds alterations in between. A round is stored before the
+    next. Indeterminate when a cluster does not answer.
     """
     scope = certified(link, state, folder)
     starts = _source_starts(link, scope.ends)
@@ -85,14 +75,11 @@ def rebuild(
 
 
 class Work:
-    """What is to be compared, and what could not be vouched for."""
-
     def __init__(self, mirror: MirrorName, state: State, scope: Certified, starts: Mapping[Partition, Offset]) -> None:
         self.left: dict[Partition, tuple[str, ...]] = {}
         self.doubtful = False
-        """Whether another rebuild could still find something."""
         self.mirrored: dict[Partition, Offset] = {}
-        """How far mirroring has come: what the source has below it may have cleaned away what is compared."""
+        """Source records below may have compacted away what is compared."""
         self._pieces: dict[Partition, deque[Piece]] = {}
         lease = copier(state, mirror)
         for partition in scope.unproved.keys() - scope.ends.keys():
@@ -108,7 +95,7 @@ class Work:
                 self._leave(partition, "its data plane has not told yet where it began: try again in a minute", True)
                 continue
             if status.lmo is None and lease is not None:
-                end = min(end, reached)  # what follows is vouched for by whoever copies it
+                end = min(end, reached)  # its receipts will cover what follows
             nothing = Vouched((), None)
             found = nothing if scope.checked.headless else scope.vouched.get(partition, nothing)
             first = starts.get(partition)
@@ -126,7 +113,7 @@ class Work:
         return sum(piece.next - piece.first for rest in self._pieces.values() for piece in rest)
 
     def rounds(self) -> Iterator[dict[Partition, list[Piece]]]:
-        """Of each partition pieces that follow each other."""
+        """Contiguous in each partition."""
         while self.offsets:
             chosen, size = dict[Partition, list[Piece]](), 0
             for partition, rest in self._pieces.items():
@@ -145,9 +132,9 @@ class Work:
         compared: ParityResult,
         starts: Mapping[Partition, Offset],
     ) -> dict[Partition, list[Piece]]:
-        """The pieces that may be vouched for. The first that may not is left, and those behind it come again.
+        """The first refused piece is given up; those behind it come again.
 
-        `starts`: of the source's logs, asked for after the comparison: it has seen all that lies behind.
+        `starts`: read after the comparison.
         """
         held = {(row.partition, row.start): row for row in told}
         good: dict[Partition, list[Piece]] = {}
@@ -201,7 +188,6 @@ def _ranges(pieces: Mapping[Partition, Sequence[Piece]], mirrored: Mapping[Parti
 
 
 def _source_starts(link: Link, partitions: Collection[Partition]) -> dict[Partition, Offset]:
-    """Of those that the source has."""
     try:
         with ClusterClient(link.source) as client:
             there = existing(client, {partition.topic for partition in partitions})
@@ -215,10 +201,10 @@ def _source_starts(link: Link, partitions: Collection[Partition]) -> dict[Partit
 
 
 def _keep(link: Link, folder: Folder, state: State, good: Mapping[Partition, Sequence[Piece]]) -> None:
-    """A head that promises the file, the file, and a head that says that it has arrived."""
+    """Announce the file, write it, confirm it."""
     lease, statuses = state.leases.get(link.mirror.name), state.partitions[link.mirror.name]
     told = [_receipt(link, statuses[p], p, mine) for p, mine in good.items()]
-    # As older than all that this generation's epochs tell: what is copied later holds.
+    # Older than this generation's epochs, so that later receipts win.
     file = receipts.packed(lease.generation if lease else 0, 0, told, f"rebuilt-{now_ms():013d}.parquet")
     with door(link, Verb.RECEIPTS) as writer:
         part, one = f"{file.day}-rebuilt", Kept(file.name, file.sha256, file.pieces, stored=False)

@@ -1,4 +1,4 @@
-"""What an operator does to receipts: put together those of past days, and drop what vouches for no log any more."""
+"""Compacts the receipts of past days, and rebuilds missing ones."""
 
 from __future__ import annotations
 
@@ -27,25 +27,21 @@ from mirror_core.state.records import Forget
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What became of past days' receipts."""
-
     files: Mapping[str, tuple[int, int]]
-    """By day: files before, and now."""
+    """Files before and now, by day."""
     pieces_left_out: int
     left: Mapping[str, str]
-    """Days that stay as they are, and the file that was lost, altered or is not ours."""
 
 
 def closed() -> str:
-    """The first day (UTC, ISO 8601) that may still get receipts: what could not be stored is tried for hours."""
+    """UTC, ISO 8601. Failed writes are retried for hours."""
     return (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
 
 
 def compact(link: Link, folder: Folder, before: str) -> Compacted:
-    """One file a day, for days before this one. Whoever is killed here leaves receipts that say the same.
+    """One file for each day before this one. A crash leaves equivalent receipts.
 
-    A day of which a file was lost or altered stays as it is: nothing else would tell that any more. Called again when
-    no day is new, it looks at the files' names only.
+    A day with a lost or altered file stays: nothing else would show that.
     """
     mirror = link.mirror.name
     heads = heads_of(link)
@@ -76,7 +72,6 @@ def compact(link: Link, folder: Folder, before: str) -> Compacted:
 
 
 def _troubled(days: Iterable[str], seen: Checked) -> dict[str, str]:
-    """Days of which a file was lost, altered or is not ours, and the first such file."""
     first = {day: next((path for path in seen.trouble if path.startswith(_folder(day))), "") for day in days}
     return {day: path for day, path in first.items() if path}
 
@@ -96,7 +91,7 @@ def _logs(link: Link, kept: Found) -> Logs:
             view = client.metadata(named)
             there = [Partition(name, n) for name, topic in view.topics.items() for n in topic.partitions]
             starts = list_offsets(client, there, Point.START)
-            heard = heard_ids(client, named)  # one broker's word may be an old one
+            heard = heard_ids(client, named)  # one broker's metadata may be stale
     except RemoteFault as error:
         raise Indeterminate(f"mirror {link.mirror.name}: where its logs begin is not known: {error}") from None
     seen = {name: frozenset({topic.id}) for name, topic in view.topics.items()}  # also where topics have no ids yet
@@ -105,7 +100,7 @@ def _logs(link: Link, kept: Found) -> Logs:
 
 
 def _put(link: Link, folder: Folder, before: Heads, changed: Mapping[str, File | None]) -> None:
-    """Files first, then the heads that tell of them instead of the old ones, then the old ones go."""
+    """Files, then heads, then removal of old files."""
     mirror = link.mirror.name
     for file in changed.values():
         if file is not None:
@@ -113,14 +108,14 @@ def _put(link: Link, folder: Folder, before: Heads, changed: Mapping[str, File |
     with door(link, Verb.RECEIPTS) as writer:
         heads = writer.state.receipts.get(mirror, {})
         for day, file in changed.items():
-            if _of(heads, day) == _of(before, day):  # or else somebody was quicker
+            if _of(heads, day) == _of(before, day):  # unless another compaction was quicker
                 one = () if file is None else (Kept(file.name, file.sha256, file.pieces, stored=True),)
                 whole = ReceiptsHead(mirror=mirror, part=day, files=one, where=folder.where)
                 told, gone = put_together(heads, whole)
                 writer.put(told, *map(Forget, gone))
                 heads = writer.state.receipts.get(mirror, {})
         for file in changed.values():
-            if file is not None and not _is_there(folder, mirror, file):  # another compaction took it for a left-over
+            if file is not None and not _is_there(folder, mirror, file):  # removed by another compaction as left over
                 receipts.write(folder, mirror, file)
         for path in sorted(by_names(folder, mirror, heads).left_over, key=is_day_file, reverse=True):
             folder.remove(f"receipts of mirror {mirror}", f"{mirror_folder(mirror)}/{path}", ADVICE)

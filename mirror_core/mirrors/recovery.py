@@ -1,9 +1,8 @@
-"""`mirror recover`: doing what was shown about FAILED partitions (`mirrors/recovery_plan.py`), and agreed to.
+"""Carries out an approved plan for FAILED partitions.
 
-A recopy is written down before anything is deleted: all partitions of the topic become FAILED, kind `recopying`, with
-the id of the topic that is to go. So the data plane leaves them alone, everybody sees why, and whoever runs recover
-again after a crash finds out how far it came: the topic is still there, or it is not. They are forgotten last, and
-what is forgotten the next plan creates and copies like any new topic.
+A recopy is recorded first: all partitions become FAILED, kind `recopying`, with the topic's id. So the data plane
+leaves them alone, and after a crash recover sees how far it came. Partition records go last; then the next plan copies
+the topic.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ Say = Callable[[str], None]
 
 
 def check_shown(link: Link, seen: RecoveryPlan, shown: str) -> None:
-    """Refused when what would be done is not what somebody was shown, by its hash."""
     if seen.hash != shown:
         reason = (
             f"what was approved is plan {short_hash(shown)}, and it is {short_hash(seen.hash)} now: something has "
@@ -47,19 +45,18 @@ def check_shown(link: Link, seen: RecoveryPlan, shown: str) -> None:
 
 
 def salvage(link: Link, agreed: RecoveryPlan, folder: Path, say: Say) -> None:
-    """Save what recopies will delete and the source may not have; raises unless every record of it is there."""
+    """Raises unless every record is saved."""
     saved = LocalSalvage(link.config.path)(link.destination.name, agreed.lost, folder)
     say(f"{sum(s.records for s in saved.values())} record(s) of cluster {link.destination.name} saved to {folder}")
 
 
 def recover(link: Link, agreed: RecoveryPlan, say: Say) -> None:
-    """Do what was shown. Refused when what it speaks of has changed since; LostOwnership when a copier has begun."""
+    """Refused when the mirror has changed; LostOwnership when copying has begun."""
     with door(link, Verb.RECOVER, lambda state: _changed(link, state, agreed)) as writer:
         _carry_out(link, writer, agreed, say)
 
 
 def _changed(link: Link, state: State, agreed: RecoveryPlan) -> Iterator[str]:
-    """What is not as it was when somebody agreed."""
     known = state.partitions.get(link.mirror.name, {})
     for partition in sorted(p.partition for p in agreed.agreed if known.get(p.partition) != p.status):
         yield f"{partition} has changed since you were asked: look again"
@@ -75,8 +72,8 @@ def _carry_out(link: Link, writer: StateWriter, agreed: RecoveryPlan, say: Say) 
             records.append(Forget(PartitionRecord(link.mirror.name, proposal.status)))
         elif proposal.action is Action.RETRY:
             records.append(_retried(link.mirror.name, proposal.status))
-    # What was compared before it failed, perhaps with another history of the source, is compared anew. A retry goes on
-    # with the same copy: what differs in it does so until somebody has seen that place to be equal.
+    # What was compared before the failure is compared anew: the source's history may differ. A retry continues
+    # the same copy, so known differences stay until that place is found equal.
     proof = writer.state.proofs.get(link.mirror.name)
     if records and proof:
         retried, accepted = (
@@ -96,7 +93,7 @@ def _retried(mirror: MirrorName, status: PartitionStatus) -> Record | Forget:
 
 
 def _recopy(link: Link, writer: StateWriter, costs: list[Cost], lost: tuple[ParityRange, ...], say: Say) -> None:
-    """Delete and forget topics, one after the other, holding the lease so that nobody copies meanwhile."""
+    """Holds the lease: nobody copies."""
     with (
         kept(acquire(link.destination, link.mirror.name, new_owner())) as lease,
         ClusterClient(link.destination) as destination,
@@ -114,7 +111,6 @@ def _recopy(link: Link, writer: StateWriter, costs: list[Cost], lost: tuple[Pari
 
 
 def begin_recopy(link: Link, writer: StateWriter, cost: Cost) -> None:
-    """Write down that this topic is about to be deleted; from then on only `recover` goes on with it."""
     reason = (
         f"topic {cost.topic} is being copied anew: it was about to be deleted on cluster {link.mirror.destination}; "
         f"`mirrorbook mirror recover {link.mirror.name} --topics {cost.topic} --action recopy` finishes that"
@@ -139,7 +135,7 @@ def begin_recopy(link: Link, writer: StateWriter, cost: Cost) -> None:
 
 
 def _delete(destination: ClusterClient, cost: Cost) -> None:
-    """Delete the topic that was shown, and no other that has taken its name since."""
+    """Deletes by topic id, so another topic of the same name stays."""
     present = existing(destination, [cost.topic]).get(cost.topic)
     if present is None:
         return
@@ -152,11 +148,11 @@ def _delete(destination: ClusterClient, cost: Cost) -> None:
 def _refuse_if_grown(
     destination: ClusterClient, cost: Cost, lost: tuple[ParityRange, ...], recorded: Collection[Partition]
 ) -> None:
-    """Nothing goes that was not there when it was shown, and saved if somebody asked for that."""
+    """Nothing is deleted that was not shown."""
     shown = {r.partition: r.end for r in lost if r.partition.topic == cost.topic}
     present = existing(destination, [cost.topic]).get(cost.topic)
     if present is None or present.id != cost.destination_id:
-        return  # gone, or refused by name when it is to be deleted
+        return  # gone, or refused on deletion
     added = {Partition(cost.topic, index) for index in present.partitions}.difference(recorded, shown)
     shown |= dict.fromkeys(added, Offset(0))
     now = list_offsets(destination, shown, Point.LOG_END) if shown else {}

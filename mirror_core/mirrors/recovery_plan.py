@@ -1,4 +1,4 @@
-"""What can be done about a mirror's FAILED partitions, and what it would cost. Changes nothing."""
+"""What can be done about FAILED partitions, and its cost. Changes nothing."""
 
 from __future__ import annotations
 
@@ -28,17 +28,13 @@ from mirror_core.sync.identity import check_identity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """One FAILED partition, and what is to be done about it."""
-
     status: PartitionStatus
     kind: FailureKind
-    """As it stands now."""
     position: Offset | None
-    """The destination's log end; None when there is no log."""
+    """Destination's log end."""
     action: Action
-    """What was asked for; the usual remedy, if nothing was."""
     blockers: tuple[str, ...]
-    """Why it is not done now; empty when it is."""
+    """Why it is not done now."""
 
     @property
     def partition(self) -> Partition:
@@ -46,7 +42,7 @@ class Proposal:
 
     @property
     def lost(self) -> ParityRange | None:
-        """Offsets that a recopy deletes and the source may not have: from where both sides differ, or all of them."""
+        """From where both sides differ, or all."""
         start = self.status.failed_at if self.kind in OWN_RECORDS else Offset(0)
         if self.action is not Action.RECOPY or self.kind is FailureKind.GAP_LIMIT or self.position is None:
             return None
@@ -55,43 +51,37 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a recopy deletes, and what it copies. Offsets are counted, so records are as many at most."""
+    """In offsets: records at most."""
 
     topic: str
     destination_id: str | None
     partitions: int
     deleted: int
     deleted_bytes: int | None
-    """Of one replica; None: no broker tells."""
+    """Bytes of one replica; None when unknown."""
     copied: int
     copied_bytes: int | None
     groups: tuple[str, ...] | None
-    """Whose committed offsets on the destination go with the topic; None when they could not be read."""
+    """Groups that lose committed offsets; None when unknown."""
     joined: tuple[str, ...]
-    """Those of them that have members there."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What `recover` would do, seen a moment ago."""
-
     proposals: tuple[Proposal, ...]
     costs: tuple[Cost, ...]
-    """Of each topic that would be copied anew."""
     own_records: tuple[ParityRange, ...] = ()
-    """What such topics hold in their other partitions that the source does not have: somebody else wrote it."""
+    """In other partitions of recopied topics."""
 
     @property
     def lost(self) -> tuple[ParityRange, ...]:
-        """What the recopies that are done delete, and the source may not have."""
         doomed = {p.partition.topic for p in self.agreed if p.action is Action.RECOPY}
         own = tuple(r for r in self.own_records if r.partition.topic in doomed)
         return (*(p.lost for p in self.agreed if p.lost is not None), *own)
 
     @property
     def hash(self) -> str:
-        """SHA-256 in hexadecimal over what would be done: an approval is bound to it. A log that has grown since, or
-        another topic of the same name, is another plan."""
+        """SHA-256 (hex) of actions, positions and topic ids."""
         lines = [
             f"{p.partition} {p.kind} {p.action} {p.position} {p.status.failed_at} {p.status.reason}"
             for p in self.agreed
@@ -102,15 +92,13 @@ class RecoveryPlan:
 
     @property
     def agreed(self) -> tuple[Proposal, ...]:
-        """What is done once somebody agrees."""
         return tuple(p for p in self.proposals if not p.blockers)
 
 
 def survey(link: Link, state: State, expressions: Iterable[str] | None, action: Action | None) -> RecoveryPlan:
-    """Look at both clusters, and say what can be done about FAILED partitions of these topics (all, when None).
+    """Without an action only retries are planned: deleting must be named.
 
-    Without an action only retries are done: what deletes or gives up something must be named. Raises Refused while a
-    run holds the mirror, Unreachable when a cluster does not answer: what is not seen must not be decided on.
+    HeldByRun, or Unreachable when a cluster does not answer.
     """
     run = state.active_run(link.mirror.name)
     if run is not None:
@@ -152,9 +140,7 @@ def own_records(
     copies: Collection[Partition],
     source_ends: Mapping[Partition, Offset],
 ) -> Iterator[ParityRange]:
-    """What the destination holds and its source does not, as far as log ends tell: all of a log that is no copy of what
-    the source has now, and what goes beyond the source's end. `ends`: looked at before `source_ends`.
-    """
+    """Read `ends` before `source_ends`."""
     for partition, end in sorted(ends.items()):
         start = source_ends.get(partition, Offset(0)) if partition in copies else Offset(0)
         if end > start:
@@ -245,7 +231,7 @@ def _sum(sizes: Mapping[Partition, int], partitions: list[Partition]) -> int | N
 
 
 def _groups(client: ClusterClient, topics: list[str]) -> dict[str, dict[str, bool]] | None:
-    """Groups with committed offsets by topic, and whether each is without members; None when that is not to be seen."""
+    """Whether each group is idle, by topic; None when unknown."""
     found: dict[str, dict[str, bool]] = {}
     try:
         groups = {name: group for name, group in list_groups(client).items() if group.kind in OFFSET_KINDS}

@@ -1,5 +1,3 @@
-"""What is said of a recovery: per partition what happened and what would be done, per topic what it costs."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -11,7 +9,6 @@ from mirror_core.model.mirror import Mirror
 
 
 def proposed(mirror: Mirror, seen: RecoveryPlan, salvage: Path | None) -> Iterator[str]:
-    """All that a person should know before agreeing. `salvage`: the folder for what would be lost."""
     for proposal in seen.proposals:
         yield from _partition(mirror, proposal)
     for cost in seen.costs:
@@ -27,12 +24,10 @@ def proposed(mirror: Mirror, seen: RecoveryPlan, salvage: Path | None) -> Iterat
 
 
 def left(seen: RecoveryPlan) -> list[str]:
-    """Why partitions are not recovered now."""
     return [f"{p.partition}: {reason}" for p in seen.proposals for reason in p.blockers]
 
 
 def question(seen: RecoveryPlan) -> str:
-    """What is asked before it is done."""
     words = {
         Action.RETRY: "Try {} partition(s) again",
         Action.ACCEPT: "Let go of {} partition(s)",
@@ -46,7 +41,7 @@ def question(seen: RecoveryPlan) -> str:
 
 
 def done(seen: RecoveryPlan) -> Iterator[str]:
-    """What has been done, but for recopies, which are reported as they go; and what is left."""
+    """Recopies are reported as they go."""
     for action, words in (
         (Action.RETRY, "partitions will be looked at anew in the next epoch"),
         (Action.ACCEPT, "partitions are no longer the mirror's"),

@@ -1,5 +1,3 @@
-"""What the runbook of a mirror says: from its destination's state topic and the configuration, and nobody else."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -13,11 +11,9 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import State
 
 SHOWN: Final = 5
-"""Runs, the newest."""
 
 
 def runbook_of(link: Link, state: State, now_ms: int) -> Runbook:
-    """Of this mirror. `state`: of its destination, as it was read at this time."""
     mirror = link.mirror
     known = {mode: forecast(state.runs.values(), state.steps_of, mirror.name, mode) for mode in Mode}
     return Runbook(

@@ -1,8 +1,7 @@
-"""Pays what a mirror owes the cluster that was failed away from, and looks after what it has paid.
+"""Applies a pending fence to the old source, verifies it, and watches it.
 
-Several may do so at once, and one may sleep for minutes at any point: rights on a cluster know no owner. So whoever
-acts writes to the mirror's state first, which only its owner can; acts; and writes again. Who has lost the mirror
-meanwhile takes back what is not in the ledger of whoever has it now.
+Several watchers may act at once, and each may sleep; ACLs know no owner. So a watcher writes to the state, acts, and
+writes again. A watcher that lost the mirror removes what is not in the new owner's ledger.
 """
 
 from __future__ import annotations
@@ -64,21 +63,17 @@ from mirror_core.sync.shutting import NotPutRight, closed_through, opened_throug
 _log = logger(__name__)
 
 POLL_S: Final = 0.25
-"""Between two attempts to reach a silent cluster that is to be fenced."""
 LOOK_S: Final = 10.0
-"""Between two looks at a fence that stands."""
 HELD_S: Final = 2.0
-"""The same of one whose fence is pending, while a run holds the mirror, which may promote at any moment."""
+"""The run may promote at any moment."""
 BY_COMMAND: Final = "mirrorbook mirror watch"
 WAIT_S: Final = 60.0
-"""A silent cluster is waited for so long with the mirror's state in hand; then the state is read anew."""
 
 
 def look_after(link: Link) -> Judgement:
-    """One look, and what has to be done by it. The mirror is taken over only when there is something to do.
+    """Observe once; the mirror is taken over only to act. May be repeated and interrupted anywhere.
 
-    May be repeated and interrupted at any point, by whomever. Errors of the mirror's own state topic are raised; what
-    goes wrong with the cluster that is owed is part of the answer.
+    Errors of the state topic raise; errors of the old source are part of the decision.
     """
     state = read_state(link.destination)
     state.require(link.mirror.name)
@@ -89,7 +84,7 @@ def look_after(link: Link) -> Judgement:
     taken_away = found.action is Action.FENCE and found.standing is Standing.STANDS
     if debt is not None and taken_away and waits_for_home(link.mirror.name, debt):
         failback = failback_over(link)
-        if failback is not None:  # its mirror: what is missing of the fence is put up without taking it over
+        if failback is not None:  # reverse mirror of a failback: create missing denials without taking it over
             return look_beside(link, state, failback, debt)
     try:
         with door(link, Verb.WATCH, _held(link)) as writer:
@@ -99,10 +94,7 @@ def look_after(link: Link) -> Judgement:
 
 
 def said(link: Link, alarms: Collection[str]) -> None:
-    """Note that people were told of these alarms, which looks repeat until then. Not before they were told.
-
-    Where that cannot be noted it is logged, and they are told once more.
-    """
+    """Call this after reporting the alarms. If it fails they are reported once more."""
     try:
         with door(link, Verb.WATCH, _held(link)) as writer:
             debt = writer.state.debts.get(link.mirror.name)
@@ -113,10 +105,7 @@ def said(link: Link, alarms: Collection[str]) -> None:
 
 
 def _beside(link: Link, state: State) -> Judgement | None:
-    """What was found while a run holds the mirror; None when none does. The mirror stays that run's.
-
-    Somebody is called for one that nobody conducts, if applications can write nowhere meanwhile.
-    """
+    """Observe while a run holds the mirror; raises an alarm if it has no conductor and nobody can write."""
     run = state.active_run(link.mirror.name)
     if run is None:
         return None
@@ -143,10 +132,7 @@ def watch(
     once: bool = False,
     by: str = BY_COMMAND,
 ) -> None:
-    """Look after the debt until nothing is owed, or until told to stop. Each finding is told, new or not.
-
-    `once`: until the cluster has answered. `by`: what others are told that it is.
-    """
+    """Watch until no fence is left. `once`: until the cluster has answered."""
     with Signs(link.destination, by, every_s=WAIT_S + busy_s(link)) as signs:
         while not stop.is_set():
             try:
@@ -164,7 +150,7 @@ def watch(
                     bare = found.standing is Standing.OWED and found.action is Action.NOTHING
                     stop.wait(HELD_S if found.held and bare else LOOK_S)
             except LostOwnership as error:
-                # Another watcher, or a verb: not the same moment again.
+                # Another watcher or command: retry at another moment.
                 _log.info("looks again: %s", error, mirror=link.mirror.name)
                 stop.wait(random.uniform(1, 3))
             except MirrorError as error:
@@ -183,28 +169,25 @@ def _tell(link: Link, found: Judgement, tell: Callable[[Judgement], None], signs
 
 
 def _await(link: Link, stop: threading.Event) -> Judgement | None:
-    """Wait for the silent cluster with the mirror's state in hand, so that what is owed is paid with its first answer.
+    """Wait in control of the mirror, with its state read, so that the first answer is fenced.
 
-    Reading a large state takes seconds, in which the applications there would write. Whoever takes the mirror over
-    meanwhile is not held up: it is we who learn of it, before we act.
+    Reading a large state takes seconds in which applications there could write.
     """
     try:
         with door(link, Verb.WATCH, _held(link)) as writer:
             if answers(link, stop):
                 return _carry_out(link, writer)
     except Refused:
-        pass  # the next look says so
+        pass  # the next check reports it
     return None
 
 
 def _held(link: Link) -> Look:
-    """Other mirrors are held by their own runs only, and their other side, which may be dead, is not asked."""
     name = link.mirror.name
     return lambda state: way_home(link) if waits_for_home(name, state.debts.get(name)) else ()
 
 
 def answers(link: Link, stop: threading.Event, within_s: float = WAIT_S) -> bool:
-    """Whether the mirror's source has answered within this time."""
     deadline = time.monotonic() + within_s
     while not stop.wait(POLL_S) and time.monotonic() < deadline:
         with suppress(RemoteFault), ClusterClient(link.source, timeout_s=LIMITS.probed_source_s) as client:
@@ -214,11 +197,11 @@ def answers(link: Link, stop: threading.Event, within_s: float = WAIT_S) -> bool
 
 
 def _carry_out(link: Link, writer: StateWriter) -> Judgement:
-    """What is to be done by the state in our hands. What is seen of the cluster now counts, not what was seen."""
+    """Decide as owner, by what the cluster shows now."""
     debt = writer.state.debts.get(link.mirror.name)
     try:
         if debt is not None and debt.owed is Owed.FENCE and debt.paid_ms is None:
-            fenced = _fenced(link, writer, debt)  # at once: each look before it is time for writers
+            fenced = _fenced(link, writer, debt)  # first: any other request gives writers time
             if fenced is not None:
                 return fenced
         found = _judged(link, writer.state)
@@ -228,7 +211,7 @@ def _carry_out(link: Link, writer: StateWriter) -> Judgement:
             return _unfenced(link, writer, debt)
         if found.action is Action.FENCE:
             debt = unsaid(debt, found.once)
-            writer.put(debt)  # before the fence is up again, and no look finds that it was not
+            writer.put(debt)  # first: once the fence is up, no check finds the gap any more
             again = _fenced(link, writer, debt)
             if again is None:
                 return found
@@ -236,7 +219,7 @@ def _carry_out(link: Link, writer: StateWriter) -> Judgement:
         if found.debt is not None:
             writer.put(found.debt)
         return found
-    except NotPutRight as error:  # the mirror is another's, who does not know of it
+    except NotPutRight as error:  # the mirror is lost, and its new owner does not know
         return replace(judge(debt, None, Unseen(str(error))), alarms=(str(error),), silent=False)
     except LostOwnership:
         raise
@@ -245,7 +228,7 @@ def _carry_out(link: Link, writer: StateWriter) -> Judgement:
 
 
 def _failed(writer: StateWriter, debt: Debt | None, error: MirrorError) -> Judgement:
-    """It answers, and what is owed could not be paid. What passes by itself is tried again and calls nobody."""
+    """Retriable errors raise no alarm."""
     if debt is None:
         raise error
     if not error.retryable and debt.trouble != str(error):
@@ -259,7 +242,7 @@ def _failed(writer: StateWriter, debt: Debt | None, error: MirrorError) -> Judge
 
 
 def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
-    """Put the fence up, see it on every broker, and record where the logs then ended. None: nothing can be put up."""
+    """Returns None when there is no way to fence."""
     statuses = writer.state.partitions.get(link.mirror.name, {})
     where = _closable(link, writer.state, debt)
     with ClusterClient(link.source, timeout_s=LIMITS.old_source_s) as source:
@@ -276,7 +259,7 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
         now = paid(debt, ends, now_ms(), by_command=by_command)
     now = unsaid(now, called_for(link, writer.state, now, debt))
     writer.put(now)
-    with suppress(MirrorError):  # it was silent when its applications were told where to go; nothing depends on it
+    with suppress(MirrorError):  # the cluster missed the active topic's update; optional
         repeat(link.destination, link.source, base_name(link.mirror.name))
     lines = list(words(now))
     if debt.paid_ms is None:
@@ -297,8 +280,7 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
 
 
 def _unfenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement:
-    """Take down what a run that was given up has left. May be repeated."""
-    writer.put(debt)  # only the mirror's owner gets any further
+    writer.put(debt)  # proves ownership
     with ClusterClient(link.source, timeout_s=LIMITS.old_source_s) as source:
         check_source(link, source)
         lift_fence(link.mirror, writer, source)

@@ -1,4 +1,4 @@
-"""The standing fence under names for Prometheus, served by whoever watches it: one table, as for the data plane."""
+"""Prometheus metrics of the old source's fence."""
 
 from __future__ import annotations
 
@@ -55,8 +55,6 @@ _SHOWN: Final = tuple(state for state in Standing if state is not Standing.NOTHI
 
 
 class Exposition(Collector):
-    """Remembers the newest finding, for whoever scrapes."""
-
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
         self._newest: tuple[Judgement, int] | None = None
@@ -69,7 +67,6 @@ class Exposition(Collector):
 
 
 def families(mirror: Mirror, found: Judgement, looked_ms: int) -> list[Metric]:
-    """Every metric of the table. Pure."""
     made = {d.name: Metric(d.family, d.meaning, d.kind, d.unit) for d in METRICS}
     for name, labels, value in _samples(found, looked_ms):
         made[name].add_sample(name, {"mirror": str(mirror.name), "cluster": str(mirror.source), **labels}, value)

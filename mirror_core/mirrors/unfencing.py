@@ -1,9 +1,3 @@
-"""Lifting a run's fence by its file, when the destination that remembers the fence does not answer.
-
-The run stays as it is. Should the destination come back, and somebody resume it, the denials are missed: before the
-promotion it is refused, behind it they are put up again.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
@@ -36,23 +30,23 @@ from mirror_core.sync.closing_commands import Closable, open_again
 from mirror_core.sync.kept_closed import kept_by, stay_closed
 
 SEEN_S: Final = 5.0
-"""What applications are told on the cluster itself gets this long: it is only for the warning."""
+"""Only for a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What lifting would do."""
-
     there: frozenset[Acl]
-    """Of the file's denials those that the cluster has now."""
     destination: State | None
     """Its state, if it answers."""
     warnings: tuple[str, ...]
 
 
 def look(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Outlook:
-    """BadRequest when it is another cluster than the file's; Refused when the destination knows that the fence must
-    stand."""
+    """Lifting by file, when the destination with the state does not answer.
+
+    If the run is resumed, missing denials refuse promotion, or are created again after it. BadRequest: another cluster;
+    Refused: the fence must stand.
+    """
     with ClusterClient(cluster) as client:
         found = client.metadata(()).cluster_id
         if found != fence.cluster_id:
@@ -86,11 +80,9 @@ def look(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Outlook:
 
 
 def lift(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -> tuple[str, ...]:
-    """Delete the file's denials and no others; return when no broker shows one. May be repeated. What could not be done
-    besides, in words.
+    """Delete the file's denials only; return when no broker shows one. Returns problems. May be repeated.
 
-    The destination is asked once more, since a person may have thought for long. If it answers, the mirror is taken
-    over: whoever conducts the run learns of it before he can promote.
+    If the destination answers now, the mirror is taken over, so that a conductor notices before it promotes.
     """
     trouble: list[str] = []
     with ExitStack() as held:
@@ -102,9 +94,9 @@ def lift(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -
                 refuse(writer.state, fence)
             except Refused:
                 raise
-            except MirrorError as error:  # it can be read and not be written: then nobody promotes it either
+            except MirrorError as error:  # it cannot be written: then no run promotes it either
                 trouble.append(f"the run could not be taken over: {error}")
-        for where, one in ((path, fence), *alike(path, fence)):  # denials are deleted whoever has put them up
+        for where, one in ((path, fence), *alike(path, fence)):  # files with the same denials
             try:
                 mark_lifted(where, replace(one, lifted_ms=now_ms()), "whoever resumes the run is not told by this file")
             except Unwritable as error:
@@ -124,8 +116,7 @@ def lift(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -
 def _kept_closed(
     config: Config, fence: FenceFile, answer: State | MirrorError
 ) -> tuple[frozenset[str], tuple[str, ...]]:
-    """What other mirrors' failovers keep closed there, and who could not be asked. `answer`: of the destination, which
-    is not waited for once more."""
+    """Topics that other mirrors keep closed, and clusters that did not answer."""
     thirds = {name: one for name, one in config.clusters.items() if name != fence.destination}
     answers = [*states(replace(config, clusters=thirds))]
     if isinstance(answer, State):
@@ -145,7 +136,6 @@ def _closable(config: Config, cluster: ClusterConfig, fence: FenceFile, topics: 
 
 
 def _refuse_unlike(cluster: ClusterConfig, fence: FenceFile) -> None:
-    """BadRequest where the configuration has changed since the fence was raised: this would lift nothing."""
     if fence.command and cluster.ruling.unfence is None:
         raise BadRequest(
             f"cluster {cluster.name} was closed by its fence_command for run {fence.run}, and mirrorbook.yaml has no "
@@ -159,7 +149,6 @@ def _refuse_unlike(cluster: ClusterConfig, fence: FenceFile) -> None:
 
 
 def refuse(state: State, fence: FenceFile) -> None:
-    """Refused when the destination takes writes by this run or another one, or is about to by another one."""
     reasons = tuple(_why_it_must_stand(state, fence))
     if reasons:
         raise Refused(f"run {fence.run}: its fence on {fence.cluster} is not lifted", reasons)
@@ -207,8 +196,7 @@ def _state_of(config: Config, fence: FenceFile) -> State | MirrorError:
 
 
 def _denied_besides(cluster: ClusterConfig, fence: FenceFile, held: Acls) -> Iterator[str]:
-    """Transactional ids that the file does not name. Who raises a fence that is owed, when its cluster is back, denies
-    those that are open then."""
+    """A watcher that applies a pending fence denies transactional ids that the file does not know."""
     names = (a.name for a in held.entries if a.resource is Resource.TRANSACTIONAL_ID)
     found = sorted(held.entries & {denial(name, resource=Resource.TRANSACTIONAL_ID) for name in names} - fence.denials)
     if found:
@@ -221,7 +209,6 @@ def _denied_besides(cluster: ClusterConfig, fence: FenceFile, held: Acls) -> Ite
 
 
 def _told_on(cluster: ClusterConfig, fence: FenceFile) -> Iterator[str]:
-    """What this cluster tells applications: it was told of the promotion, if it answered then."""
     try:
         said = newest(cluster, base_name(fence.mirror), SEEN_S)
     except MirrorError as error:

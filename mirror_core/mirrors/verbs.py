@@ -1,7 +1,4 @@
-"""The verbs of a mirror that exists. Each one looks before it takes the mirror's state over (`mirrors/door.py`).
-
-The command line, Airflow and tests all come this way; nobody else takes a mirror over but a run.
-"""
+"""Commands on an existing mirror; only runs take a mirror over otherwise."""
 
 from __future__ import annotations
 
@@ -42,7 +39,6 @@ from mirror_core.sync.mirror_circles import CircleFindings, search_circles
 
 
 def intend(link: Link, verb: Verb, gone: ClusterName | None = None, choice: DeletionChoice = NO_CHOICE) -> Intent:
-    """What this verb would do now, and why it may not. Takes nothing over and changes nothing."""
     look = _more(link, verb, gone)
     intent = look_at(link, verb, look)
     if isinstance(look, _CircleCheck):
@@ -55,7 +51,7 @@ def intend(link: Link, verb: Verb, gone: ClusterName | None = None, choice: Dele
 
 @insistent
 def start(link: Link) -> Mirror:
-    """Let it run. One that was stopped goes on where it ended, as long as its topics on the destination end there."""
+    """A stopped mirror continues if its topics still end at the LMO."""
     name = link.mirror.name
     with door(link, Verb.START, _more(link, Verb.START)) as writer:
         stopped = [s for s in writer.state.partitions.get(name, {}).values() if s.state is PartitionState.STOPPED]
@@ -65,18 +61,16 @@ def start(link: Link) -> Mirror:
 
 
 def pause(link: Link) -> Mirror:
-    """Stop copying for now; the topics stay the mirror's."""
     return _desire(link, Verb.PAUSE, Desired.PAUSED)
 
 
 def resume(link: Link) -> Mirror:
-    """Go on after a pause."""
     return _desire(link, Verb.RESUME, Desired.STARTED)
 
 
 @insistent
 def throttle(link: Link, bytes_per_s: int | None) -> Mirror:
-    """Limit what is read from the source, or lift the limit; a running data plane takes it up at its next epoch."""
+    """From the next epoch on."""
     if bytes_per_s is not None and bytes_per_s < 1:
         raise BadRequest(
             f"mirror {link.mirror.name}: a throttle of {bytes_per_s} bytes/s would copy nothing: pause it instead"
@@ -86,21 +80,17 @@ def throttle(link: Link, bytes_per_s: int | None) -> Mirror:
 
 
 def sync(link: Link, *, only: frozenset[Part] = cycle.ALL_PARTS) -> cycle.SyncReport:
-    """Bring topics, their settings, access rights and groups' offsets in line with the source."""
     with door(link, Verb.SYNC) as writer:
         return cycle.sync(link, writer, only=only)
 
 
 @insistent
 def stop(link: Link, say: Callable[[str], None] = lambda line: None) -> dict[Partition, Offset]:
-    """End mirroring and record the LMO of each partition, FAILED ones too. Applications get no rights by this.
-
-    May be repeated: a stop that was killed is finished by the next one.
-    """
+    """Records LMOs, of FAILED partitions too; grants nothing. May be repeated."""
     name = link.mirror.name
     with door(link, Verb.STOP, _more(link, Verb.STOP)) as writer:
         _put(writer, replace(writer.state.mirrors[name], desired=Desired.STOPPED))
-        # From here on the data plane cannot record anything; what its tasks still write must be below the LMO.
+        # The data plane cannot record anything now; what its tasks still write must be below the LMO.
         with kept(take_over(link.destination, name, new_owner())) as lease:
             lease.outwait_writers(say)
             known = lease.state.partitions.get(name, {})
@@ -109,17 +99,15 @@ def stop(link: Link, say: Callable[[str], None] = lambda line: None) -> dict[Par
                 there = existing(client, {s.partition.topic for s in ending})
                 present = [s.partition for s in ending if s.partition.topic in there]
                 ends = list_offsets(client, present, Point.LOG_END) if present else {}
-            # As the conductor: a run that has begun while we waited must not find its partitions STOPPED.
+            # By the control id: a run that began while we waited must not find its partitions STOPPED.
             writer.put(*(PartitionRecord(name, _stopped(status, ends.get(status.partition))) for status in ending))
     return ends
 
 
 def delete(link: Link, gone: ClusterName | None = None, choice: DeletionChoice = NO_CHOICE) -> tuple[str, ...]:
-    """Forget a stopped mirror. Its topics stay; rights that it copied go, unless applications have moved there.
+    """Topics stay; copied rights go unless applications are there. May be repeated.
 
-    Returns what an administrator is left with: a line for each right that stays, and settings that were refused. What
-    this mirror has put up on a cluster that is `gone` for good is forgotten, too, and what is owed to it: only a person
-    can know that. Refused when that cluster answers. May be repeated.
+    Returns what is left to an administrator. What is on `lost_cluster` is forgotten; refused when that answers.
     """
     name = link.mirror.name
     with door(link, Verb.DELETE, _more(link, Verb.DELETE, gone)) as writer:
@@ -144,8 +132,7 @@ def delete(link: Link, gone: ClusterName | None = None, choice: DeletionChoice =
 
 
 def _standing_denials(link: Link, state: State, gone: ClusterName | None) -> Iterator[str]:
-    """Denials of this mirror that a cluster still has, or may have: fences, and applications demoted for its sake. And
-    a fence that is to come, where something could put it up."""
+    """Denials of this mirror that a cluster has or may have, and a pending fence."""
     name, debt = link.mirror.name, state.debts.get(link.mirror.name)
     standing = (AclPurpose.FENCE, AclPurpose.DEMOTED, AclPurpose.WITHDRAWN)
     ours = [e for e in state.ledger_of(name) if e.purpose in standing]
@@ -188,7 +175,7 @@ def _standing_denials(link: Link, state: State, gone: ClusterName | None) -> Ite
 
 
 def left_shut(state: State, mirror: MirrorName, gone: ClusterName | None = None) -> Iterator[str]:
-    """A cluster that is still closed by its command, of which nobody else would know. Not one that is gone for good."""
+    """A cluster still closed by its command: after the deletion nobody would know."""
     debt = state.debts.get(mirror)
     if debt is not None and debt.owed is Owed.UNFENCE and debt.by_command and debt.cluster != gone:
         yield (
@@ -199,14 +186,13 @@ def left_shut(state: State, mirror: MirrorName, gone: ClusterName | None = None)
 
 
 def way_home(link: Link) -> Iterator[str]:
-    """The failback that this mirror belongs to. A source that does not answer does not forbid to end a mirror."""
+    """A source that does not answer is no obstacle."""
     with suppress(MirrorError):
         state = read_state(link.source, timeout_s=LIMITS.other_cluster_s)
         yield from leads_home(link.mirror.name, state.runs.values(), partial(conducted, state))
 
 
 def failback_over(link: Link) -> Run | None:
-    """The failback that has not ended and whose way home this mirror is. None also where its source does not answer."""
     try:
         runs = read_state(link.source, timeout_s=LIMITS.other_cluster_s).runs.values()
     except MirrorError:
@@ -224,7 +210,6 @@ def _started(status: PartitionStatus) -> PartitionStatus:
 
 
 def _strayed(link: Link, state: State) -> list[str]:
-    """Asked each time: what a stopped mirror's topics hold may change while we look."""
     known = state.partitions.get(link.mirror.name, {})
     stopped = [s for s in known.values() if s.state is PartitionState.STOPPED]
     if not stopped or failed_over(state.debts.get(link.mirror.name)):
@@ -235,7 +220,7 @@ def _strayed(link: Link, state: State) -> list[str]:
 
 
 class _CircleCheck:
-    """Reasons why a mirror must not run. Clusters upstream are asked once: a silent one costs seconds."""
+    """Asks clusters upstream once: a silent one costs seconds."""
 
     def __init__(self, link: Link, verb: Verb) -> None:
         self._link, self._verb = link, verb
@@ -243,7 +228,6 @@ class _CircleCheck:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Clusters that could not be asked, in words."""
         return self._found.doubts if self._found else ()
 
     def __call__(self, state: State) -> Iterator[str]:
@@ -256,7 +240,6 @@ class _CircleCheck:
 
 
 def _more(link: Link, verb: Verb, gone: ClusterName | None = None) -> Look:
-    """What a verb has to ask of clusters before it acts."""
     if verb in (Verb.START, Verb.RESUME):
         return _CircleCheck(link, verb)
     if verb is Verb.DELETE:
@@ -265,7 +248,7 @@ def _more(link: Link, verb: Verb, gone: ClusterName | None = None) -> Look:
             *_standing_denials(link, state, gone),
             *way_home(link),
         )
-    if verb is Verb.STOP:  # one that knows whose way home it is needs nobody's answer for that
+    if verb is Verb.STOP:  # the mirror's record names its failback
         return lambda state: () if link.mirror.homecoming else way_home(link)
     return lambda state: ()
 
