@@ -1,8 +1,3 @@
-"""Comparing what the destination holds with what receipts vouch for: also when the source is dead, and deleted.
-
-Copying tasks have taken the digests of what they sent, and of what was acknowledged. So the destination alone is read.
-"""
-
 from __future__ import annotations
 
 import time
@@ -42,13 +37,10 @@ UNSURE: Final = "not known whether the topic was made anew while it was read"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertifiedTask:
-    """The work of one task. Holds no secret: the task opens `config_path` itself."""
-
     config_path: str
     destination: ClusterName
     pieces: tuple[tuple[Partition, Piece], ...]
     cleaned: frozenset[str]
-    """Topics that are cleaned by key."""
 
 
 RunTasks = Callable[[Sequence[CertifiedTask]], Sequence[Row]]
@@ -64,10 +56,10 @@ def prove(
     tasks: int,
     demands: Demands | None = None,
 ) -> tuple[ParityResult, Sequence[Row]]:
-    """Read the destination where receipts vouch for it, in at most `tasks` tasks, and judge; report as of a comparison
-    at level 2, with the receipts as its source. What can't be read, and what lies in a hole, is a reason.
+    """Compare the destination with receipts, in at most `tasks` tasks; also returns a row for each piece.
 
-    Returns a row for each piece, too.
+    The report is that of a comparison at level 2 with the receipts as source. Unreadable data and gaps in receipts are
+    reasons.
     """
     started, began = time.time(), time.monotonic()
     config = load_config(config_path)
@@ -107,9 +99,9 @@ def prove(
 
 
 def _still_ours(cluster: ClusterConfig, ids: Mapping[str, str], rows: Sequence[Row]) -> list[Row]:
-    """The rows, for what they are worth: receipts do not speak of a topic that was made anew while it was read.
+    """Receipts do not speak of a topic that was recreated during the reading.
 
-    Where nobody says so, or all are silent, nothing is proved; what was found stays found.
+    Where no broker answers, equal rows become unknown; differences stay.
     """
     topics = {row.partition.topic for row in rows}
     try:
@@ -132,12 +124,12 @@ def _judged(row: Row, heard: Heard, topic_id: str) -> Row:
 
 
 def verify(task: CertifiedTask) -> tuple[Row, ...]:
-    """A row for each piece. What cannot be read becomes a row with an error, and the rest goes on."""
+    """A row for each piece; what cannot be read becomes a row with an error."""
     return tuple(verifying(task))
 
 
 def verifying(task: CertifiedTask) -> Iterator[Row]:
-    """The same rows, in the order of the task's pieces, as they are known."""
+    """In the order of the task's pieces, as they are known."""
     try:
         cluster = load_config(Path(task.config_path), only=Principal.DATA).cluster(task.destination)
     except MirrorError as error:
@@ -160,8 +152,6 @@ def verifying(task: CertifiedTask) -> Iterator[Row]:
 
 
 class Proof(Protocol):
-    """Where tasks run, and where receipts are found."""
-
     @property
     def tasks(self) -> int: ...
 
@@ -171,8 +161,6 @@ class Proof(Protocol):
 
 
 class LocalProof:
-    """In threads of this process."""
-
     tasks = 4
 
     def folder(self, place: str) -> Folder:
@@ -184,12 +172,11 @@ class LocalProof:
 
 
 def unread(task: CertifiedTask, error: str) -> tuple[Row, ...]:
-    """Rows for a task that could not be done at all, for this reason."""
     return tuple(replace(_row(partition, piece), error=error) for partition, piece in task.pieces)
 
 
 def _verified(reader: LogReader, partition: Partition, piece: Piece) -> Row:
-    """Batches that begin in the piece: one that reaches in from before has no part in its digest, on either side."""
+    """Only batches that begin in the piece are in its digest."""
     records = total = 0
     for header, batch in reader.batches(partition, piece.first, piece.next):
         if header.base_offset >= piece.first:
@@ -199,7 +186,7 @@ def _verified(reader: LogReader, partition: Partition, piece: Piece) -> Row:
 
 
 def _altered(row: Row) -> Row:
-    """Batches stay as they were acknowledged, so what differs is no question of where they begin."""
+    """Batches stay as acknowledged, so a difference is no question of batch boundaries."""
     text = (
         f"[{row.start}, {row.end}) is not what was copied: the log holds {row.dst_count} records, digest "
         f"{row.dst_digest}; the receipt says {row.src_count}, digest {row.src_digest}. One of the two was altered"
@@ -226,7 +213,6 @@ def _hole(partition: Partition, gap: Gap) -> Row:
 
 
 def _end(wanted: ParityRange, end: Offset) -> Row:
-    """Whether the log reaches as far as receipts say."""
     lost = []
     if end < wanted.end:
         text = f"the destination's log ends at {end}; [{end}, {wanted.end}) was copied, and is missing there"
@@ -246,7 +232,7 @@ def _end(wanted: ParityRange, end: Offset) -> Row:
 
 
 def share(found: Mapping[Partition, Vouched], tasks: int) -> list[tuple[tuple[Partition, Piece], ...]]:
-    """Work for at most this many tasks, about equally many records each."""
+    """About equally many records for each task."""
     loads = [0] * max(1, tasks)
     shares: list[list[tuple[Partition, Piece]]] = [[] for _ in loads]
     pieces = [(partition, piece) for partition, one in sorted(found.items()) for piece in one.pieces]

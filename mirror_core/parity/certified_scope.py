@@ -1,4 +1,4 @@
-"""What of a mirror its receipts vouch for, and what they do not: known without the source, also when it is deleted."""
+"""Compares the destination with receipts, also when the source is dead or deleted."""
 
 from __future__ import annotations
 
@@ -33,41 +33,42 @@ GONE: Final = f"it was copied, and the destination does not show it: {_ADVICE}"
 REPLACED: Final = f"it was copied, and the destination shows another topic of its name: {_ADVICE}"
 SOUND: Final = Checked(good=())
 TOLD_WITHIN: Final = timedelta(minutes=5)
-"""A data plane whose newest receipt is older stores none: what it copies is vouched for by nobody."""
+"""With an older newest receipt a data plane stores none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """What can be proved of a mirror without its source, and what can't."""
+    """What receipts cover of a mirror."""
 
     receipts: str
-    """Where they are."""
+    """Folder or URL."""
     ends: Mapping[Partition, tuple[Offset, Offset]]
-    """Of the destination's logs: first offset, next offset to be written."""
+    """Destination log starts and ends."""
     vouched: Mapping[Partition, Vouched]
     cleaned: frozenset[str]
     left_out: Mapping[Partition, str]
-    """What is none of the verdict's, and why; also the parts of partitions of which the rest is."""
+    """Not part of the result, with the reason; includes parts of partitions."""
     checked: Checked = SOUND
-    """The receipts themselves."""
     newest: Mapping[Partition, tuple[int, int, Offset]] = field(default_factory=dict)
-    """Of each partition's newest receipt: generation, epoch, and the next offset."""
+    """Generation, epoch and next offset."""
     unproved: Mapping[Partition, tuple[Gap, ...]] = field(default_factory=dict)
-    """What of the mirror cannot be proved: no verdict on the rest passes for one on the mirror."""
+    """While there is any, the mirror as a whole is not certified."""
     ids: Mapping[str, str] = field(default_factory=dict)
-    """Of the destination's topics: they are what receipts speak of."""
+    """Topic ids on the destination."""
 
 
 def certified(link: Link, state: State, folder: Folder) -> Certified:
-    """By the receipts in this folder that are as they were written. Indeterminate when the destination doesn't answer,
-    or receipts can't be read."""
+    """Read what unaltered receipts in this folder cover.
+
+    Indeterminate when the destination or the receipts cannot be read.
+    """
     mirror, statuses = link.mirror.name, state.partitions.get(link.mirror.name, {})
     try:
         kept = found_receipts(folder, mirror, lambda: heads_of(link))
         with ClusterClient(link.destination) as client:
             there = existing(client, {p.topic for p in statuses})
             held = sorted(p for p in statuses if p.topic in there and p.index in there[p.topic].partitions)
-            # Of another topic of the same name receipts say nothing, whatever it holds.
+            # Receipts say nothing about another topic of the same name.
             ours = {p for p in held if statuses[p].destination_topic_id in ("", there[p.topic].id)}
             points = list_points(client, held, [Point.START, Point.LOG_END])
             configs = describe_configs(client, {p.topic for p in held})
@@ -86,7 +87,7 @@ def certified(link: Link, state: State, folder: Folder) -> Certified:
             elif reached:
                 unproved[p] = (Gap(Offset(0), reached, REPLACED if p in ends else GONE),)
             continue
-        # What applications have written behind the LMO is theirs.
+        # Records from the LMO on are the applications' own.
         end = ends[p] if status.lmo is None else min(ends[p], status.lmo)
         if p in found:
             generation, _, reached = newest.get(p, (-1, 0, Offset(0)))
@@ -111,8 +112,7 @@ def certified(link: Link, state: State, folder: Folder) -> Certified:
 def _told(
     kept: Found, statuses: Mapping[Partition, PartitionStatus]
 ) -> tuple[dict[Partition, list[Told]], dict[Partition, tuple[int, int, Offset]], dict[Partition, datetime]]:
-    """Of these topics, as their ids are: all pieces of what can be compared, each partition's newest receipt (as
-    `Certified.newest`), and when the work of that one ended."""
+    """Pieces by partition, newest receipts, and when their work ended; for the recorded topic ids only."""
     told: dict[Partition, list[Told]] = {p: [] for p, status in statuses.items() if status.state in COMPARABLE}
     newest, ended = dict[Partition, tuple[int, int, Offset]](), dict[Partition, datetime]()
     for row in kept.rows().select([*_COLUMNS, *_IDS]).to_pylist():
@@ -128,7 +128,6 @@ def _told(
 
 
 def heads_of(link: Link) -> Heads:
-    """What the state topic tells of this mirror's receipts now."""
     state = read_whole(link.destination)
     state.require(link.mirror.name)
     return state.receipts.get(link.mirror.name, {})
@@ -144,7 +143,7 @@ def _piece(row: Mapping[str, str]) -> Piece:
 
 
 def ranges_of(scope: Certified) -> list[ParityRange]:
-    """What certificates vouch for, and the gaps before it."""
+    """Certified ranges, and the gaps before them."""
     ranges = list[ParityRange]()
     for partition, found in scope.vouched.items():
         assert found.start is not None

@@ -1,5 +1,3 @@
-"""A parity check from its question to its evidence, wherever its tasks run."""
-
 from __future__ import annotations
 
 import time
@@ -24,15 +22,14 @@ from mirror_core.parity.scope import nothing_to_compare_with
 from mirror_core.parity.so_far import SoFar, Telling
 
 RunTasks = Callable[[Sequence[CompareTask]], Iterable[Sequence[Row]]]
-"""Gives the rows of tasks as they come; and none, now and then, while none come."""
+"""Yields rows as tasks end, and empty batches while none do."""
 
 THREADS: Final = 4
 TICK_S: Final = 1.0
-"""So long no task of slow ones comes, and then what came before may be told."""
 
 
 class LocalParity:
-    """Compares in threads of this process: for the short span before a promotion, and for the night without Spark."""
+    """Compares in threads of this process."""
 
     def __init__(
         self,
@@ -45,8 +42,7 @@ class LocalParity:
         throttle: int | None = None,
         values: bool = False,
     ) -> None:
-        """`throttle`: bytes per second that are read of each cluster, by all threads together. `values`: as in
-        `CompareTask`."""
+        """`throttle`: bytes per second read of each cluster by all threads. `values`: as in `CompareTask`."""
         self._config_path = config_path
         self._threads = threads
         self._level = level
@@ -63,7 +59,7 @@ class LocalParity:
         output: Path | None,
         so_far: SoFar | None = None,
     ) -> ParityResult:
-        with KEPT.keeping():  # each round has tasks of its own: far away, signing in would take longer than reading
+        with KEPT.keeping():  # each round has new tasks: logins to a far cluster would take longer than reading
             return check(
                 self._config_path,
                 source,
@@ -87,12 +83,11 @@ class LocalParity:
             while left:
                 done, left = wait(left, TICK_S, FIRST_COMPLETED)
                 yield [row for one in done for row in one.result()]
-        finally:  # also when whoever is told has lost the mirror: nobody waits for what is being read then
+        finally:  # do not wait for reads under way when a progress report raises
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 def share_of(throttle: int | None, tasks: int) -> int | None:
-    """Of each of so many tasks that read at the same time."""
     return None if throttle is None else max(1, throttle // max(1, tasks))
 
 
@@ -113,12 +108,11 @@ def check(
     values: bool = False,
     opened_by_tasks: Path | None = None,
 ) -> ParityResult:
-    """Look at both ends, compare in at most `tasks` tasks at a time, judge; write the report when `output` is given.
+    """Compare both ends, then chunks in at most `tasks` tasks at a time; write the report to `output`.
 
-    What cannot be reached makes the result indeterminate and is named in its reasons; only a wrong request raises.
-    `opened_by_tasks`: the configuration that tasks open, where it is not `config_path`.
-    `throttle`: bytes per second that each task may read of each cluster. `values`: findings show what differs.
-    With `demands` Great Expectations judges the same table when a report is written, and must agree.
+    What cannot be reached makes the result indeterminate; only a wrong request raises. `opened_by_tasks`: configuration
+    for tasks. `throttle`: bytes per second for each task and cluster. With `demands` Great Expectations judges the
+    report's table and must agree.
     """
     if not ENDS <= level <= RECORDS:
         raise BadRequest(f"parity level {level}: there are 1 (ends and counts), 2 (digests) and 3 (records)")
@@ -126,7 +120,9 @@ def check(
     config = load_config(config_path)
     task = partial(
         CompareTask,
-        config_path=str((opened_by_tasks or config_path).absolute()),  # links stay: they lead elsewhere on an executor
+        config_path=str(
+            (opened_by_tasks or config_path).absolute()
+        ),  # not resolved: links lead elsewhere on an executor
         source=source,
         destination=destination,
         level=level,
@@ -153,7 +149,7 @@ def check(
 def _look_at_ends(
     config: Config, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange]
 ) -> tuple[list[Row], list[ParityRange]]:
-    """Rows about the ends, and what both sides hold of each range."""
+    """Rows about the ends, and the range that both sides hold."""
     config.cluster(source), config.cluster(destination)
     rows = [_no_ends(wanted, wanted.unseen) for wanted in ranges if wanted.unseen]
     ranges = [wanted for wanted in ranges if not wanted.unseen]

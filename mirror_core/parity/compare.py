@@ -1,8 +1,4 @@
-"""Comparing the same offsets of two clusters, chunk by chunk: digests of raw batches, and records where those differ.
-
-One plain function, `compare`, does the work of one task. Spark executors run it, and so does a thread of a process
-without Spark. It opens the configuration itself, so that no secret travels with the task.
-"""
+"""Compares the same offsets of two clusters by chunk: digests of raw batches, then records."""
 
 from __future__ import annotations
 
@@ -32,15 +28,15 @@ from mirror_core.parity.keyed_digest import DigestKey, KeyedDigest
 from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, is_dense
 
 _DIGESTED: Final = struct.Struct(">qiqqBB")
-"""Base offset, count, base and maximum timestamp, timestamp type, codec: all of a header that records depend on.
+"""Base offset, count, base and maximum timestamp, timestamp type, codec: what records depend on.
 
-Left out are the leader epoch, the producer's fields and the transactional bit, which the destination sets itself.
+Not the leader epoch, producer fields and transactional bit, which the destination sets itself.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareTask:
-    """The work of one task. Holds no secret: the task opens `config_path` itself."""
+    """Holds no secret: the task opens `config_path` itself."""
 
     config_path: str
     source: ClusterName
@@ -50,31 +46,27 @@ class CompareTask:
     """Offsets of a chunk."""
     pieces: tuple[ParityRange, ...]
     throttle: int | None = None
-    """Bytes per second that it may read of each cluster; None: as fast as it goes."""
+    """Bytes per second of each cluster."""
     values: bool = False
-    """What differs is shown, and not only its size and digest."""
+    """Findings show values, not only sizes and digests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Topics that are cleaned by key."""
-
     somewhere: frozenset[str]
     on_both: frozenset[str]
 
 
 @dataclass(slots=True)
 class _Side:
-    """What one side's batches of one chunk add up to."""
-
     digest: KeyedDigest
     count: int = 0
     exact: bool = True
-    """False: the count includes records outside the chunk, of a batch with holes across its boundary."""
+    """Whether the count excludes records of sparse batches beyond the chunk's boundary."""
 
 
 def compare(task: CompareTask) -> tuple[Row, ...]:
-    """Compare all pieces of a task. What cannot be read becomes rows with an error, and the rest goes on."""
+    """What cannot be read becomes rows with an error."""
     rows: list[Row] = []
     try:
         config = load_config(Path(task.config_path), only=Principal.DATA)
@@ -91,29 +83,25 @@ def compare(task: CompareTask) -> tuple[Row, ...]:
                 rows += _compare_piece(source, destination, piece, task)
             except MirrorError as error:
                 rows += _unread(piece, task.chunk, error)
-    # All of it is paid for: the next task begins with nothing due, and may be as short.
+    # Use up the rate limit's debt here: the next task starts a new limiter.
     time.sleep(max(pace.wait_s(time.monotonic()) for pace in paces))
     return tuple(rows)
 
 
 def beginnings(pieces: Sequence[ParityRange]) -> dict[Partition, Offset]:
-    """Where reading begins, in each partition."""
     return {piece.partition: piece.start for piece in reversed(pieces)}
 
 
 def unread(task: CompareTask, error: MirrorError | str) -> tuple[Row, ...]:
-    """Rows for a task that could not be done at all, for this reason."""
     return tuple(row for piece in task.pieces for row in _unread(piece, task.chunk, error))
 
 
 @dataclass(frozen=True, slots=True)
 class BothEnds:
-    """Where the logs of source and destination begin and end."""
-
     ends: Mapping[Partition, tuple[Ends, Ends]]
-    """Partitions that the source lacks are left out; those that only the destination lacks are missing there."""
+    """Without partitions that the source lacks."""
     unseen: Mapping[Partition, str]
-    """There, and nobody leads them, or their leader does not answer: in words."""
+    """No leader, or it does not answer."""
 
 
 def read_ends(
@@ -130,8 +118,7 @@ def read_ends(
 
 
 def cleaned_of(config: Config, source: ClusterName, destination: ClusterName, topics: Collection[str]) -> Cleaned:
-    """Which of these are. Nobody is asked about none: a planned failover compares its last ends while applications
-    stand still."""
+    """Sends nothing for no topics: a planned failover calls it while applications stand still."""
     sides = list[frozenset[str]]()
     for name in (source, destination) if topics else ():
         with ClusterClient(config.cluster(name), Principal.CONTROL) as client:
@@ -141,7 +128,6 @@ def cleaned_of(config: Config, source: ClusterName, destination: ClusterName, to
 
 
 def _ends(client: ClusterClient, partitions: Sequence[Partition]) -> tuple[dict[Partition, Ends], dict[Partition, str]]:
-    """Of those that are there; and why some of these do not tell."""
     known = presence(client, partitions)
     there = [p for p in partitions if p not in known.absent and p not in known.denied]
     starts, ends = points_of(client, there, [Point.START, Point.LOG_END])
@@ -152,7 +138,7 @@ def _ends(client: ClusterClient, partitions: Sequence[Partition]) -> tuple[dict[
 
 
 def _compare_piece(source: LogReader, destination: LogReader, piece: ParityRange, task: CompareTask) -> list[Row]:
-    """The piece's rows. When retention on the source overtakes the reading, begin again behind what it removed."""
+    """When retention on the source overtakes the reading, begin again behind what it removed."""
     gone: list[Row] = []
     while True:
         try:
@@ -160,7 +146,7 @@ def _compare_piece(source: LogReader, destination: LogReader, piece: ParityRange
         except Trimmed as error:
             start = source.log_start(piece.partition)
             if not piece.start < start or error.log_start > start:
-                # Not the source's doing: the destination has lost what the source still has.
+                # The destination has lost what the source still has.
                 return [*gone, *_unread(piece, task.chunk, error)]
             gone.append(trimmed(piece, min(start, piece.end)))
             piece = replace(piece, start=min(start, piece.end))
@@ -226,7 +212,7 @@ def _by_record(
 def _digest(
     reader: LogReader, piece: ParityRange, size: int, key: DigestKey
 ) -> tuple[dict[int, _Side], int, MirrorError | None]:
-    """Digests by chunk number; up to which offset the side was read; and why not to the end, if so."""
+    """Digests by chunk number, the offset read up to, and the error that ended it."""
     sides = {chunk.start // size: _Side(KeyedDigest(key)) for chunk in chunks(piece, size)}
     read: int = piece.start
     try:

@@ -1,4 +1,4 @@
-"""Two streams of records of the same offsets, side by side: what is missing, extra, moved or altered."""
+"""Compares two record streams, and decides which differences of a compacted topic are explained."""
 
 from __future__ import annotations
 
@@ -17,59 +17,54 @@ from mirror_core.wire.records import Record
 
 KEPT_PER_CHUNK: Final = 100
 SHOWN_BYTES: Final = 200
-"""Of a key, a value or a header, where they are shown."""
+"""Limit for each key, value and header."""
 _INT64: Final = struct.Struct(">q")
 _SIZE: Final = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What a comparison record by record found. Digests cover every record of a side, in order."""
+    """Digests cover every record of a side, in order."""
 
     src_count: int
     dst_count: int
     src_digest: str
     dst_digest: str
     findings: tuple[Finding, ...]
-    """The first ones, in order of offsets."""
+    """The first ones by offset."""
     differing: int
-    """How many there were."""
+    """Number of all differences."""
     lone: Lone
-    """Of a compacted topic: keys that may have been cleaned away on one side, yet to be explained."""
+    """Keys of a compacted topic yet to be explained."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """A record of a compacted topic that only one side has."""
-
     finding: Finding
-    """What it is if nothing explains it."""
+    """Applies if nothing explains the record."""
     offset: int
     tombstone: bool
 
 
 Lone = dict[bytes, Alone]
-"""By `digest_in_memory` of the key: its newest record that is on one side only. An older one is explained by it."""
+"""Newest lone record by `digest_in_memory` of the key; it explains older ones."""
 
 
 @dataclass(slots=True)
 class _Stream:
-    """One side: its next record, and what has passed so far."""
-
     records: Iterator[Record]
     digest: KeyedDigest
     count: int = 0
     head: Record | None = None
 
     def advance(self, record: Record, content: bytes) -> None:
-        """Go on to the next record; the one before, this one with its canonical content, counts."""
+        """Count the current record and go on."""
         self.count += 1
         self.digest.update(_INT64.pack(record.offset))
         self.digest.update(content)
         self.skip()
 
     def skip(self) -> None:
-        """Go on to the next record, as if there had been none here."""
         self.head = next(self.records, None)
 
 
@@ -82,10 +77,10 @@ def compare_records(
     unkeyed_go: bool = False,
     values: bool = False,
 ) -> Difference:
-    """Merge both sides by offset. Memory doesn't grow with the number of records, but, where the topic is `compacted`,
-    with the keys that only one side has: those are not counted, and are findings only if nothing explains them.
-    `unkeyed_go`: a record without a key on one side only is explained. `values`: findings show what differs, and not
-    only its size and digest.
+    """Merge both sides by offset.
+
+    Memory grows only with the lone keys of a `compacted` topic; these are not counted here. `unkeyed_explained`: a lone
+    record without a key is no difference. `values`: findings show values.
     """
     say = _Words(partition, values)
     key = DigestKey.random()
@@ -136,7 +131,7 @@ def compare_records(
 
 
 def _set_aside(lone: Lone, record: Record, finding: Finding) -> list[Finding]:
-    """Keep it for later: what is newest of its key decides, and the logs behind this chunk may have something newer."""
+    """The newest record of a key decides, and may lie behind this chunk."""
     if record.key is None:
         return []
     lone[digest_in_memory(record.key)] = Alone(finding, record.offset, record.value is None)
@@ -144,7 +139,7 @@ def _set_aside(lone: Lone, record: Record, finding: Finding) -> list[Finding]:
 
 
 def canonical(record: Record) -> bytes:
-    """A record without its offset, so that different records never give the same bytes."""
+    """Without the offset; different records give different bytes."""
     parts = [
         _INT64.pack(record.timestamp_ms),
         _sized(record.key),
@@ -162,11 +157,9 @@ def _sized(data: bytes | None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """Findings of a partition, in words."""
-
     partition: Partition
     values: bool
-    """Without it only sizes and digests are told: a report must not carry the data of others."""
+    """Else only sizes and digests: a report must not carry other people's data."""
 
     def alone(self, record: Record, kind: str, text: str) -> Finding:
         if self.values:
@@ -211,7 +204,7 @@ class _Words:
 
 
 def _moved(findings: list[Finding], pairs: dict[int, tuple[bytes, bytes]]) -> list[Finding]:
-    """Call those differences `reordered` whose record stands whole at another offset of the other side."""
+    """Name differences `reordered` whose record is at another offset of the other side."""
     at = {there: offset for offset, (_, there) in pairs.items()}
     named: list[Finding] = []
     for finding in findings:
@@ -226,7 +219,6 @@ def _moved(findings: list[Finding], pairs: dict[int, tuple[bytes, bytes]]) -> li
 
 
 def damage(partition: Partition, error: MirrorError | str, start: Offset, end: Offset) -> tuple[Finding, ...]:
-    """What this error shows of [start, end) itself."""
     if not isinstance(error, Damaged) or not start <= error.offset < end:
         return ()
     kind = unreadable_on(error.cluster)

@@ -1,6 +1,7 @@
-"""Which records of a divergent tail the other cluster has, too: by their keys, which stay in their partition.
+"""Saves records to Parquet before their log is truncated.
 
-Keys and values are held as digests, those of the tail only: memory grows with the tail, not with the other log.
+A salvage is written beside its place, counted against the log, synced to disk, and then moved into place. It is never
+overwritten: after a repeated step it may be the only copy.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from mirror_core.parity.keyed_digest import digest_in_memory
 from mirror_core.wire.records import Record
 
 _TOMBSTONE: Final = b""
-"""No value's digest: those have 16 bytes."""
+"""Digests of values have 16 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """What is known of a tail's keys."""
+    """Which keys of a tail the other cluster has."""
 
     same: frozenset[tuple[bytes, bytes]]
-    """Digests of keys with values that are there."""
+    """Digests of keys and values found there."""
     keys: frozenset[bytes]
-    """Digests of keys of which there is anything."""
+    """Digests of keys found there."""
 
     def fate(self, record: Record) -> Fate:
         if record.key is None:
@@ -36,7 +37,7 @@ class Elsewhere:
 
 
 def look_for(tail: Iterable[Record], other: Iterable[Record]) -> Elsewhere:
-    """Read both, the tail first."""
+    """Memory grows with the tail, which is read first, not with the other log."""
     wanted: dict[bytes, set[bytes]] = {}
     for record in tail:
         if record.key is not None:

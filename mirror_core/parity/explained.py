@@ -1,6 +1,3 @@
-"""Records of a compacted topic that one side has alone. Each cluster cleans at its own times, so both logs are read on
-to tell what was cleaned from what is missing."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -23,12 +20,11 @@ def explained(
     lone: dict[int, Lone],
     stopped_at: Offset | None,
 ) -> list[Row]:
-    """The rows, with a finding for each record of a compacted topic that is on one side only, and should not be.
+    """Add findings for lone records of a compacted topic that compaction does not explain.
 
-    The cleaner takes a record when there is a newer one of its key, and a tombstone when there is nothing older of its
-    key left (after delete.retention.ms). So the logs are read on to their ends, and for tombstones from the beginning.
-    What the source has beyond the destination's end is not copied yet, and has cleaned nothing there; nor has what it
-    has from `stopped_at` on, where mirroring has ended: applications wrote the destination's own.
+    The cleaner removes a record when its key has a newer one, and a tombstone (after delete.retention.ms) when nothing
+    older of its key is left. So logs are read to their ends, and for tombstones from the start. Source records beyond
+    the destination's end, or from `stopped_at` on, have removed nothing there.
     """
     newest: dict[bytes, Alone] = {}
     for found in lone.values():
@@ -49,7 +45,7 @@ def explained(
     except MirrorError as error:
         return [failed(row, error) if lone.get(number) else row for number, row in enumerate(rows)]
     for number, found in lone.items():
-        # An older record of a key that stays in doubt is explained by the newer one that is in doubt itself.
+        # An older lone record is explained by the newer one of its key.
         left = [alone.finding for digest, alone in found.items() if newest.get(digest) == alone]
         kept = sorted([*rows[number].findings, *left], key=lambda f: f.offset or 0)[:KEPT_PER_CHUNK]
         rows[number] = replace(rows[number], findings=tuple(kept), differing=rows[number].differing + len(left))
@@ -57,17 +53,15 @@ def explained(
 
 
 def failed(row: Row, error: MirrorError) -> Row:
-    """The row of what could not be compared for this reason."""
     return replace(row, error=str(error), src_count=None, dst_count=None, src_digest="", dst_digest="")
 
 
 def records_of(reader: LogReader, partition: Partition, start: Offset, end: Offset) -> Iterator[Record]:
-    """Those of [start, end), in order."""
     return (record for _, record in reader.records(partition, start, end))
 
 
 def _strike_replaced(reader: LogReader, partition: Partition, newest: Lone, copied: Offset | None = None) -> None:
-    """Forget keys of which this log holds something newer: of what is missing, something below `copied`."""
+    """Drop keys with a newer record in this log; for missing ones below `copied_end`."""
     if not newest:
         return
     first = Offset(min(alone.offset for alone in newest.values()))
@@ -84,7 +78,7 @@ def _strike_replaced(reader: LogReader, partition: Partition, newest: Lone, copi
 
 
 def _strike_retired(reader: LogReader, partition: Partition, newest: Lone, kind: str) -> None:
-    """Forget tombstones that this log lacks together with all that they deleted."""
+    """Drop tombstones that this log lacks together with all that they deleted."""
     retired = {digest: a for digest, a in newest.items() if a.tombstone and a.finding.kind == kind}
     if not retired:
         return

@@ -1,4 +1,4 @@
-"""Digests that compare two logs: nobody can write two different inputs for which they are equal (ADR 0014)."""
+"""Digests that nobody can prepare two equal inputs for (ADR 0014)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROCESS_KEY: Final = secrets.token_bytes(16)
 
 @dataclass(frozen=True, slots=True)
 class DigestKey:
-    """The secret of one comparison. Drawn after both logs were written, used for both, and stored nowhere."""
+    """Drawn after both logs were written, used for both, stored nowhere."""
 
     key: bytes
     nonce: bytes
@@ -27,7 +27,7 @@ class DigestKey:
 
 
 class KeyedDigest:
-    """GMAC: two different inputs of n bytes are equal for at most n/16 + 1 of 2**128 keys, whoever chose them."""
+    """GMAC: two different inputs of n bytes are equal for at most n/16 + 1 of 2**128 keys."""
 
     __slots__ = ("_gmac", "_hex", "update")
 
@@ -45,5 +45,5 @@ class KeyedDigest:
 
 
 def digest_in_memory(data: bytes) -> bytes:
-    """16 bytes that stand for a key or a value. They mean nothing in another process."""
+    """16 bytes, valid in this process only."""
     return hashlib.blake2b(data, digest_size=16, key=_PROCESS_KEY).digest()

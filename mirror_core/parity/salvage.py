@@ -1,9 +1,3 @@
-"""Saving records to Parquet before the log that holds them is taken back: all of a record, and every record.
-
-A salvage is written beside its place, counted against the log, and only then moved there, on the disk and not in its
-memory only. It is never overwritten: when a step is repeated after the log is gone, it may be the only copy.
-"""
-
 from __future__ import annotations
 
 import os
@@ -31,7 +25,7 @@ from mirror_core.parity.elsewhere import Elsewhere, look_for
 from mirror_core.wire.batch import LOG_APPEND_TIME
 
 _HEADER: Final[tuple[pa.Field[Any], ...]] = (
-    pa.field("name", pa.binary(), nullable=False),  # binary: Kafka's clients let names through that are no UTF-8
+    pa.field("name", pa.binary(), nullable=False),  # binary: header names need not be UTF-8
     pa.field("value", pa.binary()),
 )
 _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
@@ -43,7 +37,7 @@ _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
     pa.field("headers", pa.list_(pa.struct(_HEADER)), nullable=False),
-    pa.field("fate", pa.string()),  # a `Fate`; null where no other cluster was asked
+    pa.field("fate", pa.string()),  # null where no other cluster was compared
 )
 SCHEMA: Final = pa.schema(_COLUMNS)
 DDL: Final = (
@@ -51,13 +45,10 @@ DDL: Final = (
     "timestamp_type string not null, key binary, value binary, "
     "headers array<struct<name: binary not null, value: binary>> not null, fate string"
 )
-"""The same columns in Spark's words."""
 
 MANIFEST: Final = "_salvage.json"
 ADVICE: Final = "nothing was deleted: make room and rights there, or give another folder"
-"""Names that start with an underscore are no data for readers of Parquet folders."""
 SHOWN: Final = 5
-"""Offsets of each fate that the manifest names, the first ones."""
 _ROWS: Final = 2000
 _BYTES: Final = 16 << 20
 
@@ -65,13 +56,11 @@ Write = Callable[[Sequence["SalvageTask"], Path], None]
 
 
 class SalvageIncomplete(MirrorError):
-    """Fewer or more records were saved than the log holds: nothing may be deleted on the strength of this."""
+    """The number of saved records is not the log's: nothing may be deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SalvageTask:
-    """One partition's share. Holds no secret: the task opens `config_path` itself."""
-
     config_path: str
     cluster: ClusterName
     wanted: ParityRange
@@ -80,7 +69,7 @@ class SalvageTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """What a partition's tail is held against: the other cluster's log since they parted, [start, end)."""
+    """The other cluster's log since both parted, [start, end)."""
 
     cluster: ClusterName
     start: Offset
@@ -88,8 +77,6 @@ class Against:
 
 
 class LocalSalvage:
-    """A `runbook.services.Salvage` in this process, one partition after the other."""
-
     def __init__(self, config_path: Path) -> None:
         self._config_path = config_path
 
@@ -109,11 +96,10 @@ def salvage(
     write: Write,
     opened_by_tasks: Path | None = None,
 ) -> dict[Partition, Saved]:
-    """What was saved of each partition, and what cluster `against` has of it.
+    """Save these ranges; returns counts, and what cluster `against` has of them.
 
-    A salvage of the same ranges that is there already is left alone and told again.
-
-    Refused when something else is at `output`; SalvageIncomplete when the count is wrong (nothing appears there then).
+    A finished salvage of the same ranges is returned as it is. Refused when something else is at `output`;
+    SalvageIncomplete when the count is wrong, and nothing appears there.
     """
     wanted = tuple(sorted(ranges, key=lambda r: (r.partition, r.start)))
     if len({r.partition for r in wanted}) < len(wanted):
@@ -139,7 +125,7 @@ def salvage(
     incomplete = output.with_name(f"_{output.name}.incomplete")
     with writing(f"salvage of cluster {cluster}", output, ADVICE):
         shutil.rmtree(incomplete, ignore_errors=True)
-        incomplete.mkdir(parents=True, mode=0o700)  # they are people's records
+        incomplete.mkdir(parents=True, mode=0o700)  # application data
         if work:
             write(work, incomplete)
         manifest = [replace(s, log_start=starts[p]) for p, s in _count_saved(incomplete, wanted).items()]
@@ -152,7 +138,7 @@ def salvage(
 
 
 def record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
-    """The partition's records as Arrow, a few thousand rows or some megabytes at a time."""
+    """Arrow batches of a few thousand rows or some megabytes."""
     config = load_config(Path(task.config_path), only=Principal.DATA)
     wanted = task.wanted
     elsewhere = _look(config, task)
@@ -193,7 +179,7 @@ def _look(config: Config, task: SalvageTask) -> Elsewhere | None:
 
 
 def _others(config: Config, cluster: ClusterName, wanted: Sequence[ParityRange]) -> dict[Partition, Against]:
-    """The part of the other cluster's logs that a tail is held against; an empty one where it has no such partition."""
+    """An empty range where the other cluster lacks the partition."""
     with ClusterClient(config.cluster(cluster)) as client:
         topics = existing(client, {r.partition.topic for r in wanted})
         there = [
@@ -209,7 +195,7 @@ def _others(config: Config, cluster: ClusterName, wanted: Sequence[ParityRange])
 
 
 def count(task: SalvageTask) -> int:
-    """Records of the range by the batches' own counts, without decoding whole batches: a second opinion."""
+    """Records by batch headers, without decoding: a second opinion."""
     config = load_config(Path(task.config_path), only=Principal.DATA)
     wanted = task.wanted
     records = 0
@@ -217,14 +203,13 @@ def count(task: SalvageTask) -> int:
         for header, _ in reader.batches(wanted.partition, wanted.start, wanted.end):
             if header.base_offset >= wanted.start and header.next_offset <= wanted.end:
                 records += header.record_count
-            else:  # reaches beyond the range: only its records can tell
+            else:  # crosses the range's boundary: count records
                 low, high = max(wanted.start, header.base_offset), min(wanted.end, header.next_offset)
                 records += sum(1 for _ in reader.records(wanted.partition, Offset(low), Offset(high)))
     return records
 
 
 def write_here(tasks: Sequence[SalvageTask], folder: Path) -> None:
-    """In this process, one partition after the other."""
     for task in tasks:
         path = folder / f"{task.wanted.partition}.parquet"
         with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
@@ -237,7 +222,6 @@ def _clipped(wanted: ParityRange, log_start: Offset) -> ParityRange:
 
 
 def _count_saved(folder: Path, wanted: Sequence[ParityRange]) -> dict[Partition, Saved]:
-    """What a reader of the folder finds."""
     counts: dict[Partition, int] = {}
     fates: dict[Partition, dict[str, int]] = {}
     first: dict[Partition, dict[str, list[Offset]]] = {}
@@ -286,5 +270,5 @@ def _done(output: Path, wanted: tuple[ParityRange, ...]) -> dict[Partition, Save
         raise Refused("salvage not started", [f"{output} exists and is no finished salvage: choose another"]) from None
     if tuple(saved.wanted for saved in manifest) != wanted:
         raise Refused("salvage not started", [f"{output} holds a salvage of other ranges: choose another place"])
-    sync(output.parent)  # who moved it there may have been killed before
+    sync(output.parent)  # the process that moved it may have been killed before syncing
     return {saved.wanted.partition: saved for saved in manifest}

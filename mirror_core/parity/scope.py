@@ -29,18 +29,16 @@ COMPARABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a parity check compares, and what it does not."""
-
     ranges: tuple[ParityRange, ...]
     left_out: Mapping[Partition, PartitionState]
-    """Partitions in a state in which nobody says that both sides are equal."""
+    """Partitions in a state without a claim of equality."""
 
 
 def scope(link: Link, state: State) -> Scope:
-    """From the source's log start up to the smaller of its last stable offset and the position; up to the LMO where
-    mirroring has stopped. What nobody leads, or what its leader does not tell, is a range of which nothing is compared;
-    what the destination does not have is compared, and found missing.
-    Indeterminate when one side doesn't answer at all: without its offsets there is no scope.
+    """Ranges from the source's log start to its last stable offset or the position; to the LMO if stopped.
+
+    A partition without an answering leader is an empty range. One that the destination lacks is compared, and found
+    missing. Indeterminate when a cluster does not answer at all.
     """
     statuses = state.partitions.get(link.mirror.name, {})
     chosen = sorted(p for p, status in statuses.items() if status.state in COMPARABLE)

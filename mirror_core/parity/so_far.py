@@ -1,4 +1,4 @@
-"""What a comparison has shown by now, told while it goes on: whoever is killed then reads little twice."""
+"""Parity check: runs tasks anywhere, reports progress, writes the evidence."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from mirror_core.decide.parity_rows import fewer
 from mirror_core.model.parity import ParityRange, ParityResult
 
 SoFar = Callable[[ParityResult], None]
-"""Told from time to time what was compared by then."""
 
 TELL_S: Final = 5.0
-"""At least so long goes by from one telling to the next. Whoever is told writes it down, more seldom where that costs
-others something."""
+"""Minimum time between reports of progress."""
 SELDOM: Final = 20
-"""And this many times as long as telling took: of many partitions the record is long, and a cluster may be far away."""
+"""Pause this many times as long as the last report took."""
 PARTITIONS_PER_S: Final = 500
-"""And a second for so many partitions: the record has some 50 bytes of each, so that is 90 MB in an hour at most."""
+"""Pause a second for so many partitions: records of 50 bytes each make 90 MB an hour at most."""
 
 
 class Telling:
-    """Of one comparison. What is told costs as much as is new: what agreed before is few rows."""
+    """Partial results. Reporting costs as much as is new."""
 
     def __init__(self, tell: SoFar, ranges: Sequence[ParityRange], level: int, ends: Sequence[Row]) -> None:
         self._tell, self._ranges, self._level = tell, ranges, level
@@ -31,7 +29,7 @@ class Telling:
         self._due_at = time.monotonic() + self._pause_s(0.0)
 
     def add(self, rows: Sequence[Row]) -> None:
-        """What a task has found, if anything; all that is new is told when it is time."""
+        """Report what is new when it is due."""
         self._new += rows
         began = time.monotonic()
         if not self._new or began < self._due_at:
