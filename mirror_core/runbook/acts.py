@@ -1,4 +1,4 @@
-"""What the acts of a failover and of a failback have in hand."""
+"""What every step of a run is given, and how a step keeps the data plane's lease."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from mirror_core.state.writer import StateWriter
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """The acts of one run, in the hands of the process that holds the mirror's control id."""
+    """One run's dependencies, in the process that holds the mirror's control transactional id."""
 
     link: Link
     services: Services
     writer: StateWriter
     journal: Journal
     say: Callable[[str], None] = lambda line: None
-    """For people who wait: what they have to do meanwhile."""
 
     def act(self, name: str) -> Callable[[], Evidence]:
-        """The act of a step: the method of its name."""
+        """Each step is the method of its name."""
         method: Callable[[], Evidence] = getattr(self, name)
         return method
 
     def statuses(self) -> dict[Partition, PartitionStatus]:
-        """The mirror's partitions as they are recorded now, in order."""
         return dict(sorted(self.writer.state.partitions.get(self.link.mirror.name, {}).items()))

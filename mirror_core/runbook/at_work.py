@@ -1,4 +1,4 @@
-"""What all conductors of a process share while they are at work."""
+"""Conducts runs: what failover and failback share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from mirror_core.state.remembered import REMEMBERED
 
 @contextmanager
 def at_work() -> Iterator[None]:
-    """Connections are kept, and what was read of state topics is remembered, from one look to the next."""
+    """Pools connections and caches state topic reads while entered."""
     with KEPT.keeping(), REMEMBERED.keeping(), seldom_sought():
         yield

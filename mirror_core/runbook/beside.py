@@ -1,5 +1,4 @@
-"""Which mirrors carry the same topics from the same source to a third cluster: a failover leaves those behind, and a
-failback may take away what they have copied."""
+"""Reads both clusters of a mirror for a plan, and its sibling mirrors to third clusters."""
 
 from __future__ import annotations
 
@@ -12,8 +11,7 @@ from mirror_core.state.link import Link, states_beside
 
 
 def look_beside(link: Link, topics: Collection[str], found: list[tuple[Mirror, frozenset[str]]]) -> list[ClusterName]:
-    """Add those that are not stopped, with which of these topics they have, as their destinations answer. Returns
-    clusters that do not."""
+    """Append mirrors that are not stopped, with shared topics; returns clusters that do not answer."""
     silent = list[ClusterName]()
     for cluster, answer in states_beside(link):
         if isinstance(answer, MirrorError):

@@ -1,4 +1,4 @@
-"""A run's evidence as a bundle: in its folder, and wherever else the configuration wants it. No run fails by that."""
+"""Writes a run's evidence bundle into its folder, and a copy elsewhere if configured."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ _log = logger(__name__)
 
 
 def keep(services: Services, config: Config, run: Run, state: State) -> Head:
-    """Write the bundle of a run into its folder, by what the state topic says of it and what lies there."""
     return write_bundle(services.run_dir(run.id), run, state.chronicle(run.id), signer_of(config))
 
 
 def copy(services: Services, config: Config, head: Head) -> str | None:
-    """Write the bundle that was just kept to the other place, too; says where. None: none is wanted."""
+    """Copy the bundle just written. Returns where; None if no copy is configured."""
     if config.evidence_copy is None:
         return None
     place = services.copies(config.evidence_copy)
@@ -35,7 +34,6 @@ def copy(services: Services, config: Config, head: Head) -> str | None:
 
 
 def copy_page_or_say(services: Services, config: Config, page: Path, say: Callable[[str], None]) -> None:
-    """Write a page that lies beside bundles to the other place, too, where one is wanted."""
     if config.evidence_copy is None:
         return
     what, name = f"copy of {page.parent.name}", f"{page.parent.name}/{page.name}"
@@ -52,7 +50,7 @@ def copy_page_or_say(services: Services, config: Config, page: Path, say: Callab
 
 
 def keep_or_say(services: Services, config: Config, run: Run, state: State, say: Callable[[str], None]) -> None:
-    """Both, of a run that has ended. What cannot be written is said: its chronicle is in the state topic."""
+    """Write and copy the bundle of an ended run. Reports failures instead of raising."""
     again = f"When that is mended: `mirrorbook evidence write {run.plan.mirror} --run {run.id}`"
     try:
         head = keep(services, config, run, state)
@@ -72,7 +70,7 @@ def keep_or_say(services: Services, config: Config, run: Run, state: State, say:
 
 
 def signer_of(config: Config) -> Signer | None:
-    """Whoever signs evidence here; None: nobody. BadRequest when the key cannot be used."""
+    """None if no signing key is configured. Raises BadRequest if the key is unusable."""
     return None if config.signing_key is None else Signer(config.signing_key)
 
 

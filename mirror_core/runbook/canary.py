@@ -1,8 +1,4 @@
-"""The canary: every broker of a cluster is tried in every way that applications use it, on a topic of its own.
-
-The topic is made for it and deleted after it, so nothing grows, and users' topics are not touched. How it is judged is
-said in `decide/canary.py`.
-"""
+"""The canary: tries each broker as applications do, on a topic made and deleted for it."""
 
 from __future__ import annotations
 
@@ -28,7 +24,10 @@ _AT_ONCE: Final = 8
 
 
 def run_canary(config: ClusterConfig, mirror: MirrorName, note: str, topics: Collection[str]) -> Evidence:
-    """Try each broker; `topics`: the mirror's, whose leaders must be there. Raises when any broker fails."""
+    """Try each broker. Raises if one fails.
+
+    `topics`: the mirror's topics, which all need leaders.
+    """
     standing = _standing(config, topics)
     topic = f"{TOPIC}.{mirror}"
     ground = Ground(config, topic, mirror, note)
@@ -60,7 +59,6 @@ def run_canary(config: ClusterConfig, mirror: MirrorName, note: str, topics: Col
 
 
 def _standing(config: ClusterConfig, topics: Collection[str]) -> Standing:
-    """Who is there, when all who are listed are, or when that was waited for long enough."""
     deadline = time.monotonic() + LIMITS.broker_away_s
     with ClusterClient(config, timeout_s=LIMITS.canary_broker_s) as client:
         while True:
@@ -96,7 +94,7 @@ def _answers(client: ClusterClient, broker: int) -> bool:
 
 
 def _clean(client: ClusterClient, topic: str) -> str:
-    """Delete the canary's topic; why it is still there, if it is. With it go its records and its group's offsets."""
+    """Also deletes its records and its group's offsets. Returns the error text on failure."""
     try:
         if topic in existing(client, [topic]):
             delete_topics(client, [topic])

@@ -1,7 +1,7 @@
-"""One partition is written and read in each way that applications do it: acknowledged, and then read back.
+"""Writes and reads one partition as applications do.
 
-An acknowledgement is not enough: brokers have been seen to acknowledge a record and drop it, as one of a producer that
-they believed to know (the mirror writes under producer ids of its own).
+Acknowledgement alone is no proof: brokers have acknowledged and dropped records of a producer whose state they
+believed to know.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from mirror_core.model.limits import LIMITS
 GROUP_RECORDS: Final = 4
 _POLL_S: Final = 0.05
 _SESSION_MS: Final = 6_000
-"""The shortest that brokers allow by default: a member whose process was killed is waited for as long."""
+"""Kafka's default minimum. A killed member is waited for that long."""
 _PATIENCE: Final = {**QUIET, "socket.connection.setup.timeout.ms": 3_000}
-"""A broker that hangs takes connections and never signs in: clients look for another one."""
+"""A hung broker accepts connections and never authenticates: try another one soon."""
 _DENIED: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -37,22 +37,16 @@ _DENIED: Final = frozenset(
     }
 )
 _PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
-"""What becomes of a record whose transaction has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where it is tried."""
-
     config: ClusterConfig
     topic: str
     name: str
-    """Of the mirror: its canary's transactional ids and group are its own."""
     note: str
-    """What is written."""
 
     def try_broker(self, broker: int, partition: int) -> list[Trial]:
-        """Every kind of producer, on the partition that this broker leads."""
         producers: dict[Kind, Callable[[int, int], None]] = {
             Kind.PLAIN: self._plain,
             Kind.IDEMPOTENT: self._idempotent,
@@ -62,7 +56,7 @@ class Ground:
         return [self._tried(kind, broker, where, partial(use, broker, partition)) for kind, use in producers.items()]
 
     def try_group(self, partitions: list[int]) -> Trial:
-        """A group reads half, commits and leaves; another member goes on exactly there."""
+        """One member reads half, commits and leaves. The next one must continue exactly there."""
         return self._tried(Kind.GROUP, None, self.topic, lambda: self._group(partitions))
 
     # -- kinds ---------------------------------------------------------------------------------------------------
@@ -79,9 +73,9 @@ class Ground:
         self._read(partition, offset, [value])
 
     def _transactional(self, broker: int, partition: int) -> None:
-        """One is aborted, one is committed: a reader of committed records gets the second and not the first."""
+        """Abort one record, commit another. A read_committed reader must get only the second."""
         aborted, committed = f"{self.note} aborted".encode(), f"{self.note} committed".encode()
-        # Of the same prefix as the state topic's: whoever may write that needs no other grant.
+        # The state topic's id prefix: no further grant is needed.
         own = {"transactional.id": f"mirrorbook.canary.{self.name}.{broker}"}
         producer = self._producer({**own, "transaction.timeout.ms": int(LIMITS.canary_trial_s * 1000)})
         producer.init_transactions(LIMITS.canary_trial_s)
@@ -130,7 +124,7 @@ class Ground:
         return client(Producer, self.config, {**self.config.properties(), **_PATIENCE, **limit, **properties})
 
     def _write(self, producer: Producer, partition: int, values: list[bytes]) -> list[int]:
-        """Offsets of the records, in their order. Raises unless all are acknowledged."""
+        """Returns offsets in order. Raises unless all records are acknowledged."""
         answers: list[int | KafkaError] = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -142,7 +136,7 @@ class Ground:
         producer.flush(LIMITS.canary_trial_s)
         refused = [answer for answer in answers if isinstance(answer, KafkaError)]
         if any(answer.code() in _PURGED for answer in refused):
-            producer.commit_transaction(LIMITS.canary_trial_s)  # which says why, as the records' own error does not
+            producer.commit_transaction(LIMITS.canary_trial_s)  # raises the cause, which delivery errors lack
         if refused:
             raise KafkaException(refused[0])
         if len(answers) < len(values):
@@ -150,7 +144,7 @@ class Ground:
         return [answer for answer in answers if isinstance(answer, int)]
 
     def _read(self, partition: int, offset: int, values: list[bytes]) -> None:
-        """Just these records are what a reader of committed records gets from this offset on."""
+        """Raises unless a read_committed reader gets exactly these values from `offset` on."""
         consumer = self._consumer({"enable.auto.commit": False, "auto.offset.reset": "error"})
         rest, deadline = list(values), time.monotonic() + LIMITS.canary_trial_s
         try:
@@ -171,10 +165,7 @@ class Ground:
     def _member(
         self, starts: Mapping[int, int] | None, last: Mapping[int, int], commit: Mapping[int, int] | None = None
     ) -> dict[int, int]:
-        """Join, read each partition up to its last offset, commit and leave; the first offset read of each.
-
-        `starts`: where to begin, whatever an earlier canary of this group has committed; None: where the group is.
-        """
+        """Join, read up to `target_offsets`, commit, leave. Returns first offsets. `starts` overrides commits."""
         first: dict[int, int] = {}
         seen: dict[int, int] = {}
 
@@ -217,7 +208,6 @@ class Ground:
 
 
 def _records(consumer: Consumer) -> Iterator[Message]:
-    """What came in a moment. Of errors only a denial is raised: a transient one ends in the reader's time limit."""
     for message in consumer.consume(100, _POLL_S):
         error = message.error()
         if error is None:

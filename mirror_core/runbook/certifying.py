@@ -1,7 +1,6 @@
-"""What the certificates of a mirror prove, after a promotion without its source: in this process, and in limited time.
+"""Compares a promoted cluster with its certificates, without the source.
 
-Applications write already, and nobody waits for this. So nothing here fails the run: what cannot be read is said, and
-so is a copy that is not what its certificates say.
+Applications already write, so this never fails the run: it reports what is unreadable or different.
 """
 
 from __future__ import annotations
@@ -37,14 +36,12 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import State
 
 WITHIN_S: Final = 60.0
-"""All of it; what is proved by then counts."""
 MOST: Final = 200_000
-"""Certificates: reading them, and the report of all that were not compared, take memory and time beyond that."""
+"""More would take too much memory and time."""
 TASKS: Final = 4
 FOLDER: Final = "certificates"
-"""Below the run's folder."""
 READ: Final = "read.json"
-"""In there: which files of certificates were there, by their hashes."""
+"""Lists the receipt files that were read, with their hashes."""
 
 
 def certify(
@@ -57,11 +54,10 @@ def certify(
     keep: Callable[[ParityResult], None],
     waits: MirrorName | None = None,
 ) -> Evidence:
-    """Compare what the destination holds below its last mirrored offsets with certificates. `output`: the run's folder;
-    `keep` gets what was found to differ;
-    `waits`: a mirror whose applications stand still until this run has ended, so nothing is compared.
+    """Compare the destination below its LMOs with certificates.
 
-    Unwritable when there is no room for the report of it.
+    `output`: the run's folder. `record_differences` receives a result with differences. `waiting_mirror`: a mirror of
+    the set that waits for this run; then nothing is compared. Raises Unwritable on a full disk.
     """
     deadline, name = time.monotonic() + WITHIN_S, link.mirror.name
     heads = state.receipts.get(name, {})
@@ -92,7 +88,7 @@ def certify(
         result, rows = prove(link.config.path, link.destination.name, scope, output / FOLDER, run=reading, tasks=TASKS)
     except Unwritable:
         raise
-    except MirrorError as error:  # such as of a configuration that was changed meanwhile
+    except MirrorError as error:  # such as a configuration changed meanwhile
         return {**vouching.unknown(str(error)), **more}
     if result.findings or result.damaged:
         keep(result)
@@ -111,17 +107,17 @@ def certify(
 
 
 class InTime:
-    """Runs tasks in threads of this process until a moment. What was not read by then becomes a row that says so."""
+    """Runs tasks in threads until a deadline. Pieces not read by then become rows that say so."""
 
     def __init__(self, deadline: float, read: Callable[[CertifiedTask], Iterator[Row]] = verifying) -> None:
-        """`deadline`: monotonic. `read` gives a row for each piece of a task, in their order."""
+        """`deadline`: time.monotonic(). `read_rows` yields a row per piece."""
         self._deadline = deadline
         self._read = read
         self._over = threading.Event()
 
     def __call__(self, tasks: Sequence[CertifiedTask]) -> Sequence[Row]:
         found: list[list[Row]] = [[] for _ in tasks]
-        # Left behind where a read hangs: the run's end must not wait for it.
+        # Abandoned if a read hangs: the run must end.
         asked = [Ask(partial(self._take, task, rows)) for task, rows in zip(tasks, found, strict=True)]
         ends = [one.answer(self._deadline) for one in asked]
         self._over.set()
@@ -141,7 +137,6 @@ class InTime:
 
 
 def _joined(pieces: Sequence[tuple[Partition, Piece]]) -> tuple[tuple[Partition, Piece], ...]:
-    """One of each partition, from the first of its pieces to the last: of thousands nobody reads why each was not."""
     found: dict[Partition, Piece] = {}
     for partition, piece in pieces:
         before = found.get(partition, replace(piece, records=0, digest=""))
@@ -150,15 +145,13 @@ def _joined(pieces: Sequence[tuple[Partition, Piece]]) -> tuple[tuple[Partition,
 
 
 def _with_lmo(state: State, link: Link) -> State:
-    """The same, without partitions that have no last mirrored offset: nobody knows which of their records were copied.
-    One without a leader is such a partition, and would keep all others from being compared."""
+    """Drop partitions without an LMO: one offline partition must not stop the comparison of others."""
     name = link.mirror.name
     mine = {p: status for p, status in state.partitions.get(name, {}).items() if status.lmo is not None}
     return replace(state, partitions={**state.partitions, name: mine})
 
 
 def _note(path: Path, where: str, heads: Heads, scope: Certified) -> None:
-    """The comparison's own input beside its result, so that the run's evidence holds both."""
     hashes, checked = {path: one.sha256 for path, one in listed(heads).items()}, scope.checked
     document = {
         "read_from": where,

@@ -1,6 +1,6 @@
-"""Is a mirror what it has to be now? Its readiness, and what a sync would find, judged by Great Expectations.
+"""`mirror check`: judges readiness and drift with Great Expectations.
 
-Takes nothing over and changes nothing; records are not read. What could not be looked at is no pass.
+Changes nothing and reads no records. What could not be read is never a pass.
 """
 
 from __future__ import annotations
@@ -34,67 +34,59 @@ ADVICE: Final = "make room and rights there, or give another folder: --output"
 
 
 class ExpectationDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one expectation."""
+    """One expectation's result."""
 
     expectation: str
     by: str
-    """Who expects it; empty: Mirrorbook."""
+    """The file's place or tier; empty: Mirrorbook."""
     held: bool | None
-    """Null: not known."""
+    """Null: unknown."""
     where: str
-    """Where it did not hold, or what was found instead."""
+    """Where it failed, or what was found."""
 
 
 class SuiteDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the expectations of one table."""
+    """One table's results."""
 
     suite: Judging
     verdict: Verdict
     rows: int
-    """Looked at."""
+    """Rows judged."""
     expectations: tuple[ExpectationDocument, ...]
 
 
 class CheckDocument(Document, frozen=True, kw_only=True):
-    """Whether a mirror is what it has to be now."""
+    """Readiness and drift of a mirror, judged."""
 
     mirror: str
     verdict: Verdict
     tiers: tuple[str, ...]
-    """Names of those that are for this mirror."""
+    """Tiers that apply to this mirror."""
     suites: tuple[SuiteDocument, ...]
     trouble: tuple[str, ...]
-    """Why something could not be looked at."""
+    """What could not be read, and why."""
     report: str
-    """Path of the Data Docs' start page; empty when none were asked for."""
+    """The Data Docs' start page; empty: none requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The answer, with its sample."""
-
     mirror: str
     verdict: Verdict
     tiers: tuple[str, ...]
-    """Names of those that are for this mirror."""
     rows: dict[Judging, int]
-    """Looked at."""
     judged: dict[Judging, Judged]
     trouble: tuple[str, ...]
-    """Why something could not be looked at."""
     report: str
-    """Path of the Data Docs' start page; empty when none were asked for."""
 
     @property
     def unmet(self) -> tuple[str, ...]:
-        """What is not as expected, or not known, and why."""
         held = ((suite, one) for suite, judged in self.judged.items() for one in judged.held if not one.held)
         lines = (f"{suite}: {'' if one.known else 'not known: '}{one}" for suite, one in held)
         return (*(f"not looked at: {line}" for line in self.trouble), *lines)
 
     @property
     def document(self) -> CheckDocument:
-        """For machines."""
         suites = (
             SuiteDocument(
                 suite=suite,
@@ -123,12 +115,8 @@ class Checked:
 
 
 def check(link: Link, state: State, more: Expected, output: Path | None) -> Checked:
-    """Look at both clusters, for some seconds, and judge. With `output` tables and Data Docs are written there.
-
-    `more`: what the user expects of this mirror.
-    """
     with great_expectations():
-        pass  # where it is not installed, no cluster is asked either
+        pass  # fail before any cluster is read
     trouble = list[str]()
     try:
         drift = tuple(_sync_rows(survey(link, state)))
@@ -160,7 +148,6 @@ def check(link: Link, state: State, more: Expected, output: Path | None) -> Chec
 
 
 def _sync_rows(report: SyncReport) -> Iterator[dict[str, object]]:
-    """Also of topics of which nothing differs: they were looked at."""
     rows = list(report.rows)
     differing = {row.topic for row in rows if row.part in (Part.TOPICS, Part.CONFIGS)}
     rows += [

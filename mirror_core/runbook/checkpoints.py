@@ -1,7 +1,4 @@
-"""What steps leave for later ones, and for themselves after a crash: each a type of its own, kept by the journal.
-
-They are for the runbook, not for people, and are forgotten when the run has ended; `run.json` shows them as they were.
-"""
+"""What steps record for later steps, and for themselves after a crash, until the run ends."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from mirror_core.state.turning import LastLook
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proven:
-    """What was compared equal while applications still wrote: from 0 up to these offsets."""
+    """Compared equal from offset 0 to these (next offsets), while applications wrote."""
 
     VERSION: ClassVar[int] = 1
     ends: Offsets
@@ -33,32 +30,27 @@ class Proven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fenced:
-    """Log ends of the source when it was seen to stand still."""
+    """Source log ends when they had stopped moving."""
 
     VERSION: ClassVar[int] = 2
     ends: Offsets
     authorizer: bool
-    """Whether there are denials; without an authorizer stillness was all there was, or what a command has done."""
     command: bool = False
-    """`fence_command` has closed the source."""
 
     @property
     def held(self) -> bool:
-        """Whether anything kept writers out."""
         return self.authorizer or self.command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftBehind:
-    """A partition that is not waited for, since a person has said so: too few replicas of the destination hold it up,
-    or nobody leads it on the source."""
+    """Left behind by a person's choice: too few in-sync destination replicas, or offline source."""
 
     topic: str
     index: int
     end: Offset
-    """Where its leader's log ended on the destination."""
     high: Offset | None
-    """Up to here its mirroring counts as done. None: its leader did not know its high watermark."""
+    """Mirrored up to here. None: its leader did not know it."""
 
 
 def _by_partition(left: Iterable[LeftBehind]) -> dict[Partition, LeftBehind]:
@@ -67,7 +59,7 @@ def _by_partition(left: Iterable[LeftBehind]) -> dict[Partition, LeftBehind]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """Where the destination stands with nobody left to write on it: log ends of partitions that are well and led."""
+    """Destination log ends with no writer left, of healthy partitions with leaders."""
 
     VERSION: ClassVar[int] = 2
     OLDEST: ClassVar[int] = 1
@@ -80,15 +72,13 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreplicated:
-    """What too few replicas of the destination hold up, as people were told of it: it waits for a person's word."""
+    """Held up by too few in-sync replicas. Waits for confirmation."""
 
     VERSION: ClassVar[int] = 1
     ends: Offsets
-    """Log ends of these partitions."""
     high: Offsets = NO_OFFSETS
-    """Their high watermarks, where known."""
     left_behind: bool = False
-    """Somebody has said that they are not waited for."""
+    """Confirmed."""
 
     @classmethod
     def of(cls, held: Mapping[Partition, HeldUp]) -> Unreplicated:
@@ -102,13 +92,12 @@ class Unreplicated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """Positions when they had reached those log ends, which had not moved."""
+    """Positions when they reached the source's log ends, which had not moved."""
 
     VERSION: ClassVar[int] = 2
     OLDEST: ClassVar[int] = 1
     positions: Offsets
     left: tuple[LeftBehind, ...] = ()
-    """Beside these: what nobody led on the source."""
 
     def left_behind(self) -> dict[Partition, LeftBehind]:
         return _by_partition(self.left)
@@ -116,7 +105,7 @@ class Drained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equal:
-    """Up to which offsets both sides were seen to be equal behind the fence."""
+    """Both sides compared equal up to these offsets, behind the fence."""
 
     VERSION: ClassVar[int] = 1
     ends: Offsets
@@ -124,7 +113,7 @@ class Equal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedBefore:
-    """Up to which offsets both sides were seen to be equal while the source that is lost still answered."""
+    """Compared equal up to these offsets while the lost source still answered."""
 
     VERSION: ClassVar[int] = 1
     ends: Offsets
@@ -132,8 +121,7 @@ class ComparedBefore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumes:
-    """Where each consumer group goes on on the destination (next offset to be read), as the last sync left it: kept
-    for step promote, from which on they do."""
+    """Next offset to read per group on the destination, by the last sync."""
 
     VERSION: ClassVar[int] = 1
     groups: Mapping[str, Offsets]
@@ -148,18 +136,15 @@ class Resumes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Salvaged:
-    """Log ends of the old source when its tails were saved: what grows beyond them was not, and is not deleted."""
+    """Old source log ends when tails were saved. Later records must not be deleted."""
 
     VERSION: ClassVar[int] = 1
     ends: Offsets
     parts: int = 1
-    """Number of the newest folder: what grew in spite of the fence is saved to one of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldTopic:
-    """A topic that is to be deleted and created anew, as it was."""
-
     name: str
     id: str
     replication_factor: int
@@ -168,7 +153,7 @@ class OldTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldTopics:
-    """All of them, written down before the first one is deleted."""
+    """Recorded before the first one is deleted."""
 
     VERSION: ClassVar[int] = 1
     topics: tuple[OldTopic, ...]
@@ -176,11 +161,10 @@ class OldTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Which brokers held partitions before replicas were taken away from them, to be given back."""
+    """Recorded before any replica is removed."""
 
     VERSION: ClassVar[int] = 1
     partitions: tuple[tuple[str, int, tuple[int, ...]], ...]
-    """Topic, number, broker ids."""
 
     @classmethod
     def of(cls, replicas: Mapping[Partition, tuple[int, ...]]) -> Placed:
@@ -192,19 +176,18 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttled:
-    """Replicas that are slowed down, to be set free in any case."""
+    """Replication throttles of this run. They must be removed in any case."""
 
     VERSION: ClassVar[int] = 1
     topics: tuple[str, ...]
     broker: int
-    """-1: none is."""
     rate: str | None
-    """What somebody else had set on that broker before."""
+    """The broker's earlier rate, which is restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announced:
-    """What this run tells applications: fixed before the first one is told."""
+    """Fixed before the first application is told."""
 
     VERSION: ClassVar[int] = 1
     active: Active
@@ -212,20 +195,15 @@ class Announced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookCall:
-    """How far a hook has come."""
-
     hook: str
     tries: int = 0
     seconds: float = 0.0
     ended: bool = False
     problem: str = ""
-    """Why it has failed; empty: it has not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
-    """The hooks that were called so far, also while they are."""
-
     VERSION: ClassVar[int] = 1
     calls: tuple[HookCall, ...] = ()
 
@@ -234,7 +212,7 @@ T = TypeVar("T", bound=Keepable)
 
 
 def left_by(journal: Journal, step: str, kind: type[T]) -> T:
-    """What an earlier step left. Indeterminate when it is not there: nothing is taken for granted in its place."""
+    """Output of an earlier step. Raises Indeterminate if it is gone: nothing is assumed."""
     found = journal.kept(step, kind)
     if found is None:
         raise Indeterminate(
@@ -245,7 +223,6 @@ def left_by(journal: Journal, step: str, kind: type[T]) -> T:
 
 
 def all_left(journal: Journal) -> dict[str, dict[str, object]]:
-    """Everything that steps have left so far, by step and type, as the JSON that it is stored as."""
     found: dict[str, dict[str, object]] = {}
     for step, kind in LEFT:
         value = journal.kept_json(step, kind)
@@ -272,4 +249,3 @@ LEFT: Final[tuple[tuple[str, type[Keepable]], ...]] = (
     ("align", Placed),
     ("align", Throttled),
 )
-"""Which step leaves what."""

@@ -1,4 +1,4 @@
-"""The last words of a run, read from the state that its mirror's destination holds."""
+"""What a run came to: who can write where, what is pending, the next command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from mirror_core.state.turning import turned, waits_for_word
 
 
 def last_words(link: Link, run: Run) -> tuple[str, ...]:
-    """Who can write where, what is pending, and which command is next. Never fails: what is not known is said."""
+    """Read the status from the destination. Never fails: unknown is reported."""
     try:
         state = read_state(link.destination, timeout_s=LIMITS.planned_state_s)
     except MirrorError:
@@ -41,7 +41,6 @@ def last_words(link: Link, run: Run) -> tuple[str, ...]:
 
 
 def words_of(link: Link, state: State, run_id: str) -> tuple[str, ...]:
-    """The same of a state that was read."""
     name = link.mirror.name
     run = state.runs.get(run_id)
     if run is None:
@@ -65,7 +64,6 @@ def words_of(link: Link, state: State, run_id: str) -> tuple[str, ...]:
 
 
 def _count_lifted_denials(link: Link, state: State, run: Run) -> int:
-    """How many denials of a planned run's fence its source does not show any more; 0 where it cannot be asked."""
     fence = state.steps.get((run.id, "fence"))
     if run.state is not RunState.RUNNING or run.plan.mode is not Mode.PLANNED or turned(state, run):
         return 0
@@ -82,8 +80,7 @@ def _count_lifted_denials(link: Link, state: State, run: Run) -> int:
 
 
 def how_it_stands(link: Link, run_id: str | None) -> tuple[str, ...]:
-    """The same for a task's log: with those of the failover that leads home from a failback; and of a mirror of which
-    nothing was begun (None), because its plan was rejected or refused."""
+    """For a task's log, with a failback's reverse failover. `run_id` None: nothing was begun."""
     try:
         state = read_state(link.destination, timeout_s=LIMITS.planned_state_s)
     except MirrorError:
@@ -96,7 +93,7 @@ def how_it_stands(link: Link, run_id: str | None) -> tuple[str, ...]:
 
 
 def awaits_word(state: State, run: Run) -> bool:
-    """Whether the run waits for a person's word. One whose source has nothing that was not copied does not."""
+    """Whether the run waits for confirmation. Not if everything on the source was copied."""
     name = run.plan.mirror
     debt = state.debts.get(name)
     if not waits_for_word(state, run):

@@ -1,4 +1,4 @@
-"""Comparisons of a run: what each has found, and whether it lets a failover go on."""
+"""The parity gate: what a run's comparisons found, and what is left to compare behind the fence."""
 
 from __future__ import annotations
 
@@ -16,32 +16,30 @@ from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.parity.so_far import SoFar
 
 TELL_S: Final = 5.0
-"""How often whoever waits for a comparison hears of it, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One comparison of what was new."""
-
     verdict: str
     ends: Mapping[Partition, Offset]
-    """Next offset after the last one that was seen to be equal, in all."""
+    """Next offset after the last one compared equal, by this and earlier rounds."""
     records: int
     records_before: int
-    """Compared by earlier ones."""
     chunks: int
     report: str
     per_second: float | None
-    """Offsets, with all that it took to begin; None: too fast to be measured."""
+    """Offsets, startup included. None: too fast to measure."""
 
 
 class GateClosed(MirrorError):
-    """The two sides differ: nothing is promoted. The findings are in the message and in the parity report."""
+    """The two sides differ, so nothing is promoted. The message has the findings."""
 
 
 def open_gate(result: ParityResult, what: str, *, earlier_records: int) -> str:
-    """Return only if equal, and what was seen. An empty rest is fine after a proof that had something to compare; so
-    are logs without a record, if they begin and end at the same offsets by both sides' leaders."""
+    """Returns the verdict if equal.
+
+    An empty rest passes after an earlier comparison of records. So do empty logs with equal start and end offsets.
+    """
     if result.verdict is Verdict.PASSED:
         return Verdict.PASSED
     if result.findings or result.verdict is Verdict.FAILED:
@@ -57,7 +55,6 @@ def open_gate(result: ParityResult, what: str, *, earlier_records: int) -> str:
 
 
 def telling(ranges: Sequence[ParityRange], so_far: SoFar, say: Callable[[str], None]) -> SoFar:
-    """The same, and people hear how much is to be compared, and how much of it is. Spark takes seconds to begin."""
     if left := compared(ranges, {})[1]:
         say(f"prove: {left:,} offset(s) are to be compared")
     began = told = time.monotonic()

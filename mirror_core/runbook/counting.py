@@ -1,4 +1,4 @@
-"""A run counts what became of its plan's forecast: of the old source, where it is seen again, and never by waiting."""
+"""Compares a plan's forecast with the outcome, without ever waiting for the source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from mirror_core.sync.identity import check_source
 
 
 def counted(link: Link, journal: Journal, lost: tuple[int | None, str], *, ask: bool) -> Counted:
-    """What is known when all is done. `lost`: of offsets; `ask`: whether the source may be asked for groups."""
     ends = {p: status.lmo for p, status in journal.log.state.partitions.get(link.mirror.name, {}).items()}
     resumes, by = _resumes(journal)
     reached = None
@@ -37,11 +36,7 @@ def counted(link: Link, journal: Journal, lost: tuple[int | None, str], *, ask: 
 def counted_later(
     link: Link, writer: StateWriter, tails: Mapping[Partition, tuple[Offset, Offset]], seen: Collection[Partition]
 ) -> Evidence:
-    """On the way home the old source is there: what the failover from it could not count, as far as it can be now.
-
-    `tails`: what only the old source has; `seen`: partitions that were looked at for it. Whoever calls again finds it
-    counted.
-    """
+    """At failback, count what an unplanned failover could not. Idempotent."""
     name, state = link.mirror.name, writer.state
     run = next((run for run in reckoning.past(state.runs.values(), name) if run.plan.mirror == name), None)
     if run is None or run.counted is None or (run.plan.mode is not Mode.UNPLANNED and run.counted.lost is not None):
@@ -63,7 +58,6 @@ def counted_later(
 
 
 def in_words(found: Counted) -> Evidence:
-    """For people."""
     again = [f"{group} {'unknown' if n is None else n}" for group, n in found.again.items()]
     return {
         "offsets_lost": "unknown" if found.lost is None else found.lost,
@@ -74,16 +68,14 @@ def in_words(found: Counted) -> Evidence:
 
 
 def stay(run: Run) -> frozenset[str]:
-    """Kinds of checkpoints that outlive the run: what a way home needs to count what could not be counted."""
     later = run.plan.mode is Mode.UNPLANNED and run.counted is not None and None in run.counted.again.values()
     return frozenset({Resumes.__name__}) if later else frozenset()
 
 
 def _resumes(journal: Journal) -> tuple[reckoning.Reached, str]:
-    """Where groups began on the destination, and what is missing to count by it."""
     try:
         known = journal.kept("promote", Resumes)
-    except Indeterminate as error:  # nobody is held up by what is only counted
+    except Indeterminate as error:  # a forecast never blocks a run
         return {}, str(error)
     if known is None:
         return {}, "where groups went on on the destination is not known"
@@ -91,7 +83,6 @@ def _resumes(journal: Journal) -> tuple[reckoning.Reached, str]:
 
 
 def _reached(link: Link, groups: Collection[str]) -> tuple[reckoning.Reached | None, str]:
-    """Where these groups had been on the source, and how that is known."""
     try:
         with ClusterClient(link.source, timeout_s=LIMITS.lost_source_s) as source:
             check_source(link, source)

@@ -1,4 +1,4 @@
-"""What is behind the fence is on the destination, whole: the brokers say so, not the copier."""
+"""The drain: what is behind the fence is on the destination, by the brokers' word, not the copier's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from mirror_core.state.writer import StateWriter
 
 
 def keep_deletions(link: Link, writer: StateWriter, deletions: Sequence[Deletion]) -> None:
-    """Record what the source deleted before it was copied."""
     known = writer.state.partitions.get(link.mirror.name, {})
     fresh = recorded(known, deletions, now_ms())
     if fresh:
@@ -34,8 +33,7 @@ def keep_deletions(link: Link, writer: StateWriter, deletions: Sequence[Deletion
 def telling_rounds(
     link: Link, ends: Mapping[Partition, Offset], say: Callable[[str], None], until: Callable[[int], None]
 ) -> Callable[[int], None]:
-    """`until`, as copying calls it before each round; from the second one on people hear how much of what is left up to
-    these ends is copied. The first one asks nobody anything: applications stand still."""
+    """Wrap `record_deadline` to report progress from the second copy round on."""
     first: dict[Partition, Offset] | None = None
     rounds, began = 0, 0.0
 
@@ -48,7 +46,7 @@ def telling_rounds(
         try:
             with ClusterClient(link.destination) as destination:
                 now = list_offsets(destination, ends, Point.LOG_END)
-        except RemoteFault as error:  # copying meets it, too, and knows how long to try
+        except RemoteFault as error:  # the copy meets it, too, and has its own retries
             say(f"drain: how far it is, is not known: {error}")
             return
         if first is None:
@@ -60,10 +58,9 @@ def telling_rounds(
 
 
 def verify_drained(link: Link, ends: Mapping[Partition, Offset]) -> dict[Partition, Offset]:
-    """The destination's log ends (next offsets), which are those of the source: it has not moved since `ends`.
+    """Destination log ends, equal to the source's. Raises MirrorError otherwise.
 
-    What was deleted on the source since the data plane last looked is deleted on the destination, too: nobody else
-    will, and a promoted topic would have it back. MirrorError when the logs' ends differ.
+    Also applies source deletions. Nobody else would, and a promoted topic would have the records back.
     """
     with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
         now, first = list_points(source, ends, [Point.LOG_END, Point.START]).values()
@@ -84,5 +81,5 @@ def verify_drained(link: Link, ends: Mapping[Partition, Offset]) -> dict[Partiti
 
 
 def say_until(data: StateWriter, lease: Lease, until_ms: int) -> None:
-    """For how long this process may write. LostOwnership when somebody else has the data plane by now."""
+    """Raises LostOwnership if the lease was taken."""
     data.put(replace(lease, beat_ms=now_ms(), writers_until_ms=max(lease.writers_until_ms, until_ms)))

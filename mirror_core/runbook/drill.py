@@ -1,8 +1,7 @@
-"""A drill: the failover of a mirror that is made for it, between the same clusters, by the same steps.
+"""A drill: a real failover of a mirror made for it.
 
-It has a topic and a consumer group that no other mirror carries and no application knows: nothing of anybody else's is
-fenced, promoted or told of. Whatever a drill has made bears its name, so the next one, or `clean`, finds what a killed
-one has left.
+Its topic and group belong to no other mirror or application. Everything it creates carries its name, so the next
+drill, or `clean`, finds what a killed one left.
 """
 
 from __future__ import annotations
@@ -51,27 +50,26 @@ from mirror_core.state.writer import StateWriter, control_id
 
 COPIED: Final = 200
 TAIL: Final = 50
-"""Records for each partition: copied before the failover begins, and written behind those."""
 
 
 class Outcome(Document, frozen=True, kw_only=True):
-    """What a drill has shown. All of it was looked at: whatever could not be is an error, and no outcome."""
+    """A drill's result. Everything in it was verified: what could not be is an error instead."""
 
     drilled: Drilled
     written: int
-    """Offsets of the source that were acknowledged before the failover."""
+    """Source offsets acknowledged before the failover."""
     lost: int
-    """Of those, how many the promoted side does not have."""
+    """How many of those the promoted side lacks."""
     compared: int
-    """Records that both sides were seen to hold alike, at the same offsets, after the promotion."""
+    """Records equal on both sides after the promotion."""
     group: ReadOn
-    """The drill's consumer group, which had done half of them when its offsets were synced, and most in the end."""
+    """The drill's group: half read when its offsets were synced, most read in the end."""
 
 
 def drill(config: Config, mirror: str, mode: Mode, services: Services, *, started_by: str, say: Say) -> Outcome:
-    """Fail over what stands for this mirror, look at what came of it, and leave nothing behind. Raises what goes wrong.
+    """Create, fail over, verify, remove.
 
-    A source that is given up (`unplanned`) is alive all the same: so it is known what was lost.
+    An unplanned drill's source is alive, so the loss is known exactly.
     """
     real, _ = find(config, mirror)
     if is_drills(real.mirror):
@@ -102,12 +100,10 @@ def drill(config: Config, mirror: str, mode: Mode, services: Services, *, starte
 
 
 def past(state: State, mirror: str) -> list[Drilled]:
-    """How earlier drills of this mirror went, the newest first."""
     return [drilled(run, state.steps_of(run)) for run in runs_of(state.runs.values(), mirror)]
 
 
 def _made(config: Config, mirror: str, real: Link) -> Link:
-    """A mirror like this one, of the drill's own topic, started."""
     with ClusterClient(real.source) as source:
         ensure_topic(source, drill_topic(mirror))
         await_leaders(source, [drill_topic(mirror)])
@@ -169,7 +165,7 @@ def _looked_at(link: Link, services: Services, run_id: str, written: dict[Partit
 
 
 def _write_down(link: Link, found: Outcome) -> None:
-    """That it has come through: what is not known to have, has not, whoever was killed before."""
+    """An unmarked run has not succeeded, whoever was killed."""
     with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
         run = writer.state.runs[found.drilled.run]
         writer.put(replace(run, note=f"{found.compared} records equal, {found.lost} offsets lost"))

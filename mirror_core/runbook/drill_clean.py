@@ -1,6 +1,4 @@
-"""Whatever a drill has left is taken away: by its names and its records, also where the mirror that it stood for was
-deleted meanwhile, and as far as a cluster that is away allows it.
-"""
+"""Removes what a drill left, by its names and records, even if its base mirror is gone."""
 
 from __future__ import annotations
 
@@ -32,19 +30,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where to look for what a drill has left."""
-
     sides: tuple[ClusterConfig, ...]
-    """The one whose state topic tells of it first."""
+    """First the one whose state topic has it."""
     link: Link | None
-    """The drill's own mirror, while there is one."""
 
 
 def clean(config: Config, mirror: str, services: Services, *, started_by: str, say: Say) -> None:
-    """Take away whatever a drill of this mirror has left, in any state of it. Safe to repeat, and at any time.
-
-    Indeterminate when a cluster was not reached: the other one is clean then, and the next call goes on.
-    """
+    """Idempotent. Raises Indeterminate if a cluster was unreachable; the other one is clean then."""
     place, away = _place(config, mirror), dict[str, str]()
 
     @contextmanager
@@ -59,14 +51,14 @@ def clean(config: Config, mirror: str, services: Services, *, started_by: str, s
     link = place.link
     if link is not None:
         check_ours(link.mirror, mirror)
-        with reaching(link.source):  # all that it needs of a cluster but its own state
+        with reaching(link.source):
             _end_run(link, services, started_by)
         for side in place.sides:
             with reaching(side):
                 _lift(link, side)
         now = state_on(config, link.destination.name).mirrors.get(link.mirror.name)
         if now is None:
-            link = None  # somebody else cleans, too, and was quicker
+            link = None  # another clean was quicker
         elif not away and now.desired is not Desired.STOPPED:
             verbs.stop(link)
     for side in place.sides:
@@ -85,8 +77,6 @@ def clean(config: Config, mirror: str, services: Services, *, started_by: str, s
 
 
 def _place(config: Config, mirror: str) -> _Place:
-    """By the mirror; when that was deleted meanwhile, by the drill's own; by its topic, where nobody knows either any
-    more. Raises what speaks against the mirror where there is none of these."""
     name = drill_name(mirror)
     try:
         real, state = find(config, mirror)
@@ -120,7 +110,6 @@ def _end_run(link: Link, services: Services, started_by: str) -> None:
 
 
 def _lift(link: Link, side: ClusterConfig) -> None:
-    """What it has put up on this cluster."""
     with StateWriter(link.destination, control_id(link.mirror.name)) as writer, ClusterClient(side) as client:
         if side.name == link.source.name:
             forget_debt(writer, link.mirror.name)
@@ -129,7 +118,6 @@ def _lift(link: Link, side: ClusterConfig) -> None:
 
 
 def _forget_topic(side: ClusterConfig, topic: str, say: Say) -> None:
-    """Where it may not be deleted it stays: no mirror carries it, and the next drill takes it as it is."""
     with ClusterClient(side) as client:
         try:
             if topic in existing(client, [topic]):
@@ -139,7 +127,6 @@ def _forget_topic(side: ClusterConfig, topic: str, say: Say) -> None:
 
 
 def _forget_runs(home: ClusterConfig, mirror: str) -> None:
-    """All but the newest ones."""
     state = read_state(home)
     if not old_runs(state.runs.values(), mirror):
         return

@@ -1,4 +1,4 @@
-"""The consumer group of a drill: it works on the source, and goes on where the failover has taken it."""
+"""A drill: a failover rehearsal with its own topic, group and mirror."""
 
 from __future__ import annotations
 
@@ -21,17 +21,12 @@ from mirror_core.sync.cycle import sync
 
 @dataclass(frozen=True, slots=True)
 class DrillGroup:
-    """As it stands on the source."""
-
     link: Link
     name: str
     done: Mapping[Partition, Offset]
-    """Up to where it has come, and has committed that."""
     untried: str = ""
-    """Why there is none: the drill goes on without it."""
 
     def works(self, count: int) -> DrillGroup:
-        """It reads so many records more of each partition, and commits."""
         if self.untried:
             return self
         until = {p: Offset(offset + count) for p, offset in self.done.items()}
@@ -42,7 +37,7 @@ class DrillGroup:
         return replace(self, done=until)
 
     def reads_on(self, run_id: str) -> ReadOn:
-        """On the promoted side, where nothing may be missing of what it has not done yet."""
+        """Resume on the destination. Raises if records were skipped."""
         link = self.link
         run = state_on(link.config, link.destination.name).runs[run_id]
         predicted = run.plan.groups.get(self.name, "unknown")
@@ -60,13 +55,11 @@ class DrillGroup:
 
 
 def sync_groups(link: Link) -> None:
-    """As DAG mirror_sync does, now and then."""
     with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
         sync(link, writer, only=frozenset({Part.GROUPS}))
 
 
 def forget_group(side: ClusterConfig, group: str, say: Callable[[str], None]) -> None:
-    """Where it may not be deleted, it loses its offsets with the topic, and brokers forget such a one by themselves."""
     with ClusterClient(side) as client:
         if group not in list_groups(client):
             return

@@ -1,7 +1,7 @@
-"""Failback: from the new primary home to the old source, and protected again. Same shape as a failover.
+"""Failback: return from the new primary to the old source, protected again.
 
-Two approvals: one for what is discarded on the old source, one for the planned failover of the reverse mirror that
-brings applications home. Between them applications go on writing on the new primary, for as long as people like.
+Two approvals: for what is discarded on the old source, and for the reverse failover, which moves applications. Until
+then they write on the new primary.
 """
 
 from __future__ import annotations
@@ -54,17 +54,16 @@ from mirror_core.sync.topics import mirror_topics
 
 
 class Failback(Conductor[Allowed]):
-    """One mirror's way home. `link` is the mirror that was failed over, from the old source to the new primary.
+    """`link`: from the old source to the new primary.
 
-    What is chosen is what may be done with topics that have a divergent tail.
-    A run that was driven is RUNNING still while the reverse mirror's failover is due: see `home`.
+    A driven run stays RUNNING while the reverse failover is due: see `make_reverse_failover`.
     """
 
     KIND = RunKind.FAILBACK
     DISTURBS = "takes logs of the old source back"
 
     def home(self) -> Failover:
-        """The failover that brings applications home; to be planned, approved and driven before the last step."""
+        """The failover that moves applications back, driven before the last step."""
         home = Failover(
             reverse_link(self.link),
             self.services,
@@ -76,18 +75,15 @@ class Failback(Conductor[Allowed]):
         return home
 
     def way_home(self, run: Run) -> Run | None:
-        """That failover, while it is under way and is all that this run waits for."""
         _, steps = self.status(run.id)
         done = {record.step for record in steps if record.state is StepState.DONE}
         due = next((name for name in steps_of(run) if name not in done), None)
         return self.home().active() if due in needing(self.KIND, Need.HOME) else None
 
     def is_home(self, run: Run) -> bool:
-        """Whether that failover is done."""
         return home_run(read_state(self.link.source), run.id) is not None
 
     def disturbs(self, run: Run) -> bool:
-        """Whether logs on the old source may have been taken back."""
         return turned(read_state(self.link.destination), run)
 
     def _ready(self, run: Run, name: str) -> bool:
@@ -115,7 +111,6 @@ class Failback(Conductor[Allowed]):
         )
 
     def _abort(self, writer: StateWriter, journal: Journal) -> Run:
-        """Nothing on the old source was changed, and applications stay where they are: so does the fence there."""
         return journal.end(RunState.ABORTED)
 
     def _decide(self, state: State, choice: Allowed | None) -> Decision:
@@ -139,7 +134,7 @@ class Failback(Conductor[Allowed]):
             reverse.while_heard(deadline),
         )
         silent, seen_circles = third.answer(deadline), circles.while_heard(deadline)
-        # Without them a plan is a plan all the same: only costs are made from them.
+        # Optional: only cost figures need them.
         old_sizes, new_sizes = ({} if isinstance(s, Unseen) else s for s in (ask.answer(deadline) for ask in sizes))
         if isinstance(seen_old, OldSource):
             seen_old = replace(seen_old, sizes=old_sizes)
@@ -181,7 +176,7 @@ def _look_at_reverse(link: Link) -> State:
 
 
 def _look_for_circles(link: Link, statuses: Mapping[Partition, PartitionStatus]) -> CircleFindings:
-    """Other mirrors than this one that would take away again what comes home."""
+    """Other mirrors that would overwrite what is brought back."""
     back = link_of(link.config, way_home_mirror(link.mirror))
     found = search_circles(back, {p.topic for p in statuses})
     return replace(found, circles=tuple(one for one in found.circles if link.mirror.name not in one.mirrors))
@@ -231,8 +226,6 @@ def _look_at_new(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Logs:
-    """The mirror's topics and logs on one cluster."""
-
     cluster_id: str
     topics: dict[str, Topic]
     replicas: dict[str, int]
@@ -242,10 +235,10 @@ class _Logs:
 
 def _look_at_logs(client: ClusterClient, statuses: dict[Partition, PartitionStatus]) -> _Logs:
     view = client.metadata({p.topic for p in statuses})
-    if view.denied:  # to be told from gone: what is gone is created anew, and copied as a whole
+    if view.denied:  # hidden is not missing: a missing topic is recreated
         raise undescribed(client, view.denied)
     topics = {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in view.topics.items()}
-    # Also those that no plan of the data plane has recorded: what becomes of a topic becomes of all its partitions.
+    # Unrecorded partitions too: a strategy applies to whole topics.
     present = [Partition(name, index) for name, v in sorted(view.topics.items()) for index in sorted(v.partitions)]
     return _Logs(
         cluster_id=view.cluster_id,
@@ -259,7 +252,6 @@ def _look_at_logs(client: ClusterClient, statuses: dict[Partition, PartitionStat
 def _unmirrored(
     link: Link, client: ClusterClient, statuses: Collection[Partition], never_came: Collection[str]
 ) -> dict[str, UnmirroredTopic]:
-    """Topics of this cluster that match the mirror's filters, and are not among `statuses`."""
     mirrored = {p.topic for p in statuses}
     views = {name: view for name, view in mirror_topics(link, client).items() if name not in mirrored}
     views |= existing(client, never_came) if never_came else {}

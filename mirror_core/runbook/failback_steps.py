@@ -1,7 +1,6 @@
-"""What each step of a failback does. Each may be repeated after a crash at any point of it.
+"""The steps of a failback. Each may be repeated after a crash at any point.
 
-M is the mirror that was failed over, from the old source to the new primary; its state lives on the new primary. Its
-reverse, M-back, brings the records home; its state lives on the old source.
+M is the failed-over mirror; its state is on the new primary. M-back, its reverse, is recorded on the old source.
 """
 
 from __future__ import annotations
@@ -57,34 +56,29 @@ from mirror_core.sync.principals import own_principals
 from mirror_core.sync.shutting import closed_through
 
 CLOSE_OFFSETS: Final = 1_000
-"""Catching up is over when no more than this is left in all: the reverse failover's drain takes the rest."""
 CLOSE_S: Final = 5.0
-"""The same in time: what applications write meanwhile on a busy cluster."""
+"""In seconds of writes on a busy cluster."""
 STALL_S: Final = 120.0
-"""A data plane that copies nothing for this long is not waited for."""
 TELL_S: Final = 10.0
-"""Between two words of how much is left to be caught up."""
 SETTLED: Final = frozenset({Part.CONFIGS, Part.ACLS})
-"""What is brought in line before copying begins. Rights, too: one that is withdrawn later is known by that."""
+"""Rights too: a later withdrawal is detected by them."""
 
 
 class FailbackSteps(TailSteps):
-    """The acts of a failback."""
-
     __slots__ = ()
 
     def demote(self) -> Evidence:
-        """On the old source applications may not change the topics, the mirror may: denials first, then no fence."""
+        """On the old source: deny applications, then lift the fence, so only the mirror can write."""
         self._await_zombies()
         topics = self._present_topics(self.link.source, self._topics())
         rows = demote(self.link, self.writer, topics, self.link.source.name, self._shut(self.link, self.link.source))
         return {"access": len(rows), "such_as": some(f"{r.action} {r.subject}" for r in rows)}
 
     def create_reverse(self) -> Evidence:
-        """Record M-back with all partitions that are there already: their logs are aligned, so copying may begin."""
+        """Record M-back with all existing partitions. Their logs are aligned, so copying may begin."""
         back, run = self._reverse_mirror(), self.journal.run_id
         given_up: Evidence = {"mirror": back.name, "made": f"no further: {self.link.destination.name} was given up"}
-        if home_already(read_whole(self.link.source), back.name, run):  # before a conductor is taken over
+        if home_already(read_whole(self.link.source), back.name, run):  # before taking over a conductor
             return given_up
         with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
             ensure_state_topic(old)
@@ -92,8 +86,8 @@ class FailbackSteps(TailSteps):
         with StateWriter(self.link.source, control_id(back.name)) as writer:
             if home_already(writer.state, back.name, run):
                 return given_up
-            # First of all: should the new primary die from here on, only this ledger tells which denials keep
-            # applications out at home, and which of them are of rights that were withdrawn there.
+            # First: if the new primary dies from here on, only this ledger has the denials on the old source, and
+            # which of them stand for withdrawn rights.
             remember_there_too(writer, back.name, self.writer.state, self.link.source.name, self._topics())
             begins = link_of(self.link.config, back)
             with ClusterClient(self.link.destination) as new:
@@ -105,12 +99,12 @@ class FailbackSteps(TailSteps):
                 writer.put(back, *self._beginnings(back, writer.state, there, here))
             link = link_of(self.link.config, writer.state.mirrors[back.name])
             with ClusterClient(self.link.source) as old:
-                lift_denials(back, writer, old)  # of an earlier homecoming, against its tasks: they are over
-                stage_again(writer, back.name, old, own_principals(link))  # what it gave: there is a mirror again
+                lift_denials(back, writer, old)  # of an earlier failback, against its tasks
+                stage_again(writer, back.name, old, own_principals(link))  # the mirror exists again
                 groups = bring_home(back, old, self._topics(), writer)
             forget_lifted(link, writer, self.writer.state)
             report = sync(link, writer, only=SETTLED)
-            # After the sync, which has staged what is granted now: whatever is revoked later is known by that.
+            # After the sync, which staged current grants: detects later revocations.
             with ClusterClient(self.link.destination) as new:
                 note_withdrawn(link, self.writer.state, writer, new)
             writer.put(replace(writer.state.mirrors[back.name], begins=False))
@@ -123,7 +117,6 @@ class FailbackSteps(TailSteps):
     def _beginnings(
         self, back: Mirror, state: State, there: Mapping[str, TopicView], here: Mapping[str, TopicView]
     ) -> Iterator[Record | Forget]:
-        """Statuses of M-back: of what is on the old source, and of nothing that an earlier homecoming left there."""
         began = after(PartitionState.UNKNOWN, Event.START, Event.ALIGNED)
         fresh = {
             p: PartitionStatus(
@@ -132,8 +125,7 @@ class FailbackSteps(TailSteps):
                 source_topic_id=there[p.topic].id,
                 destination_topic_id=here[p.topic].id,
             )
-            # Recorded by M or not. Deleted on the new primary meanwhile: there is nothing to copy, and the old source's
-            # is left alone.
+            # Recorded by M or not. A topic deleted on the new primary is left alone.
             for topic in sorted(there.keys() & here.keys())
             for p in (Partition(topic, index) for index in sorted(there[topic].partitions))
             if p.index in here[topic].partitions
@@ -141,11 +133,10 @@ class FailbackSteps(TailSteps):
         left = state.partitions.get(back.name, {})
         yield from (Forget(PartitionRecord(back.name, s)) for p, s in sorted(left.items()) if p not in fresh)
         yield from (PartitionRecord(back.name, s) for s in fresh.values())
-        # It spoke of an earlier way home, and of what the new primary held then.
+        # It is about an earlier failback.
         yield from (Forget(proof) for proof in [state.proofs.get(back.name)] if proof)
 
     def catch_up(self) -> Evidence:
-        """Copy until the old source is close behind: by the data plane that runs, or by this process if none does."""
         link = self._reverse_link()
         if home_run(read_state(self.link.source), self.journal.run_id):
             return {"lag": f"not copied: {self.link.destination.name} was given up, and applications are home"}
@@ -177,14 +168,14 @@ class FailbackSteps(TailSteps):
             time.sleep(0.5)
 
     def reprotect(self) -> Evidence:
-        """Applications are home: the new primary becomes the mirror's destination again."""
+        """Make the new primary the mirror's destination again."""
         link = self._reverse_link()
-        # Before its conductor is taken over.
+        # Before taking over its conductor.
         refuse_unless_home(link, read_whole(self.link.source), self.journal.run_id)
         with StateWriter(self.link.source, control_id(link.mirror.name)) as back:
             given_up = refuse_unless_home(link, back.state, self.journal.run_id).plan.mode is Mode.UNPLANNED
             statuses = dict(sorted(back.state.partitions.get(link.mirror.name, {}).items()))
-            # Also those that began on the new primary, and have come home with the others.
+            # Includes topics created on the new primary.
             topics, cluster = sorted({p.topic for p in statuses}), self.link.destination
             with ClusterClient(cluster) as client:
                 self._await_zombies()
@@ -199,13 +190,12 @@ class FailbackSteps(TailSteps):
             mirror = self.writer.state.mirrors[self.link.mirror.name]
             recorded = dict(self.writer.state.partitions.get(mirror.name, {}))
             self.writer.put(
-                # A new producer id: under the old one the logs say that others have written since, which is a fault
-                # everywhere but here, where the applications did, and their records are on both sides.
+                # A new producer id: under the old one the applications' records would look like foreign writes.
                 replace(mirror, desired=Desired.STARTED, producer_id=new_producer_id()),
                 *(PartitionRecord(mirror.name, self._protected(s, own.get(p))) for p, s in statuses.items()),
-                # Not brought home, since they are not there: what the old source has of them is new to the mirror.
+                # Not copied back: the old source's records are new to the mirror.
                 *(Forget(PartitionRecord(mirror.name, s)) for p, s in recorded.items() if p not in statuses),
-                # It spoke of what the old source held before it was cut, or made anew.
+                # It is about the old source before truncation.
                 *(Forget(proof) for proof in [self.writer.state.proofs.get(mirror.name)] if proof),
             )
         report = sync(self.link, self.writer, only=SETTLED, run_id=self.journal.run_id)
@@ -220,7 +210,6 @@ class FailbackSteps(TailSteps):
         }
 
     def _protected(self, came_home: PartitionStatus, own: str | None) -> PartitionStatus:
-        """M's status of a partition, from what M-back left of it. `own`: how far the new primary went without it."""
         reason = None
         if own:
             reason = (
@@ -246,10 +235,8 @@ class FailbackSteps(TailSteps):
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _shut(self, link: Link, cluster: ClusterConfig) -> Callable[[Collection[str]], bool]:
-        """How topics there are closed to applications where ACLs cannot do it. `link`: of the mirror that leads away
-        from there, whose state tells what is wanted if this comes too late."""
 
-        def note() -> None:  # only who conducts this run may
+        def note() -> None:  # fails unless we conduct this run
             self.journal.keep("demote", Shut(cluster=cluster.name))
 
         run = self.journal.run_id
@@ -260,7 +247,7 @@ class FailbackSteps(TailSteps):
             return sorted(existing(client, topics))
 
     def _await_zombies(self) -> None:
-        """Until no task of an earlier data plane, in either direction, can be alive to write."""
+        """Wait until no task of an earlier data plane, in either direction, can still write."""
         until = 0
         for cluster, name in (
             (self.link.destination, self.link.mirror.name),
@@ -270,7 +257,7 @@ class FailbackSteps(TailSteps):
             state.require(name)
             lease = state.leases.get(name)
             until = max(until, lease.writers_until_ms + ZOMBIE_MS if lease else 0)
-        # A wait for a moment, not for a condition: nobody can ask a task that has lost its driver.
+        # A plain wait: a task without its driver cannot be asked.
         time.sleep(max(0, until - now_ms()) / 1000)
 
     def _reverse_mirror(self) -> Mirror:
@@ -291,13 +278,12 @@ class FailbackSteps(TailSteps):
         )
 
     def _copy_here(self, link: Link) -> None:
-        """Copy until all is caught up, or a data plane that has just been started does so."""
         options = Options(until_caught_up=True)
         try:
             copied = Replication(link, LocalRunner, options, stop=threading.Event(), say=self.say).run()
-        except LostOwnership as error:  # of the way home's lease, not of this run
+        except LostOwnership as error:  # of the reverse mirror's lease
             self.say(f"catch_up: not copied here any more: {error}")
-            self.writer.put(*filter(None, [self.journal.record("catch_up")]))  # who has lost the run, too, learns it
+            self.writer.put(*filter(None, [self.journal.record("catch_up")]))  # fails if the run was lost, too
         else:
             raise_if_failed(copied)
 
@@ -305,10 +291,7 @@ class FailbackSteps(TailSteps):
         return reverse_link(self.link)
 
     def _lag(self, link: Link) -> tuple[int | None, int]:
-        """Offsets from the old source's log ends to the new primary's readable ends, and the sum of those ends.
-
-        The lag is None while topics are missing on the old source.
-        """
+        """(offsets behind, sum of source ends). The lag is None while topics are missing."""
         with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
             there, here = existing(source, self._topics()), existing(destination, self._topics())
             partitions = [Partition(t, i) for t, view in there.items() for i in view.partitions]
@@ -321,8 +304,7 @@ class FailbackSteps(TailSteps):
     def _own_records(
         self, client: ClusterClient, statuses: Mapping[Partition, PartitionStatus], *, at_rest: bool
     ) -> Mapping[Partition, str]:
-        """What the new primary has otherwise than what came home, now that applications are denied to write there.
-        `at_rest`: it was fenced before they left, so one look tells; otherwise it is waited until its logs rest."""
+        """`is_quiescent`: fenced before, so one look suffices. Otherwise wait until logs stop moving."""
         there = _there(client, statuses)
         if at_rest:
             return written_since(statuses, list_offsets(client, there, Point.LOG_END))
@@ -331,7 +313,6 @@ class FailbackSteps(TailSteps):
 
 
 def _there(client: ClusterClient, partitions: Iterable[Partition]) -> list[Partition]:
-    """Those that the cluster has."""
     wanted = list(partitions)
     views = existing(client, {p.topic for p in wanted})
     return [p for p in wanted if p.topic in views and p.index in views[p.topic].partitions]

@@ -1,4 +1,4 @@
-"""Failover: plan, begin, take one step or all, abort. The same from the command line, from Airflow, after any crash."""
+"""Failover: plan, begin, take steps, abort. The same from the CLI, from Airflow, after any crash."""
 
 from __future__ import annotations
 
@@ -51,8 +51,6 @@ from mirror_core.sync.identity import source_is_there
 
 
 class Failover(Conductor[Mode]):
-    """One mirror's failover. Planned unless the operator says otherwise."""
-
     KIND = RunKind.FAILOVER
     DISTURBS = "stops applications"
 
@@ -61,7 +59,6 @@ class Failover(Conductor[Mode]):
         return decision.decide(self._continuing(self._look(state, mode), state))
 
     def foresee(self) -> tuple[decision.Decision, WithoutSource]:
-        """The plan of a planned failover; and what an unplanned one would be if the source died now. One look."""
         state = read_state(self.link.destination, timeout_s=LIMITS.planned_state_s)
         seen = self._look(state, Mode.PLANNED)
         view = self._continuing(as_if_dead(seen, self.link, state, conductor=self.started_by), state)
@@ -73,9 +70,8 @@ class Failover(Conductor[Mode]):
         return replace(view, left=frozenset(leaderless(view))) if self._leave else view
 
     def _continuing(self, view: View, state: State) -> View:
-        """As it is for a failover that goes on from the run that holds the mirror, where that may be."""
         before = state.active_run(view.mirror.name)
-        # Past its point of no return a run is resumed, and needs no source.
+        # Past the point of no return it is resumed, without the source.
         if before is None or not self._may_continue(before, view.mode) or turned(state, before):
             return view
         by = conducted(state, before)
@@ -89,7 +85,6 @@ class Failover(Conductor[Mode]):
         )
 
     def anew(self, run: Run) -> decision.Decision:
-        """The plan of a run that is under way as it would be now, and why it could not be run."""
         state = read_state(self.link.destination, timeout_s=LIMITS.planned_state_s)
         mirror = replace(state.mirrors.get(self.link.mirror.name, self.link.mirror), desired=run.desired)
         view = observe(replace(self.link, mirror=mirror), state, run.plan.mode, conductor=self.started_by)
@@ -97,7 +92,7 @@ class Failover(Conductor[Mode]):
         return decision.decide(replace(view, active_run=None, left=frozenset(scope.left)))
 
     def decide_lost(self) -> tuple[decision.Decision, bool]:
-        """The plan of an unplanned failover; and whether no broker of the source answers, which it gives up."""
+        """(the unplanned plan, whether no source broker answers)"""
         found, answers = self._beside_the_source(lambda: self.decide(Mode.UNPLANNED))
         if answers and not found.source_seen:
             warnings = (answers_in_part(self.link.source.name), *found.plan.warnings)
@@ -105,7 +100,7 @@ class Failover(Conductor[Mode]):
         return found, not answers
 
     def _decide_anew(self, state: State, choice: Mode | None, held: Run | None, *, silent: bool) -> decision.Decision:
-        """Refused when the source, which was silent when it was given up, answers by now, be it in part."""
+        """Refused if a source that was given up as silent answers by now, even in part."""
         if not silent:
             return self._decide(state, choice)
         found, answers = self._beside_the_source(lambda: self._decide(state, choice))
@@ -115,11 +110,10 @@ class Failover(Conductor[Mode]):
         return found
 
     def source_is_there(self) -> bool:
-        """Whether any of its brokers is, also if it does not let us in."""
         return source_is_there(self.link)
 
     def _beside_the_source(self, decide: Callable[[], decision.Decision]) -> tuple[decision.Decision, bool]:
-        """A decision, and whether any broker of the source answers meanwhile: a dead one costs seconds."""
+        """Decide while the source is probed: a dead one costs seconds."""
         with ThreadPoolExecutor(1) as pool:
             answers = pool.submit(self.source_is_there)
             found = decide()
@@ -127,9 +121,7 @@ class Failover(Conductor[Mode]):
 
     @at_work()
     def leave_behind(self, run_id: str) -> None:
-        """A person's word for what the run has stopped for: partitions that too few replicas of the destination hold
-        up are not waited for; what the source took, which answers again, stays there only. Refused unless it has
-        stopped for one of these: nobody gives the word beforehand."""
+        """A person confirms to leave records behind. Refused unless the run has stopped for it."""
         said = f"run {run_id}: --leave-behind"
         with self._conducting(run_id) as (writer, journal):
             asked = self._asked_for(writer, journal)
@@ -140,7 +132,6 @@ class Failover(Conductor[Mode]):
             writer.put(checkpoint(run_id, step, word), told(writer.state, journal.run, Kind.AGREED, body))
 
     def _asked_for(self, writer: StateWriter, journal: Journal) -> tuple[str, Keepable] | None:
-        """Which step has stopped for a person's word, and that word."""
         if journal.run.state is not RunState.RUNNING or turned(writer.state, journal.run):
             return None
         if journal.next() == "settle":
@@ -150,7 +141,7 @@ class Failover(Conductor[Mode]):
         return None if returned is None else ("promote", replace(returned, left_behind=True, said_ms=now_ms()))
 
     def in_effect(self, state: State, run: Run) -> bool:
-        """A way home is for as long as its failback is: that takes the reverse mirror away in the end."""
+        """A reverse failover is in effect as long as its failback."""
         if not run.homecoming:
             return super().in_effect(state, run)
         there = read_state(self.link.source)
@@ -161,11 +152,10 @@ class Failover(Conductor[Mode]):
         return failback.state is RunState.RUNNING or (failback.state is RunState.DONE and known)
 
     def disturbs(self, run: Run) -> bool:
-        """Whether applications may have noticed it already: they are fenced, or promoted."""
         return disturbing(read_state(self.link.destination), run, self.link.source.name)
 
     def _may_continue(self, under_way: Run, choice: Mode | None) -> bool:
-        """A planned run whose source has died becomes an unplanned one, with a plan and an approval of its own."""
+        """A planned run whose source died becomes an unplanned one, with its own plan and approval."""
         planned = under_way.plan.kind is RunKind.FAILOVER and under_way.plan.mode is Mode.PLANNED
         return choice is Mode.UNPLANNED and planned and under_way.state is RunState.RUNNING
 
@@ -173,7 +163,7 @@ class Failover(Conductor[Mode]):
         more: list[Record | Forget] = [checkpoint(run.id, "begin", found.scope)]
         before, owed = state.active_run(run.plan.mirror), state.debts.get(run.plan.mirror)
         left_shut = owed is not None and owed.owed is Owed.UNFENCE and owed.by_command
-        if left_shut or (before is not None and has_shut(state, before)):  # an abort of this run has to open it again
+        if left_shut or (before is not None and has_shut(state, before)):  # this run's abort must open it
             more.append(checkpoint(run.id, "begin", Shut(cluster=self.link.source.name)))
         if before is None:
             return run, tuple(more)
@@ -205,7 +195,7 @@ class Failover(Conductor[Mode]):
         )
 
     def _abort(self, writer: StateWriter, journal: Journal) -> Run:
-        """Lift the fence, let the mirror go on. A source that does not answer is owed it."""
+        """A silent source gets a pending lift."""
         run, mirror = journal.run, self.link.mirror
         note = lift_or_owe(self.link, writer, run)
         with ClusterClient(self.link.destination) as destination:
@@ -216,7 +206,6 @@ class Failover(Conductor[Mode]):
         return journal.end(RunState.ABORTED, note)
 
     def _mirroring_again(self, state: State, run: Run) -> list[Record]:
-        """The mirror and its partitions as they were when the run began."""
         name = self.link.mirror.name
         well = (Event.ALIGNED, Event.PAUSE, Event.QUIET) if run.desired is Desired.PAUSED else (Event.ALIGNED,)
         records: list[Record] = [replace(state.mirrors[name], desired=run.desired)]
@@ -227,11 +216,11 @@ class Failover(Conductor[Mode]):
         return records
 
     def _release_lease(self, writer: StateWriter, run_id: str) -> None:
-        # Read anew: a step took the lease under the data plane's own transactional id, behind this writer's back.
+        # Refresh: a step took the lease with the data plane's transactional id.
         name = self.link.mirror.name
         if _held(writer.refresh().leases.get(name), run_id) is None:
             return
-        # As the data plane: another conductor of this run, who may be draining still, learns of it at his next word.
+        # With the data plane's id: fences another conductor that may still drain.
         with StateWriter(self.link.destination, data_id(name)) as data:
             lease = _held(data.state.leases.get(name), run_id)
             if lease is not None:
@@ -239,25 +228,23 @@ class Failover(Conductor[Mode]):
 
 
 def disturbing(state: State, run: Run, source: ClusterName) -> bool:
-    """Whether applications may have noticed a failover, by the state on its destination."""
     if run.plan.mode is Mode.UNPLANNED:
         return turned(state, run)
     fence, debt = state.steps.get((run.id, standing_still(RunKind.FAILOVER)[0])), state.debts.get(run.plan.mirror)
     if fence is not None and fence.state is StepState.DONE:
         return True
-    # What an earlier run has left, and a watcher is to lift, is no fence of this one: that forgets the debt first.
+    # An earlier run's pending lift is no fence of this run, whose first act is to delete it.
     theirs = debt is not None and debt.owed is Owed.UNFENCE
     ours = (e for e in state.ledger_of(run.plan.mirror) if e.purpose is AclPurpose.FENCE and e.cluster == source)
     return not theirs and (any(ours) or has_shut(state, run))
 
 
 def _held(lease: Lease | None, run_id: str) -> Lease | None:
-    """The lease, if this run has it."""
     return lease if lease is not None and lease.owner == owner(run_id) and not lease.released else None
 
 
 def drained_behind_fence(state: State, run: Run) -> bool:
-    """Whether all that its fenced source had was copied. One that only stood still may have been written since."""
+    """Whether everything on a fenced source was copied. Without a real fence it may have moved since."""
     if any(fact.name == LEFT for fact in run.plan.bound):
         return False
     fenced = any(Fact(AUTHORIZER, barred) in run.plan.bound for barred in (str(True), Barred.BY_COMMAND))

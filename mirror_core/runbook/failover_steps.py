@@ -1,4 +1,4 @@
-"""What each step of a failover does. Each may be repeated after a crash at any point of it."""
+"""The steps of a planned failover. Each may be repeated after a crash at any point."""
 
 from __future__ import annotations
 
@@ -54,20 +54,15 @@ from mirror_core.sync.groups import resumes
 from mirror_core.sync.ledger import entered
 
 SHOWN: Final = 20
-"""Partitions that a refusal names."""
 ONLY_AWAITED: Final = f"transactional id {EVERY_ID}: a denial of it would deny every id, so it was only waited for"
 DRAIN_S: Final = 3600.0
-"""The drain copies this long at most before the step fails; a resumed run goes on where it was."""
 
 
 class Steps(Promotion):
-    """The acts of a planned failover."""
-
     __slots__ = ()
 
     def prove(self) -> Evidence:
-        """Parity of all that is mirrored so far, while applications still write, and again of what came meanwhile:
-        keeps the standstill short, however much there is and however long it took."""
+        """Compare what is mirrored while applications write: keeps the write block short."""
         ranges = self._ranges()
         if not ranges:
             self.journal.keep("prove", Proven(ends=Offsets(), records=0))
@@ -77,7 +72,7 @@ class Steps(Promotion):
         try:
             rounds, rest = self._prove_rest(self._rest(first.ends, first.per_second), "prove")
             left = str(rest)
-        except RemoteFault as error:  # what is proved is kept; it is looked again before anybody is stopped
+        except RemoteFault as error:  # results are kept; estimated again before the fence
             left = f"not known: {error}"
         return {
             "verdict": first.verdict,
@@ -91,31 +86,30 @@ class Steps(Promotion):
         }
 
     def close_in(self, limit_s: float | None) -> Rest | None:
-        """Before anybody is stopped: compare what has come since the proof, while applications still write.
+        """Compare what came since `prove`, before the fence.
 
-        After an hour of waiting for a person that is an hour's writes. Refused when the gate would have to read for
-        longer than `limit_s` all the same. A fence that may be up already waits for nothing (None).
+        Refused if the gate would still exceed `limit_s`. None if a fence may already stand: then nothing is waited
+        for.
         """
         if self._may_stand():
             return None
-        self.services.ready_gate(self.journal.run_id)  # before applications stand still, and not while they do
+        self.services.ready_gate(self.journal.run_id)  # not during the write block
         while True:
             try:
                 take_back(self, self.scope)
                 proven = left_by(self.journal, "prove", Proven).ends.by_partition()
                 rest = self._rest(proven, None)
             except RemoteFault:
-                self.check_approval("fence", source_needed=True)  # it says what can be done about a dead source
+                self.check_approval("fence", source_needed=True)  # names the ways on
                 raise
             if not rest.is_little or (limit_s is not None and rest.seconds > limit_s):
                 _, rest = self._prove_rest(rest, "close-in")
-            if not take_back(self, self.scope):  # in the minutes that this took
+            if not take_back(self, self.scope):  # may have changed meanwhile
                 break
         refuse_above(rest, limit_s, self.journal.run_id, self.link.mirror.name)
         return rest
 
     def _prove_rest(self, rest: Rest, folder: str) -> tuple[list[Round], Rest]:
-        """Compare what is new, until it is little, or becomes no less: applications write on meanwhile."""
         rounds = list[Round]()
         while not rest.is_little and len(rounds) < ROUNDS and (ranges := self._ranges()):
             compare = self.services.parity if rest.offsets > MANY else self.services.quick_parity
@@ -129,19 +123,17 @@ class Steps(Promotion):
         return rest_of(self.link, self.scope.drained, proven, per_second)
 
     def _ranges(self) -> list[ParityRange]:
-        """All that is mirrored by now."""
         with ClusterClient(self.link.destination) as destination:
             positions = list_offsets(destination, self.scope.drained, Point.LOG_END)
         return [ParityRange(partition=p, start=Offset(0), end=end) for p, end in sorted(positions.items()) if end]
 
     def _prove_once(self, ranges: Sequence[ParityRange], compare: ParityCheck, name: str) -> Round:
-        """Compare what of these was not compared yet, and keep how far that went."""
 
         def comparing(rest: Sequence[ParityRange], so_far: SoFar) -> ParityResult:
             folder, told = self.services.run_dir(self.journal.run_id) / name, telling(rest, so_far, self.say)
             return compare(self.link.source.name, self.link.destination.name, rest, folder, told)
 
-        # What is cleaned by key is compared whole by its first round of a run only: else none would be shorter than it.
+        # Compacted logs are compared whole in the first round only: else no round would be shorter.
         proven = self.journal.kept("prove", Proven)
         result, proof, before = compare_rest(
             self.link,
@@ -154,7 +146,7 @@ class Steps(Promotion):
             further=(),
         )
         earlier = before.of(ranges)
-        self.writer.put(proof)  # what differs is to be known, too, when the gate stays shut
+        self.writer.put(proof)  # also when the gate fails
         verdict = open_gate(result, "the proof of what is mirrored so far", earlier_records=earlier)
         self.journal.keep("prove", Proven(ends=Offsets.of(dict(result.proven)), records=result.records + earlier))
         offsets = sum(max(0, result.proven[r.partition] - r.start) for r in before.rest(ranges))
@@ -169,27 +161,26 @@ class Steps(Promotion):
         )
 
     def fence(self) -> Evidence:
-        """Nobody writes any more what is to be promoted. What was approved still holds, or nobody is held up."""
-        self.writer.refresh()  # the proof may have taken hours, in which the data plane has found things out
+        self.writer.refresh()  # `prove` may have taken hours
         self.check_approval("fence", source_needed=True)
-        if take_back(self, self.scope):  # where the destination is ahead of it, that shows before anybody is stopped
+        if take_back(self, self.scope):  # shows a destination that is ahead
             self.check_approval("fence", source_needed=True)
-            if not self._may_stand():  # nobody is stopped yet
+            if not self._may_stand():
                 raise not_compared(self)
         self._refuse_if_strayed()
         owed = self.writer.state.debts.get(self.link.mirror.name)
-        if owed is not None:  # a fence that an earlier run still had to lift: this one's abort has to, from here on
+        if owed is not None:  # an earlier run's pending lift: ours from here on
             shut = [checkpoint(self.journal.run_id, "fence", Shut(cluster=owed.cluster))] if owed.by_command else []
             self.writer.put(*shut, Forget(owed))
         with ClusterClient(self.link.source) as source:
-            # Of a fence that stands already applications wait for nothing but its end.
+            # A fence that stands already must not wait for the file.
             lift = LiftFile(self, needed=not self._may_stand())
             while True:
                 by_command = ByCommand(self, "fence", lift)
                 fence = raise_fence(
                     self.link, self.writer, source, self.scope.names, self.scope.drained, before=lift, shut=by_command
                 )
-                if not take_back(self, self.scope):  # until the fence stood applications may have written there
+                if not take_back(self, self.scope):  # written until the fence stood
                     break
         ends = Offsets.of(fence.ends)
         self.journal.leave("fence", Fenced(ends=ends, authorizer=fence.authorizer, command=fence.command))
@@ -206,27 +197,25 @@ class Steps(Promotion):
         }
 
     def _may_stand(self) -> bool:
-        """Whether an earlier attempt has begun to fence."""
         entries = entered(self.writer, self.link.mirror.name, self.link.source.name, AclPurpose.FENCE)
         return bool(entries) or has_shut(self.writer.state, self.journal.run)
 
     def drain(self) -> Evidence:
-        """Fence the data plane's driver out of the state topic, then copy up to the source's log ends."""
+        """Fence the driver from the state topic, then copy up to the source's log ends."""
         refuse_if_unfenced(self)
         return insisting(self, "drain", self._drain)
 
     def _drain(self) -> Evidence:
-        # Its tasks may outlive it until the time that its lease says.
+        # Its tasks may outlive it until `writers_until_ms`.
         with self.leased("drain") as (data, lease):
-            # Until now the data plane went on, for as long as the proof took: what it found out is read before anything
-            # is decided by it, or written over it. From here on nobody else writes about partitions.
+            # Read what the data plane recorded until now. From here on nobody else writes partition states.
             self.writer.refresh()
             self._refuse_if_strayed()
             partitions = self.scope.drained
             with ClusterClient(self.link.source) as source:
                 ends = list_offsets(source, partitions, Point.LOG_END)
             started = now_ms()
-            # So may we: whoever gives this source up while it hangs must know until when we copy, if it wakes up.
+            # So may we: whoever gives up a hanging source must know until when we copy.
             keep = partial(keep_deletions, self.link, self.writer)
             until = telling_rounds(self.link, ends, self.say, partial(say_until, data, lease))
             self.services.copy(self.link)(ends, DRAIN_S, until, keep)
@@ -245,7 +234,7 @@ class Steps(Promotion):
         }
 
     def final_sync(self) -> Evidence:
-        """Configurations, rights and group offsets. No new topics: what is behind the fence is what was approved."""
+        """No new topics: only what was approved is fenced."""
         refuse_if_lifted(self)
         report = sync(
             self.link,
@@ -257,7 +246,7 @@ class Steps(Promotion):
         return {**counted(report.rows), **self.groups_left(report.rows)}
 
     def parity(self) -> Evidence:
-        """The gate: what was copied since the proof is equal, and so are the logs' ends."""
+        """The gate: records since `prove` are equal, and so are log ends."""
         proof = left_by(self.journal, "prove", Proven)
         proven = proof.ends.by_partition()
         with ClusterClient(self.link.destination) as destination:
@@ -267,7 +256,7 @@ class Steps(Promotion):
             for p, end in sorted(ends.items())
         ]
         result = self.services.gate(self.link.source.name, self.link.destination.name, ranges, self.journal.run_id)
-        if result.findings or result.damaged:  # to be known also when this run is given up
+        if result.findings or result.damaged:  # also for an aborted run
             self.writer.put(with_differences(self.writer.state, self.link.mirror.name, result))
         verdict = open_gate(result, "the parity gate", earlier_records=proof.records)
         self.journal.leave("parity", Equal(ends=Offsets.of(ends)))
@@ -281,7 +270,6 @@ class Steps(Promotion):
         }
 
     def _as_it_is(self) -> str:
-        """What is promoted all the same: FAILED partitions, those that the source lacks, and what is left behind."""
         left = sorted(set(self.scope.promoted) - set(self.scope.drained))
         return f"{len(left)} partition(s): {some(left)}" if left else NONE
 
@@ -319,7 +307,7 @@ class Steps(Promotion):
         gate = self.journal.record("parity")
         failed = set(self.scope.promoted) - set(self.scope.drained) - left
         lost, by = lost_behind_fence(gate.evidence if gate else {}, failed, left)
-        if lost == 0 and fenced.command:  # no broker shows what a command has done: its log ends do
+        if lost == 0 and fenced.command:  # only log ends show what a command did
             look = look_again(self.link, (), self.positions)
             if not look.whole or look.ends.keys() < self.positions.keys():
                 return None, unseen_behind_fence(self.link.source.name, look.words)
@@ -332,11 +320,10 @@ class Steps(Promotion):
         return lost, by
 
     def check_before_promotion(self) -> Look:
-        """Refused when what was approved holds no more, or the source was written behind the fence.
+        """Refused if the approval no longer holds, or the source was written behind the fence.
 
-        A super user, somebody who took the denials away, an authorizer that is gone: all show in the log ends. A fenced
-        source that has died since it was drained and compared forbids nothing: what it had acknowledged is on the
-        destination.
+        Log ends show a super user's writes, removed denials and a missing authorizer. A fenced source that died after
+        drain and parity forbids nothing: all it had acknowledged is on the destination.
         """
         self.check_approval("promotion", source_needed=False)
         positions, names = self.positions, self.scope.names

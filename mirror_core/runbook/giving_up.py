@@ -1,4 +1,4 @@
-"""Giving a run up: what it has raised on the source is taken down, now or when that answers again."""
+"""The fence of a run's source: the command that closes it, the file that lifts it, the lift at abort."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from mirror_core.sync.shutting import opened_through, owned_after
 
 
 def lift_or_owe(link: Link, writer: StateWriter, run: Run) -> str:
-    """Lift the mirror's fence on its source; what is left of it, in words, if that does not answer. May be repeated."""
+    """Returns what is left of the fence, as text. Idempotent."""
     name, shut, kept = link.source.name, has_shut(writer.state, run), frozenset[str]()
     owed = Debt(
         mirror=link.mirror.name, cluster=name, owed=Owed.UNFENCE, run=run.id, since_ms=now_ms(), by_command=shut
     )
     if run.state is not RunState.ABORTING:
-        # Owed first: whatever happens from here on, the denials will be found.
+        # Recorded first: then the denials are found after any crash.
         writer.put(replace(run, state=RunState.ABORTING), told(writer.state, run, Kind.ABORTING, {}), owed)
     topics = {p.topic for p in writer.state.partitions.get(link.mirror.name, {})}
     where = closable(link, link.source.name, run.id, topics)
     try:
         with ClusterClient(link.source) as source:
-            if standing(link.mirror, writer, source):  # otherwise nothing is asked of a source that may be dead
+            if standing(link.mirror, writer, source):  # else ask nothing of a source that may be dead
                 check_source(link, source)
                 lift_fence(link.mirror, writer, source)
             if shut:

@@ -1,7 +1,6 @@
-"""What a hook needs, and one try of one that is a request. Programs: see `sync.programs`.
+"""What a hook needs, and one HTTP attempt. Programs: `sync.subprocess_hook`.
 
-It ends within its time, and nothing that it says is kept: what a server answers may hold secrets, so its status is all
-that is told.
+It ends within its timeout. Nothing but the status is recorded: a response may hold secrets.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from mirror_core.sync.programs import Tried
 
 
 def hook_problems(config: Config, mirror: MirrorName) -> Iterator[str]:
-    """What would make a hook fail, as far as it can be seen before it is called: for a plan."""
     for hook in config.hooks(mirror):
         match hook.call:
             case Command():
@@ -39,7 +37,6 @@ def hook_problems(config: Config, mirror: MirrorName) -> Iterator[str]:
 
 
 def command_problems(link: Link) -> Iterator[str]:
-    """The same of the commands that close and open the mirror's clusters."""
     for side in (link.source, link.destination):
         for hook in (side.ruling.fence, side.ruling.unfence):
             if hook is not None and isinstance(hook.call, Command):
@@ -54,7 +51,6 @@ def _missing(config: Config, call: Command) -> Iterator[str]:
 
 
 def request_of(config: Config, name: str, call: Http) -> tuple[str, dict[str, str], dict[str, object]]:
-    """Its address, headers and body with references replaced."""
 
     def resolve(value: object) -> object:
         match value:
@@ -71,7 +67,7 @@ def request_of(config: Config, name: str, call: Http) -> tuple[str, dict[str, st
 
 
 def send(url: str, method: str, headers: Mapping[str, str], body: object, timeout_s: float) -> Tried:
-    """Send a request, wait for the answer's status. A server that answers drop by drop keeps a thread, not us."""
+    """A server that answers drop by drop keeps a thread, not us."""
     found: list[Tried] = []
     data = msgspec.json.encode(body)
     arguments = (url, method, {"Content-Type": "application/json", **headers}, data, timeout_s)
@@ -82,7 +78,7 @@ def send(url: str, method: str, headers: Mapping[str, str], body: object, timeou
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Another place gets neither our headers nor, by GET, an empty question that looks like success."""
+    """A redirect would leak headers, or turn into an empty GET that looks like success."""
 
     def redirect_request(self, *arguments: Any) -> None:
         return None
@@ -104,7 +100,7 @@ def _sent(url: str, method: str, headers: Mapping[str, str], data: bytes, timeou
         words = getattr(reason, "strerror", None) or type(reason).__name__
         return Tried(Answer.AGAIN, f"no connection: {words}")
     except (OSError, http.client.HTTPException, ValueError) as error:
-        # Not its text: that of a malformed header shows the header.
+        # Without its text: a malformed header's would show it.
         kind = Answer.NEVER if isinstance(error, ValueError) else Answer.AGAIN
         return Tried(kind, f"cannot be sent: {type(error).__name__}")
 

@@ -1,4 +1,4 @@
-"""The data plane's lease in a run's hands: a data plane that starts at this very moment does not end the step."""
+"""Retries a step that lost the data plane's lease."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _TIMES: Final = 3
 
 
 def insisting(acts: Acts, step: str, act: Callable[[], Evidence]) -> Evidence:
-    """`act` takes the lease of the data plane, and may be repeated from its start.
+    """Run `action`, which takes the data plane's lease, and may be repeated.
 
-    A data plane that had read the state before this step began takes the lease after us. Then it reads that the step
-    has begun, and ends. LostOwnership when another process conducts the run by now, or when this does not end.
+    A data plane that read the state before this step began may take the lease after us. It then reads that the step
+    has begun, and ends.
     """
     for _ in range(_TIMES):
         try:
@@ -25,6 +25,6 @@ def insisting(acts: Acts, step: str, act: Callable[[], Evidence]) -> Evidence:
             begun = acts.journal.record(step)
             if begun is None:
                 raise
-            acts.writer.put(begun)  # who has lost the run itself learns it here, and takes nothing from his successor
+            acts.writer.put(begun)  # fails here if the run itself was lost
             acts.say("a data plane that was just starting has taken the lease; it ends by itself, and this begins anew")
     return act()

@@ -1,4 +1,4 @@
-"""The last look at the source before promotion: what each of its brokers can still say, asked all at the same time."""
+"""Probes the source before promotion: all brokers, at the same time; and the fence's state."""
 
 from __future__ import annotations
 
@@ -24,13 +24,10 @@ EVIDENCE: Final = "source before promotion"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look(Said):
-    """What was said, and when it was asked for."""
-
     began: Moment = field(default_factory=Moment, compare=False)
 
 
 def look_again(link: Link, denials: Iterable[Acl], partitions: Collection[Partition]) -> Look:
-    """Ask each broker whether it shows these denials (none: it is not asked), then where these logs end."""
     wanted, began = frozenset(denials), Moment()
     try:
         with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as source:
@@ -38,11 +35,11 @@ def look_again(link: Link, denials: Iterable[Acl], partitions: Collection[Partit
             if found != link.mirror.source_id:
                 return Look(elsewhere=found, began=began)
             return replace(_look(source, wanted, partitions), began=began)
-    except NotLetIn as error:  # it is there, and lets us not in
+    except NotLetIn as error:  # up, but denies us
         return Look(unsaid=(str(error),), began=began)
     except Unreachable as error:
         return Look(silent=str(error), began=began)
-    except MirrorError as error:  # it answers, and tells us nothing: a password that was changed
+    except MirrorError as error:  # up, such as with a changed password
         return Look(unsaid=(str(error),), began=began)
 
 

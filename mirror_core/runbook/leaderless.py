@@ -1,4 +1,4 @@
-"""What a planned failover leaves behind, since nobody leads it on the source: seen on both sides, in its course."""
+"""Offline source partitions that a planned failover leaves behind."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ from mirror_core.runbook.checkpoints import LeftBehind
 from mirror_core.state.link import Link
 
 TASK_S: Final = LONGEST_S + EPOCH_S / 2 + 1
-"""No task writes longer after it was begun: the longest epoch, half a usual one that it may be begun early, and a
-margin."""
+"""No task writes longer: the longest epoch, half a usual one of early start, and a margin."""
 
 
 def take_back(acts: Acts, scope: Scope) -> bool:
-    """Whether any of them has a leader again: from now on the run drains and compares it like the others.
+    """Whether one has a leader again: then it is drained and compared.
 
-    A leader that does not answer yet is one: whoever needs its offsets waits for it.
+    A leader that does not answer yet counts.
     """
     if not scope.left:
         return False
@@ -44,7 +43,6 @@ def take_back(acts: Acts, scope: Scope) -> bool:
 
 
 def not_compared(acts: Acts) -> Refused:
-    """What has just been taken back would be compared while applications stand still, and nobody knows for how long."""
     again = f"`mirrorbook failover resume {acts.link.mirror.name}` compares it first"
     return Refused(
         f"run {acts.journal.run_id}: fence",
@@ -53,11 +51,10 @@ def not_compared(acts: Acts) -> Refused:
 
 
 def outwait_tasks(acts: Acts, lease: Lease, left: Collection[Partition]) -> Collection[Partition]:
-    """These, when no task of before can write them any more. One that has lost its driver would copy a partition that
-    gets a leader; its own clock stops it.
+    """Wait until no earlier task can write these partitions.
 
-    `lease`: this run's, as it was taken. What it says of tasks is by another host's clock, which may be ahead of
-    ours, but no more than two seconds behind.
+    A task that lost its driver copies a partition that gets a leader, until its own clock stops it. `lease` has times
+    of another host's clock: perhaps ahead of ours, at most two seconds behind.
     """
     until_ms = min(lease.writers_until_ms + ZOMBIE_MS, lease.beat_ms + int(TASK_S * 1000))
     wait_s = (until_ms - now_ms()) / 1000
@@ -68,10 +65,6 @@ def outwait_tasks(acts: Acts, lease: Lease, left: Collection[Partition]) -> Coll
 
 
 def standing_at(link: Link, partitions: Collection[Partition]) -> tuple[LeftBehind, ...]:
-    """Where they end on the destination, on all in-sync replicas: up to there their mirroring counts as done.
-
-    No copier may write them any more.
-    """
     if not partitions:
         return ()
     with ClusterClient(link.destination) as destination:
@@ -85,6 +78,5 @@ def standing_at(link: Link, partitions: Collection[Partition]) -> tuple[LeftBehi
 
 
 def in_evidence(behind: Sequence[LeftBehind]) -> Evidence:
-    """Nothing where nothing is left behind."""
     ends = some(f"{one.topic}-{one.index} at {one.end}" for one in behind)
     return {"left_behind": f"{len(behind)}: {ends}"} if behind else {}

@@ -1,6 +1,6 @@
-"""What each step of an unplanned failover does: the source is presumed dead, and nobody waits for it.
+"""The steps of an unplanned failover: the source is presumed dead, and never waited for.
 
-Each may be repeated after a crash at any point of it. What every failover ends with is in `promotion`.
+Each may be repeated after a crash. The common last steps are in `promotion_steps`.
 """
 
 from __future__ import annotations
@@ -47,23 +47,20 @@ from mirror_core.sync.groups import clamp_groups, resumes
 from mirror_core.sync.silencing import silence_copiers
 
 SHOWN: Final = 20
-"""Brokers that a refusal names."""
 FLUENT_S: Final = 60.0
-"""From the fence to the promotion, of a run that nothing holds up."""
+"""Fence to promotion of an undisturbed run."""
 WORD_S: Final = 300.0
-"""From a person's word for a source that cannot be fenced to the promotion."""
+"""Validity of a confirmation for a source that cannot be fenced."""
 
 
 class LostSteps(Promotion):
-    """The acts of an unplanned failover."""
-
     __slots__ = ()
 
     def settle(self) -> Evidence:
-        """Nobody of the mirror's writes any more; what is there is on all in-sync replicas, and stands still.
+        """No mirror task writes; logs are stable and on all in-sync replicas.
 
-        The copier appends whole batches of committed records, markers, or hidden records: wherever it was stopped the
-        log is whole, so there is nothing to be finished. A gap that was half used up ends where it ended.
+        The copier appends whole batches of committed records, markers or hidden records. So wherever it stopped, the
+        log is whole. A half-filled gap ends where it ended.
         """
         return insisting(self, "settle", self._settle)
 
@@ -74,7 +71,7 @@ class LostSteps(Promotion):
         with ClusterClient(self.link.destination) as destination:
             silenced = silence_copiers(self.link, self.writer, destination, self.scope.names)
             if not silenced.certain:
-                # Nobody is kept out for sure: its own clock stops a task that has lost its driver.
+                # Fencing is uncertain: wait until tasks stop by their own clock.
                 time.sleep(max(0, lease.writers_until_ms - now_ms()) / 1000)
             late = stop_commits(self.link.mirror, self.writer, destination)
             settled = self._at_rest(destination)
@@ -93,8 +90,8 @@ class LostSteps(Promotion):
         }
 
     def stand(self) -> Evidence:
-        """Owe the source its fence: in the state topic before anything else, on the source if it answers now."""
-        refuse_if_lifted(self)  # since an earlier attempt: a file written anew would not tell of it
+        """Record the pending fence first, then apply it if the source answers now."""
+        refuse_if_lifted(self)  # a rewritten file would hide it
         names, cluster = self.scope.names, self.link.source.name
         debt = Debt(
             mirror=self.link.mirror.name,
@@ -104,7 +101,7 @@ class LostSteps(Promotion):
             since_ms=now_ms(),
         )
         ruling, lift = self.link.source.ruling, LiftFile(self, needed=False)
-        # A watcher may be who closes the source, and the destination may die behind that.
+        # A watcher may close the source, and the destination die afterwards.
         if ruled := ruling.authorizer is Authorizer.KAFKA:
             lift(tuple(denials_of(names)))
         elif ruling.fence is not None:
@@ -116,7 +113,7 @@ class LostSteps(Promotion):
         return done
 
     def fenced_now(self) -> Evidence:
-        """Where nothing was given yet, a fence that is up only now asks for the same word as one that was up before."""
+        """A fence applied only now, before any grant, asks for the same confirmation."""
         may_stop = not turned(self.writer.state, self.journal.run)
         news = self._debt.paid_ms is None and self.journal.kept("promote", Returned) is None
         if may_stop and news and self._needs_word(held_up=False):
@@ -128,7 +125,6 @@ class LostSteps(Promotion):
         return done
 
     def record_lmo(self) -> Evidence:
-        """As every failover does; and what of it was ever compared with the source, while there was one."""
         done = super().record_lmo()
         with ClusterClient(self.link.destination) as destination:
             basis = known(self.link, self.writer.state, destination)
@@ -159,7 +155,6 @@ class LostSteps(Promotion):
         return certify(self.link, self.writer.state, self.services.receipts, folder, self.say, keep=keep, waits=waits)
 
     def final_offsets(self) -> Evidence:
-        """No group may start from an offset that its partition does not have."""
         rows = clamp_groups(self.link, self.scope.names, {p: one.high for p, one in self.left_behind.items()})
         self.journal.keep("promote", Resumes.of(resumes(rows)))
         return {**counted(rows), **self.groups_left(rows)}
@@ -184,17 +179,17 @@ class LostSteps(Promotion):
         return count, how
 
     def check_before_promotion(self) -> Look:
-        """Refused when what was approved holds no more, or somebody has lifted the fence that had been put up.
+        """Refused if the approval no longer holds, or somebody lifted an applied fence.
 
-        A source that is silent, or that answers and cannot be fenced, holds nobody up: but for a promotion that had
-        begun before, and may be resumed days later. One that answers and was silent when it was given up, or that had
-        time to take writes, is fenced first. What it has that was not copied is left behind only by a word of its own;
-        so is one that had that time and cannot be fenced.
+        A silent source, or one that cannot be fenced, delays nobody, unless the promotion had begun before: that one
+        may be resumed days later. A source that answers after it was given up, or had time to accept writes, is
+        fenced first. Its uncopied records are left behind only after confirmation; so is such a source that cannot be
+        fenced.
         """
         self.check_approval("promotion", source_needed=False)
         names, name, run = self.scope.names, self.link.source.name, self.journal.run_id
         stands = self._debt.paid_ms is not None
-        shown = stands and not self._debt.by_command  # what a command has done no broker shows
+        shown = stands and not self._debt.by_command  # no broker shows a command's fence
         look = look_again(self.link, denials_of(names) if shown else (), self.scope.promoted)
         self._refuse_lifted(look)
         held_up = self.journal.begun("promote") or self._stood_long()
@@ -202,7 +197,7 @@ class LostSteps(Promotion):
         if word_needed(answers=look.answers, stands=stands, silent=silent, held_up=held_up):
             returned = self.journal.kept("promote", Returned)
             told = returned is not None and (stands or (returned.ends == NO_OFFSETS and not self._lapsed(returned)))
-            if returned is None or not told:  # what was told holds no more
+            if returned is None or not told:  # outdated
                 returned = Returned()
                 self.journal.keep("promote", returned)
             found = {} if stands else paid_again(self, names, self.scope.promoted)
@@ -212,13 +207,12 @@ class LostSteps(Promotion):
                 raise Refused(f"run {run}: promotion", [ways_on_unfenced(self.link.mirror.name, name, why)])
             if not held_up:
                 self._forget_unasked()
-            if not stands:  # that took its time, which is not this run's being held up
+            if not stands:  # fencing took time
                 look = look_again(self.link, (), self.scope.promoted)
         refuse_what_it_took(self, look)
         return look
 
     def _refuse_lifted(self, look: Look) -> None:
-        """Refused where the fence that had been put up does not keep writers out any more."""
         name, run = self.link.source.name, self.journal.run_id
         if look.bare:
             raise Refused(
@@ -238,27 +232,23 @@ class LostSteps(Promotion):
 
     @staticmethod
     def _lapsed(returned: Returned) -> bool:
-        """A word for a source that takes writes is for now: nobody has left behind what it takes in days to come."""
+        """A confirmation about a writable source expires: nobody agreed to later writes."""
         return returned.left_behind and (now_ms() - returned.said_ms) / 1000 > WORD_S
 
     def _forget_unasked(self) -> None:
-        """A source that cannot be fenced has stopped nobody, and nobody was asked: no word is taken for it."""
         returned = self.journal.kept("promote", Returned)
         if returned is None or returned.left_behind or returned.told or self._debt.paid_ms is not None:
             return
         self.writer.put(Forget(checkpoint(self.journal.run_id, "promote", returned)))
 
     def _needs_word(self, *, held_up: bool) -> bool:
-        """Of a source that answers, and whose fence is new."""
         return word_needed(answers=True, stands=False, silent=self.journal.run.source_silent, held_up=held_up)
 
     def _stood_long(self) -> bool:
-        """Whether the run was held up on its way here, so that a source which is back had time to take writes."""
         stood = self.journal.record("stand")
         return stood is not None and (now_ms() - (stood.ended_ms or 0)) / 1000 > FLUENT_S
 
     def _waited_to_settle(self) -> bool:
-        """People were waited for: applications that know of no failover may have written to a source that is back."""
         settle = self.journal.record("settle")
         if settle is None or settle.attempt == 1:
             return False
@@ -269,10 +259,9 @@ class LostSteps(Promotion):
         return self.writer.state.debts[self.link.mirror.name]
 
     def _at_rest(self, client: ClusterClient) -> Settled:
-        """Log ends that stand still and are on all in-sync replicas, of partitions that are well and have a leader.
+        """Stable, replicated log ends of healthy partitions with leaders.
 
-        What has FAILED is promoted as it is, be it that somebody writes there: it holds up nothing else. What too few
-        replicas hold up is left behind only by a person's word, given when that person had been told of it.
+        FAILED partitions are promoted as they are. Under-replicated ones are left behind only after confirmation.
         """
         word = self.journal.kept("settle", Unreplicated)
         told = word.told() if word is not None and word.left_behind else None
@@ -284,10 +273,10 @@ class LostSteps(Promotion):
                 "that is still counted as in sync, or somebody else writes: fix it and resume the run"
             )
         if rest.held and (told is None or not agreed(rest.held, told)):
-            # A person's word is about what it has been told.
+            # A confirmation covers only what was reported.
             self.journal.keep("settle", Unreplicated.of(rest.held))
             listed = [f"{p}: {one}" for p, one in rest.held.items()]
-            # A word is for what was named: the rest without its figures.
+            # Name all of them: a confirmation covers only these.
             others = [str(p) for p in list(rest.held)[SHOWN:]]
             more = [f"and {len(others)} more partitions: {', '.join(others)}"] if others else []
             ways = ways_on(name, self.link.destination.control["bootstrap.servers"], self.link.mirror.name, rest.held)

@@ -1,4 +1,4 @@
-"""Both sides of a mirror, looked at together and answered within seconds, also when a side is dead or hangs."""
+"""Snapshots both clusters in parallel, within seconds, even if one is dead or hangs."""
 
 from __future__ import annotations
 
@@ -55,9 +55,8 @@ from mirror_core.sync.final_settings import few_in_sync
 from mirror_core.sync.principals import own_principals
 
 _LOOK_S: Final = 0.5
-"""Between two looks whether a side is still answering."""
 _HELD_UP_S: Final = 1.0
-"""Who comes to a look so late was held up himself, with all that he asks in threads: what came meanwhile is unread."""
+"""If we wake this late, our process was suspended: replies may be unread."""
 
 _log = logger(__name__)
 
@@ -67,17 +66,11 @@ T = TypeVar("T")
 def observe(
     link: Link, state: State, mode: Mode, *, offsets: bool = True, fences: bool = False, conductor: str | None = None
 ) -> View:
-    """The view that a failover plan is made from. A side that fails or is late becomes `Unseen`; nothing is raised.
+    """The snapshot for a failover plan. A failed or late cluster becomes `Unseen`; never raises.
 
-    `conductor`: who would conduct it, by which its seconds are foretold.
-
-    `offsets`: with what groups have committed, which only the plan's figures tell of. Without, no group is asked for
-    it: whether an approved plan still holds does not depend on it.
-
-    `fences`: without offsets, too, it is asked whether a planned one's fence would shut readers out.
-
-    The destination's groups are asked apart: they need an answer of every broker, and one that hangs must not keep
-    everything else from being seen until the controllers have given it up.
+    `offsets`: with committed group offsets, for figures only. `fences`: check whether a planned fence would shut
+    readers out. `conductor`: for the forecast. Destination groups need every broker, so they are read apart: one that
+    hangs must not hide the rest.
     """
     mirror = link.mirror
     statuses = state.partitions.get(mirror.name, {})
@@ -98,7 +91,7 @@ def observe(
     deadline = time.monotonic() + LIMITS.planned_side_s
     seen_there, seen_here = destination.while_heard(deadline), source.while_heard(deadline)
     if mode is Mode.UNPLANNED and isinstance(seen_here, SourceView) and seen_here.cluster_id != mirror.source_id:
-        # Its name may lead elsewhere by now, to the destination even, which has lost nothing.
+        # Its address may lead to another cluster by now, even the destination.
         seen_here = Unseen(f"its address leads to cluster {seen_here.cluster_id}, not to {mirror.source_id}")
     for third in thirds:
         third.answer(deadline)
@@ -144,10 +137,9 @@ def observe(
 
 @dataclass(slots=True)
 class Ask(Generic[T]):
-    """A question in a thread of its own, left behind when it hangs: a plan must not wait for a dead cluster.
+    """A request in its own thread, abandoned if it hangs: a plan must not wait for a dead cluster.
 
-    A defect of ours is told as one, and hides the cluster as silence does: away from a dead source people must be able
-    to go, whatever went wrong in looking at it.
+    Our own defects are reported, and hide the cluster like silence.
     """
 
     question: Callable[[], T]
@@ -166,22 +158,21 @@ class Ask(Generic[T]):
                 self._found.append(self.question())
         except MirrorError as error:
             self._found.append(Unseen(str(error)))
-        except Exception as error:  # noqa: BLE001 - said in the plan, and in the log, by its type alone
+        except Exception as error:  # noqa: BLE001 - reported by type only
             what = f"a defect of Mirrorbook: {type_and_line(error)}"
             _log.error("a look at a cluster failed by %s", what)
             self._found.append(Unseen(what))
 
     def answer(self, deadline: float) -> T | Unseen:
-        """What was answered by then (monotonic)."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         waited_s = max(0.0, deadline - self._began)
         return self._found[0] if self._found else Unseen(f"no complete answer within {waited_s:.0f} s")
 
     def while_heard(self, deadline: float) -> T | Unseen:
-        """The same, but that the time until then is a limit for silence: while answers come, it begins anew."""
+        """As `await_result`, but the limit is for silence: each response extends it."""
         patience_s, last = deadline - self._began, self._began + LIMITS.answering_side_s
         looked, wait_s, awake = time.monotonic(), 0.0, -math.inf
-        soonest = looked + _LOOK_S  # another side was waited for before, by a process that may have been held up then
+        soonest = looked + _LOOK_S  # our process may have been suspended while waiting for the other side
         while self._thread.is_alive():
             now = time.monotonic()
             if (late_s := now - looked - wait_s) > _HELD_UP_S:
@@ -196,7 +187,7 @@ class Ask(Generic[T]):
         return self.answer(deadline)
 
     def while_waiting(self, event: threading.Event, patience_s: float) -> None:
-        """Wait for what happens in the course of it, for so long since something was heard last."""
+        """Wait for `event`, at most `patience_s` after the last response."""
         looked = awake = time.monotonic()
         wait_s = 0.0
         while not event.wait(wait_s):
@@ -215,8 +206,6 @@ def _users(side: ClusterConfig) -> frozenset[str] | None:
 
 
 class _Rights(NamedTuple):
-    """What promotion would give."""
-
     bound: tuple[str, ...]
     given: tuple[Acl, ...] | None
     unbacked: tuple[Acl, ...]
@@ -276,7 +265,7 @@ def _look_at_source(
         own, names = own_principals(link), Names(topics)
         held = acls.entries if isinstance(acls, Acls) else frozenset()
         grants = tuple(a for a in sorted(held) if may_change(a) and a.principal not in own and names.any_covered(a))
-        # Ends after positions: the other way round a mirror that copies meanwhile would seem to be ahead of its source.
+        # Ends after positions: else a copying mirror would seem ahead of its source.
         with reading():
             destination.while_waiting(positions_read, LIMITS.planned_side_s / 2)
         ends = offsets_by_two(client, present, Point.STABLE_END, within_s=LIMITS.new_leader_s)
@@ -310,7 +299,7 @@ def _look_at_destination(
     try:
         with ClusterClient(link.destination, timeout_s=LIMITS.planned_answer_s) as client:
             view = client.metadata()
-            made = {p.topic for p in came(state.partitions.get(link.mirror.name, {}))}  # what never came is not missed
+            made = {p.topic for p in came(state.partitions.get(link.mirror.name, {}))}  # never copied: not missing
             hidden = _hidden(client, made - view.topics.keys())
             recorded = sorted(state.partitions.get(link.mirror.name, {}))
             topics = _topics({t: v for t, v in view.topics.items() if t in recorded_topics})
@@ -348,7 +337,6 @@ def _state_writers(link: Link, held: Acls | AuthorizerOff) -> tuple[str, ...]:
 
 
 def _hidden(client: ClusterClient, unlisted: Collection[str]) -> Hidden:
-    """Of topics that a listing has left out: asked by their names, brokers tell those that are gone from the others."""
     denied = hidden_among(client, unlisted)
     return Hidden(denied, str(undescribed(client, denied))) if denied else NOTHING_HIDDEN
 

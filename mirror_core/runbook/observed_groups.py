@@ -1,4 +1,4 @@
-"""Consumer groups of one side of a mirror, as far as a plan has time to ask about them."""
+"""A cluster's consumer groups, as far as a plan has time to read them."""
 
 from __future__ import annotations
 
@@ -18,26 +18,21 @@ from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition
 
 _AT_ONCE: Final = 32
-"""Groups asked for in one round trip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Those that the mirror's filters choose."""
-
     ids: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
-    """Those that commit no offsets, with their kind: they are in no other field."""
+    """Those without offsets, with their kind."""
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
-    """Next offsets to be read, on the mirror's topics."""
+    """Next offsets to read, on the mirror's topics."""
     joined: tuple[str, ...] = ()
-    """Of these, the ones that have members."""
     unread: int = 0
-    """So many could not be asked about, or not in time: nothing is known of what they have committed."""
+    """Could not be read in time."""
 
 
 def observed_groups(client: ClusterClient, mirror: Mirror, topics: Collection[str], *, offsets: bool) -> Groups:
-    """Without `offsets` only which there are."""
     chosen = group_filter(mirror)
     known = [group for name, group in sorted(list_groups(client).items()) if name in chosen]
     groups = [g for g in known if g.kind in OFFSET_KINDS]
@@ -51,7 +46,7 @@ def observed_groups(client: ClusterClient, mirror: Mirror, topics: Collection[st
         for error in fetched.faults.values():
             if isinstance(error, Unreachable):
                 raise error
-        unread += len(fetched.faults)  # one group's fault hides no other
+        unread += len(fetched.faults)
         for name, one in fetched.offsets.items():
             if mine := {p: c.offset for p, c in one.committed.items() if p.topic in topics}:
                 committed[name] = mine
@@ -65,6 +60,6 @@ def observed_groups(client: ClusterClient, mirror: Mirror, topics: Collection[st
 
 
 def groups_on(cluster: ClusterConfig, mirror: Mirror, topics: Collection[str]) -> Groups:
-    """With their offsets, by connections of its own: a coordinator that hangs holds up nothing else."""
+    """By connections of its own: a hanging coordinator must delay nothing else."""
     with ClusterClient(cluster, timeout_s=LIMITS.planned_answer_s) as client:
         return observed_groups(client, mirror, topics, offsets=True)

@@ -1,7 +1,7 @@
-"""Strategy `offline`: logs are cut in the folder of a stopped broker, by people on its host.
+"""Truncation of the old source's logs at failback: strategies `offline` and `replica`.
 
-A broker that comes back follows those that did not stop: a cut replica would be filled again. So each partition is left
-to one broker first, is cut there, and gets its other replicas back afterwards.
+`offline`: people cut log files of stopped brokers. A returning broker follows the others, so a cut replica would be
+filled again. Each partition is reduced to one replica first, cut there, and then given back its other replicas.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ FILE = "points.json"
 def cut_offline(
     acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset], placed: Mapping[Partition, tuple[int, ...]]
 ) -> dict[str, str | int]:
-    """Return when none of these logs goes beyond its point; until then Refused, with what is to be done on which host.
-
-    May be repeated. `placed`: which brokers held the partitions before the first one was taken away.
-    """
+    """Returns if no log exceeds its point. Otherwise Refused, with instructions. Idempotent."""
     if not points:
         return {}
     now = placements(old, {p.topic for p in points})
@@ -53,12 +50,12 @@ def cut_offline(
         )
     back = {p: placed[p] for p in points if set(now[p].replicas) != set(placed[p])}
     if back:
-        reassign(old, back)  # they are filled while the mirror goes on
+        reassign(old, back)  # filled while the mirror runs
     return {"cut": some(f"{p} at {ends[p]}, at most {point}" for p, point in points.items()), "refilled": len(back)}
 
 
 def only_one(now: Mapping[Partition, Placement]) -> dict[Partition, int]:
-    """The one broker that each partition is left to: as few brokers as possible in all, and only what is in sync."""
+    """The broker that keeps each partition: in sync, as few as possible in all."""
     held = Counter(node for placement in now.values() for node in placement.in_sync)
     return {p: max(found.in_sync, key=lambda node: (held[node], -node)) for p, found in now.items() if found.in_sync}
 
@@ -87,7 +84,6 @@ def _lines(acts: Acts, old: ClusterClient, file: Path, hosts: Mapping[Partition,
 
 
 def _write_points(acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset]) -> Path:
-    """What `mirrorbook log truncate` reads."""
     view = old.metadata({p.topic for p in points})
     rows: dict[str, dict[str, int]] = {}
     for partition, offset in sorted(points.items()):

@@ -1,8 +1,8 @@
-"""Strategy `replica`: no hands on files. A new replica is parked below the point and made to lead; others follow.
+"""Strategy `replica`: a new replica is parked below the point and elected; others truncate.
 
-A replica that is not in sync yet can be slowed down (KIP-73), though not held: its quota forgets within ten seconds or
-so, then it fetches once more. So it is parked so far below the point that there is time to stop the broker that leads.
-What it lacks is copied again. Measured on brokers of 4.3.1; the pieces are Kafka's own, and old.
+A replica outside the ISR can be throttled (KIP-73) but not stopped: the quota window forgets after ten seconds, then
+it fetches once more. So it is parked far enough below the point to leave time to stop the leader. What it lacks is
+copied again. Measured on brokers of 4.3.1.
 """
 
 from __future__ import annotations
@@ -28,39 +28,30 @@ from mirror_core.runbook.checkpoints import Throttled
 from mirror_core.runbook.offline import only_one
 
 WAIT_S = 300.0
-"""An operator has this long to stop the broker, and as long again to start it."""
 HASTE_S = 60.0
-"""At the least, where a place without an open transaction had to be looked for."""
+"""At least this, if a place without an open transaction had to be found."""
 FETCH: Final = 1 << 20
-"""Bytes that one fetch brings at the most, unless the broker's replica.fetch.max.bytes was raised."""
 QUOTA_S: Final = 10.0
-"""A quota forgets after so long."""
 FASTEST: Final = 50_000_000
 APPROACH_S: Final = 60.0
-"""A small log is followed so slowly that this takes about a minute: it must not run past its mark between two looks."""
+"""Small logs are followed slowly, to take about this long: they must not overshoot between two polls."""
 LOOK_S: Final = 0.1
 STALL_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """Of one partition."""
-
     brake: Offset
-    """Here the new replica is slowed down."""
     rest: Offset
-    """Beyond this people would not have `HASTE_S` to stop the broker that leads."""
+    """Beyond this, less than `MIN_OPERATOR_S` is left to stop the leader."""
     last: Offset
-    """Beyond this one more fetch might take it past the point."""
+    """Beyond this, one more fetch may pass the point."""
 
 
 def cut_by_replica(
     acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset], placed: Mapping[Partition, tuple[int, ...]]
 ) -> dict[str, str | int]:
-    """Return when none of these logs goes beyond its point. Waits for an operator, who is told what to do.
-
-    May be repeated from the start: throttles of a process that died are taken away first. `placed`: who held them.
-    """
+    """Returns if no log exceeds its point. Waits for an operator. Idempotent."""
     if not points:
         return {}
     _release(acts, old)
@@ -71,11 +62,11 @@ def cut_by_replica(
     for leader in sorted(set(hosts.values())):
         mine = {p: points[p] for p in long if hosts[p] == leader}
         _cut(acts, old, leader, mine, {p: placed[p] for p in mine})
-    _release(acts, old)  # what could not be taken away in passing must go now: nobody resumes a step that has ended
+    _release(acts, old)  # what failed to be removed must go now
     away = sorted({node for p in points for node in placed[p]} - set(old.brokers()))
-    if away:  # a conductor that died when the short replica led could not tell anybody
+    if away:  # a dead conductor could not say so
         acts.say(f"start broker {', '.join(map(str, away))} of {old.name} again, if it was stopped for this run")
-    # Where several replicas have to be in sync, the new leader alone lets nobody read to its end.
+    # With min.insync.replicas above 1 a lone leader's end is not readable.
     _until(lambda: _readable(old, points), f"cluster {old.name}: {some(sorted(points))} cannot be read to the end")
     ends = list_offsets(old, points, Point.LOG_END)
     now = placements(old, {p.topic for p in points})
@@ -97,7 +88,7 @@ def _cut(
     follower = max(others, key=lambda node: (sum(node in nodes for nodes in placed.values()), -node))
     with _throttles(acts, old, leader, follower, points) as left:
         set_rate(old, follower, str(rate))
-        call_off(old, points)  # the new replica of a conductor that died is slow by now, too
+        call_off(old, points)  # a dead conductor's reassignment
         for nodes in ((leader,), (leader, follower)):
             reassign(old, dict.fromkeys(points, nodes))
             if nodes == (leader,):
@@ -107,7 +98,7 @@ def _cut(
         acts.say(f"stop broker {leader} of {old.name} now, within {left_s:.0f} s; it will be started again in a moment")
         _until(lambda: _stopped(old, leader, follower, marks), f"broker {leader} was not stopped")
         _check(acts, old, leader, follower, points)
-        acts.journal.keep("align", left)  # only the mirror's owner can: one that slept elects nobody
+        acts.journal.keep("align", left)  # fenced if we lost the run: then elect nobody
         elect_unclean(old, points)
         _until(lambda: _leads(old, follower, points), f"broker {follower} was not elected")
         acts.say(f"broker {follower} leads: start broker {leader} of {old.name} again, within {WAIT_S:.0f} s")
@@ -115,7 +106,7 @@ def _cut(
 
 
 def prepare(acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset]) -> tuple[int, dict[Partition, _Marks]]:
-    """How fast to follow, and where to stop. Refused where it cannot be done: asked while an abort is possible, too."""
+    """(rate in bytes/s, marks). Refused if impossible."""
     if len(old.brokers()) < 2:
         raise Refused(_title(acts), [f"cluster {old.name} has one broker only: use strategy offline or recreate"])
     foreign = throttled(old, {p.topic for p in points})
@@ -148,11 +139,7 @@ def prepare(acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset]) 
 
 
 def check_majority(acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset]) -> None:
-    """A broker may be a controller, too: without a majority of those nobody elects the short replica.
-
-    One that is stopped in order leaves the others a moment to do it, but whether that is enough is luck. Asked while an
-    abort is possible, and not later: then luck is all there is.
-    """
+    """Refused without a controller quorum: nobody would elect the short replica."""
     now, controllers = placements(old, {p.topic for p in points}), quorum(old)
     for leader in sorted(set(only_one({p: now[p] for p in points}).values())):
         if controllers is None or controllers.survives(leader):
@@ -170,7 +157,7 @@ def check_majority(acts: Acts, old: ClusterClient, points: Mapping[Partition, Of
 
 
 def _bytes_before(reader: LogReader, partition: Partition, start: Offset, point: Offset, wanted: int) -> Offset | None:
-    """The highest offset with so many bytes of batches between it and the point; None where there are less."""
+    """Highest offset with `wanted_bytes` between it and the point. None: log too short."""
     distance = 1000
     while True:
         low = Offset(max(start, point - distance))
@@ -198,8 +185,8 @@ def _bytes_between(reader: LogReader, partition: Partition, start: Offset, end: 
 def _throttles(
     acts: Acts, old: ClusterClient, leader: int, follower: int, points: Mapping[Partition, Offset]
 ) -> Iterator[Throttled]:
-    """They are written down before they are set, and go in any case: by whoever resumes, if this process dies."""
-    _release(acts, old)  # those of the leader before, if they are still there: their note is about to be overwritten
+    """Recorded before they are set; removed in any case, if need be by a resumed run."""
+    _release(acts, old)  # the previous leader's: their record is overwritten next
     topics = tuple(sorted({p.topic for p in points}))
     left = Throttled(topics=topics, broker=follower, rate=rate_of(old, follower))
     acts.journal.keep("align", left)
@@ -218,7 +205,7 @@ def _release(acts: Acts, old: ClusterClient) -> None:
     if left is not None and left.broker >= 0:
         unthrottle(old, left.topics)
         set_rate(old, left.broker, left.rate)
-        # Brokers learn it a moment later: until then our own would be taken for somebody else's.
+        # Until brokers show it, our own throttle would look foreign.
         _until(
             lambda: not throttled(old, left.topics) and rate_of(old, left.broker) == left.rate,
             f"cluster {old.name}: broker {left.broker} and its topics are still shown as throttled",
@@ -227,7 +214,6 @@ def _release(acts: Acts, old: ClusterClient) -> None:
 
 
 def _approach(old: ClusterClient, follower: int, marks: Mapping[Partition, _Marks]) -> None:
-    """Until the first of the new replicas has come to its mark."""
     before, moved = dict[Partition, Offset](), time.monotonic()
     while True:
         ends = replica_ends(old, follower, marks)
@@ -242,10 +228,7 @@ def _approach(old: ClusterClient, follower: int, marks: Mapping[Partition, _Mark
 
 
 def _park(acts: Acts, old: ClusterClient, follower: int, marks: Mapping[Partition, _Marks], rate: int) -> float:
-    """Slow the new replicas down where none of them ends in a transaction: fetch by fetch they go on until it is so.
-
-    How many seconds people have from then on.
-    """
+    """Advance fetch by fetch until no replica ends in a transaction. Returns the seconds left."""
     left_s = WAIT_S
     while True:
         set_rate(old, follower, "1")
@@ -274,7 +257,6 @@ def _moved(old: ClusterClient, follower: int, before: Mapping[Partition, Offset]
 
 
 def _in_transactions(old: ClusterClient, follower: int, partitions: Collection[Partition]) -> list[Partition]:
-    """Those whose replica on this broker ends where a transaction is open."""
     states = describe_producers(old, partitions, follower)
     return [p for p, found in states.items() if any(view.open_transaction_start >= 0 for view in found)]
 
@@ -289,7 +271,6 @@ def _stopped(old: ClusterClient, leader: int, follower: int, marks: Mapping[Part
 
 
 def _check(acts: Acts, old: ClusterClient, leader: int, follower: int, points: Mapping[Partition, Offset]) -> None:
-    """What would lead from now on ends at or below the point, and in no transaction."""
     ends = replica_ends(old, follower, points)
     wrong = [f"{p}: {ends.get(p, 'nothing')}" for p, point in points.items() if p not in ends or ends[p] > point]
     wrong += [f"{p}: in a transaction" for p in _in_transactions(old, follower, points)]

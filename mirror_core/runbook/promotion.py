@@ -1,6 +1,6 @@
-"""What every failover ends with, planned or not: mirroring ends, applications may write, and it is seen that they can.
+"""What every failover ends with: record the LMO, promote, switch, canary, report.
 
-Nothing here needs the source. Each step may be repeated after a crash at any point of it.
+Nothing here needs the source. Each step may be repeated after a crash at any point.
 """
 
 from __future__ import annotations
@@ -45,21 +45,16 @@ from mirror_core.sync.closings import Opened
 from mirror_core.sync.shutting import destination_opened_through
 
 LOOKS: Final = 3
-"""At the source, by a process that sleeps after each of them."""
 
 
 class Promotion(Acts):
-    """The acts that both kinds of failover end with."""
-
     __slots__ = ()
 
     @property
     def scope(self) -> Scope:
-        """What this run moves, as it was fixed when it began."""
         return left_by(self.journal, "begin", Scope)
 
     def leased(self, step: str) -> AbstractContextManager[tuple[StateWriter, Lease]]:
-        """The data plane's lease for a step that has begun, and its writer until the end of the block."""
         begun = self.journal.record(step)
         assert begun is not None
         run = owner(self.journal.run_id)
@@ -68,34 +63,32 @@ class Promotion(Acts):
     @property
     @abstractmethod
     def positions(self) -> dict[Partition, Offset]:
-        """Log ends of the destination (next offset to copy) at which an earlier step saw its partitions stand still."""
+        """Destination log ends (next offset) at which an earlier step saw partitions stable."""
 
     @property
     def left_behind(self) -> Mapping[Partition, LeftBehind]:
-        """Beside these: partitions that too few replicas hold up or nobody leads on the source, and that are not waited
-        for."""
         return {}
 
     @abstractmethod
     def lost(self) -> tuple[int | None, str]:
-        """Offsets that the source had acknowledged and the destination does not have, and how that is known."""
+        """(offsets acknowledged by the source and missing here, how known)"""
 
     def certify(self) -> Evidence:
-        """What is proved without the source. Empty where the source was there to be compared with."""
         return {}
 
     @abstractmethod
     def check_before_promotion(self) -> Look:
-        """The last look at the source. Refused when it contradicts, or what was approved holds no more: while nothing
-        was given, an abort is possible."""
+        """Probe the source. Refused if it contradicts, while an abort is possible."""
 
     @abstractmethod
     def fenced_now(self) -> Evidence:
-        """The fence on the source, once more: put up where it is owed, raised again where somebody has lifted it."""
+        """Apply a pending fence, or reapply a lifted one."""
 
     def act(self, name: str) -> Callable[[], Evidence]:
-        """From the promotion on a source that answers must not take writes beside the destination: each of these
-        steps sees to the fence first. As long as nothing was given, the promotion looks at the source before it."""
+        """From promotion on, each step checks the fence first.
+
+        A source that answers must not accept writes beside the destination.
+        """
         action, steps, run = super().act(name), self.journal.steps, self.journal.run
         turning = point_of_no_return(RunKind.FAILOVER, run.plan.mode)
         if steps.index(name) < steps.index(turning):
@@ -110,13 +103,12 @@ class Promotion(Acts):
         return behind_the_fence
 
     def _last_look(self) -> Look:
-        """What the source was seen to be. Whether the approval holds is looked at before, for as long as that takes."""
         look = self.check_before_promotion()
         self.journal.keep("promote", LastLook(words=look.words))
         return look
 
     def _promote_first(self, look: Look) -> Evidence:
-        """The promotion that has given nothing so far. Whoever slept since the last look looks again."""
+        """Repeats a probe older than `TIMEOUTS.promotion_probe_max_age_s`: it proves nothing any more."""
         fenced = self._fenced_by(look)
 
         def giving() -> None:
@@ -139,18 +131,13 @@ class Promotion(Acts):
         return {**done, EVIDENCE: look.words, **fenced}
 
     def _fenced_by(self, look: Look) -> dict[str, str | int | float | bool | None]:
-        """A source that shows all denials, or is silent, is not asked once more."""
         return {} if look.fenced or not look.answers else {**self.fenced_now()}
 
     @abstractmethod
-    def standing(self) -> Iterator[Record]:
-        """What is to be remembered of the fence that stays on the source, if no step has done so."""
+    def standing(self) -> Iterator[Record]: ...
 
     def check_approval(self, what: str, *, source_needed: bool) -> bool:
-        """Whether the source was seen, of a run that asks it anything. Refused when what was approved holds no more.
-
-        `source_needed`: Unreachable when it is not seen, which may pass: nothing that was approved has changed by that.
-        """
+        """Refused if the approval no longer holds. Returns whether a planned run saw the source."""
         approved = self.journal.run.plan
         view = observe(self.link, self.writer.state, approved.mode, offsets=False, fences=source_needed)
         view = replace(view, left=frozenset(self.scope.left))
@@ -172,11 +159,10 @@ class Promotion(Acts):
         return seen
 
     def record_lmo(self) -> Evidence:
-        """All partitions STOPPED at once, with the destination's log end as last mirrored offset.
+        """Stop all partitions atomically, with the destination's log end as LMO.
 
-        One whose log end nobody can tell (it has no leader, or its topic is gone) is STOPPED without: what it holds
-        is found out on the way home. One that was left behind is so at its high watermark: what its leader has beyond
-        that it may still lose, and what applications write then must not be taken for the source's.
+        An offline or deleted one gets no LMO; failback finds out what it holds. One left behind stops at its high
+        watermark: its leader may lose what is beyond, and later writes there must not count as the source's.
         """
         statuses, positions, left = self.statuses(), self.positions, self.left_behind
         with ClusterClient(self.link.destination) as destination:
@@ -204,7 +190,6 @@ class Promotion(Acts):
         }
 
     def groups_left(self, rows: Collection[DriftRow]) -> Evidence:
-        """What of the source's groups is not there, as of the last sync; `rows`: where groups stand now."""
         left = self.writer.state.groups_left.get(self.link.mirror.name)
         there = {row.subject for row in rows if row.part is Part.GROUPS and isinstance(row.offset, int)}
         found = (
@@ -219,11 +204,10 @@ class Promotion(Acts):
         }
 
     def promote(self) -> Evidence:
-        """The point of no return, repeated: applications may write, or some of them may already."""
+        """The point of no return, repeated: some applications may write already."""
         return {**self._give(lambda: None), **self._looked_before()}
 
     def _looked_before(self) -> Evidence:
-        """What an earlier attempt saw, if this Mirrorbook can read it: nothing depends on it any more."""
         try:
             look = self.journal.kept("promote", LastLook)
         except Indeterminate:
@@ -238,7 +222,6 @@ class Promotion(Acts):
         return counted(rows)
 
     def _open_to(self, topics: Collection[str]) -> bool:
-        """A destination that ACLs do not rule: applications are let in by its `unfence_command`, if it has one."""
 
         def note() -> None:
             self.journal.keep("promote", Opened(cluster=self.link.destination.name))
@@ -268,14 +251,12 @@ class Promotion(Acts):
 
 
 def owner(run_id: str) -> str:
-    """The lease's owner while a run keeps the data plane to itself."""
     return f"run:{run_id}"
 
 
 def stopped(
     mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], ends: Mapping[Partition, Offset]
 ) -> Iterator[Record]:
-    """The mirror and those of its partitions that are not so yet, STOPPED at these last mirrored offsets."""
     yield replace(mirror, desired=Desired.STOPPED)
     for partition, status in statuses.items():
         if status.state is State.STOPPED:
@@ -286,7 +267,6 @@ def stopped(
 
 
 def counted(rows: tuple[DriftRow, ...] | list[DriftRow]) -> Evidence:
-    """How many rows of each action, and the first ones that could not be done, in words."""
     counts = {f"{action}": sum(r.action is action for r in rows) for action in Action}
     skipped = [f"{r.part} {r.subject}: {r.reason}" for r in rows if r.action in (Action.SKIP, Action.REFUSE)]
     return {**{k: v for k, v in counts.items() if v}, "not_done": some(skipped) or "none"}

@@ -1,5 +1,4 @@
-"""The fence that is owed to a source, and one that somebody has lifted: nothing is promoted without it, or, where the
-promotion has begun, it is raised again first."""
+"""Rechecks the fence: nothing is promoted without it; after promotion a lifted one is reapplied."""
 
 from __future__ import annotations
 
@@ -36,11 +35,10 @@ from mirror_core.sync.identity import check_source
 from mirror_core.sync.ledger import entered
 
 SHOWN: Final = 20
-"""Partitions that a refusal names."""
 
 
 def refuse_if_lifted(acts: Acts) -> bool:
-    """Refused when the fence was lifted by its file, also where the source could not show it. Whether that is here."""
+    """Refused if the fence was lifted by its file. Returns whether the file is here."""
     file = its_file(acts.services, acts.journal.run_id)
     if file is not None and file.lifted_ms is not None:
         raise Refused(
@@ -54,7 +52,6 @@ def refuse_if_lifted(acts: Acts) -> bool:
 
 
 def refuse_if_unfenced(acts: Acts) -> None:
-    """Refused behind a planned run's fence when it was lifted: by its file, or by hand, as the source shows."""
     refuse_if_lifted(acts)
     name, source = acts.link.mirror.name, acts.link.source.name
     denials = {e.acl for e in entered(acts.writer, name, source, AclPurpose.FENCE)}
@@ -74,8 +71,7 @@ def refuse_if_unfenced(acts: Acts) -> None:
 
 
 def uncontradicted(acts: Acts, denials: Collection[Acl], drained: Mapping[Partition, Offset]) -> tuple[Look, bool]:
-    """A look at the source, and whether the fence's file is here. Refused when the fence was lifted by it, or when the
-    source was written since it was drained up to these offsets."""
+    """Refused if the fence was lifted by its file, or the source was written after the drain."""
     name = acts.link.source.name
     look, file = look_again(acts.link, denials, drained), refuse_if_lifted(acts)
     if reasons := tuple(contradicted(look, name, drained)):
@@ -88,13 +84,11 @@ def uncontradicted(acts: Acts, denials: Collection[Acl], drained: Mapping[Partit
 
 
 def shut_again(acts: Acts, step: str, names: Collection[str]) -> bool:
-    """Have the source's command close it once more: a copy of the fence's file may have opened it, and no broker shows
-    that. False: it has none now."""
+    """Call fence_command again: a copy of the file may have opened the source unseen."""
     return ByCommand(acts, step, LiftFile(acts, needed=False), once=True)(names)
 
 
 def refuse_in_doubt(acts: Acts, look: Look, *, held: bool, file: bool) -> None:
-    """Refused when nobody knows what a source took that does not say everything: see `in_doubt`."""
     if why := in_doubt(look, acts.link.source.name, acts.link.mirror.name, held=held, file=file):
         raise Refused(f"run {acts.journal.run_id}: promotion", [why])
 
@@ -107,7 +101,6 @@ def paid(
     lift: LiftFile,
     before: Offsets = NO_OFFSETS,
 ) -> Evidence:
-    """Fence the source, if it answers now. `before`: log ends of an earlier fence, for what does not tell its own."""
     cluster = debt.cluster
     try:
         with ClusterClient(acts.link.source, timeout_s=LIMITS.lost_source_s) as source:
@@ -133,9 +126,9 @@ def paid(
 
 
 def paid_again(acts: Acts, names: Collection[str], partitions: Collection[Partition]) -> Evidence:
-    """From the promotion on there is no abort: what is owed is paid, what is not denied any more is denied again.
+    """From promotion on: apply the pending fence, reapply a lifted one.
 
-    Owed first, so that whoever goes on after a crash looks for what the source took meanwhile, which it alone has.
+    Recorded first: after a crash the next conductor looks for what the source accepted meanwhile.
     """
     debt, cluster = acts.writer.state.debts[acts.link.mirror.name], acts.link.source.name
     ends, lifted = debt.ends, acts.journal.run.plan.mode is Mode.PLANNED
@@ -146,21 +139,22 @@ def paid_again(acts: Acts, names: Collection[str], partitions: Collection[Partit
                 return {}
         except LostOwnership:
             raise
-        except MirrorError as error:  # a source that has died since it was fenced holds nobody up
+        except MirrorError as error:  # a source that died since delays nobody
             return {"fence": f"{cluster} was not asked again for its fence: {error}"}
         debt, lifted = replace(debt, paid_ms=None, ends=NO_OFFSETS), True
         acts.writer.put(debt)
     again = paid(acts, debt, names, partitions, LiftFile(acts, needed=False), ends)
-    if not lifted:  # by an unplanned run: what is not copied there was written before
+    if not lifted:  # unplanned: uncopied records are older
         return again
     written = [f"{p} [{start}, {end})" for p, (start, end) in slipped(acts).items()]
     return {**again, "written_meanwhile": some(written) or "nothing seen"}
 
 
 def _closed(acts: Acts, debt: Debt, names: Collection[str]) -> bool:
-    """Whether a fence by command stands, for all that can be known: until the promotion is done the command is called
-    once more, and nothing was written meanwhile. Before it a planned run has done so for its last look; behind it
-    watchers see to it."""
+    """Whether a command's fence stands, as far as known.
+
+    Until promotion is done the command is called again, and log ends must not have moved. Later watchers do that.
+    """
     run = acts.journal.run
     if acts.journal.done("promote") or (run.plan.mode is Mode.PLANNED and not turned(acts.writer.state, run)):
         return True
@@ -186,7 +180,7 @@ def _gone(acts: Acts, names: Collection[str]) -> bool:
 
 
 def lost_while_lifted(acts: Acts, held: bool) -> tuple[int | None, str] | None:
-    """Offsets that the source took while its fence was lifted, and how that is known; None: it never was."""
+    """(offsets accepted while the fence was lifted, how known). None: it never was."""
     debt, name, taken = acts.writer.state.debts.get(acts.link.mirror.name), acts.link.source.name, count(slipped(acts))
     if taken:
         return taken, f"by what {name} took while its fence was lifted"
@@ -196,8 +190,7 @@ def lost_while_lifted(acts: Acts, held: bool) -> tuple[int | None, str] | None:
 
 
 def refuse_what_it_took(acts: Acts, look: Look) -> None:
-    """Of an unplanned run that promotes beside a source which answers again: Refused when that has records which were
-    not copied, unless somebody has said that they stay there. `look`: at it, behind its fence if that stands."""
+    """Refused if a returned source has uncopied records that nobody agreed to leave there."""
     returned, debt = acts.journal.kept("promote", Returned), acts.writer.state.debts[acts.link.mirror.name]
     if returned is None or debt.paid_ms is None:
         return
@@ -219,7 +212,6 @@ def refuse_what_it_took(acts: Acts, look: Look) -> None:
 
 
 def _with_ends(acts: Acts, debt: Debt, look: Look) -> Debt:
-    """The debt of a fence that stands, with log ends that nobody had told before this look."""
     known = debt.ends.by_partition()
     if not look.ends.keys() - known.keys():
         return debt
@@ -229,14 +221,12 @@ def _with_ends(acts: Acts, debt: Debt, look: Look) -> Debt:
 
 
 def _told(returned: Returned, debt: Debt) -> bool:
-    """Whether people were told of these log ends: a person's word is about that. Who has left behind what was not known
-    of a partition is not asked again when its end becomes known."""
+    """Whether people were told of these log ends, which a confirmation is about."""
     told, now = returned.ends.by_partition(), debt.ends.by_partition()
     covered = bool(told) and returned.left_behind and all(now.get(p) == end for p, end in told.items())
     return covered or returned.ends == debt.ends
 
 
 def slipped(acts: Acts) -> Ranges:
-    """What applications have written on the source that was not copied."""
     debt = acts.writer.state.debts.get(acts.link.mirror.name)
     return {} if debt is None else not_copied(debt, acts.statuses())[0]

@@ -1,4 +1,4 @@
-"""A look at what would happen if a mirror were failed over now. Writes nothing, and takes nothing over."""
+"""What would happen if a mirror were failed over now. Changes nothing."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ from mirror_core.sync.cycle import survey
 def look(
     link: Link, state: State, services: Services, *, whole: bool, read_ms: int | None = None, current: bool = True
 ) -> Readiness:
-    """`state`: the destination's, read a moment ago, or at `read_ms`; not `current`: before it fell silent. `whole`:
-    with drift and rights, which take many requests."""
     begun, name = now_ms(), link.mirror.name
     run = state.active_run(name)
     try:
@@ -62,8 +60,6 @@ def look(
 
 
 def remembered(name: MirrorName, state: State, now_ms: int) -> Iterator[Point]:
-    """What the mirror's state alone says against it: a sync, a comparison or a drill that is old, or never was; gaps
-    that soon can be filled no more."""
     yield from of_ages(name, _known(name, state), now_ms)
     statuses = state.partitions.get(name, {})
     yield from of_uncompared(name, never_compared(state.proofs.get(name), statuses))
@@ -84,7 +80,6 @@ def _drift(link: Link, state: State) -> Iterator[Point]:
 
 
 def rights(link: Link) -> Iterator[Point]:
-    """What we may not do on either side, and need to; and that the destination's brokers forget who has written."""
     for side, role in ((link.source, "source"), (link.destination, "destination")):
         try:
             found = check(side)

@@ -1,4 +1,4 @@
-"""What the gate would still have to read behind the fence: looked at before anybody is stopped."""
+"""Estimates what the gate would still have to read, before anybody is stopped."""
 
 from __future__ import annotations
 
@@ -16,25 +16,21 @@ from mirror_core.state.link import Link
 
 ENOUGH: Final = 20_000
 ENOUGH_BYTES: Final = 64_000_000
-"""So little is compared in about the time that a look costs: nothing is won by another round before the fence."""
+"""Another round would gain nothing."""
 MANY: Final = 10_000_000
-"""From so many offsets on, Spark's start is the smaller part."""
 ROUNDS: Final = 20
-"""At most: where applications write as fast as is compared, none of them would be the last."""
 SHRINKS: Final = 0.7
-"""A round that leaves more than this part of what it found is the last: it will not become much less."""
+"""A round that leaves more than this part is the last."""
 SLOWLY: Final = 1_000.0
-"""Offsets a second, as long as none was compared by which one could judge: on the safe side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Of the source's logs, what was not yet seen to be equal. Estimates are on the high side."""
+    """Source offsets not yet compared equal. Estimates err high."""
 
     offsets: int
-    """Gaps between records count too."""
     size: int | None
-    """Bytes, by the mean of each log; None: the source's brokers don't tell how large they are."""
+    """Bytes, by each log's mean. None: unknown."""
     seconds: float
 
     @property
@@ -49,7 +45,7 @@ class Rest:
 def rest_of(
     link: Link, partitions: Iterable[Partition], proven: Mapping[Partition, Offset], per_second: float | None
 ) -> Rest:
-    """`proven`: next offset after the last one that was compared. `per_second`: offsets, as just seen."""
+    """`proven`: next offset after the last one compared."""
     wanted = list(partitions)
     with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as source:
         points = list_points(source, wanted, [Point.START, Point.LOG_END])
@@ -58,7 +54,7 @@ def rest_of(
         left = {p: offsets for p, offsets in left.items() if offsets > 0}
         try:
             sizes = log_sizes(source, left)
-        except RemoteFault:  # a broker that hangs need not lead anything of ours
+        except RemoteFault:  # a hanging broker may lead nothing of ours
             sizes = {}
     offsets = sum(left.values())
     size = None
@@ -68,7 +64,6 @@ def rest_of(
 
 
 def refuse_above(rest: Rest, limit_s: float | None, run_id: str, mirror: str) -> None:
-    """Refused where applications would have to stand still for longer than the operator wants, only to be compared."""
     if limit_s is None or rest.seconds <= limit_s:
         return
     raise Refused(

@@ -1,4 +1,4 @@
-"""What failover and failback are given from above, because it needs Spark, or can be done with Spark or without."""
+"""What failover and failback need and may run with or without Spark."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ ADVICE: Final = "make room and rights there, or give another folder (--evidence)
 
 
 class ParityCheck(Protocol):
-    """Compares both clusters over ranges of offsets; tells meanwhile what it has compared, so that it need not be done
-    again."""
+    """`so_far` gets partial results."""
 
     def __call__(
         self,
@@ -36,11 +35,10 @@ class ParityCheck(Protocol):
 
 
 FEW: Final = 100_000
-"""Offsets that are compared in this process: it is through before a Spark application has started."""
 
 
 class Salvage(Protocol):
-    """Saves [start, end) of partitions of one cluster to Parquet; says of each record what another one has of it."""
+    """Saves [start, end) to Parquet, with what another cluster has of each record."""
 
     def __call__(
         self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
@@ -48,13 +46,12 @@ class Salvage(Protocol):
 
 
 class Copy(Protocol):
-    """Copies a mirror's partitions up to the given ends, without a data plane of its own running."""
+    """Copies a mirror up to the given ends while no data plane runs."""
 
     def __call__(
         self, ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: Deleted
     ) -> None:
-        """Nothing is written that `until` was not told of before, as a wall-clock time in milliseconds; and nothing
-        behind what the source deleted before it was copied, before `deleted` was told of that."""
+        """`on_write_deadline` (wall-clock ms) and `on_deletions` are called before each write that they cover."""
 
 
 def _on_this_machine(place: str) -> Folder:
@@ -63,42 +60,33 @@ def _on_this_machine(place: str) -> Folder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Doers of the heavy work. None of them writes to the state topic."""
+    """None of these writes to the state topic."""
 
     parity: ParityCheck
-    """Compares everything before the fence, while applications still write."""
     quick_parity: ParityCheck
-    """Compares the last bit while applications stand still: the same comparison, with no start-up time."""
+    """Without startup time, for the write block."""
     salvage: Salvage
     copy: Callable[[Link], Copy]
-    """Makes the in-process copier of a mirror: a failback copies with the reverse mirror, too."""
     evidence_dir: Path
-    """Folder in which each run gets a folder of its own."""
     copies: Callable[[str], Folder] = _on_this_machine
-    """Opens the place where bundles are written to, too. BadRequest when it is not reached from here."""
+    """Opens the folder for copies of bundles. Raises BadRequest if unreachable."""
     receipts: Callable[[str], Folder] = local_folder
-    """Opens the place that receipts were stored in. BadRequest likewise."""
     by_airflow: bool = False
-    """Steps are taken by Airflow's tasks, which alone can emit events of its assets."""
 
     def run_dir(self, run_id: str) -> Path:
-        """The run's evidence folder; made when it is not there."""
         folder = self.evidence_dir / f"run-{run_id}"
         with writing("evidence", folder, ADVICE):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what it holds may be read by nobody else
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return folder
 
     def parity_of(self, ranges: Sequence[ParityRange]) -> ParityCheck:
-        """For a comparison that nobody stands still for, and that may be small."""
         return self.parity if sum(r.end - r.start for r in ranges) > FEW else self.quick_parity
 
     def check_evidence(self) -> None:
-        """Unwritable when evidence cannot be kept: asked before a run is begun."""
         check_writable("evidence", self.evidence_dir, ADVICE)
 
     def ready_gate(self, run_id: str) -> None:
-        """The same of a run that has begun, before applications stand still: whether there is room, too, for what its
-        gate has to keep; and what takes time once in a process is done."""
+        """Before applications are stopped: check disk space for the gate, and warm up."""
         self.check_evidence()
         check_room("evidence", self.run_dir(run_id), ADVICE)
         warm_up()
@@ -106,8 +94,7 @@ class Services:
     def gate(
         self, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange], run_id: str
     ) -> ParityResult:
-        """Compare while applications stand still. They don't wait for room on a disk: a report that cannot be written
-        is said in place of its path. What was compared is in the journal all the same."""
+        """A full disk must not extend the write block: the report's path says so."""
         try:
             return self.quick_parity(source, destination, ranges, self.run_dir(run_id) / "parity")
         except Unwritable as error:
@@ -115,7 +102,6 @@ class Services:
 
 
 def local_services(config_path: Path, *, evidence_dir: Path) -> Services:
-    """Everything in this process: for the smallest deployment, and for the night when Spark is down too."""
     parity = LocalParity(config_path)
     return Services(
         parity=parity,

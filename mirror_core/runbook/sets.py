@@ -1,7 +1,7 @@
-"""One failover of several mirrors: each has its own run and journal, and is conducted as if it were alone.
+"""One failover of several mirrors; each keeps its own run and journal.
 
-What is due for each is decided by `decide/sets.py`, again after each round, from the journals: so whoever runs the
-set again after a crash goes on where it was.
+`decide.set_schedule` decides the next moves from the journals after each round, so a repeated call after a crash
+continues.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BEFORE: Final = names(RunKind.FAILOVER)[: names(RunKind.FAILOVER).index(point_o
 
 
 class Together:
-    """The failover of a set. Holds no state of its own: that is in the state topics of the destinations."""
+    """Stateless: everything is in the destinations' state topics."""
 
     def __init__(
         self,
@@ -60,20 +60,17 @@ class Together:
         *,
         say: Callable[[str], None],
     ) -> None:
-        """`conductors`: of each mirror of the set."""
         self.chosen = chosen
         self.mode = mode
         self._conductors = conductors
         self._say = say
 
     def link(self, mirror: MirrorName) -> Link:
-        """One of its mirrors."""
         return self._conductors[mirror].link
 
     def decide(self) -> Joint:
-        """All plans. One that may not be run now forbids all."""
         mirrors = self.chosen.mirrors
-        with ThreadPoolExecutor(len(mirrors)) as pool:  # a dead side costs seconds: not of each, one after the other
+        with ThreadPoolExecutor(len(mirrors)) as pool:  # a dead side costs seconds, once
             looks = list(pool.map(lambda name: self._look(self._conductors[name]), mirrors))
         found = {name: decision for name, (decision, _) in zip(mirrors, looks, strict=True)}
         reasons = [f"{name}: {reason}" for name, decision in found.items() for reason in decision.reasons]
@@ -85,13 +82,10 @@ class Together:
         )
 
     def _look(self, one: Failover) -> tuple[Decision, bool]:
-        """A plan, and whether it gives up a source of which no broker is there."""
         return one.decide_lost() if self.mode is Mode.UNPLANNED else (one.decide(self.mode), False)
 
     def under_way(self, started_by: str | None = None, plan_hash: str = "") -> str | None:
-        """The failover of this set that has not ended; None when there is none. `started_by`: only this one's, and also
-        one of the plans with this hash that has ended well and is still in effect. Refused when one is under way that
-        is of other mirrors than the set has by now."""
+        """The set's failover that has not ended. Refused if its mirrors differ from the set's."""
         for attempt, there in self._attempts(started_by).items():
             left = {name: s for name, s in there.items() if s.run.ended_ms is None}
             done = (
@@ -110,7 +104,7 @@ class Together:
         return None
 
     def cut_off(self, started_by: str | None = None) -> str | None:
-        """One whose conductor was killed before all runs were begun: nothing was done. None: there is none."""
+        """An attempt whose conductor died before all runs were begun: nothing was done."""
         for attempt, there in self._attempts(started_by).items():
             left = [s for s in there.values() if s.run.ended_ms is None]
             if left and there.keys() < set(self.chosen.mirrors) and self._harmless(left):
@@ -118,12 +112,10 @@ class Together:
         return None
 
     def _begun_before(self) -> list[Run]:
-        """The newest run of each failover of the whole set. One that was not begun as a whole may be tried again."""
         whole = [t for t in self._attempts(None).values() if t.keys() >= set(self.chosen.mirrors)]
         return [max((s.run for s in there.values()), key=lambda run: run.started_ms) for there in whole]
 
     def _past(self, there: Mapping[MirrorName, Standing]) -> list[str]:
-        """Mirrors whose run is done and not what they are in any more."""
         done = [(name, s.run) for name, s in there.items() if s.run.state is RunState.DONE]
         conductors = [(self._conductors[name], run) for name, run in done]
         return [
@@ -133,7 +125,6 @@ class Together:
         ]
 
     def refuse_past(self, attempt: str, started_by: str) -> None:
-        """Refused when somebody else has begun this failover, or it is done and a mirror has gone on since."""
         there = self._standings(attempt)
         others = [f"{name}: {s.run.started_by} has begun run {s.run.id}" for name, s in there.items()]
         reasons = [why for why, s in zip(others, there.values(), strict=True) if s.run.started_by != started_by]
@@ -141,18 +132,14 @@ class Together:
             raise Refused(f"failover {attempt} of set {self.chosen.name}", reasons)
 
     def _harmless(self, left: Iterable[Standing]) -> bool:
-        """Whether they can be given up as if they had never been; what gives a source up may have taken a run over."""
+        """Whether they can be aborted without a trace. Unplanned runs may have taken another run over."""
         return self.mode is Mode.PLANNED and all(s.place in UNDISTURBED for s in left)
 
     @at_work()
     def begin(
         self, plan_hash: str, *, approved_by: str | Sequence[Approval] | ApprovalPolicy, silent: Collection[str] = ()
     ) -> str:
-        """Open a run of each mirror; the id that they share. When one is refused, no planned one is left open.
-
-        `approved_by`: see `Conductor.begin`. `silent`: mirrors whose sources, which the plans give up, were silent when
-        these were approved.
-        """
+        """Open a run per mirror; returns their common id. If one is refused, planned ones are aborted."""
         spent = self._spent(approved_by) if isinstance(approved_by, ApprovalPolicy) else ()
         if spent:
             raise Refused(f"failover of set {self.chosen.name}", spent)
@@ -178,42 +165,35 @@ class Together:
         return attempt
 
     def prove(self, attempt: str) -> dict[MirrorName, Standing]:
-        """All that applications don't notice. Nothing is left open when one cannot be proved."""
         return self._go(attempt, {Move.PROVE})
 
     @property
     def started_by(self) -> str:
-        """Who conducts."""
         return self._conductors[self.chosen.mirrors[0]].started_by
 
     def told(self, attempt: str) -> list[str]:
-        """How each mirror stands."""
         return [f"{name}: {s.place}" for name, s in self._standings(attempt).items()]
 
     def moved(self, attempt: str, step: str) -> dict[MirrorName, str]:
-        """Runs of those mirrors of which this step is done."""
         done = (step, StepState.DONE)
         found = self._standings(attempt).items()
         return {name: s.run.id for name, s in found if done in [(taken.step, taken.state) for taken in s.steps]}
 
     def undisturbed(self, attempt: str) -> bool:
-        """Whether no applications were stopped so far."""
         return undisturbed_all(self._members(self._standings(attempt), {}))
 
     def refuse_expired(self, attempt: str, agreed: Sequence[Approval]) -> None:
-        """Before applications are stopped. Refused when nobody has agreed, and nothing was done, for too long."""
         for name, standing in self._standings(attempt).items():
             self._conductors[name].refuse_expired(standing.run.id, agreed)
 
     def finish(self, attempt: str, *, agreed_by: str = "") -> dict[MirrorName, Standing]:
-        """All that is left. SetFailed when not all are done; what has become of each is said, and in the set's page."""
+        """Everything left. Raises SetFailed if not all succeed. Writes the set's page."""
         try:
             return self._go(attempt, {Move.PROVE, Move.MAKE_READY, Move.FINISH}, agreed_by)
         finally:
             self._write_page(attempt)
 
     def refuse_conducted(self, attempt: str, *, take_over: bool = False, quietly: bool = False) -> None:
-        """Refused while another process conducts one of the runs, as `Conductor.refuse_conducted` is."""
         title, left = f"failover of set {self.chosen.name}", self._left(attempt)
         reasons = list[str]()
 
@@ -229,7 +209,7 @@ class Together:
             raise Refused(title, sorted(reasons))
 
     def refuse_taken_over(self, attempt: str) -> None:
-        """LostOwnership while somebody else who has taken one of the runs over may still be at work."""
+        """Raises LostOwnership while another conductor may still act on one of the runs."""
         mine = {name: conductor.started_by for name, conductor in self._conductors.items()}
         theirs = {name: run for name, run in self._left(attempt).items() if run.conducted_by != mine[name]}
         errors = at_once({name: partial(self._refuse_taken_over, name, run) for name, run in theirs.items()}, self._say)
@@ -237,8 +217,7 @@ class Together:
             raise error
 
     def abort(self, attempt: str, *, only_mine: bool = True) -> Sequence[str]:
-        """Give all up, as long as none is promoted; what was done, in words. `only_mine`: what others conduct by now is
-        theirs."""
+        """All, unless one is promoted. Returns the outcome as text."""
         standings = self._standings(attempt)
         left = {name: s for name, s in standings.items() if s.run.ended_ms is None}
         if any(s.place in TURNED for s in standings.values()):
@@ -246,7 +225,6 @@ class Together:
         return self._give_up(left, only_mine=only_mine)
 
     def page(self, attempt: str) -> Path:
-        """Where the report on a failover of the set is."""
         evidence = self._conductors[self.chosen.mirrors[0]].services.evidence_dir
         return evidence / f"set-{attempt}" / SET_PAGE
 
@@ -285,7 +263,6 @@ class Together:
             patiently(run.plan.mirror, self._say, lambda: conductor.take(run.id, steps, agreed_by=agreed))
 
     def _decide_anew(self, silent: Sequence[MirrorName]) -> tuple[Joint, list[str]]:
-        """All plans, and which of these sources, that were silent, answer by now."""
         joint, reasons = self.decide(), list[str]()
         for name in silent:
             source, again = self.link(name).source.name, f"failover run-set {self.chosen.name}"
@@ -295,7 +272,6 @@ class Together:
         return joint, reasons
 
     def _left(self, attempt: str) -> dict[MirrorName, Run]:
-        """Its runs that have not ended."""
         return {name: s.run for name, s in self._standings(attempt).items() if s.run.ended_ms is None}
 
     def _refuse_taken_over(self, name: MirrorName, run: Run) -> None:
@@ -305,7 +281,6 @@ class Together:
             raise LostOwnership(str(error)) from None
 
     def _spent(self, policy: ApprovalPolicy) -> tuple[str, ...]:
-        """Why these approvals begin nothing more: a failover of the whole set was begun by them."""
         first = self.chosen.mirrors[0]
         state = read_state(self._conductors[first].link.destination)
         return used_up(self._begun_before(), verified(policy, recorded_approvals(state, first, policy.question)))
@@ -325,8 +300,10 @@ class Together:
         )
 
     def _give_up(self, standings: Mapping[MirrorName, Standing], *, only_mine: bool) -> list[str]:
-        """What was done about each of them. One whose source is silent is kept if it is fenced, since it would not know
-        any more what it has drained; and if it waits for a word, which no new run would ask for."""
+        """A run with a silent source is kept if it is fenced or awaits confirmation.
+
+        A new run would not know what was drained, and would not ask for confirmation.
+        """
         said = list[str]()
         for name, standing in standings.items():
             conductor = self._conductors[name]
@@ -362,7 +339,6 @@ class Together:
         return {name: found[name] for name in self.chosen.mirrors if name in found}
 
     def _attempts(self, started_by: str | None) -> dict[str, dict[MirrorName, Standing]]:
-        """Failovers of this set, the newest first; `started_by`: only this one's."""
         found: dict[str, dict[MirrorName, Standing]] = {}
         for name, standing in sorted(self._all_runs(), key=lambda item: -item[1].run.started_ms):
             ours = set_of(standing.run.part_of) == self.chosen.name
@@ -371,7 +347,6 @@ class Together:
         return found
 
     def _all_runs(self) -> Iterator[tuple[MirrorName, Standing]]:
-        """Failovers of the set's mirrors, of this mode."""
         states = {c.link.destination.name: c.link.destination for c in self._conductors.values()}
         read = {name: read_state(cluster) for name, cluster in states.items()}
         for name, conductor in self._conductors.items():
@@ -385,10 +360,10 @@ class Together:
         try:
             standings = self._standings(attempt)
             write_set_page(page, self.chosen, attempt, [Moved(s.run, s.steps, s.place) for s in standings.values()])
-        except MirrorError as error:  # what was done is in each run's own evidence
+        except MirrorError as error:  # each run has its own evidence
             self._say(f"the page of the set is not written: {error}")
         else:
             self._say(f"report: {page}")
-            if all(s.run.ended_ms is not None for s in standings.values()):  # a store that hangs holds up no abort
+            if all(s.run.ended_ms is not None for s in standings.values()):  # a hanging store must not delay an abort
                 first = self._conductors[self.chosen.mirrors[0]]
                 copy_page_or_say(first.services, first.link.config, page, self._say)

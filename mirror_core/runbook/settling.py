@@ -1,4 +1,4 @@
-"""Looking at the destination of an unplanned failover until it stands still, and is on all in-sync replicas."""
+"""Waits until an unplanned failover's destination logs are stable and on all in-sync replicas."""
 
 from __future__ import annotations
 
@@ -18,32 +18,24 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset, Partition
 
 STILL_S: Final = 0.2
-"""Between two looks at the destination's log ends."""
 SETTLE_S: Final = 60.0
-"""It gets this long to come to rest: a broker that died beside the source leaves its partitions' replicas behind."""
 STANDS_S: Final = 10.0
-"""What has been the same for so long stands still. A writer that comes now and then is told from a log without one."""
+"""Unchanged this long is stable. Tells a slow writer from no writer."""
 _INSYNC: Final = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """What was found in the end."""
-
     ends: Mapping[Partition, Offset]
-    """Log ends (next offset to be written) that stand still and are on all in-sync replicas."""
+    """Log ends (next offset), stable and on all in-sync replicas."""
     moving: Mapping[Partition, Ends]
     held: Mapping[Partition, HeldUp]
-    """They stand still, and too few replicas are in sync."""
 
 
 def come_to_rest(
     client: ClusterClient, partitions: Collection[Partition], told: Mapping[Partition, Told] | None
 ) -> Rest:
-    """Returns when all that have a leader are at rest, or the limit is over.
-
-    `told`: what is held up, of which a person has said that it is not waited for; None: nobody did.
-    """
+    """Returns at the limit at the latest. `reported`: held-up partitions confirmed to be left."""
     deadline = time.monotonic() + SETTLE_S
     since = dict[Partition, tuple[Ends, float]]()
     while True:
@@ -53,7 +45,7 @@ def come_to_rest(
                 since[p] = one, time.monotonic()
         found = restless(ends)
         replicas = dict[Partition, InSync]()
-        with suppress(Unreachable):  # looked at again
+        with suppress(Unreachable):
             replicas = _replicas(client, found)
         own = _own_ends(client, replicas)
         still = {p for p, (_, at) in since.items() if time.monotonic() - at >= STANDS_S}
@@ -62,12 +54,12 @@ def come_to_rest(
             for p, one in found.items()
             if p not in replicas
             or not replicated(one, replicas[p], own[p])
-            # An unknown watermark may be an answer that was lost, and a transaction may be open.
+            # An unknown watermark may be a lost response, or an open transaction.
             or (one.high is None and p not in still)
         }
         held = held_up(found, replicas)
         late = time.monotonic() > deadline
-        if late:  # who writes now and then is no want of replicas
+        if late:  # a slow writer is not under-replication
             held = {p: one for p, one in held.items() if p in still}
         moving = {p: one for p, one in found.items() if p not in held}
         if late or not found or (told is not None and not moving and agreed(held, told)):
@@ -76,7 +68,6 @@ def come_to_rest(
 
 
 def _ends(client: ClusterClient, partitions: Collection[Partition]) -> dict[Partition, Ends]:
-    """Of all that had a leader, before or a moment later."""
     before = known_offsets(client, partitions, Point.LOG_END)
     time.sleep(STILL_S)
     ends = known_offsets(client, partitions, Point.LOG_END)
@@ -89,7 +80,6 @@ def _ends(client: ClusterClient, partitions: Collection[Partition]) -> dict[Part
 
 
 def _replicas(client: ClusterClient, found: Mapping[Partition, Ends]) -> dict[Partition, InSync]:
-    """Of what stands still and is not replicated, as far as the cluster tells."""
     topics = {p.topic for p, one in found.items() if one.unreplicated}
     if not topics:
         return {}
@@ -103,7 +93,7 @@ def _replicas(client: ClusterClient, found: Mapping[Partition, Ends]) -> dict[Pa
 
 
 def _own_ends(client: ClusterClient, replicas: Mapping[Partition, InSync]) -> dict[Partition, dict[int, Offset]]:
-    """Where in-sync replicas' own logs end, by broker. Left out are brokers that do not answer."""
+    """In-sync replicas' own log ends by broker. Silent brokers are left out."""
     by_broker: dict[int, list[Partition]] = {}
     for partition, one in replicas.items():
         for broker in () if one.short else one.in_sync:

@@ -1,4 +1,4 @@
-"""Closing the source of a run by its `fence_command`: written down first, so that an abort opens it again."""
+"""Closes a run's source by `fence_command`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from mirror_core.sync.shutting import closed_through
 
 @dataclass(frozen=True, slots=True)
 class ByCommand:
-    """Called with the topics that are to be closed. False: the source has no such command."""
+    """Returns False if the source has no command.
+
+    Recorded before the call, so that an abort opens the source again.
+    """
 
     acts: Acts
     step: str
     lift: LiftFile
     once: bool = False
-    """There is no second try: nobody waits for this source."""
 
     def __call__(self, topics: Collection[str]) -> bool:
         link = self.acts.link

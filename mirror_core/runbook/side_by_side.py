@@ -1,4 +1,4 @@
-"""What is done for several mirrors at the same time, each in a thread of its own."""
+"""A set's failover: threads per mirror with retries, its plans and runs, and the next moves."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.names import MirrorName
 
 TRIES: Final = 3
-"""Of a step that fails for a reason that may pass, before the set is given up for it."""
 PAUSE_S: Final = 2.0
 
 Say = Callable[[str], None]
 
 
 def at_once(acts: Mapping[MirrorName, Callable[[], None]], say: Say) -> dict[MirrorName, MirrorError]:
-    """Do all of them; what went wrong. LostOwnership of one ends it for all."""
+    """Run all; returns the errors. LostOwnership of one ends all."""
     errors: dict[MirrorName, BaseException] = {}
 
     def act(name: MirrorName) -> None:
         try:
             acts[name]()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits, not swallowed
+        except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
             errors[name] = error
 
-    # Daemons: Ctrl-C ends this process as it ends one that moves a single mirror.
+    # Daemons: Ctrl-C must end the process.
     threads = [threading.Thread(target=act, args=(name,), name=f"mirror {name}", daemon=True) for name in acts]
     for thread in threads:
         thread.start()
@@ -45,7 +44,6 @@ def at_once(acts: Mapping[MirrorName, Callable[[], None]], say: Say) -> dict[Mir
 
 
 def patiently(name: MirrorName, say: Say, act: Callable[[], object]) -> None:
-    """Do it, and once more where it fails for a reason that may pass."""
     for tries_left in reversed(range(TRIES)):
         try:
             act()

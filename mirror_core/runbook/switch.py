@@ -1,8 +1,7 @@
-"""The step `switch`: applications are told that another cluster is active, in the ways that the user has configured.
+"""Step `switch`: tells applications the active cluster, by topic and by hooks.
 
-Never in the way of a failover: what fails is named in the evidence, with what a person needs to do it by hand, and the
-run goes on. Each hook is written down before every try and after its end, so a resumed step calls none again that has
-ended; one whose conductor died while it was called is called again: at least once, and the run's id tells repetitions.
+Failures are evidence and never block a failover. A hook call is recorded before every attempt and after its end: it
+happens at least once, and the run id identifies repetitions.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ _log = logger(__name__)
 
 
 def switch(link: Link, journal: Journal, *, by_airflow: bool) -> Evidence:
-    """Announce the destination as the active cluster on both sides, and call the hooks. Fails for a lost mirror only.
-
-    `by_airflow`: one of its tasks takes the step, which emits the asset event after it.
-    """
+    """Fails only if the mirror was taken over. `by_airflow`: the task emits the asset event itself."""
     active = _active(link, journal)
     there = Ask(lambda: announce(link.source, active, LIMITS.silent_source_s))
     deadline = time.monotonic() + (
@@ -65,7 +61,6 @@ def run_hooks(
     by_airflow: bool,
     pause: Callable[[float], None] = time.sleep,
 ) -> tuple[HookCall, ...]:
-    """Call the mirror's hooks, one after the other as they are listed; how each ended."""
     hooks = link.config.hooks(link.mirror.name)
     calls = {call.hook: call for call in (journal.kept(STEP, Called) or Called()).calls}
 
@@ -81,7 +76,7 @@ def run_hooks(
 
 
 def _active(link: Link, journal: Journal) -> Active:
-    """What is announced by this run, always the same: written down before anybody is told."""
+    """Recorded before anybody is told, so a run always announces the same."""
     kept = journal.kept(STEP, Announced)
     if kept is None:
         mirror, destination = base_name(link.mirror.name), link.destination
@@ -115,11 +110,10 @@ def _call(
     by_airflow: bool,
     pause: Callable[[float], None],
 ) -> None:
-    """Until it is done, or was tried as often as may be."""
     started, tries = time.monotonic(), 0
     while True:
         call, tries = replace(call, tries=call.tries + 1), tries + 1
-        note(call)  # raises in a conductor that slept and has been replaced: it calls nobody any more
+        note(call)  # raises if we were replaced: then call nothing
         found = _try(config, hook, active, journal.run.plan.mode, by_airflow=by_airflow)
         if found.answer is not Answer.AGAIN or tries > hook.retries:
             break
@@ -151,7 +145,6 @@ def _try(config: Config, hook: Hook, active: Active, mode: Mode, *, by_airflow: 
 
 
 def given(active: Active, mode: Mode) -> dict[str, str | int]:
-    """What a hook is told: the body of a request, and as MIRRORBOOK_... the environment of a command."""
     return {**msgspec.to_builtins(active), "mode": mode}
 
 

@@ -1,4 +1,4 @@
-"""Steps of a failback that take the old source's logs back to what the new primary has: nothing unsaved goes."""
+"""Failback steps that take the old source's logs back. Nothing unsaved is discarded."""
 
 from __future__ import annotations
 
@@ -39,21 +39,17 @@ from mirror_core.state.records import PartitionRecord
 from mirror_core.sync.fence import Fence, raise_fence
 
 _ENDS: Final = frozenset({"log start", "log end"})
-"""Kinds of findings that say that a log moved while it was compared."""
 
 
 def _part(number: int) -> str:
-    """Folder of the n-th part of a salvage, from 1."""
     return "salvage" if number == 1 else f"salvage-{number}"
 
 
 class TailSteps(Acts):
-    """The acts of a failback up to the point from which both clusters hold the same, as far as the old source goes."""
-
     __slots__ = ()
 
     def salvage(self) -> Evidence:
-        """Save the divergent tails, from the first difference on; what is saved is all that may be discarded later."""
+        """Save divergent tails. Only saved records may be discarded."""
         with ClusterClient(self.link.source) as old:
             topics, there = self._old_source(old)
             fence = self._raise_fence(old, self._topics(), there, "salvage")
@@ -72,7 +68,7 @@ class TailSteps(Acts):
         }
 
     def check_approval(self) -> None:
-        """Before anything is changed: what shall stay as it is has not grown, so that an abort is still possible."""
+        """Before any change: logs that shall stay have not grown. An abort is still possible."""
         salvaged = left_by(self.journal, "salvage", Salvaged).ends.by_partition()
         kept = {t for t, s in self.journal.run.plan.strategies.items() if s is Strategy.NONE}
         with ClusterClient(self.link.source) as old:
@@ -95,7 +91,6 @@ class TailSteps(Acts):
             )
 
     def _refuse_wider(self, topics: Mapping[str, Topic]) -> None:
-        """Partitions that were added since the plan was made, to topics that were to keep theirs."""
         with ClusterClient(self.link.destination) as new:
             new_topics = {n: Topic(id=v.id, partitions=len(v.partitions)) for n, v in existing(new, topics).items()}
         strategies = self.journal.run.plan.strategies
@@ -110,7 +105,6 @@ class TailSteps(Acts):
             raise Refused(f"failback {self.journal.run_id}: step align", [reason])
 
     def _check_rights(self, old: ClusterClient) -> None:
-        """What the strategies need may have been taken away since the plan was made."""
         strategies = self.journal.run.plan.strategies
         on_cluster, on_topics = rights_on(old, strategies)
         if lacking := [*lacking_for(strategies, on_cluster or frozenset(), on_topics)]:
@@ -122,7 +116,6 @@ class TailSteps(Acts):
             )
 
     def align(self) -> Evidence:
-        """Take the old source's logs back to what the new primary has, each topic by its strategy."""
         strategies = self.journal.run.plan.strategies
         doomed = [t for t, s in strategies.items() if s is Strategy.RECREATE]
         with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
@@ -143,7 +136,6 @@ class TailSteps(Acts):
         return sorted({p.topic for p in self.statuses()})
 
     def _old_source(self, client: ClusterClient) -> tuple[dict[str, Topic], list[Partition]]:
-        """The mirror's topics that are there, and all of their partitions, also those that it has never recorded."""
         views = existing(client, self._topics())
         there = [Partition(name, index) for name, v in sorted(views.items()) for index in sorted(v.partitions)]
         return {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in views.items()}, there
@@ -155,7 +147,6 @@ class TailSteps(Acts):
         return raise_fence(self.link, self.writer, old, topics, there, before=lift, shut=ByCommand(self, step, lift))
 
     def _pay(self, fence: Fence) -> None:
-        """The fence that an unplanned failover may have left owed stands now. Without an authorizer none ever does."""
         debt = self.writer.state.debts.get(self.link.mirror.name)
         held = fence.authorizer or fence.command
         if held and debt is not None and debt.owed is Owed.FENCE and debt.paid_ms is None:
@@ -163,10 +154,7 @@ class TailSteps(Acts):
             self.writer.put(replace(debt, paid_ms=now_ms(), ends=ends, by_command=fence.command, trouble=""))
 
     def _compare(self, topics: Mapping[str, Topic], ends: Mapping[Partition, Offset]) -> ParityResult | None:
-        """Below the last mirrored offsets, too: an unclean election may have given the old source another past.
-
-        What differs is written down with the partition, for this plan and the next. None: there is nothing to compare.
-        """
+        """Also below the LMO: an unclean election may have changed history. None: nothing to compare."""
         statuses = self.statuses()
         there = [p for p in ends if p in statuses and not is_anew(statuses[p], topics)]
         with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
@@ -179,7 +167,7 @@ class TailSteps(Acts):
         if not ranges:
             return None
         folder = self.services.run_dir(self.journal.run_id) / "compare"
-        # The new primary's retention goes on, the old source's log is the one in question.
+        # The new primary's retention goes on: the old source's log is in question.
         parity = self.services.parity_of(ranges)
         result = parity(self.link.destination.name, self.link.source.name, ranges, folder)
         doubts = [reason for reason in result.reasons if reason not in NOTHING]
@@ -215,7 +203,6 @@ class TailSteps(Acts):
             )
 
     def _save(self, found: Mapping[Partition, tuple[Offset, Offset]], name: str) -> Mapping[Partition, Saved]:
-        """To Parquet, each record with what the new primary has of it, and a page for people."""
         if not found:
             return {}
         ranges = [ParityRange(partition=p, start=start, end=end) for p, (start, end) in found.items()]
@@ -243,7 +230,7 @@ class TailSteps(Acts):
         }
 
     def _save_growth(self, old: ClusterClient, noted: tuple[OldTopic, ...]) -> dict[str, str | int]:
-        """Behind a fence that is seen to hold: what was written in spite of it since the salvage is saved, too."""
+        """Save what was written despite the fence since the salvage."""
         ids = {topic.name: topic.id for topic in noted}
         views = existing(old, self._changed_topics())
         there = [
@@ -266,7 +253,7 @@ class TailSteps(Acts):
         if not grown:
             return {}
         number = 1 if missing else before.parts + 1
-        while self._folder(_part(number)).exists():  # of an attempt that did not come to write down its end
+        while self._folder(_part(number)).exists():  # of an unfinished attempt
             number += 1
         found = self._save(grown, _part(number))
         ends_now = Offsets.of({**saved, **{p: end for p, (_, end) in grown.items()}})
@@ -275,22 +262,20 @@ class TailSteps(Acts):
         return {"grown_since": shown["salvaged"], "saved_again": shown["records"], "folder": _part(number)}
 
     def _missing_salvage(self, before: Salvaged) -> str:
-        """A folder of this run's salvage that is not here: another machine has it, or nobody has. Empty: all are."""
+        """A salvage folder that is not on this host. Empty: all are."""
         wanted = [_part(1)] if self.journal.run.plan.discarded else []
         wanted += [_part(before.parts)] if before.parts > 1 else []
         return next((str(self._folder(name)) for name in wanted if not (self._folder(name) / MANIFEST).is_file()), "")
 
     def _points(self, old: ClusterClient, strategy: Strategy) -> dict[Partition, Offset]:
-        """Where the logs that had a tail when it was saved have to end at the most, of topics with this strategy."""
         ends = left_by(self.journal, "salvage", Salvaged).ends.by_partition()
         chosen = {t for t, s in self.journal.run.plan.strategies.items() if s is strategy}
         found = tails(self.statuses(), self._old_source(old)[0], ends)
-        # What was added since the plan was made is saved, and stays: nothing of it could be left by a cut.
+        # Added partitions are saved and stay: a cut would leave nothing.
         recorded = self.statuses().keys()
         return {p: start for p, (start, _) in found.items() if p.topic in chosen and p in recorded}
 
     def _placed(self, old: ClusterClient, points: Mapping[Partition, Offset]) -> dict[Partition, tuple[int, ...]]:
-        """Which brokers held these partitions before any of them was taken away: looked at once."""
         placed = self.journal.kept("align", Placed)
         if placed is None:
             now = placements(old, {p.topic for p in points}) if points else {}
@@ -306,7 +291,7 @@ class TailSteps(Acts):
         widths = {name: len(v.partitions) for name, v in existing(new, [t.name for t in topics]).items()}
         for topic in topics:
             if topic.name not in widths:
-                continue  # deleted by hand since the plan was made: the reverse mirror finds it gone
+                continue  # deleted by hand since the plan
             view = existing(old, [topic.name]).get(topic.name)
             if view is not None and view.id == topic.id:
                 self._refuse_if_grown(old, view, salvaged)
@@ -317,14 +302,11 @@ class TailSteps(Acts):
                 replication_factor=topic.replication_factor,
                 configs=dict(topic.settings),
             )
-            if topic.name in create_topics(old, [anew]):  # by an attempt before this one, or by somebody else
+            if topic.name in create_topics(old, [anew]):  # existed already: an earlier attempt, or a client
                 self._refuse_a_poorer(old, anew)
 
     def _noted(self, old: ClusterClient, doomed: list[str]) -> tuple[OldTopic, ...]:
-        """The topics as they were before the first one was deleted: a crash must not cost one its settings.
-
-        Looked at once. One that is not there was deleted by hand since the plan was made: M-back creates it.
-        """
+        """Recorded before the first deletion: a crash must not lose settings."""
         noted = self.journal.kept("align", OldTopics)
         if noted is None:
             settings, views = describe_configs(old, doomed), existing(old, doomed)
@@ -343,7 +325,7 @@ class TailSteps(Acts):
         return noted.topics
 
     def _refuse_a_poorer(self, old: ClusterClient, ours: NewTopic) -> None:
-        """What clients have had created in the moment that a topic was deleted has their brokers' defaults."""
+        """Clients can auto-create a just-deleted topic with broker defaults."""
         view = existing(old, [ours.name]).get(ours.name)
         if view is None:
             raise Unreachable(f"cluster {old.name}, topic {ours.name}: its brokers do not agree whether it exists")
@@ -360,7 +342,7 @@ class TailSteps(Acts):
         )
 
     def _refuse_if_grown(self, old: ClusterClient, topic: TopicView, salvaged: Mapping[Partition, Offset]) -> None:
-        """Only what was salvaged may be deleted: also of a partition that was added since. Asked last of all."""
+        """Only salvaged records may be deleted. Checked last, added partitions included."""
         now = list_offsets(old, [Partition(topic.name, i) for i in topic.partitions], Point.LOG_END)
         grown = [f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in now.items() if end > salvaged.get(p, 0)]
         if grown:

@@ -1,4 +1,4 @@
-"""Before a run denies anybody: the file that lifts its fence, should the destination die behind it."""
+"""The file that lifts a run's fence if the destination dies. Written before any denial."""
 
 from __future__ import annotations
 
@@ -16,25 +16,22 @@ from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.services import ADVICE, Services
 
 FILE: Final = "if_the_destination_dies"
-"""In a step's evidence: the command that lifts the fence."""
 
 
 class LiftFile:
-    """Writes what is about to be denied, each time it is more; the first time it says how the fence is lifted."""
+    """Writes what is about to be denied, whenever it grows."""
 
     def __init__(self, acts: Acts, *, needed: bool = True) -> None:
-        """`needed`: nobody is denied unless it can be written. Otherwise the fence is worth more than its file."""
+        """`needed`: deny nobody unless it is written. Else the fence matters more."""
         self._acts = acts
         self._needed = needed
         self._path = _path(acts.services, acts.journal.run_id)
         self.words = ""
-        """The command that lifts the fence, or why there is none; empty while nothing was denied."""
 
     def __call__(self, acls: Collection[Acl]) -> None:
         self._write(names_of(acls, Resource.TOPIC), names_of(acls, Resource.TRANSACTIONAL_ID), command=False)
 
     def by_command(self, topics: Collection[str]) -> None:
-        """The same before `fence_command` is called."""
         self._write(tuple(sorted(topics)), (), command=True)
 
     def _write(self, topics: tuple[str, ...], ids: tuple[str, ...], *, command: bool) -> None:
@@ -64,8 +61,7 @@ class LiftFile:
 
 
 def its_file(services: Services, run_id: str) -> FenceFile | None:
-    """A run's file, which tells whether somebody began to lift the fence by it; None: the run was conducted elsewhere
-    until now, or had no room for it. Then the cluster tells, or nobody."""
+    """Returns None if the run was conducted elsewhere or had no disk space. Then only the cluster can tell."""
     try:
         return read(_path(services, run_id))
     except BadRequest:
@@ -73,12 +69,10 @@ def its_file(services: Services, run_id: str) -> FenceFile | None:
 
 
 def known_to_stand(services: Services, run_id: str) -> bool:
-    """Whether the file is here, and nobody has lifted the fence by it. Of a source that is silent nothing else tells: a
-    fence may have been lifted by a copy of the file, or where the run was conducted before."""
+    """Whether the file is here and unused. Nothing else tells of a silent source."""
     file = its_file(services, run_id)
     return file is not None and file.lifted_ms is None
 
 
 def _path(services: Services, run_id: str) -> Path:
-    """Nothing is made here: whoever only looks, and whoever can do without the file, needs no room for it."""
     return path_of(services.evidence_dir / f"run-{run_id}", run_id)

@@ -1,4 +1,4 @@
-"""What the old source's state says of a failback's way home: the mirror M-back, and the failover by it."""
+"""The steps of a failback, and what the old source's state says of its reverse mirror."""
 
 from __future__ import annotations
 
@@ -11,17 +11,12 @@ from mirror_core.state.topic import read_state
 
 
 def home_run(back: State, failback: str) -> Run | None:
-    """The failover that leads home from this failback run, once it is done, by the state on the old source.
-
-    It carries the run's id: clocks of two hosts say nothing about what came first. An unplanned one, where the new
-    primary was given up on the way.
-    """
+    """Matched by run id: clocks of two hosts do not tell what came first."""
     wanted = (RunKind.FAILOVER, RunState.DONE, failback)
     return next((r for r in back.runs.values() if (r.plan.kind, r.state, r.homecoming) == wanted), None)
 
 
 def reverse_link(link: Link) -> Link:
-    """M-back as its own state topic, on the old source, knows it."""
     state = read_state(link.source)
     state.require(reverse_name(link.mirror.name))
     mirror = state.mirrors.get(reverse_name(link.mirror.name))
@@ -31,8 +26,7 @@ def reverse_link(link: Link) -> Link:
 
 
 def home_already(back: State, name: MirrorName, failback: str) -> bool:
-    """Whether M-back, half made, has taken applications home, since the new primary was lost. Refused while it does:
-    what making it goes on with would take rights away that they were given."""
+    """Whether M-back moved applications back. Refused while it does: rights would be removed."""
     back.require(name)
     if run := back.active_run(name):
         raise Refused(
@@ -43,7 +37,6 @@ def home_already(back: State, name: MirrorName, failback: str) -> bool:
 
 
 def refuse_unless_home(link: Link, back: State, failback: str) -> Run:
-    """The failover that has brought applications home. `link`: M-back."""
     run = home_run(back, failback)
     if run is None:
         raise Refused(

@@ -1,4 +1,4 @@
-"""The view of an unplanned failover, made of a look that was taken for a planned one: no cluster is asked again."""
+"""Derives the unplanned snapshot from a planned one, without another request."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ DEAD: Final = Unseen("for this figure it is taken for dead")
 
 
 def as_if_dead(seen: View, link: Link, state: State, *, conductor: str | None = None) -> View:
-    """What a plan would see if the source died at this moment. `conductor`: as of `observe`."""
-    link = replace(link, mirror=seen.mirror)  # as it is recorded now
+    link = replace(link, mirror=seen.mirror)
     rights = rights_of(link, state, Mode.UNPLANNED, DEAD, seen.destination)
     return replace(
         seen,
