@@ -1,4 +1,4 @@
-"""What the user's file expects of mirrors: read, and checked before any cluster is asked."""
+"""Great Expectations: judges tables by suites, including user expectations from a file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,10 @@ from mirror_core.model.errors import BadRequest
 _OURS: Final = frozenset(
     {"id", "meta", "notes", "description", "result_format", "catch_exceptions", "windows", "batch_id"}
 )
-"""Arguments of every expectation that say how it is run and told, which is not the file's to say."""
 
 
 def expected(config: Config, *suites: Suite) -> Expected:
-    """The file's `expectations`. Own expectations on these suites' tables are tried by Great Expectations, too.
-
-    BadRequest names the file, the place in it, what is wrong there and what can be written.
-    """
+    """Raises BadRequest with the file, the place in it, the error and what is valid."""
     if not isinstance(config.expectations, Path):
         found = expected_of(f"{config.path}: expectations", config.expectations)
     else:
@@ -48,17 +44,16 @@ def expected(config: Config, *suites: Suite) -> Expected:
 
 
 def _check_meaning(suite: Suite, own: Own) -> None:
-    """What its words lead to, by a table that says nothing: conditions, and what takes more than such a table."""
+    """Evaluate on a specimen table: finds bad conditions before any cluster is read."""
     try:
         errors = [held.error for held in tried(Demands(suite=suite, more=Expected(own={suite.judging: (own,)})))]
-    except Exception as error:  # noqa: BLE001 - not foreseen there; better said now than when the clusters were read
+    except Exception as error:  # noqa: BLE001 - unforeseen; report before reading clusters
         errors = [f"{type(error).__name__}: {error}"]
     if why := next(filter(None, errors), ""):
         raise BadRequest(f"{own.at}: {own.type} cannot be evaluated on the table of {suite.judging}: {why}")
 
 
 def _check_words(suite: Suite, own: Own) -> None:
-    """Its type, its arguments, and the columns they name."""
     pydantic: Any = import_module("great_expectations.compatibility.pydantic")
     faults: Any = import_module("great_expectations.exceptions")
     registry: Any = import_module("great_expectations.expectations.registry")

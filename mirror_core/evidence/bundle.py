@@ -1,8 +1,8 @@
-"""A run's evidence as a bundle: a folder that says all that happened, and shows when anything in it was altered.
+"""A run's evidence as a tamper-evident folder.
 
-`plan.json`, the plan as it was approved; `entries.jsonl`, the run's chronicle and a line for each other file, each
-with the hash of the line before; `head.json`, how many lines there are, the last one's hash, what the run came to,
-and a signature over these. What else the run has left lies beside, and is hashed.
+`plan.json`: the approved plan. `entries.jsonl`: the audit log and a line per file, each with the hash of the line
+before. `head.json`: number of lines, last hash, verdict, and a signature over these. Other files lie beside and are
+hashed.
 """
 
 from __future__ import annotations
@@ -33,20 +33,18 @@ ADVICE: Final = "make room and rights there, then `mirrorbook evidence write`"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What is signed."""
+    """The signed document."""
 
     schema: str
     run: str
     entries: int
     hash: str
-    """Of the last line."""
     verdict: Conclusion
     key: str | None = None
-    """For people: whose signature it is. A verifier brings the key."""
     signature: str | None = None
-    """Over all other fields; None: unsigned."""
+    """Over all other fields."""
     copy: bool | UnsetType = UNSET
-    """Of a copy elsewhere, which leaves out what holds contents of topics. Not in the JSON of the run's own folder."""
+    """Set in copies, which leave out topic contents. Absent in the run's own folder."""
 
     @property
     def content(self) -> str:
@@ -55,20 +53,13 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """A file that lies beside."""
-
     name: str
-    """Relative to the folder, with slashes."""
     size: int
     sha256: str
 
 
 def copy_bundle(folder: Path, head: Head, place: Folder, signer: Signer | None) -> str:
-    """Write a bundle, as `write_bundle` has just left it, to another place, too; says where. Without contents of
-    topics: its head says that it is a copy, and its entries tell which files those are.
-
-    The head goes last here, too.
-    """
+    """Returns where. Leaves out topic contents. The head is written last."""
     head = replace(head, copy=True, signature=None)
     if signer:
         head = replace(head, signature=signer.sign(head.content))
@@ -83,10 +74,7 @@ def copy_bundle(folder: Path, head: Head, place: Folder, signer: Signer | None) 
 
 
 def write_bundle(folder: Path, run: Run, lines: Sequence[str], signer: Signer | None) -> Head:
-    """Make the folder, with what is in it already, the bundle of a run. `lines`: its chronicle.
-
-    The head goes last: of a bundle half written the older one, which does not fit any more, shows it.
-    """
+    """The head is written last: a half-written bundle does not fit its older head."""
     with writing(f"evidence of run {run.id}", folder, ADVICE):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
@@ -124,7 +112,6 @@ class Beside:
 
 
 def files(folder: Path) -> Iterator[Beside]:
-    """What lies in the folder beside the bundle's own three files, in order of names. A link is no file of ours."""
     found = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()}
     for name in sorted(found.keys() - _OURS):
         yield Beside(name, found[name])
@@ -136,7 +123,7 @@ def sha256_of(path: Path) -> str:
 
 
 def _replace(path: Path, content: str) -> None:
-    """Whole or not at all, for this user only, and through a power cut."""
+    """Atomic, private to this user, durable."""
     fresh = path.with_name(f"_{path.name}")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as out:

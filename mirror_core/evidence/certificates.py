@@ -1,7 +1,7 @@
-"""Which receipts vouch for a log, and what they say together. Pure.
+"""Which receipts cover a log, and what they add up to. Pure.
 
 A piece says what [first, next) of the destination held when it was acknowledged. After a recopy, or after the source
-has lost records, there may be several that speak of the same offsets: then the newest one holds.
+lost records, several pieces may cover the same offsets: the newest counts.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from mirror_core.wire.digest import MODULUS
 
 
 class Told(NamedTuple):
-    """A piece, and when it was told: generation of the lease, number of the epoch."""
-
     generation: int
     epoch: int
     piece: Piece
@@ -27,12 +25,9 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """What can be proved of one partition's log, and what cannot."""
-
     pieces: tuple[Piece, ...]
-    """In order, none overlaps another. Empty ones are left out."""
     below: tuple[Offset, Offset] | None
-    """[first, next) of a piece that begins below the log's start, and can't be proved any more: whole or not at all."""
+    """[first, next) of a piece that begins below the log start: provable only whole."""
 
     @property
     def start(self) -> Offset | None:
@@ -40,12 +35,10 @@ class Vouched:
 
     @property
     def end(self) -> Offset | None:
-        """Next offset after the last one vouched for."""
         return self.pieces[-1].next if self.pieces else None
 
 
 def vouched(told: Iterable[Told], log_start: int, end: int | None = None) -> Vouched:
-    """From `log_start` on, up to `end` (the LMO) where there is one: a piece that goes beyond it is left out."""
     found = chosen(told)
     below = next(((p.first, p.next) for p in found if p.first < log_start < p.next), None)
     inside = [p for p in found if p.first >= log_start and (end is None or p.next <= end)]
@@ -53,14 +46,13 @@ def vouched(told: Iterable[Told], log_start: int, end: int | None = None) -> Vou
 
 
 def unvouched(found: Vouched, start: Offset, end: Offset) -> tuple[tuple[Offset, Offset], ...]:
-    """What of [start, end) no piece vouches for, in order."""
     edges = [start, *(edge for piece in found.pieces for edge in (piece.first, piece.next)), end]
     spans = ((max(first, start), min(behind, end)) for first, behind in zip(edges[::2], edges[1::2], strict=True))
     return tuple((first, behind) for first, behind in spans if first < behind)
 
 
 class Gap(NamedTuple):
-    """Offsets [start, end) that a log holds, and that can't be proved, with the reason."""
+    """Unprovable offsets [start, end) of a log."""
 
     start: Offset
     end: Offset
@@ -73,10 +65,10 @@ NO_RECEIPT: Final = (
 
 
 def gaps(found: Vouched, start: Offset, end: Offset, copying: Offset | None) -> tuple[tuple[Gap, ...], tuple[Gap, ...]]:
-    """What of the log [start, end) nobody vouches for, and what of it is none of the verdict's.
+    """(uncovered ranges, ranges that the verdict ignores) of the log [start, end).
 
-    `copying`: what follows it is being copied now, and told of at the end of the epoch. Of a piece that begins below
-    the log's start the rest can't be proved: its log goes that way all the time. But something must be proved of a log.
+    `copying`: offsets from here on are being copied now. A piece cut by the log start is unprovable, and retention
+    does that all the time.
     """
     first, last, out = start, end, list[Gap]()
     if found.below and found.pieces and (first := min(found.below[1], end)) > start:
@@ -89,7 +81,6 @@ def gaps(found: Vouched, start: Offset, end: Offset, copying: Offset | None) -> 
 
 
 def shortfall(held: Mapping[Partition, Sequence[Gap]], partitions: int) -> str:
-    """How much that is of so many partitions, and what to do."""
     offsets = sum(gap.end - gap.start for mine in held.values() for gap in mine)
     return (
         f"of {len(held)} of {partitions} partitions not all is vouched for, {offsets} offsets together: this proves "
@@ -98,14 +89,12 @@ def shortfall(held: Mapping[Partition, Sequence[Gap]], partitions: int) -> str:
 
 
 def blank(span: tuple[Offset, Offset]) -> tuple[Piece, ...]:
-    """Pieces of which it is to be read what the log holds."""
     first, end = span
     cuts = [first, *range((first // PIECE_OFFSETS + 1) * PIECE_OFFSETS, end, PIECE_OFFSETS), end]
     return tuple(Piece(first=Offset(one), next=Offset(two), records=0, digest="") for one, two in pairwise(cuts))
 
 
 def chosen(told: Iterable[Told]) -> tuple[Piece, ...]:
-    """The newest pieces that don't overlap, in order."""
     kept: list[Piece] = []
     firsts: list[int] = []
     for _, _, piece in sorted(told, key=lambda one: (-one.generation, -one.epoch, -one.piece.first)):
@@ -119,7 +108,6 @@ def chosen(told: Iterable[Told]) -> tuple[Piece, ...]:
 
 
 def together(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-    """Ordered pieces, with those as one that follow each other and begin in the same chunk."""
     found: list[Piece] = []
     for piece in pieces:
         last = found[-1] if found else None

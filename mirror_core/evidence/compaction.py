@@ -1,4 +1,4 @@
-"""Receipts of a day put together: one file instead of 2,880, and nothing in it that vouches for no log any more."""
+"""Merges a day's receipts into one file, without pieces that no longer cover a log."""
 
 from __future__ import annotations
 
@@ -23,22 +23,18 @@ _SUMS: Final = ("records", "gaps", "batches", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """What the destination has now."""
-
     ids: Mapping[str, frozenset[str]]
-    """Of its topics, by name: one, but where a broker lags behind."""
+    """By topic. Several only while a broker lags behind."""
     unseen: frozenset[str]
-    """Topics that may have other ids than these, or exist all the same."""
+    """Topics that may exist, or have other ids."""
     starts: Mapping[Partition, Offset]
 
     def gone(self, row: Row, end: int) -> bool:
-        """Whether nothing is left there of what it says about offsets below `end`."""
         if row["destination_topic_id"] not in self.ids.get(row["topic"], ()):
             return row["topic"] not in self.unseen
         return end <= (self.start(row) or 0)
 
     def start(self, row: Row) -> int | None:
-        """Of the log that it speaks of. None: not known."""
         if self.ids.get(row["topic"]) != frozenset({row["destination_topic_id"]}):
             return None
         return self.starts.get(Partition(row["topic"], row["partition"]))
@@ -50,7 +46,6 @@ def pieces_of(row: Row) -> Iterator[Piece]:
 
 
 def holding(rows: Iterable[Row]) -> set[tuple[Log, Piece]]:
-    """Pieces that hold, of each log: of what overlaps, the newest."""
     told = defaultdict[Log, list[Told]](list)
     for row in rows:
         told[_log(row)] += (Told(row["generation"], row["epoch"], piece) for piece in pieces_of(row))
@@ -60,11 +55,7 @@ def holding(rows: Iterable[Row]) -> set[tuple[Log, Piece]]:
 def compacted(
     day: str, rows: Iterable[Row], logs: Logs, hold: Container[tuple[Log, Piece]] | None = None
 ) -> tuple[File | None, int]:
-    """A day's rows in one file, or none where nothing is left; and how many pieces could be left out.
-
-    Neighbours are one: pieces of a chunk, and receipts of a generation that follow each other. `hold`: pieces of this
-    day and all later ones that hold; None: all of this day's do.
-    """
+    """(the day's file or None, pieces left out). `newest_pieces` None: keep all pieces of this day."""
     whole: list[Row] = []
     left_out = 0
     for row in sorted(rows, key=lambda row: (*map(str, _log(row)), row["generation"], row["first"], row["next"])):
@@ -88,7 +79,7 @@ def compacted(
 
 
 def _together(pieces: list[Piece], start: int | None) -> tuple[Piece, ...]:
-    """One that begins below the log's start can't be proved any more, and would take its neighbours with it."""
+    """A piece below the log start is unprovable and must not absorb its neighbours."""
     if start is None:
         return tuple(pieces)
     below, rest = [p for p in pieces if p.first < start], [p for p in pieces if p.first >= start]

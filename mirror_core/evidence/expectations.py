@@ -1,7 +1,6 @@
-"""Great Expectations judges tables by a suite each, and publishes its Data Docs.
+"""Judges tables by Great Expectations, and publishes its Data Docs.
 
-An opinion by a tool that others know. Nothing leaves the machine: no analytics, and the published pages load nothing
-from elsewhere. What others chose (groups, principals, reasons of brokers) is no HTML there.
+Nothing leaves the machine: no analytics, and pages load nothing external. Names chosen by others are escaped.
 """
 
 from __future__ import annotations
@@ -26,34 +25,27 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.parity import Verdict
 
 SHOWN: Final = 20
-"""Places that are named where an expectation did not hold."""
 _FOREIGN: Final = re.compile(
     r"""<script\b[^>]*\bsrc=["'](?:https?:)?//[^>]*>\s*</script>
     | <(?:link|img|source|iframe)\b[^>]*\b(?:href|src|srcset)=["'](?:https?:)?//[^>]*>
     | \burl\(\s*["']?(?:https?:)?//[^)]*\)""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""All that a browser would load from elsewhere: scripts, styles, pictures, and those that styles name."""
+"""Everything a browser would load from elsewhere."""
 _NUMBER: Final = "mirrorbook"
-"""Key of an expectation's number, by which its result is found again."""
 _SOURCE: Final = "mirrorbook"
 _SITE: Final = "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What became of one expectation."""
-
     what: str
     by: str
-    """Who expects it; empty: Mirrorbook."""
     held: bool
     known: bool = True
-    """False: there was nothing to look at, something of it was not known, or it could not be evaluated."""
+    """False: nothing to judge, some values unknown, or evaluation failed."""
     where: str = ""
-    """Where it did not hold, or what was found instead."""
     error: str = ""
-    """Why it could not be evaluated."""
 
     def __str__(self) -> str:
         return f"{f'{self.by}: ' if self.by else ''}{self.what}: {self.where or 'does not hold'}"
@@ -61,20 +53,16 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """The answer of Great Expectations about one table."""
-
     held: tuple[Held, ...]
     docs: str = ""
-    """Path of the start page of the Data Docs; empty when none were asked for."""
 
     @property
     def success(self) -> bool:
-        """By what Mirrorbook expects."""
+        """By Mirrorbook's expectations."""
         return all(one.held for one in self.held if not one.by)
 
     @property
     def unmet(self) -> tuple[Held, ...]:
-        """Of what the user expects beyond that."""
         return tuple(one for one in self.held if one.by and not one.held)
 
     @property
@@ -83,7 +71,7 @@ class Judged:
 
 
 def verdict_of(held: Iterable[Held]) -> Verdict:
-    """Failed where something known did not hold; what was not looked at is no pass."""
+    """FAILED if something known failed. Unknown is never a pass."""
     missed = [one for one in held if not one.held]
     if any(one.known for one in missed):
         return Verdict.FAILED
@@ -91,12 +79,11 @@ def verdict_of(held: Iterable[Held]) -> Verdict:
 
 
 def judge_table(table: pa.Table, docs: Path | None, demands: Demands) -> Judged:
-    """One table. Takes about 5 s to load."""
+    """Takes about 5 s to load."""
     return judge_tables([(demands, table)], docs)[0]
 
 
 def judge_tables(tables: Sequence[tuple[Demands, pa.Table]], docs: Path | None) -> tuple[Judged, ...]:
-    """Each table by its suite, a checkpoint for each, on one site of Data Docs."""
     with great_expectations():
         context = _context(docs)
         found = [
@@ -110,7 +97,6 @@ def judge_tables(tables: Sequence[tuple[Demands, pa.Table]], docs: Path | None) 
 
 
 def tried(demands: Demands) -> tuple[Held, ...]:
-    """The same with a table that looks like the suite's and says nothing: to see what cannot be evaluated at all."""
     suite = demands.suite
     rows = [{c.name: _SPECIMEN[str(c.type)][n] for c in suite.columns if c.name != TIER} for n in range(3)]
     return judge_table(pa.Table.from_pylist(rows, schema=suite.schema), None, demands).held
@@ -126,11 +112,11 @@ _SPECIMEN: Final[Mapping[str, Sequence[object]]] = {
 
 @contextmanager
 def great_expectations() -> Iterator[None]:
-    """Imported, quietly. BadRequest when it is not there."""
-    os.environ["GX_ANALYTICS_ENABLED"] = "false"  # before the import, which already would report home
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # it tells of its own making, in 300 lines
+    """Imported without output and analytics. Raises BadRequest if missing."""
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"  # before the import, which already reports
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # 300 lines otherwise
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecations inside the package; not ours to mend
+        warnings.simplefilter("ignore")  # the package's own deprecations
         try:
             import_module("great_expectations")
         except ImportError:
@@ -141,14 +127,13 @@ def great_expectations() -> Iterator[None]:
 
 
 def made(one: Expect, number: int = 0) -> Any:
-    """The expectation as Great Expectations' own object. What it says against it is raised as it is."""
     registry: Any = import_module("great_expectations.expectations.registry")
     told = {"description": one.by} if one.by else {}
     return registry.get_expectation_impl(one.type)(**one.kwargs, meta={_NUMBER: number}, **told)
 
 
 def _context(docs: Path | None) -> Any:
-    gx: Any = import_module("great_expectations")  # 5 s, and typed for its own callers only
+    gx: Any = import_module("great_expectations")  # takes 5 s
     settings: Any = import_module("great_expectations.data_context.types.base")
     context = gx.get_context(
         mode="ephemeral",
@@ -189,7 +174,6 @@ def _run(context: Any, suite: Suite, expectations: Sequence[Expect], frame: Any,
 
 
 def _frame(demands: Demands, table: pa.Table) -> Any:
-    """As Great Expectations gets it: with tiers, without nulls where those are compared, and no text that is HTML."""
     frame = table.to_pandas()
     for column, filler in demands.suite.fills.items():
         frame[column] = frame[column].fillna(filler)
@@ -236,7 +220,7 @@ def _place(suite: Suite, one: Expect, at: Mapping[str, Any]) -> str:
 
 
 def _said(value: object) -> object:
-    """Offsets are floats in a column of which one is not known."""
+    """Integer offsets become floats in a column with unknown values."""
     if not isinstance(value, float):
         return value
     if math.isnan(value):
@@ -245,14 +229,12 @@ def _said(value: object) -> object:
 
 
 def _error(info: Any) -> str:
-    """Why it could not be evaluated. There is one of them, or one for each figure that it needed."""
     one = "raised_exception" in (info or {})
     errors = [info] if one else list((info or {}).values())
     return next((str(e["exception_message"]) for e in errors if e.get("exception_message")), "")
 
 
 def _cut_foreign_links(folder: Path) -> None:
-    """Scripts, styles and a logo come from seven hosts otherwise. Without them the pages are plain, and complete."""
     for page in folder.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         page.write_text(_FOREIGN.sub("", text), encoding="utf-8")

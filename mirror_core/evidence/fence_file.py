@@ -1,7 +1,6 @@
-"""The file by which a fence is lifted when the cluster that remembers it is dead. Written before anybody is denied.
+"""The file that lifts a fence when the destination is dead. Written before any denial.
 
-It holds names, not access control entries: whatever somebody writes into it, only denials of the shape that a fence has
-come out of it.
+It holds names, not ACL entries: whatever is edited in, only denials of a fence's shape come out.
 """
 
 from __future__ import annotations
@@ -22,18 +21,14 @@ from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.rights.acls import denial
 
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""A fence of 100,000 topics, each with the longest name, takes half of it."""
 WHAT: Final = "the file that lifts the fence"
 _VERSION: Final = 1
 _TOPIC: Final = re.compile(r"(?!__)(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 _MOST_OF_A_NAME: Final = 32_767
-"""Bytes of a transactional id that Kafka's protocol can carry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceFile:
-    """What a run's fence denies, and where."""
-
     version: int = _VERSION
     run: str
     mirror: MirrorName
@@ -44,9 +39,8 @@ class FenceFile:
     topics: tuple[str, ...] = ()
     transactional_ids: tuple[str, ...] = ()
     command: bool = False
-    """`fence_command` was called for these topics, and nothing is denied: `unfence_command` lifts it."""
+    """Fenced by `fence_command`, without denials."""
     lifted_ms: int | None = None
-    """When somebody began to lift it by this file; None: nobody did since it was raised."""
 
     @property
     def denials(self) -> frozenset[Acl]:
@@ -60,32 +54,27 @@ _DECODER: Final = msgspec.json.Decoder(FenceFile)
 
 
 def names_of(acls: Collection[Acl], resource: Resource) -> tuple[str, ...]:
-    """The names that a fence denies of one kind of resource."""
     return tuple(sorted(acl.name for acl in acls if acl.resource is resource))
 
 
 def path_of(folder: Path, run: str) -> Path:
-    """Where it lies in a run's evidence folder."""
     return (folder / f"unfence-{run}.json").absolute()
 
 
 def write(path: Path, fence: FenceFile, advice: str) -> None:
-    """All of it in place of an older one, for this user only, and through a power cut. Unwritable otherwise."""
     content = msgspec.json.format(msgspec.json.encode(fence), indent=2)
     local_folder(str(path.parent), private=True).write(WHAT, path.name, content, advice)
 
 
 def mark_lifted(path: Path, fence: FenceFile, advice: str) -> None:
-    """Let whoever resumes the run with this folder know. Of a run that has ended nothing is changed: its evidence is
-    signed."""
+    """An ended run's folder is signed and stays unchanged."""
     if not (path.parent / HEAD).exists():
         write(path, fence, advice)
 
 
 def alike(path: Path, fence: FenceFile) -> Iterator[tuple[Path, FenceFile]]:
-    """Files of runs that have not ended, in the same evidence folder, with some of the same denials: who lifts them
-    by this one has lifted them for those, too."""
-    if path.parent.name != f"run-{fence.run}":  # a copy: what lies around it is somebody else's
+    """Fence files of other open runs that share denials: lifting this one lifts those, too."""
+    if path.parent.name != f"run-{fence.run}":  # a copied file: its neighbours are not ours
         return
     for other in sorted(path.parent.parent.glob("run-*/unfence-*.json")):
         if other == path or (other.parent / HEAD).exists():
@@ -99,7 +88,6 @@ def alike(path: Path, fence: FenceFile) -> Iterator[tuple[Path, FenceFile]]:
 
 
 def read(path: Path) -> FenceFile:
-    """BadRequest when it cannot be read, or is no such file."""
     try:
         if not path.is_file():
             raise BadRequest(f"{path}: there is no such file")
@@ -111,7 +99,7 @@ def read(path: Path) -> FenceFile:
 
 
 def decode(content: bytes, where: str) -> FenceFile:
-    """BadRequest when a fence cannot have written this."""
+    """Raises BadRequest if no fence can have written this."""
     if len(content) > MOST_BYTES:
         raise BadRequest(f"{where}: larger than any fence's file")
     try:

@@ -1,7 +1,4 @@
-"""Where evidence is kept: files that are written once, whole or not at all, and never in two halves.
-
-A folder of this machine, or one of a file system that Spark reaches (`s3a://`, `hdfs://`), by `spark.hadoop`.
-"""
+"""Stores files atomically, on this host or through Spark (`s3a://`, `hdfs://`)."""
 
 from __future__ import annotations
 
@@ -15,45 +12,38 @@ from mirror_core.model.files import PASSWORD_APART, check_writable, holds_passwo
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HIDDEN: Final = ("_", ".")
-"""Spark, pyarrow and others skip such names: a half-written file is never read."""
+"""Prefixes that Spark and pyarrow skip: half-written files are never read."""
 
 
 class Folder(Protocol):
-    """Names are relative, with slashes. What the file system refuses is Unwritable, or OSError where it is read."""
+    """Names are relative, with slashes. Write errors raise Unwritable, read errors OSError."""
 
     where: str
-    """For people: the path or the URL."""
 
-    def check(self, what: str, advice: str) -> None:
-        """Unwritable when nothing can be written there."""
+    def check(self, what: str, advice: str) -> None: ...
 
     def write(self, what: str, name: str, content: bytes, advice: str) -> None:
-        """A whole file, in place of one that may be there; a reader sees all of it or none. It survives a power cut."""
+        """Atomic and durable."""
 
-    def read(self, name: str) -> bytes:
-        """All of a file; FileNotFoundError when there is none."""
+    def read(self, name: str) -> bytes: ...
 
-    def remove(self, what: str, name: str, advice: str) -> None:
-        """A file that may be gone already."""
+    def remove(self, what: str, name: str, advice: str) -> None: ...
 
-    def names(self, under: str = "") -> list[str]:
-        """All files below, sorted; none, when there is no such folder."""
+    def names(self, under: str = "") -> list[str]: ...
 
 
 def is_url(place: str) -> bool:
-    """Whether it is of a file system that only Spark reaches; `file://` is this machine's."""
+    """`file://` is local."""
     found = _SCHEME.match(place)
     return found is not None and found[1].lower() != "file"
 
 
 def refuse_password(place: str) -> None:
-    """BadRequest for a URL that holds one."""
     if holds_password(place):
         raise BadRequest(f"the URL of a folder {PASSWORD_APART}")
 
 
 def local_folder(place: str, *, private: bool = False) -> LocalFolder:
-    """BadRequest when it is not of this machine."""
     refuse_password(place)
     if is_url(place):
         raise BadRequest(f"{place}: only Spark reaches this file system: use --runner spark, or give a folder here")
@@ -61,7 +51,7 @@ def local_folder(place: str, *, private: bool = False) -> LocalFolder:
 
 
 def check_inside(name: str) -> str:
-    """The same name. BadRequest for one that leads out of its folder: some come from records of the state topic."""
+    """Raises BadRequest for a path that leads out: some come from the state topic."""
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts:
         raise BadRequest(f"{name!r} is no file of this folder: it leads out of it")
@@ -69,7 +59,7 @@ def check_inside(name: str) -> str:
 
 
 class LocalFolder:
-    """A `Folder` of this machine. `private`: nobody but this user may read what is written."""
+    """`private`: readable by this user only."""
 
     def __init__(self, path: Path, *, private: bool = False) -> None:
         self.path = path

@@ -1,7 +1,7 @@
-"""Whether the files of receipts are those that their heads tell of, and what heads say next. Pure.
+"""Checks receipt files against their heads in the state topic, and computes the next heads. Pure.
 
-A head is written before its file: so a file that no head tells of is not ours, and one that was never written is no
-loss. Paths are below the mirror's folder.
+A head is written before its file. So a file without a head is not ours, and one that was never written is no loss.
+Paths are below the mirror's folder.
 """
 
 from __future__ import annotations
@@ -14,25 +14,19 @@ from mirror_core.model.parity import ParityResult, Verdict
 from mirror_core.model.receipts import Kept, ReceiptsHead
 
 Heads = Mapping[str, ReceiptsHead]
-"""Of one mirror, by their part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What there is, held against what is told. Paths, in order."""
-
     good: tuple[str, ...]
-    """To be read."""
     lost: tuple[str, ...] = ()
     altered: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    """No head tells of them."""
     unwritten: tuple[str, ...] = ()
-    """Told of, and perhaps never written."""
+    """Announced, perhaps never written."""
     left_over: tuple[str, ...] = ()
-    """Of a compaction that was cut short; nobody reads them."""
+    """Left by an interrupted compaction. Nobody reads them."""
     headless: bool = False
-    """There are receipts, and no head at all: an older version's. All of them are read."""
 
     @property
     def trouble(self) -> tuple[str, ...]:
@@ -43,7 +37,6 @@ class Checked:
         return not self.trouble
 
     def words(self) -> Iterator[str]:
-        """Why what receipts prove is not all there is to say; empty when they are sound."""
         all_of_them = ", nor any other: is this the folder that `replicate` was given? If it is"
         for what, paths, why in (
             ("altered", self.altered, "is not as it was written; nothing that it says is believed"),
@@ -58,7 +51,6 @@ class Checked:
                 )
 
     def remarks(self) -> Iterator[str]:
-        """What changes no verdict."""
         if self.headless:
             yield (
                 f"{len(self.good)} files of receipts have no head: an older version wrote them. Whether one was "
@@ -77,7 +69,7 @@ class Checked:
 
 
 def checked(heads: Heads, found: Mapping[str, str]) -> Checked:
-    """`found`: the SHA-256 of each file that is there."""
+    """`found_hashes`: SHA-256 per existing file."""
     if not heads:
         return Checked(good=tuple(sorted(found)), headless=bool(found))
     told, settled = listed(heads), {path for head in heads.values() for path in head.instead}
@@ -96,7 +88,7 @@ def checked(heads: Heads, found: Mapping[str, str]) -> Checked:
 
 
 def with_receipts(result: ParityResult, found: Checked) -> ParityResult:
-    """What receipts prove, judged by what became of the receipts: who has altered one meant to be believed."""
+    """Lower the verdict for faulty receipts: somebody altered one to be believed."""
     verdict = Verdict.FAILED if found.altered else result.verdict
     if verdict is Verdict.PASSED and not found.sound:
         verdict = Verdict.INDETERMINATE
@@ -104,14 +96,12 @@ def with_receipts(result: ParityResult, found: Checked) -> ParityResult:
 
 
 def listed(heads: Heads) -> dict[str, Kept]:
-    """All files that are to be there, by their paths."""
     settled = {path for head in heads.values() for path in head.instead}
     told = {head.path(one.name): one for head in heads.values() for one in head.files}
     return {path: one for path, one in told.items() if path not in settled}
 
 
 def in_words(heads: Heads) -> str:
-    """What must be there, for people who have not looked yet."""
     files = listed(heads)
     if not files:
         return "none were stored"
@@ -120,7 +110,6 @@ def in_words(heads: Heads) -> str:
 
 
 def day_file(sha256: str) -> str:
-    """The name of a day's receipts that were put together."""
     return f"day-{sha256[:16]}.parquet"
 
 
@@ -129,25 +118,23 @@ def is_day_file(path: str) -> bool:
 
 
 def place(heads: Heads) -> str:
-    """The folder or the URL in which the newest of these files is; empty: there are none, or nobody told where."""
+    """Empty: none, or unknown."""
     newest = max((head for head in heads.values() if head.files), key=_age, default=None)
     return newest.where if newest else ""
 
 
 def _age(head: ReceiptsHead) -> tuple[str, bool, str]:
-    """What is stored anew, or put together, comes after the hours of its day."""
+    """Rebuilt and compacted parts sort after the hours of their day."""
     return head.day, "T" not in head.part, head.part
 
 
 def promised(mirror: MirrorName, heads: Heads, part: str, file: Kept, *, where: str) -> ReceiptsHead:
-    """The head that tells of one file more, or of what it holds now."""
     before = heads.get(part) or ReceiptsHead(mirror=mirror, part=part, files=())
     files = (*(one for one in before.files if one.name != file.name), file)
     return replace(before, files=files, where=where)
 
 
 def arrived(heads: Heads, there: Collection[tuple[str, str]]) -> list[ReceiptsHead]:
-    """Heads that change since these files (part and name) are known to be there."""
     changed = []
     for part in sorted({part for part, _ in there}):
         if (head := heads.get(part)) is not None:
@@ -158,10 +145,9 @@ def arrived(heads: Heads, there: Collection[tuple[str, str]]) -> list[ReceiptsHe
 
 
 def put_together(heads: Heads, day: ReceiptsHead) -> tuple[ReceiptsHead, tuple[ReceiptsHead, ...]]:
-    """What to write when a day has been put together, and which heads to forget.
+    """(the day's head to write, heads to forget).
 
-    A day of which nothing is left keeps a head without files: its old ones must not seem to be somebody else's. What
-    was settled before stays so, but for what nobody asks for any more.
+    An empty day keeps a head without files, so that its old files do not look foreign.
     """
     gone = [head for head in heads.values() if head.day == day.day]
     others = [head for head in heads.values() if head.day != day.day]
@@ -173,7 +159,6 @@ def put_together(heads: Heads, day: ReceiptsHead) -> tuple[ReceiptsHead, tuple[R
 
 
 def settled(head: ReceiptsHead, paths: Iterable[str]) -> ReceiptsHead:
-    """The same, standing in for these files from now on."""
     return replace(head, instead=tuple(sorted({*head.instead, *paths})))
 
 

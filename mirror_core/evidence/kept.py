@@ -1,4 +1,4 @@
-"""Receipts as their heads tell of them: what was lost, altered or put there by others is known, and not read."""
+"""Reads receipts by their heads. Lost, altered and foreign files are known and not read."""
 
 from __future__ import annotations
 
@@ -16,26 +16,22 @@ from mirror_core.model.errors import Indeterminate
 from mirror_core.model.names import MirrorName
 
 _LOOKS: Final = 3
-"""What is put together while it is read is read anew; nobody does that three times in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there is of one mirror's receipts, and what is told of it."""
-
     heads: Heads
     checked: Checked
     tables: dict[str, pa.Table]
-    """The rows of each file that is good, by its path."""
 
     def rows(self) -> pa.Table:
         return pa.concat_tables([SCHEMA.empty_table(), *self.tables.values()])
 
 
 def found(folder: Folder, mirror: MirrorName, look: Callable[[], Heads]) -> Found:
-    """`look` reads the heads, whenever it is called. Indeterminate when a file is there and cannot be read."""
+    """Raises Indeterminate if an existing file is unreadable. Read again after a compaction."""
     for again in reversed(range(_LOOKS)):
-        # In this order: a file that is there now was told of before. What is told of later is asked for by its name.
+        # List before reading heads: an existing file has a head already. Files of later heads are read by name.
         names = set(_paths(folder, mirror))
         heads = look()
         told = {path: one.sha256 for path, one in listed(heads).items()} if heads else dict.fromkeys(names)
@@ -55,7 +51,7 @@ def found(folder: Folder, mirror: MirrorName, look: Callable[[], Heads]) -> Foun
 
 
 def by_names(folder: Folder, mirror: MirrorName, heads: Heads) -> Checked:
-    """What is known without reading a file: none is altered, as far as that goes."""
+    """Checked without reading files, so alterations stay undetected."""
     told = listed(heads)
     return checked(heads, {path: told[path].sha256 if path in told else "" for path in _paths(folder, mirror)})
 

@@ -1,4 +1,7 @@
-"""The result of a parity check for machines: in result.json, and of `mirrorbook parity --json`."""
+"""The evidence of a parity check: JSON, Parquet and one HTML page.
+
+Pages have sizes and digests, never record contents.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from mirror_core.model.parity import ParityResult, Verdict
 
 
 class ProvenOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """Up to where a partition was compared equal."""
+    """Compared equal up to here."""
 
     topic: str
     partition: int
@@ -29,11 +32,11 @@ class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultDocument(Document, frozen=True, kw_only=True):
-    """The answer, with its sample. `proven` is so whatever the user expects beside it."""
+    """Samples included. User expectations do not change `proven`."""
 
     verdict: Verdict
     records: int
-    """Records compared."""
+    """Compared."""
     chunks: int
     seconds: float
     proven: tuple[ProvenOffset, ...]
@@ -41,9 +44,9 @@ class ResultDocument(Document, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
     """Why it is indeterminate."""
     unmet: tuple[str, ...]
-    """What the user expects beyond all of this, and was not so, or is not known."""
+    """User expectations that failed or are unknown."""
     report: str
-    """Path of the static report; empty when none was asked for."""
+    """Empty: none requested."""
 
 
 def result_document(result: ParityResult) -> ResultDocument:

@@ -1,7 +1,4 @@
-"""The evidence of a parity check: result.json, the table as Parquet, and one HTML page that needs nothing else.
-
-No page holds a record's content: sizes and digests only.
-"""
+"""Writes a parity check's evidence."""
 
 from __future__ import annotations
 
@@ -28,7 +25,6 @@ from mirror_core.model.parity import ParityResult, Verdict
 
 FORMAT: Final = 1
 SHOWN: Final = 500
-"""Rows of a list on the page; result.json and the table have them all."""
 WHAT: Final = "parity report"
 ADVICE: Final = "make room and rights there, or give another folder"
 
@@ -36,13 +32,11 @@ SCHEMA: Final = PARITY.schema
 
 
 class JudgesDisagree(MirrorError):
-    """Our rule and Great Expectations came to different verdicts on the same table: one of them is wrong."""
+    """Our rule and Great Expectations disagree on the same table: one of them is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLine:
-    """One partition on the page."""
-
     name: str
     start: int
     end: int
@@ -53,12 +47,11 @@ class PartitionLine:
 
 
 def warm_up() -> None:
-    """Pyarrow imports pandas with the first array of a process: up to a second that a report then does not take."""
+    """Pyarrow imports pandas with its first array: up to a second."""
     pa.array([], pa.int64())
 
 
 def to_table(rows: Sequence[Row], level: int) -> pa.Table:
-    """The result table, one row per row."""
     return pa.Table.from_pylist(
         [
             {
@@ -94,15 +87,13 @@ def write_report(
     demands: Demands | None,
     of_table: Verdict | None = None,
 ) -> ParityResult:
-    """Write the evidence into the folder; the result, now with the path of its page.
+    """Raises JudgesDisagree after writing the evidence.
 
-    `started`: wall clock, seconds since the epoch. `of_table`: our rule's verdict on the table alone, where the result
-    goes by more than that. With `demands` Great Expectations judges the table, too:
-    JudgesDisagree when it sees otherwise than our rule, the evidence is there then, too; and what the user expects
-    beyond that rule can make a pass none.
+    `started`: seconds since the epoch. `table_verdict`: our verdict on the table alone. Failed user expectations
+    (`demands`) end a pass.
     """
     with writing(WHAT, folder, ADVICE):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it may show what applications wrote
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # may hold record contents
     page = folder / "index.html"
     table = to_table(rows, level)
     judged = judge_table(table, folder / "data-docs", demands) if demands else None
@@ -123,7 +114,6 @@ def write_report(
 
 
 def _with_more(result: ParityResult, judged: Judged | None) -> ParityResult:
-    """What the user expects beyond our rule can end a pass, and make none."""
     unmet = judged.unmet if judged else ()
     verdict = verdict_of(unmet) if result.verdict is Verdict.PASSED else result.verdict
     return replace(result, verdict=verdict, unmet=tuple(map(str, unmet)))
@@ -156,7 +146,6 @@ def _document(
 
 
 def _lines(result: ParityResult, rows: Sequence[Row], level: int) -> list[PartitionLine]:
-    """The worst first, then by name."""
     lines = []
     by_partition: dict[Any, list[Row]] = {}
     for row in rows:
@@ -188,7 +177,6 @@ def _render(document: dict[str, Any], lines: list[PartitionLine], judged: Judged
 
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:
-    """A reader sees the whole file or none."""
     temporary = path.with_name(f"_{path.name}.tmp")
     with writing(WHAT, path, ADVICE):
         temporary.touch(mode=0o600)

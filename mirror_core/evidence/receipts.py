@@ -1,10 +1,10 @@
-"""Receipts as Parquet: what copying tasks said, whole files or none.
+"""Receipts as Parquet files:
 
-    <directory>/mirror=<name>/date=<UTC day>/epoch-<generation>-<epoch>.parquet
+<directory>/mirror=<name>/date=<UTC day>/epoch-<generation>-<epoch>.parquet
 
-Files hold only what tasks reported. A task attempt that was killed takes its receipt with it, although the records
-it copied are on the destination; the next attempt starts behind them. Such holes are found when receipts are read
-(`certificates`), not when they are written, because epochs overlap and may end in any order.
+Files hold only what tasks reported. A killed task attempt takes its receipt with it, though its records are on the
+destination and the next attempt starts behind them. Such holes are found when receipts are read (`certificates`),
+because epochs overlap and may end in any order.
 """
 
 from __future__ import annotations
@@ -54,16 +54,13 @@ _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("ended", pa.timestamp("ms", tz="UTC"), nullable=False),
 )
 SCHEMA: Final = pa.schema(_COLUMNS)
-"""Columns as in `Receipt`; the mirror and the day are in the path. Earlier versions wrote no pieces and no ids."""
+"""Columns as in `Receipt`. The mirror and the day are in the path."""
 ADVICE: Final = "make room and rights there, or give another folder (--receipts)"
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """Receipts as they are to be stored."""
-
     day: str
-    """ISO 8601."""
     name: str
     content: bytes
     pieces: int
@@ -74,26 +71,22 @@ class File:
 
     @property
     def path(self) -> str:
-        """Below the mirror's folder."""
         return f"date={self.day}/{self.name}"
 
 
 def packed(generation: int, epoch: int, receipts: Sequence[Receipt], name: str | None = None) -> File:
-    """One epoch's receipts, at least one, in a file of the day on which the first of them began."""
     name = name or f"epoch-{generation:08d}-{epoch:010d}.parquet"
     day = datetime.fromtimestamp(min(receipt.started_ms for receipt in receipts) / 1000, UTC).date()
     return as_file(day.isoformat(), name, _table(generation, receipts))
 
 
 def as_file(day: str, name: str, table: pa.Table) -> File:
-    """Rows of `SCHEMA`."""
     out = io.BytesIO()
     pq.write_table(table, out, compression="zstd")
     return File(day, name, out.getvalue(), pc.sum(pc.list_value_length(table.column("pieces"))).as_py() or 0)
 
 
 def write(folder: Folder, mirror: MirrorName, file: File) -> str:
-    """Store it; returns its name in the folder. A reader sees the whole file or none."""
     name = f"{mirror_folder(mirror)}/{file.path}"
     folder.write(f"receipts of mirror {mirror}", name, file.content, ADVICE)
     return name

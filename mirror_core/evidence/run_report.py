@@ -1,4 +1,4 @@
-"""What a run leaves behind: its evidence as JSON, and one page for people that needs nothing but itself."""
+"""A run's `run.json`, and its self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from mirror_core.model.run import Evidence, Run, StepRecord
 
 SCHEMA: Final = "mirrorbook/run/2"
 SHOWN: Final = 1000
-"""Rows of a table on the page; `run.json` has all."""
 
 
 def write_run_report(
@@ -36,10 +35,10 @@ def write_run_report(
     told: Sequence[str],
     proof: Evidence = UNASKED,
 ) -> Path:
-    """Write `run.json` and `report.html` into the folder; returns the page. `left`: what steps left for later ones;
-    `sides`: the mirror's source and destination; `told`: the run's chronicle; `proof`: what certificates prove.
+    """Returns the page. Both files are replaced atomically.
 
-    Both are replaced as a whole, so a reader never sees half of one.
+    `step_outputs`: step outputs. `sides`: source and destination. `chronicle`: the audit log. `proof`: certificate
+    coverage.
     """
     _replace(folder / "run.json", _document(run, steps, statuses, left))
     page = folder / "report.html"
@@ -53,7 +52,6 @@ def _document(
     statuses: Mapping[Partition, PartitionStatus],
     left: Mapping[str, Mapping[str, object]],
 ) -> Iterator[bytes]:
-    """The JSON part by part, as a mirror may have many partitions: each on a line of its own."""
     head = {
         "schema": SCHEMA,
         "run": run,
@@ -76,11 +74,11 @@ def _document(
 
 
 def clocks(run: Run, steps: Sequence[StepRecord]) -> dict[str, float | None]:
-    """Seconds by the conductor's clock. None where a step is missing: unknown is a value.
+    """Seconds by the conductor's clock. None if a step is missing.
 
-    `conductor`: run begun to promoted. `write_block_upper`: fence begun to promoted, the first and the last of the
-    steps without writes, within which applications' own clocks lie. `working` and `waiting`: of that, inside steps and
-    between them. A failback has none of its own: applications stand still in the failover that leads home.
+    `conductor`: run begun to promoted. `write_block_upper`: fence begun to promoted, an upper bound of the write
+    block. `working`, `waiting`: inside and between its steps. A failback has none: applications are stopped in the
+    reverse failover.
     """
     timed = standing_still(run.plan.kind, run.plan.mode)
     inside = [s for s in steps if s.step in timed]
@@ -135,7 +133,6 @@ def _pages(
 
 
 def _when(ms: int) -> str:
-    """Wall clock in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
 
 

@@ -1,4 +1,4 @@
-"""The runbook of one mirror, with its own names, commands and times: to be printed before it is needed."""
+"""A mirror's runbook with its own names, commands and times, to print before it is needed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from mirror_core.model.text import visible_lines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastRun:
-    """One row of those that were before."""
-
     id: str
     mode: str
     state: str
@@ -27,20 +25,14 @@ class PastRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runbook:
-    """What is written into it."""
-
     mirror: Mirror
     statuses: Mapping[Partition, PartitionStatus]
     servers: Mapping[str, str]
-    """Bootstrap servers by cluster."""
     hooks: Sequence[str]
     owner: str = ""
-    """Whom to call; empty: nobody is named."""
     forecasts: Mapping[Mode, str]
-    """Seconds without writes."""
     runs: Sequence[PastRun]
     now_ms: int
-    """Wall clock when the destination's records were read."""
 
     @property
     def topics(self) -> int:
@@ -52,13 +44,11 @@ class Runbook:
 
     @property
     def names(self) -> dict[str, str]:
-        """As the tables of steps call them."""
         mirror = self.mirror
         return {"source": mirror.source, "destination": mirror.destination, "back": reverse_name(mirror.name)}
 
 
 def render(book: Runbook) -> str:
-    """Markdown, for a terminal and a printer."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mirror_core.evidence", "templates"),
         autoescape=False,
@@ -84,10 +74,10 @@ def _when(ms: int) -> str:
 
 
 def _cell(names: Collection[str]) -> str:
-    """In a cell of a table, which would end at the bar of an expression such as `orders|payments`."""
+    """A `|` in an expression would end the table cell."""
     return ", ".join(names).replace("|", "\\|")
 
 
 def _shown(value: object) -> object:
-    """Whatever others have named is seen as it is, and moves no cursor."""
+    """Escapes control characters in foreign names."""
     return visible_lines(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""One page on a salvage for whoever has to decide what becomes of its records: counts and offsets, and no contents."""
+"""A salvage's page: counts and offsets, no contents."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from mirror_core.model.files import writing
 from mirror_core.model.parity import Fate, Saved
 
 PAGE: Final = "_report.html"
-"""Beside the Parquet files, and no data for their readers."""
+"""The underscore hides it from Parquet readers."""
 SHOWN: Final = 1000
-"""Rows of the table; the manifest has all."""
 _MEANS: Final[Mapping[Fate, str]] = MappingProxyType(
     {
         Fate.MISSING: "the new primary has no record of this key since the logs parted: without it something is lost",
@@ -26,7 +25,6 @@ _MEANS: Final[Mapping[Fate, str]] = MappingProxyType(
 
 
 def write_salvage_report(folder: Path, saved: Sequence[Saved], *, run: str, old: str, new: str) -> Path:
-    """Write the page into the folder of the Parquet files; `old` and `new` are the clusters' names."""
     totals = {fate: sum(s.fates.get(fate, 0) for s in saved) for fate in Fate}
     rows = [(s, fate) for s in saved for fate in Fate if s.fates.get(fate)]
     page = folder / PAGE

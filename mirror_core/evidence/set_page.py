@@ -1,4 +1,4 @@
-"""One page on the failover of a set of mirrors: a line for each, which leads to its run's own report."""
+"""The page of a set's failover: a line per mirror, with a link to its run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.run import Run, StepRecord, StepState
 
 SET_PAGE: Final = "index.html"
-"""Its name, in the folder `set-ID`."""
 _HOW: Final = {"side_by_side": "side by side", "in_order": "in order"}
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One mirror of the set, as its journal tells of it."""
-
     run: Run
     steps: tuple[StepRecord, ...]
     place: Place
@@ -35,7 +32,6 @@ class Moved:
 
     @property
     def lost(self) -> str:
-        """The first thing that the run's own page says."""
         return lost(self.run, self.steps) if self.place is Place.DONE else ""
 
     @property
@@ -44,7 +40,6 @@ class Moved:
 
 
 def write_set_page(page: Path, chosen: MirrorSet, attempt: str, moved: Sequence[Moved]) -> None:
-    """Written anew as a whole. Reports of runs lie beside its folder."""
     text = html("set.html.j2", when=_when).render(
         chosen=chosen,
         how=_HOW[chosen.order],

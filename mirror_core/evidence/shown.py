@@ -1,4 +1,4 @@
-"""How values of a report are shown: HTML's own characters are the template engine's to escape, the others ours."""
+"""HTML templates. Jinja escapes HTML; control and bidirectional characters are escaped here."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from mirror_core.model.text import visible_lines
 
 
 def shown(value: object) -> object:
-    """For Jinja's `finalize`: text without characters that could turn the line round or hide."""
     return visible_lines(value) if isinstance(value, str) else value
 
 
 def html(template: str, **filters: Callable[..., object]) -> jinja2.Template:
-    """A page's template: whatever is put into it is text, and what is missing an error."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mirror_core.evidence", "templates"),
         autoescape=True,

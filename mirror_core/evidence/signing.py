@@ -1,6 +1,7 @@
-"""Ed25519 signatures, by a private key that the configuration names (RFC 8032, keys as PEM).
+"""Run bundles: Ed25519 signatures (RFC 8032, PEM keys), writing, and offline verification.
 
 openssl genpkey -algorithm ed25519 -out signing-key.pem
+
 openssl pkey -in signing-key.pem -pubout -out public-key.pem
 """
 
@@ -15,15 +16,12 @@ from typing import Final
 from mirror_core.model.errors import BadRequest
 
 _OPEN: Final = 0o077
-"""Rights of others to the file."""
 
 
 class Signer:
-    """Whoever has this private key."""
-
     def __init__(self, path: Path) -> None:
-        """BadRequest when it is none, or others may read it."""
-        # Late: only who signs or verifies needs it.
+        """Raises BadRequest if it is no key, or others may read it."""
+        # Late: only needed to sign or verify.
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -45,10 +43,10 @@ class Signer:
 
 
 class PublicKey:
-    """Whom a verifier believes: never taken from what is verified."""
+    """The verifier's own, never taken from the bundle."""
 
     def __init__(self, path: Path) -> None:
-        """BadRequest when it is none."""
+        """Raises BadRequest."""
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -63,7 +61,6 @@ class PublicKey:
         self.id = key_id(key.public_bytes_raw())
 
     def signed(self, content: str, signature: str) -> bool:
-        """Whether the signature is this key's, of exactly this content."""
         from cryptography.exceptions import InvalidSignature
 
         try:
@@ -74,7 +71,7 @@ class PublicKey:
 
 
 def key_id(raw: bytes) -> str:
-    """For people: the first 16 hexadecimal digits of the public key's SHA-256."""
+    """First 16 hexadecimal digits of the public key's SHA-256."""
     return hashlib.sha256(raw).hexdigest()[:16]
 
 

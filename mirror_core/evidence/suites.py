@@ -1,6 +1,6 @@
-"""The three suites of Great Expectations, in its own words: what each table has, and what is expected of it.
+"""The three suites: each table's columns, and what is expected of it.
 
-Ours always stand. What a user expects of tiers of topics, and in own words, is added.
+Mirrorbook's expectations always apply. User tiers and expectations are added.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _UNKNOWN_TO_GX: Final = frozenset(
         "expect_column_to_exist",
     }
 )
-"""All others pass over what is null: it would be a pass of what nobody knows."""
+"""All other expectations skip nulls, so unknown would pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table. A null in it is what is not known."""
+    """Null means unknown."""
 
     name: str
     type: pa.DataType = field(repr=False)
@@ -41,51 +41,40 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expect:
-    """One expectation, as Great Expectations names it."""
-
     type: str
     kwargs: Mapping[str, object]
     by: str = ""
-    """Who expects it; empty: Mirrorbook."""
     looks: bool = False
-    """Whether there was anything to look at, and it was known: where this does not hold, nothing was judged."""
+    """A precondition: if it fails, nothing was judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """A table, and what Mirrorbook expects of it."""
-
     judging: Judging
     columns: tuple[Column, ...]
     index: tuple[str, ...]
-    """Columns that name a row."""
     place: str
-    """Where something did not hold, made of the index and `value`."""
+    """Format of a failure's place, from the index and `value`."""
     ours: tuple[Expect, ...]
     fills: Mapping[str, int | str] = field(default_factory=dict)
-    """What stands for a null: where it is compared with another column, a null would be left out."""
+    """Fillers for nulls in compared columns, which would be skipped."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the table, without the tier, which depends on the user's file."""
         fields = [pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns if c.name != TIER]
         return pa.schema(fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demands:
-    """All that is expected of one table of one mirror."""
-
     suite: Suite
     more: Expected = NOTHING
-    """What the user expects of this mirror."""
 
     @property
     def own(self) -> tuple[Own, ...]:
         return self.more.own.get(self.suite.judging, ())
 
     def expectations(self) -> list[Expect]:
-        """Ours first. None stands there twice."""
         found: dict[str, Expect] = {}
         for one in (*self.suite.ours, *_tiers(self.suite, self.more), *self._theirs()):
             found.setdefault(json.dumps([one.type, one.kwargs], sort_keys=True, default=str), one)
@@ -98,7 +87,6 @@ class Demands:
 
 
 def columns_of(kwargs: Mapping[str, object]) -> list[str]:
-    """Names of the columns that an expectation is about."""
     named = [kwargs[word] for word in ("column", "column_A", "column_B") if word in kwargs]
     for word in ("column_list", "column_set"):
         several = kwargs.get(word, ())
@@ -115,7 +103,7 @@ def _tiers(suite: Suite, more: Expected) -> Iterator[Expect]:
                 kwargs: dict[str, Any] = {"column": LIMITS[word], "max_value": limit, "row_condition": _is(tier.name)}
                 yield from _known(suite, _expect("column_values_to_be_between", f"{by}: {word} {limit:g}", **kwargs))
         if suite.judging is Judging.SYNC and tier.no_drift:
-            # Groups commit all the time: how old their offsets may be is a limit of its own.
+            # Groups commit all the time; the age of their offsets has its own limit.
             still = f'{_is(tier.name)} and part != "{Part.GROUPS}"'
             yield _some_rows(still, by)
             kwargs = {"column": "pending", "value_set": [False], "row_condition": still}
@@ -123,7 +111,6 @@ def _tiers(suite: Suite, more: Expected) -> Iterator[Expect]:
 
 
 def _known(suite: Suite, one: Expect) -> Iterator[Expect]:
-    """The expectation, after those by which it has something to look at."""
     condition = {word: one.kwargs[word] for word in ("row_condition", "condition_parser") if one.kwargs.get(word)}
     if "row_condition" in condition:
         yield _expect("table_row_count_to_be_between", one.by, looks=True, min_value=1, **condition)
@@ -271,7 +258,6 @@ SUITES: Final[Mapping[Judging, Suite]] = MappingProxyType({s.judging: s for s in
 
 
 def as_markdown(suite: Suite) -> Iterator[str]:
-    """The columns, for the page of these docs."""
     yield "| column | what it holds |"
     yield "|---|---|"
     for column in suite.columns:

@@ -1,4 +1,4 @@
-"""The first lines of a run's page: what it did, when, what was lost, and how that is known. Pure."""
+"""A run's JSON and HTML reports, and the page of a set's failover."""
 
 from __future__ import annotations
 
@@ -20,15 +20,12 @@ UNASKED: Final[Evidence] = MappingProxyType({})
 
 
 def lost(run: Run, steps: Sequence[StepRecord]) -> str:
-    """What the page of a failover's run says to that question."""
-    return dict(answers(run, steps, "", "")).get("What was lost", UNKNOWN)  # no cluster is named in it
+    return dict(answers(run, steps, "", "")).get("What was lost", UNKNOWN)  # the answer names no cluster
 
 
 def answers(
     run: Run, steps: Sequence[StepRecord], source: str, destination: str, proof: Evidence = UNASKED
 ) -> Iterator[tuple[str, str]]:
-    """Questions that people ask first, and what this run can say to them. The clusters are the mirror's. `proof`: what
-    certificates prove, of a run whose step `report` has not ended yet."""
     yield "What", _what(run, steps, source, destination)
     yield "When", _when(run, steps)
     if run.plan.kind is RunKind.FAILBACK:
@@ -74,7 +71,7 @@ def answers(
 
 
 def _what(run: Run, steps: Sequence[StepRecord], source: str, destination: str) -> str:
-    """What was reached, and not what was meant."""
+    """What was reached, not what was planned."""
     turning = point_of_no_return(run.plan.kind, run.plan.mode)
     turned = any(s.step == turning and s.state is StepState.DONE for s in steps)
     if run.plan.kind is RunKind.FAILBACK:
@@ -99,7 +96,6 @@ def _when(run: Run, steps: Sequence[StepRecord]) -> str:
 
 
 def _at_the_cut(steps: Sequence[StepRecord]) -> Iterator[tuple[str, str]]:
-    """Until when topics that belong together are whole, what had no copy, and which transactions are not whole."""
     seen = next((s.evidence for s in steps if s.step == "record_lmo" and s.state is StepState.DONE), {})
     for key, value in seen.items():
         if key.startswith(COMPLETE) or key in (NOT_MIRRORED, CUT, IN_DOUBT):

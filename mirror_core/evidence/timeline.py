@@ -1,8 +1,7 @@
-"""A run as a picture: each attempt at a step as a bar over time, who did what as numbered marks above, and where nobody
-could write. Pure, by the run's chronicle. Each mark is told in words, too, for whoever does not see the picture.
+"""A run as a picture: bars for attempts, numbered marks for events, and the write block.
 
-A night of waiting for a person would leave nothing of the seconds that count: stretches that are much longer than all
-shorter ones are cut, and say how long they were.
+Pure, from the audit log. Marks are also listed as text. Much longer stretches, such as a night of waiting, are cut
+and labelled with their length.
 """
 
 from __future__ import annotations
@@ -19,49 +18,35 @@ from mirror_core.model.chronicle import Entry, Kind
 from mirror_core.model.run import Run, StepRecord, StepState
 
 WIDTH: Final = 820
-"""Of the part that shows time, in the picture's own units."""
 LEAST: Final = 3.0
-"""A bar's width, to be seen at all."""
 _TIMES: Final = 4
-"""A stretch is cut that is so many times as long as all shorter ones together..."""
 _CUT_MS: Final = 2_000
-"""... and longer than this."""
 _SEAT: Final = 20.0
 _APART: Final = 90.0
-"""So far apart labels of the axis must be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One attempt at a step."""
-
     x: float
     width: float
     state: StepState
-    """STARTED: it has not ended, or nobody knows how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One step."""
-
     step: str
     still: bool
-    """Applications could write nowhere."""
     bars: tuple[Bar, ...]
     took: str
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that somebody did, or that went wrong."""
-
     number: int
     x: float
     seat: float
-    """Where its number stands: beside others, not on them."""
+    """Where its number is drawn, not overlapping others."""
     after: str
-    """Since the run was begun."""
     bad: bool
     words: str
 
@@ -77,9 +62,8 @@ class Timeline:
     lanes: tuple[Lane, ...]
     marks: tuple[Mark, ...]
     still: tuple[float, float, str] | None
-    """From, to, and how long nobody could write."""
+    """(from, to, duration text)"""
     cuts: tuple[Label, ...]
-    """Where time is left out, and how much."""
     axis: tuple[Label, ...]
 
 
@@ -93,7 +77,6 @@ class _Attempt:
 
 
 def timeline(run: Run, entries: Sequence[Entry]) -> Timeline | None:
-    """Of all that was told so far; None when no step has begun."""
     attempts = list(_attempts(entries))
     if not attempts:
         return None
@@ -114,13 +97,10 @@ def timeline(run: Run, entries: Sequence[Entry]) -> Timeline | None:
 
 
 def entries_of(lines: Sequence[str]) -> list[Entry]:
-    """What a run's chronicle says."""
     return [msgspec.json.decode(line, type=Entry) for line in lines]
 
 
 class _Scale:
-    """From moments to places: in proportion, but for what is cut."""
-
     def __init__(self, moments: Sequence[int]) -> None:
         stretches = list(pairwise(moments))
         shown, sum_ms, cut = dict[tuple[int, int], float](), 0.0, list[tuple[int, int]]()
@@ -137,12 +117,11 @@ class _Scale:
             self._x[stretch[1]] = self._x[stretch[0]] + WIDTH * shown[stretch] / sum_ms
 
     def x(self, ms: int) -> float:
-        """Of one of the moments."""
         return round(self._x[ms], 1)
 
 
 def _attempts(entries: Sequence[Entry]) -> Iterator[_Attempt]:
-    """One that another conductor has begun again has no end of its own: it lasted until then at the most."""
+    """An attempt that another conductor repeated has no end: it lasted at most until then."""
     open_: _Attempt | None = None
     for entry in entries:
         if entry.kind is not Kind.STEP:
@@ -161,7 +140,6 @@ def _attempts(entries: Sequence[Entry]) -> Iterator[_Attempt]:
 
 
 def _happened(run: Run, entries: Sequence[Entry]) -> Iterator[tuple[int, bool, str]]:
-    """When, whether it is bad, and what, in words."""
     last: StepRecord | None = None
     for entry in entries:
         match entry.kind:
@@ -214,7 +192,7 @@ def _bar(attempt: _Attempt, scale: _Scale) -> Bar:
 
 
 def _still(run: Run, attempts: Sequence[_Attempt]) -> tuple[int, int] | None:
-    """From the first attempt at the first of those steps to the end of the last one, or to what is known last."""
+    """From the first attempt at the first of those steps to the last known end."""
     timed = standing_still(run.plan.kind, run.plan.mode)
     if not timed or not (begun := [a.begun_ms for a in attempts if a.step == timed[0]]):
         return None
@@ -223,7 +201,6 @@ def _still(run: Run, attempts: Sequence[_Attempt]) -> tuple[int, int] | None:
 
 
 def _axis(run: Run, moments: Sequence[int], still: tuple[int, int] | None, scale: _Scale) -> Iterator[Label]:
-    """Where the standstill begins and ends, the beginning and the end; what has no room is left out."""
     placed = list[float]()
     for ms in (*(still or ()), moments[0], moments[-1]):
         x = scale.x(ms)
@@ -233,7 +210,6 @@ def _axis(run: Run, moments: Sequence[int], still: tuple[int, int] | None, scale
 
 
 def _span(ms: int) -> str:
-    """A time for people."""
     seconds = max(0, ms) / 1000
     if seconds < 120:
         return f"{seconds:.1f} s"
@@ -242,7 +218,7 @@ def _span(ms: int) -> str:
 
 
 def _since(run: Run, ms: int) -> str:
-    """The run's own clock: 4.5 s, or 1:00:04.5."""
+    """4.5 s, or 1:00:04.5."""
     tenths = max(0, ms - run.started_ms) // 100
     minutes, rest = divmod(tenths, 600)
     if minutes < 2:

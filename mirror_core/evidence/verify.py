@@ -1,4 +1,4 @@
-"""Verifying a bundle offline: with the folder and a public key, and nothing else."""
+"""Verifies a bundle offline, with the folder and a public key only."""
 
 from __future__ import annotations
 
@@ -22,27 +22,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What a bundle says, and what speaks against it."""
-
     run: str
     verdict: Conclusion
-    """Derived from the entries."""
     why: str
-    """It is no more than that."""
     approved_by: str
     entries: int
     files: int
     key: str | None
-    """Whose signature was verified; None: no key was given, and whoever may edit the folder can have written it all."""
+    """Without a key anybody may have written it all."""
     flaws: tuple[Flaw, ...]
     not_here: tuple[str, ...] = ()
-    """Of a copy: files with contents of topics, which it leaves out. They are in the run's own folder."""
     forgotten: bool = False
-    """The state topic cannot say the same any more: an old drill's run."""
+    """An old drill, which the state topic has forgotten."""
 
 
 Known = Mapping[str, Mapping[int, Told]]
-"""What the state topic says, by run and number."""
 
 
 def verify(
@@ -52,8 +46,11 @@ def verify(
     known: Known | None = None,
     runs: Iterable[Run] = (),
 ) -> Verified:
-    """Look at everything. `run`: it must be this one's; `known`: and say the same, if `runs`, all that the state topic
-    has, don't show that it was forgotten. BadRequest when it is no bundle."""
+    """Raises BadRequest if it is no bundle.
+
+    `run`: it must be this one. `known_entries`: entries must match these, unless `runs` show that the run was
+    forgotten.
+    """
     if not (folder / HEAD).is_file():
         raise BadRequest(f"{folder}: there is no {HEAD}: not the evidence of a run")
     found = list[Flaw]()
@@ -129,7 +126,6 @@ def _as_known(entries: Sequence[Entry], lines: Sequence[str], known: Mapping[int
 
 
 def _files(folder: Path, entries: Sequence[Entry], away: list[str] | None) -> Iterator[Flaw]:
-    """`away`: takes the names that a copy leaves out; None: it is no copy, and leaves nothing out."""
     told = dict[str, FileEntry]()
     for entry in entries:
         if entry.kind is Kind.FILE:
