@@ -1,4 +1,4 @@
-"""Before a verb acts: what it would do is printed, why it may not is said, and somebody agrees."""
+"""Shows what a command would do, why it may not, and asks for confirmation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def agreed(
     gone: ClusterName | None = None,
     deletion: DeletionChoice = NO_CHOICE,
 ) -> bool:
-    """Say what would be done; raise why it is refused; whether to go on. No answer is awaited off a terminal."""
+    """False after a dry run. Raises if refused. Commands that are easily undone ask on a terminal only."""
     intent = verbs.intend(link, verb, gone, deletion)
     if not dry_run:
         intent.check()

@@ -1,4 +1,4 @@
-"""What commands share: options, the configuration, a question before something is done, tables and JSON."""
+"""Options, configuration, confirmation and output that commands share."""
 
 from __future__ import annotations
 
@@ -35,18 +35,17 @@ def mirror(path: Path | None, name: str) -> tuple[Link, State]:
 
 
 def check_runner(runner: str) -> None:
-    """Where tasks of a copy or a comparison may run."""
     if runner not in ("spark", "local"):
         raise typer.BadParameter("must be spark or local", param_hint="--runner")
 
 
 def agree(question: str, yes: bool) -> None:
-    """Go on only when a person agreed: by --yes, or on a terminal. Refused otherwise: no script waits for ever."""
+    """By --yes, or on a terminal. Refused otherwise: no script waits for ever."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise Refused("not done", ["confirmation required: pass --yes, or run it in a terminal"])
-    with suppress(OSError, termios.error):  # what was typed before the question was read is no answer to it
+    with suppress(OSError, termios.error):  # discard input typed before the question
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     if not typer.confirm(question, default=False):
         raise Refused("not done", ["cancelled"])
@@ -57,20 +56,20 @@ def print_json(document: Document) -> None:
 
 
 _NAME_CELLS: Final = 100
-"""A name longer than this may wrap: else nothing would stand beside it."""
+"""Longer names may wrap: else no other column would fit."""
 _FILE_CELLS: Final = 160
-"""The width of a table in a file or a pipe, and the most that one takes where a terminal is too narrow for it."""
+"""Table width in files and pipes, and the maximum on a narrow terminal."""
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    from rich.console import Console  # late: commands that print no table need not wait for it
+    from rich.console import Console  # late: slow to import
     from rich.table import Table
     from rich.text import Text
 
     # `Text` is taken as it is: in a plain string `[/b]` would be markup.
     table = Table(title=Text(visible(title)), title_justify="left")
     cells = [[Text("" if cell is None else visible_lines(str(cell))) for cell in row] for row in rows]
-    # What a row is named by is copied from here into the next command: the other columns wrap first.
+    # The first column is copied into the next command: the others wrap first.
     whole = max((row[0].cell_len for row in cells), default=0)
     for number, column in enumerate(columns):
         width = min(max(whole, len(column)), _NAME_CELLS) if number == 0 else None
@@ -78,7 +77,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     for row in cells:
         table.add_row(*row)
     console = Console(width=None if sys.stdout.isatty() else _FILE_CELLS)
-    # What does not fit would be cut off at the right, and columns with it: a terminal breaks longer lines.
+    # Rich would cut columns off; a terminal wraps longer lines.
     needed = console.measure(table, options=console.options.update(width=_FILE_CELLS)).minimum
     console.width = max(console.width, min(needed, _FILE_CELLS))
     console.print(table)
@@ -90,7 +89,7 @@ def print_facts(facts: Mapping[str, object]) -> None:
 
 
 def refuse_unknown(what: str, reasons: Sequence[str]) -> None:
-    """Indeterminate when a list is not all there is; what is known has been shown."""
+    """Raises Indeterminate if a printed list may be incomplete."""
     if reasons:
         listed = "".join(f"\n  - {reason}" for reason in reasons)
         raise Indeterminate(f"there may be more {what} than were listed:{listed}")

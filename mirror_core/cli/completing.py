@@ -1,6 +1,6 @@
-"""Names that a shell completes: of clusters and sets from mirrorbook.yaml, of mirrors and runs from the clusters.
+"""Shell completion: names from mirrorbook.yaml and from the clusters.
 
-A shell shows nothing but completions: where a name cannot be known, there is none, and no error.
+A shell shows nothing but completions, so errors give none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def mirrors(ctx: Any, incomplete: str) -> list[str]:
 
 
 def runs(ctx: Any, incomplete: str) -> list[str]:
-    """The newest first. Their names begin with their mirror's."""
+    """Newest first."""
 
     def known(config: Config) -> list[str]:
         found = [run for _, state in _answers(config) for run in state.runs.values()]
@@ -57,7 +57,7 @@ def _mirrors(config: Config) -> list[str]:
 
 
 def _answers(config: Config) -> Iterator[tuple[str, State]]:
-    from mirror_core.state.link import states  # late: a supervisor's process has names to complete, and no clients
+    from mirror_core.state.link import states  # late: a supervisor's process imports no clients
 
     for cluster, answer in states(config, LIMITS.completed_names_s):
         if not isinstance(answer, MirrorError):

@@ -1,4 +1,4 @@
-"""What `mirrorbook failover` and `mirrorbook failback` have in common: options, and how a run is begun and given up."""
+"""What `failover` and `failback` share: options; begin, approve, resume and abort a run."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ from mirror_core.state.topic import read_state
 
 
 class Runner(StrEnum):
-    """Where the heavy comparison and the salvage are done."""
-
     SPARK = "spark"
     LOCAL = "local"
 
@@ -100,8 +98,7 @@ def conductor(
     leave_behind: bool = False,
     prefix: str = "",
 ) -> C:
-    """Somebody who takes the steps here, as the options say. Quiet for machines that read what is printed: what people
-    are told, and may have to do, is on standard error then. `prefix`: before each line, where several are at work."""
+    """`quiet`: print to standard error. `prefix`: before each line, for sets."""
     head = f"{prefix}: " if prefix else ""
 
     def say(line: str) -> None:
@@ -112,18 +109,17 @@ def conductor(
 
 
 def runner_for(mode: Mode, chosen: Runner | None) -> Runner:
-    """Where it is compared: an unplanned failover must not fail for want of Spark."""
+    """An unplanned failover must not fail for want of Spark."""
     return chosen or (Runner.SPARK if mode is Mode.PLANNED else Runner.LOCAL)
 
 
 def found(make: type[C], config: Path | None, name: str, run_id: str | None) -> tuple[Link, Run]:
-    """The run of this id, the one that holds the mirror, or its newest of this kind."""
+    """By id, or the one that holds the mirror, or its newest of this kind."""
     link, state = mirror(config, name)
     return link, newest(link, state, run_id, make.KIND)
 
 
 def show_decision(title: str, decision: Decision, *, as_json: bool) -> None:
-    """The plan. Refused when it cannot be run."""
     show_plan(decision.plan, decision.reasons, as_json=as_json)
     if decision.reasons:
         raise Refused(f"this plan cannot be run: {title}", decision.reasons)
@@ -139,7 +135,7 @@ def approved(
     yes: bool,
     as_json: bool,
 ) -> bool:
-    """Show the plan and ask. False when it was only shown; Refused when it may not be run, or a person says no."""
+    """Print the plan and ask. False after a dry run."""
     if not as_json or dry_run:
         show_plan(decision.plan, decision.reasons, as_json=as_json)
     reasons = (*decision.reasons, *other_plan(decision.plan, plan_hash))
@@ -153,7 +149,7 @@ def approved(
 def begun(
     by: Conductor[Choice], decision: Decision, choice: Choice | None, *, silent: bool = False, as_json: bool
 ) -> Run:
-    """A run of the plan that was approved, and what to type when this process dies. `silent`: see `Conductor.begin`."""
+    """`silent`: see `Conductor.begin`."""
     run = by.begin(decision.plan.hash, choice, approved_by=(approval_of(by.started_by),), silent=silent)
     if not as_json:
         tell_on(f"run {run.id}; after a crash: mirrorbook {by.KIND} resume {by.link.mirror.name}")
@@ -161,13 +157,14 @@ def begun(
 
 
 def approval_of(person: str) -> Approval:
-    """What somebody gives who has just agreed to a plan, here."""
     return given(secrets.token_hex(8), person, person, now_ms())
 
 
 def prepare(by: Conductor[Any], run: Run, *, take_over: bool = False, as_json: bool) -> str:
-    """Take the steps that applications don't notice, and ask whether they may be stopped now; who has agreed. Refused
-    when a person says no, or nobody is there to say yes: the run waits, and mirroring goes on."""
+    """Take steps that applications do not notice, then ask to fence. Returns who agreed.
+
+    Refused without a yes: the run waits, and mirroring continues.
+    """
     mirror, ahead = by.link.mirror, undisturbed(run.plan.kind, run.plan.mode)
     title = f"{by.KIND} of {mirror.name}"
     for record in by.take(run.id, ahead):
@@ -178,21 +175,19 @@ def prepare(by: Conductor[Any], run: Run, *, take_over: bool = False, as_json: b
     except Refused as error:
         wait = f"run {run.id} waits: `mirrorbook {by.KIND} resume {mirror.name}` fences, `... abort ...` gives it up"
         raise Refused(title, [f"{'; '.join(error.reasons)}. {wait}"]) from None
-    if not take_over:  # what is proved already is not taken again: that takes the run from nobody
+    if not take_over:  # steps that are done take the run from nobody
         by.refuse_conducted(run.id, title)
     return by.started_by
 
 
 def asked_again_since(by: Conductor[Any], run: Run) -> str:
-    """Why a run that was approved too long ago is asked for again; empty where its approval still holds, or where it
-    has begun to do what it was approved for."""
+    """Why an old approval must be renewed. Empty: still valid, or the run already disturbs."""
     since = approved_long_ago(run, now_ms())
     return since if since and run.state is RunState.RUNNING and not by.disturbs(run) else ""
 
 
 def approved_again(by: Failover, run: Run, *, yes: bool, as_json: bool) -> str:
-    """Who agreed to a run that was approved too long ago, shown its plan as it is now; nobody where applications notice
-    it already, or its approval still holds. Refused when the plan may not be run any more, or a person says no."""
+    """Print the current plan and ask again. Returns who agreed, or nobody if not needed."""
     since = asked_again_since(by, run)
     if not since:
         return ""
@@ -208,13 +203,13 @@ def approved_again(by: Failover, run: Run, *, yes: bool, as_json: bool) -> str:
 
 
 def refuse_conducted(by: Conductor[Any], run: Run, what: str = "resume") -> None:
-    """While somebody else conducts the run. One that has ended is conducted by nobody."""
+    """A run that has ended is conducted by nobody."""
     if run.ended_ms is None:
         by.refuse_conducted(run.id, f"run {run.id}: {what}", take_over=True)
 
 
 def give_up(by: Conductor[Any], run: Run, question: str, *, take_over: bool, yes: bool, as_json: bool) -> None:
-    """Ask, abort, show how it ended. Refused while somebody conducts it, unless it is taken over: then he is named."""
+    """Refused while it is conducted, unless taken over."""
     if not take_over:
         refuse_conducted(by, run, "abort")
     elif now := conducted_now(read_state(by.link.destination), run):
@@ -226,7 +221,7 @@ def give_up(by: Conductor[Any], run: Run, question: str, *, take_over: bool, yes
 
 
 def show_outcome(by: Conductor[Any], run: Run, *, as_json: bool) -> None:
-    """The run and its steps, as they are now. NotAsCopied when what it promoted is not what its certificates say."""
+    """Raises NotAsCopied if the promoted copy contradicts its certificates."""
     state = read_state(by.link.destination)
     show_newest(by.link, state, run.id, by.KIND, as_json=as_json)
     refuse_other((run.id, state.steps_of(run)))
@@ -234,8 +229,10 @@ def show_outcome(by: Conductor[Any], run: Run, *, as_json: bool) -> None:
 
 @contextmanager
 def closed(by: Conductor[Any], run: Run) -> Iterator[None]:
-    """Whatever stops the run in between, the terminal says who can write where by then, and what to do. Who has lost
-    the run to another conductor is told nothing: it goes on."""
+    """On failure, print who can write where and what to do.
+
+    Not after LostOwnership: the run continues elsewhere.
+    """
     try:
         yield
     except LostOwnership:
@@ -252,7 +249,6 @@ def closed(by: Conductor[Any], run: Run) -> Iterator[None]:
 def services_of(
     config_path: Path, runner: Runner, master: str, evidence: Path | None, conf: list[str] | None
 ) -> Services:
-    """What the options ask for."""
     folder = evidence_folder(config_path, evidence)
     if runner is Runner.LOCAL:
         return local_services(config_path, evidence_dir=folder)
@@ -262,13 +258,11 @@ def services_of(
 
 
 def evidence_folder(config_path: Path, chosen: Path | None) -> Path:
-    """Where each run has a folder."""
     return chosen or config_path.parent / "evidence"
 
 
 def operator() -> str:
-    """Who asks, for the journal: the user that runs this process, and behind root whoever has called sudo. $LOGNAME and
-    $USER are whatever their owner likes."""
+    """The user of this process, and behind root the sudo caller. $LOGNAME and $USER can be forged."""
     user, sudo = _user_name(os.getuid()), os.environ.get("SUDO_USER", "")
     behind = f" (sudo by {visible(sudo)})" if sudo and os.getuid() == 0 else ""
     return f"{user}@{socket.gethostname()}{behind}"
@@ -277,5 +271,5 @@ def operator() -> str:
 def _user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
-    except KeyError:  # a container's user is often in no list
+    except KeyError:  # common in containers
         return f"uid {uid}"

@@ -1,4 +1,4 @@
-"""Plans and runs for machines: shapes that stay, as docs/operate/commands.md says them."""
+"""JSON of plans and runs, stable as in docs/operate/commands.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mirror_core.model.run import (
 
 
 class PlanDocument(Document, frozen=True, kw_only=True):
-    """What a run would do. The hash binds an approval to it."""
+    """What a run would do. Approvals are bound to the hash."""
 
     kind: RunKind
     mirror: str
@@ -34,28 +34,28 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     """Twelve hexadecimal digits."""
     steps: tuple[PlanStep, ...]
     figures: Mapping[str, str]
-    """Lag, records to be read again, predicted seconds...: in words, `unknown` is one of them."""
+    """Lag, records read again, predicted seconds... As text; may be `unknown`."""
     partitions: Mapping[str, str]
-    """The same of single partitions, those that matter most first; of many only the first."""
+    """Figures by partition, the most important first; not all of many."""
     groups: Mapping[str, str]
-    """The same of consumer groups."""
+    """Figures by consumer group."""
     rights: tuple[str, ...] | None
-    """What its promotion would give to applications, the first of many; null: not known."""
+    """What promotion would grant, the first of many; null: unknown."""
     bound: Mapping[str, str]
-    """What the approval is bound to: states, ids of clusters and topics, groups, grants."""
+    """What the approval is bound to: states, ids, groups, grants."""
     strategies: Mapping[str, Strategy]
-    """Failback: what becomes of each topic."""
+    """Failback: by topic."""
     discarded: int | None
-    """Failback: offsets that only the old source has, to be salvaged and then discarded; null: unknown."""
+    """Failback: offsets to be salvaged and discarded; null: unknown."""
     warnings: tuple[str, ...]
     unknown: tuple[str, ...]
-    """What could not be seen, and why."""
+    """What could not be read, and why."""
     refused: tuple[str, ...]
-    """Why it may not be run; empty: it may be, or it is a run's."""
+    """Why it may not run. Empty for a run's own plan."""
 
 
 class ConductedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether anybody conducts a run now. Who was seen last, and when by that host's clock; null: not known."""
+    """A run's conductor, as last seen, by that host's clock; null: unknown."""
 
     sign: Sign
     by: str | None
@@ -63,7 +63,7 @@ class ConductedDocument(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None
     seen_ms: int | None
     words: str
-    """The same for people."""
+    """As text."""
 
 
 class StepDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class StepDocument(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int
     ended_ms: int | None
     evidence: Evidence
-    """What it saw, for people: counts, verdicts, the first few of something."""
+    """Counts, verdicts, examples."""
     error: str
 
 
@@ -90,44 +90,43 @@ class RunDocument(Document, frozen=True, kw_only=True):
     approved_by: str
     """Empty: nobody was asked."""
     conducted_by: str
-    """Whoever took it over last."""
+    """The last conductor."""
     conducted: ConductedDocument | None
-    """Null: it has ended."""
+    """Null: ended."""
     started_ms: int
     ended_ms: int | None
     note: str
     steps: tuple[StepDocument, ...]
-    """Those that were begun; none in `runs list`."""
+    """Begun ones; none in `runs list`."""
 
 
 class RunsDocument(Document, frozen=True, kw_only=True):
-    """All runs that the configured clusters know, newest first."""
+    """Runs known to the configured clusters, newest first."""
 
     runs: tuple[RunDocument, ...]
     silent: Mapping[str, str]
-    """Clusters that did not answer, and why: they may know more."""
+    """Clusters that did not answer, and why."""
 
 
 class ForecastRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run's plan foretold, and what was counted."""
+    """A plan's forecast and the outcome."""
 
     run: str
     mirror: str
-    """A drill's has a mirror of its own."""
+    """A drill has its own."""
     mode: Mode
     started_ms: int
     rows: tuple[Row, ...]
 
 
 class ForecastDocument(Document, frozen=True, kw_only=True):
-    """A mirror's finished failovers and its drills, newest first."""
+    """Finished failovers and drills, newest first."""
 
     mirror: str
     runs: tuple[ForecastRun, ...]
 
 
 def plan_document(plan: Plan, reasons: tuple[str, ...]) -> PlanDocument:
-    """`reasons`: why it may not be run."""
     return PlanDocument(
         kind=plan.kind,
         mirror=plan.mirror,
@@ -148,7 +147,6 @@ def plan_document(plan: Plan, reasons: tuple[str, ...]) -> PlanDocument:
 
 
 def run_document(run: Run, steps: tuple[StepRecord, ...], now: Conducted | None) -> RunDocument:
-    """`now`: whether anybody conducts it, as long as it has not ended."""
     return RunDocument(
         id=run.id,
         state=run.state,

@@ -33,7 +33,7 @@ drill_app = typer.Typer(
 
 
 class DrillsDocument(Document, frozen=True, kw_only=True):
-    """Earlier drills of a mirror, newest first."""
+    """Drills of a mirror, newest first."""
 
     mirror: str
     drills: tuple[Drilled, ...]

@@ -34,34 +34,33 @@ class BundleDocument(Document, frozen=True, kw_only=True):
     head: str
     """Hash of the last entry."""
     key: str | None
-    """Whose signature it bears; null: unsigned."""
+    """The signing key; null: unsigned."""
     copy: str | None
-    """Where the copy is; null: the configuration wants none."""
+    """Null: no copy is configured."""
 
 
 class VerifyDocument(Document, frozen=True, kw_only=True):
-    """What a bundle says, and what speaks against it."""
+    """A bundle's verdict, and what is wrong with it."""
 
     run: str
     verdict: Conclusion
     """Derived from the entries."""
     why: str
-    """Why the verdict is no better."""
+    """Why it is no better."""
     approved_by: str
     """Empty: nobody was asked."""
     entries: int
     files: int
     not_here: tuple[str, ...]
-    """Of a copy: files with contents of topics, which it leaves out."""
+    """In a copy: files with topic contents, left out."""
     key: str | None
-    """Whose signature was verified; null: no key was given, and whoever may edit the folder can have written it all."""
+    """Null: no key was given, so anybody may have written it."""
     forgotten: bool
-    """The state topic cannot say the same any more: an old drill's run."""
+    """An old drill, forgotten by the state topic."""
     flaws: tuple[Flaw, ...]
 
 
-class NotGenuine(MirrorError):
-    """A bundle that is not what was written."""
+class NotGenuine(MirrorError): ...
 
 
 @evidence_app.command("write")

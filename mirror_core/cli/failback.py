@@ -158,8 +158,7 @@ def _allowed(words: list[str] | None) -> Allowed:
 
 
 def _approved_again(failback: Failback, run: Run, *, yes: bool, as_json: bool) -> str:
-    """Who agreed to a run that was approved too long ago, shown the plan again; nobody where it still holds, or where
-    logs were taken back already. That the plan holds is looked at by the steps."""
+    """The steps check that the plan still holds."""
     since = asked_again_since(failback, run)
     if not since:
         return ""
@@ -171,7 +170,7 @@ def _approved_again(failback: Failback, run: Run, *, yes: bool, as_json: bool) -
 
 
 def _refuse_conducted(failback: Failback, run: Run) -> None:
-    """Also while somebody conducts the failover that leads home, which the failback waits for."""
+    """Also while the reverse failover is conducted, which the failback waits for."""
     refuse_conducted(failback, run)
     under_way = failback.way_home(run)
     if under_way is not None:
@@ -188,7 +187,7 @@ def _go_on(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """To the end: the failback's steps, the failover home with its own approval, the last step."""
+    """The failback's steps, the reverse failover with its own approval, the last step."""
     with closed(failback, started):
         driven = failback.drive(started.id, agreed_by=agreed_by)
     if driven.state is RunState.RUNNING:

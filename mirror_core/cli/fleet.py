@@ -1,4 +1,4 @@
-"""`mirrorbook replicate` with several mirrors: call, print."""
+"""`mirrorbook replicate`: its progress line, several mirrors, and the command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def replicate_together(
     stop: threading.Event,
     prove_at: int | None,
 ) -> None:
-    """Copy all of them until told to stop. PartitionFailed when partitions were left behind."""
+    """Until stopped. Raises PartitionFailed if partitions were left behind."""
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise BadRequest(f"{', '.join(twice)}: named more than once")
     path = configuration(config).path

@@ -1,4 +1,4 @@
-"""`mirrorbook json-schema`: walk the commands, print."""
+"""`mirrorbook json-schema`: prints the schemas of commands with --json."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def schema(name: str, command: Any) -> dict[str, Any]:
 
 
 def with_json(*groups: str) -> Iterator[tuple[str, Any]]:
-    """Commands that have --json, by their names (`failover plan`): all of them, or those of these groups."""
+    """By name (`failover plan`), of all or these groups."""
     for name in groups or COMMANDS:
         yield from in_group(name, load(name, COMMANDS[name]))
 

@@ -1,4 +1,4 @@
-"""Commands whose modules are imported when they are asked for: clients, Arrow and wire types take most of a second."""
+"""Imports a command's module when it is called: clients, Arrow and wire types take most of a second."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from typer.core import TyperGroup
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A command, or a group of them, that has not been imported yet."""
-
     module: str
     attribute: str
     help: str
-    """Shown in the list of commands; a test holds it to the command's own."""
+    """In the list of commands. A test compares it with the command's own."""
 
 
 COMMANDS: Final[Mapping[str, Later]] = MappingProxyType(
@@ -94,7 +92,7 @@ COMMANDS: Final[Mapping[str, Later]] = MappingProxyType(
 
 
 class LateCommands(TyperGroup):
-    """Lists COMMANDS by their names, and imports the one that is called."""
+    """Lists COMMANDS, and imports the one that is called."""
 
     known: ClassVar[Mapping[str, Later]] = COMMANDS
 
@@ -108,17 +106,15 @@ class LateCommands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             typer.echo("interrupted: what had been begun may be half done", err=True)
-            raise  # typer makes an exit code of it: 130
+            raise  # typer exits with 130
 
 
 def list_in(app: typer.Typer) -> None:
-    """Put all of them into the application's list."""
     for name, later in COMMANDS.items():
         app.command(name, help=later.help)(_not_yet)
 
 
 def load(name: str, later: Later) -> Any:
-    """The command itself."""
     found = getattr(import_module(later.module), later.attribute)
     if isinstance(found, typer.Typer):
         command: Any = typer.main.get_group(found)

@@ -1,4 +1,4 @@
-"""`mirrorbook mirror list` and `mirrorbook mirror describe`: parse, call, print."""
+"""`mirrorbook mirror`: parse, call, print."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from mirror_core.state.records import TOPIC
 
 
 class MirrorRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A mirror, as its destination's state topic has it."""
+    """A mirror, by its destination's state topic."""
 
     name: str
     source: str
     destination: str
     desired: Desired
-    """What the operator wants of it."""
+    """As the operator wants it."""
     partitions: int
     failed: int
-    """How many of them are FAILED."""
+    """FAILED partitions."""
 
 
 class SilentCluster(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster that did not say which mirrors it knows."""
+    """A cluster that did not answer."""
 
     cluster: str
     error: str
 
 
 class UnreadableKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A record of a state topic that could not be read."""
+    """An unreadable record of a state topic."""
 
     cluster: str
     key: str
@@ -55,7 +55,7 @@ class UnreadableKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MirrorsDocument(Document, frozen=True, kw_only=True):
-    """All mirrors that the configured clusters know. There may be more where `silent` or `unreadable` is not empty."""
+    """All known mirrors. Incomplete if `silent` or `unreadable` is not empty."""
 
     mirrors: tuple[MirrorRow, ...]
     silent: tuple[SilentCluster, ...]

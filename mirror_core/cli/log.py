@@ -24,15 +24,15 @@ log_app = typer.Typer(help="Logs of a broker that is stopped.", no_args_is_help=
 
 
 class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction that is open at a batch's end."""
+    """A transaction open at a batch's end."""
 
     producer_id: int
     since: int
-    """Its first offset."""
+    """First offset."""
 
 
 class CutDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition, and what becomes of it."""
+    """A partition's cut."""
 
     topic: str
     partition: int
@@ -43,35 +43,35 @@ class CutDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Before the cut."""
     target: int
     boundary: int
-    """Where a batch ends, at or below the target."""
+    """A batch's end at or below the target."""
     offset: int
-    """The log end afterwards. Lower than the boundary where transactions are open there."""
+    """The new log end: below the boundary if transactions are open there."""
     open: tuple[OpenTransaction, ...]
     """At the boundary."""
     batches: int
-    """How many batches are cut off; `records` and `bytes` are what is in them."""
+    """Cut off, with `records` and `bytes`."""
     records: int | None
     """Null: unknown."""
     bytes: int
 
 
 class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition of a failback's file that this broker does not have."""
+    """A partition of the file that this broker does not have."""
 
     topic: str
     partition: int
 
 
 class TruncateDocument(Document, frozen=True, kw_only=True):
-    """What was cut in a broker's log directories, or would be."""
+    """What was or would be cut in a broker's log directories."""
 
     cluster_id: str
     node_id: str
     clean_shutdown: bool
     done: bool
-    """False: it was a dry run."""
+    """False: dry run."""
     backup: str | None
-    """Where a copy of what is cut off is; null: there is none."""
+    """Folder of the copy; null: none."""
     partitions: tuple[CutDocument, ...]
     elsewhere: tuple[Elsewhere, ...]
 
@@ -114,7 +114,6 @@ def truncate(
 
 
 def proposed(plan: Plan, backup: Path | None) -> Iterator[str]:
-    """What a person should know before agreeing."""
     yield f"broker {plan.owner.node_id} of cluster {plan.owner.cluster_id}"
     for cut in plan.cuts:
         yield from _partition(cut)

@@ -1,4 +1,4 @@
-"""The command `mirrorbook`: options of all commands, and errors turned into words and exit codes."""
+"""The `mirrorbook` command: global options, and errors as text and exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXTRAS: Final = MappingProxyType(
         "psutil": "sandbox",
     }
 )
-"""Packages that the base installation does not have, and the extra that brings them."""
+"""Packages outside the base installation, by extra."""
 
 app = typer.Typer(
     help="Disaster recovery for Apache Kafka: an exact second cluster, and a runbook to move to it and home again.",
@@ -70,13 +70,13 @@ def _options(
 
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Where standard output goes, mostly: it has no name that the system would tell."""
+"""Mostly standard output's disk, which has no file name."""
 
 
 def main() -> NoReturn:
-    """Entry point. Exit codes: 0 done, 1 failed, 2 bad request, 3 refused, 4 indeterminate, 5 lost ownership."""
+    """Exit codes: 0 done, 1 failed, 2 bad request, 3 refused, 4 indeterminate, 5 lost ownership."""
     if not faulthandler.is_enabled():
-        faulthandler.enable(2)  # a crash inside a native library must not be a silent end
+        faulthandler.enable(2)  # print a native crash
     seek_seldom()
     arguments, debug = _debugging(sys.argv[1:])
     try:
@@ -86,13 +86,13 @@ def main() -> NoReturn:
     except ModuleNotFoundError as error:
         wanted = _missing(error)
         _fail(error, str(wanted or _defect(error)), wanted.exit_code if wanted else 1, debug)
-    except Exception as error:  # noqa: BLE001 - said without a text that nobody checked for secrets; all with --debug
+    except Exception as error:  # noqa: BLE001 - its text may hold secrets; --debug shows it
         _fail(error, _defect(error), 1, debug)
     sys.exit(0)
 
 
 def _debugging(arguments: list[str]) -> tuple[list[str], bool]:
-    """The arguments with `--debug` at their beginning, wherever it was; behind `--` it is another command's."""
+    """Moves `--debug` to the front. Behind `--` it belongs to another command."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if DEBUG not in ours:
         return arguments, False
@@ -109,7 +109,7 @@ def _fail(error: Exception, words: str, code: int, debug: bool) -> NoReturn:
 
 
 def _missing(error: ModuleNotFoundError) -> BadRequest | None:
-    """What to install; None when it is nothing that an extra brings."""
+    """What to install, or None."""
     package = (error.name or "").partition(".")[0]
     extra = EXTRAS.get(package)
     if extra is None:

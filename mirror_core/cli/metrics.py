@@ -1,4 +1,4 @@
-"""The data plane's endpoint for Prometheus: threads of this process that only read; copying never waits for them."""
+"""Serves Prometheus metrics in threads that only read. Copying never waits for them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from mirror_core.model.text import format_address
 OPTION: Final = "--metrics"
 _LOOPBACK: Final = "127.0.0.1"
 MAX_CONNECTIONS: Final = 16
-"""Each has a thread. One more closes the oldest one, so that silent ones keep Prometheus out of nothing."""
+"""One thread each. Another one closes the oldest, so silent clients cannot block Prometheus."""
 SILENT_S: Final = 5.0
-"""A connection that says nothing for so long is closed."""
 
 
 def address(text: str) -> tuple[str, int]:
-    """Host and port of `[HOST:]PORT`; without a host only this machine may ask. BadParameter for anything else."""
+    """Default host: loopback. Raises BadParameter."""
     found = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):)?([0-9]{1,5})", text)
     if not found or int(found[2]) > 65_535:
         raise typer.BadParameter(
@@ -38,12 +37,12 @@ def address(text: str) -> tuple[str, int]:
 
 @contextmanager
 def served(where: tuple[str, int] | None, source: Collector, say: Callable[[str], None]) -> Iterator[None]:
-    """Serve /metrics while entered; nothing without an address. BadRequest when the address cannot be listened on."""
+    """Serve while entered. Raises BadRequest if the address cannot be bound."""
     if where is None:
         yield
         return
     host, port = where
-    registry = CollectorRegistry()  # not the library's own: that one tells of Python, not of mirrors
+    registry = CollectorRegistry()  # without the default one's Python metrics
     registry.register(source)
     shown = format_address(host, port)
     try:
@@ -68,8 +67,7 @@ def served(where: tuple[str, int] | None, source: Collector, say: Callable[[str]
 class _Handler(WSGIRequestHandler):
     timeout = SILENT_S
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is logged."""
+    def log_message(self, format: str, *args: Any) -> None: ...
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -78,7 +76,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, host: str, port: int, family: socket.AddressFamily) -> None:
         self.address_family = family
         self._connections = dict[int, Any]()
-        """By id(), the oldest first."""
+        """By id(), oldest first."""
         self._changing = threading.Lock()
         super().__init__((host, port), _Handler)
 
@@ -86,13 +84,12 @@ class _Server(ThreadingMixIn, WSGIServer):
         with self._changing:
             if len(self._connections) >= MAX_CONNECTIONS:
                 oldest = self._connections.pop(next(iter(self._connections)))
-                with suppress(OSError):  # its thread sees the end, and closes it
+                with suppress(OSError):  # its thread closes it
                     oldest.shutdown(socket.SHUT_RDWR)
             self._connections[id(request)] = request
         super().process_request(request, client_address)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that ends in the middle is nothing to tell of."""
+    def handle_error(self, request: Any, client_address: Any) -> None: ...
 
     def shutdown_request(self, request: Any) -> None:
         with self._changing:

@@ -39,7 +39,7 @@ from mirror_core.parity.so_far import SoFar
 from mirror_core.state.link import Link, find
 from mirror_core.state.records import State
 
-if TYPE_CHECKING:  # a comparison with the source needs neither receipts nor what copies
+if TYPE_CHECKING:  # not needed at run time
     from mirror_core.parity.certified import Proof
     from mirror_core.runbook.services import ParityCheck
 
@@ -52,7 +52,7 @@ SHOWN: Final = 20
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition that was not in scope."""
+    """A partition out of scope."""
 
     topic: str
     partition: int
@@ -60,13 +60,13 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParityDocument(ResultDocument, frozen=True, kw_only=True):
-    """What a comparison of both clusters has found."""
+    """The result of a comparison."""
 
     mirror: str
     level: int
     left_out: tuple[LeftOut, ...]
     remarks: tuple[str, ...]
-    """Of a comparison with certificates: what a person should know beside the verdict."""
+    """With certificates: what else to know."""
 
 
 @prints(ParityDocument)
@@ -110,7 +110,7 @@ def parity_command(
     more = expected(loaded, PARITY)
     link, state = find(loaded, name)
     demands = Demands(suite=PARITY, more=more.of(link.mirror.name))
-    shown = "-values" if show_values else ""  # the page in Airflow serves no folder of this name
+    shown = "-values" if show_values else ""  # Airflow's page serves no such folder
     folder = output or Path("evidence") / name / f"parity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}{shown}"
     check_writable("parity report", folder.absolute(), "give another folder: --output")
     if against == "certificates":
@@ -182,7 +182,7 @@ def parity_check(
     *,
     values: bool = False,
 ) -> ParityCheck:
-    if runner == "local":  # a small installation, without Great Expectations, unless something is asked of it
+    if runner == "local":  # Great Expectations only if the user has expectations
         own = demands if demands and demands.own else None
         return LocalParity(config, level=level, demands=own, throttle=throttle, values=values)
     # Imported late: `--runner local` must work where Spark is not installed.

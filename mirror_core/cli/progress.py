@@ -1,4 +1,4 @@
-"""Progress of a data plane: one living line on a terminal, a plain line every few seconds elsewhere."""
+"""Progress of a data plane: a live line on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class _Known(Protocol):
 
 @contextmanager
 def shown(stream: TextIO | None = None) -> Iterator[Progress]:
-    """Show what tasks say on `stream` (standard error) until left; gives where it is to be kept."""
     progress = Progress()
     with showing(progress, stream):
         yield progress
@@ -34,7 +33,6 @@ def shown(stream: TextIO | None = None) -> Iterator[Progress]:
 
 @contextmanager
 def showing(progress: _Known, stream: TextIO | None = None) -> Iterator[None]:
-    """Show these totals until left."""
     out = stream or sys.stderr
     ended = threading.Event()
     show = _on_terminal if out.isatty() else _in_lines
@@ -48,7 +46,7 @@ def showing(progress: _Known, stream: TextIO | None = None) -> Iterator[None]:
 
 
 def line(totals: Totals) -> str:
-    """The figures in one line. `unknown` is said, never left out."""
+    """`unknown` is printed, never left out."""
     lag = f"{totals.lag:,}"
     if totals.unknown:
         lag = "unknown" if totals.unknown == totals.partitions else f"{lag} + unknown of {totals.unknown} partitions"
@@ -62,7 +60,7 @@ def line(totals: Totals) -> str:
 
 
 def _on_terminal(progress: _Known, out: TextIO, ended: threading.Event) -> None:
-    # What others print meanwhile goes above the line, as long as it is printed through sys.stdout or sys.stderr.
+    # Other output through sys.stdout and sys.stderr goes above the line.
     with Live(console=Console(file=out), auto_refresh=False, transient=False) as live:
         while not ended.wait(_TERMINAL_S):
             totals = progress.totals()

@@ -40,27 +40,27 @@ SHOWN: Final = ("seconds without writes, predicted", "lag in offsets", "proved e
 
 
 class HoldingRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that holds the mirror: then it is that one that counts."""
+    """The run that holds the mirror; then that one counts."""
 
     step: str
-    """Begun last; empty: none was."""
+    """The last begun; empty: none."""
     writes: Writes
-    """Where applications may write as long as nothing more happens."""
+    """Where applications may write now."""
     conducted: bool | None
-    """Whether anybody conducts it; null: not known."""
+    """Null: unknown."""
 
 
 class ReadinessDocument(Document, frozen=True, kw_only=True):
-    """Whether a mirror could be failed over now, and what speaks against it."""
+    """Whether a mirror could be failed over now."""
 
     mirror: str
     ready: bool
     run: HoldingRun | None
     points: tuple[Point, ...]
     figures: Mapping[str, str]
-    """As the plan of a planned failover has them, in words."""
+    """Figures of a planned failover's plan, as text."""
     unplanned: WithoutSource
-    """What an unplanned failover would be if the source died now."""
+    """If the source died now."""
 
 
 @prints(ReadinessDocument)
@@ -127,10 +127,10 @@ def _serve(config: Config, where: tuple[str, int]) -> None:
     services = _services(config.path)
     with served(where, shown, tell), ThreadPoolExecutor(AT_ONCE) as pool, REMEMBERED.keeping():
         while not stop.is_set():
-            # What a silent cluster said last is kept: its mirrors are not ready, and not forgotten.
+            # Keep a silent cluster's last state: its mirrors are not ready, but known.
             told = {name: state for name, state in states(config) if not isinstance(state, MirrorError)}
             known |= told
-            read_ms = now_ms()  # the looks below take minutes, where many mirrors have a silent side
+            read_ms = now_ms()  # assessing many mirrors with silent clusters takes minutes
             mirrors = [
                 (*one, read_ms, name in told) for name, state in known.items() for one in _mirrors(config, name, state)
             ]
@@ -139,19 +139,19 @@ def _serve(config: Config, where: tuple[str, int]) -> None:
 
 
 def _looked(services: Services, one: tuple[Link, State, int, bool]) -> Readiness | None:
-    """None after a defect of ours, or what only another version understands: it hides this mirror, and no other."""
+    """None after a defect or an unreadable record: it hides this mirror and no other."""
     link, state, read_ms, current = one
     try:
         return look(link, state, services, whole=False, read_ms=read_ms, current=current)
     except MirrorError as error:
         tell(f"mirror {link.mirror.name}: not looked at: {error}", err=True)
-    except Exception as error:  # noqa: BLE001 - said by its type alone
+    except Exception as error:  # noqa: BLE001 - reported by type only
         tell(f"mirror {link.mirror.name}: not looked at: a defect of Mirrorbook: {type_and_line(error)}", err=True)
     return None
 
 
 def _mirrors(config: Config, cluster: ClusterName, state: State) -> Iterator[tuple[Link, State]]:
-    """Those towards this cluster: of others it is not believed. Both must be configured. A drill's come and go."""
+    """Mirrors towards this cluster only: its word about others does not count. No drills."""
     for one in state.mirrors.values():
         if one.destination == cluster and one.source in config.clusters and not one.name.startswith(DRILL):
             yield link_of(config, one), state

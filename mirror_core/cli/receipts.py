@@ -37,18 +37,18 @@ MasterOption = Annotated[str, typer.Option("--master", help="Spark master.")]
 
 
 class CompactDocument(Document, frozen=True, kw_only=True):
-    """What became of past days' receipts."""
+    """A compaction of receipts."""
 
     mirror: str
     days: Mapping[str, tuple[int, int]]
-    """By day: files before, and now."""
+    """Files before and after, by day."""
     pieces_left_out: int
     left: Mapping[str, str]
-    """Days that stay as they are, and the file that was lost, altered or is not ours."""
+    """Unchanged days, with the lost, altered or foreign file."""
 
 
 class NoReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition of which something is vouched for by no receipt still."""
+    """A partition not wholly covered by receipts."""
 
     topic: str
     partition: int
@@ -56,14 +56,14 @@ class NoReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RebuildDocument(Document, frozen=True, kw_only=True):
-    """What a rebuild of receipts has done."""
+    """A rebuild of receipts."""
 
     mirror: str
     records: int
-    """Vouched for again."""
+    """Covered again."""
     files: int
     settled: tuple[str, ...]
-    """Files that are not asked for any more."""
+    """Superseded files."""
     left: tuple[NoReceipt, ...]
 
 

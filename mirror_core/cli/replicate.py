@@ -32,20 +32,20 @@ from mirror_core.model.units import bytes_per_s
 
 
 class ReplicateDocument(Document, frozen=True, kw_only=True):
-    """What one process copied. Keys of `positions`, `failed` and `never_copied` are partitions: TOPIC-NUMBER."""
+    """What one process copied. Partition keys are TOPIC-NUMBER."""
 
     caught_up: bool
     positions: Mapping[str, int]
-    """Next offset to copy, as far as receipts tell."""
+    """Next offset to copy, by receipts."""
     failed: Mapping[str, str]
-    """Why each of them FAILED."""
+    """Reason by FAILED partition."""
     never_copied: Mapping[str, int]
-    """Offsets that were found to be deleted on the source before they were copied."""
+    """Offsets deleted on the source before the copy."""
     records: int
     bytes: int
     seconds: float
     copy_seconds: float
-    """Without the time until the first task began."""
+    """Since the first task began."""
     copier_cpu_seconds: float
     epochs: int
 
@@ -103,7 +103,7 @@ def replicate_command(
     if runner == "spark":
         from mirror_core.spark.session import check_master
 
-        check_master(master)  # now: Spark itself is started when the lease is held and topics are created
+        check_master(master)  # now: Spark itself starts after the lease is taken
     rate = None if prove_at is None else bytes_per_s(prove_at)
     if rate is not None and until_caught_up:
         raise BadRequest("--prove-at goes on for as long as copying does, and --until-caught-up ends it: use `parity`")
@@ -160,7 +160,6 @@ def _runner(kind: str, master: str, tasks: int, conf: Mapping[str, str]) -> Runn
 def _runners(
     kind: str, master: str, tasks: int, mirrors: int, conf: Mapping[str, str]
 ) -> Iterator[Callable[[int], Runner]]:
-    """Starts the runner of the mirror with a number."""
     if kind == "local":
         yield lambda number: LocalRunner()
         return

@@ -108,7 +108,7 @@ def forecast(name: NameArgument, config: ConfigOption = None, as_json: JsonOptio
 
 
 def newest(link: Link, state: State, run_id: str | None, kind: RunKind) -> Run:
-    """The run of this id, the one that holds the mirror, or its newest of this kind; BadRequest when there is none."""
+    """By id, or the one that holds the mirror, or the newest. Raises BadRequest if none."""
     name = link.mirror.name
     mine = [r for r in state.runs.values() if r.plan.mirror == name and r.plan.kind is kind]
     if run_id is not None:
@@ -120,7 +120,6 @@ def newest(link: Link, state: State, run_id: str | None, kind: RunKind) -> Run:
 
 
 def show_newest(link: Link, state: State, run_id: str | None, kind: RunKind, *, as_json: bool) -> None:
-    """The run that holds the mirror, or its newest one, with its steps."""
     found = newest(link, state, run_id, kind)
     show_run(found, state.steps_of(found), conducted_now(state, found), as_json=as_json)
     if not as_json:
@@ -128,21 +127,18 @@ def show_newest(link: Link, state: State, run_id: str | None, kind: RunKind, *, 
 
 
 def tell_all(lines: Iterable[str]) -> None:
-    """The last words, apart from what is above them."""
     tell("")
     for line in lines:
         tell(line)
 
 
 def conducted_now(state: State, run: Run) -> Conducted | None:
-    """Whether anybody conducts it; None of a run that has ended."""
     return conducted(state, run) if run.ended_ms is None else None
 
 
 def show_run(
     run: Run, steps: tuple[StepRecord, ...], now: Conducted | None, *, as_json: bool, evidence: bool = False
 ) -> None:
-    """`now`: whether anybody conducts it, as long as it has not ended."""
     if as_json:
         print_json(run_document(run, steps, now))
         return
@@ -166,7 +162,6 @@ def show_run(
 
 
 def show_plan(plan: Plan, reasons: tuple[str, ...], *, as_json: bool) -> None:
-    """The plan, and why it may not be run, if so."""
     if as_json:
         print_json(plan_document(plan, reasons))
         return
@@ -196,15 +191,14 @@ def when(ms: int) -> str:
 
 
 def _seconds(step: StepRecord) -> str:
-    """Of its last attempt. Whether one that has not ended goes on, its age alone does not tell: its conductor may be
-    dead."""
+    """Age alone does not tell whether a step still runs: its conductor may be dead."""
     if step.ended_ms is not None:
         return f"{(step.ended_ms - step.started_ms) / 1000:.1f}"
     return f"{max(0, now_ms() - step.started_ms) / 1000:.0f}, not ended" if step.state is StepState.STARTED else ""
 
 
 def _all(config: Path | None) -> tuple[dict[str, State], dict[str, str]]:
-    """States of the clusters that answered, and why the others did not."""
+    """(states of clusters that answered, errors of the others)"""
     found: dict[str, State] = {}
     silent: dict[str, str] = {}
     for cluster, answer in states(configuration(config)):

@@ -1,4 +1,4 @@
-"""`mirrorbook failover plan-set` and `run-set`: several mirrors of one application. Parse, call, print."""
+"""`mirrorbook failover plan-set` and `run-set`: parse, call, print."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ SetArgument = Annotated[
 
 
 class SetPlansDocument(Document, frozen=True, kw_only=True):
-    """What a failover of all mirrors of a set would do now."""
+    """A failover of a set now."""
 
     set: str
     hash: str
-    """Of all plans together."""
+    """Hash of all plans."""
     plans: tuple[PlanDocument, ...]
     refused: tuple[str, ...]
-    """Why they may not be run; empty: they may be."""
+    """Why they may not run."""
 
 
 class SetRunsDocument(Document, frozen=True, kw_only=True):
-    """The runs of a failover of a set, one of each mirror."""
+    """A set failover's runs, one per mirror."""
 
     set: str
-    """Id of the failover that all of them belong to."""
+    """Id of the set failover."""
     runs: tuple[RunDocument, ...]
 
 
@@ -135,7 +135,7 @@ def run_set(
 
 
 def _refuse_unseen(together: Together, joint: Joint, plan_hash: str | None, *, yes: bool) -> None:
-    """Refused where a hash alone gives sources up that are there."""
+    """Refused if a bare hash would give up sources that answer."""
     given_up = joint.decisions if together.mode is Mode.UNPLANNED else ()
     answering = sorted({together.link(name).source.name for name in given_up if name not in joint.silent})
     if reasons := approved_unseen(plan_hash, answering, yes=yes):
@@ -148,7 +148,7 @@ def _refuse_conducted(together: Together, attempt: str, *, take_over: bool) -> N
 
 
 def _ask(name: str, together: Together, attempt: str) -> None:
-    """Prove all, and ask whether applications may be stopped now. After a no the runs wait."""
+    """Prove all, then ask to fence. After a no the runs wait."""
     for mirror, standing in together.prove(attempt).items():
         for record in standing.steps:
             words = ", ".join(f"{key} {value}" for key, value in record.evidence.items())

@@ -13,7 +13,7 @@ SparkConfOption = Annotated[
 
 
 def spark_conf(given: list[str] | None) -> dict[str, str]:
-    """Settings by name. BadRequest when there is one that can't be chosen."""
+    """Raises BadRequest for a setting that may not be chosen."""
     from mirror_core.spark.session import check_conf  # late: `--runner local` must work where Spark is not installed
 
     found = dict[str, str]()

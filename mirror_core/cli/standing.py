@@ -104,7 +104,7 @@ def _show(found: Judgement) -> None:
 
 
 class Teller:
-    """Prints what is found when it is something new."""
+    """Prints changes only."""
 
     def __init__(self) -> None:
         self._last: Judgement | None = None

@@ -1,4 +1,4 @@
-"""What `spark-submit` is given: the command `mirrorbook`, on the master and with the settings of spark-submit."""
+"""The `mirrorbook` command for `spark-submit`, with its master and settings."""
 
 from mirror_core.cli.main import main
 

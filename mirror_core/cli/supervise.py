@@ -18,7 +18,7 @@ from mirror_core.supervisor.supervisor import Supervisor
 
 
 def default_home() -> Path:
-    """Where supervisors of this user keep their locks, logs and status files."""
+    """For locks, logs and status files of this user's supervisors."""
     base = os.environ.get("XDG_STATE_HOME") or ""
     root = Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state"
     return root / "mirrorbook"

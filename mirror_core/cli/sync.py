@@ -63,7 +63,6 @@ def sync_command(
 
 
 def parse_parts(only: str | None) -> frozenset[Part]:
-    """The parts named in `--only`; all of them when it is not given."""
     if only is None:
         return frozenset(Part)
     words = [word.strip() for word in only.split(",") if word.strip()]

@@ -1,4 +1,4 @@
-"""What a command says to a person. Names in it may be anybody's: what hides, or a terminal obeys, is written out."""
+"""Prints to people. Control characters in foreign names are escaped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from mirror_core.model.text import visible_lines
 
 
 def tell(words: str, *, err: bool = False) -> None:
-    """Say it on standard output, or on standard error."""
     typer.echo(visible_lines(words), err=err)
 
 
@@ -21,8 +20,7 @@ _LOST = threading.RLock()
 
 
 def tell_on(words: str, *, err: bool = False) -> None:
-    """The same of what must not end for want of somebody who listens, as a run behind its fence: where a pipe is closed
-    or a disk is full, the rest is said on standard error, or to nobody. For use by several threads."""
+    """Never fails, as for a run behind its fence: falls back to stderr, then to nowhere. Thread-safe."""
     stream = sys.stderr if err else sys.stdout
     try:
         tell(words, err=err)
@@ -33,7 +31,6 @@ def tell_on(words: str, *, err: bool = False) -> None:
 
 
 def _give_up(stream: TextIO, error: OSError) -> None:
-    """Unless another thread has done so."""
     with _LOST:
         if stream is sys.stderr:
             sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends

@@ -18,25 +18,25 @@ from mirror_core.model.documents import Document, prints
 
 
 class UnfenceDocument(Document, frozen=True, kw_only=True):
-    """What a run's fence denied on a cluster, and whether that was lifted."""
+    """A run's fence on a cluster, and whether it was lifted."""
 
     cluster: str
     run: str
     mirror: str
     destination: str
-    """Cluster to which applications were to be moved."""
+    """Where applications were to move."""
     destination_answers: bool
     written_ms: int
-    """Wall clock of the run when it wrote the file."""
+    """By the run's clock."""
     topics: tuple[str, ...]
     transactional_ids: tuple[str, ...]
     by_command: bool
-    """The cluster's own command fences and unfences it: nothing is denied by ACLs."""
+    """Fenced by the cluster's own command, without ACLs."""
     denials_there: int
-    """How many of the fence's denials the cluster had, before anything was lifted."""
+    """The fence's denials found before the lift."""
     warnings: tuple[str, ...]
     lifted: bool
-    """False: it was a dry run."""
+    """False: dry run."""
 
 
 @prints(UnfenceDocument)
