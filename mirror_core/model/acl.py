@@ -1,4 +1,4 @@
-"""Access control entries, as Kafka's StandardAuthorizer keeps them."""
+"""Kafka ACL entries, and the ledger of those that Mirrorbook made."""
 
 from __future__ import annotations
 
@@ -47,8 +47,6 @@ class Permission(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Acl:
-    """One binding: who may (not) do what, on which resource."""
-
     resource: Resource
     name: str
     pattern: Pattern = Pattern.LITERAL
@@ -65,29 +63,24 @@ class Acl:
 
 
 class AclPurpose(StrEnum):
-    """Why Mirrorbook knows of an access control entry."""
-
     COPIED = "COPIED"
-    """Created by the sync on the destination."""
     STAGED = "STAGED"
-    """Not created yet: a right to change mirror topics, to be created at promotion."""
+    """Created at promotion."""
     PROMOTED = "PROMOTED"
-    """Was staged, created at promotion."""
     FENCE = "FENCE"
-    """DENY on the source that keeps everybody from writing during and after a failover."""
+    """DENY on the source that stops writers during and after a failover."""
     DEMOTED = "DEMOTED"
-    """DENY for one application principal on a cluster that was primary and is now a mirror's destination."""
+    """DENY for one principal on a former primary."""
     WITHDRAWN = "WITHDRAWN"
-    """Was DEMOTED. The source has withdrawn the right since, so the DENY stays at promotion."""
+    """Was DEMOTED. The source withdrew the right since, so the DENY stays at promotion."""
 
 
 LIFTABLE: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
-"""What mirrors deny on a cluster, and take away again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """Provenance of one entry: only what is in the ledger is ever changed or deleted by us."""
+    """Mirrorbook changes or deletes only ACLs that are in this ledger."""
 
     mirror: MirrorName
     cluster: ClusterName
@@ -97,12 +90,11 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifted:
-    """A denial of ours that was taken away. If it stands again, a process that slept meanwhile has put it up, or
-    somebody else has."""
+    """If it appears again, a paused process or another tool made it."""
 
     entry: LedgerEntry
     run: str = ""
-    """That held the mirror then, or whose fence was owed; empty: it is not known."""
+    """The run that held the mirror or the fence. Empty: unknown."""
 
     def __post_init__(self) -> None:
         if self.entry.purpose not in LIFTABLE:

@@ -1,4 +1,4 @@
-"""What a step of a run leaves for a later one, or for itself after a crash: typed values, as the journal keeps them."""
+"""Typed values that a step stores for later steps, or for itself after a crash."""
 
 from __future__ import annotations
 
@@ -10,90 +10,68 @@ from mirror_core.model.run import Approval
 
 
 class Keepable(Protocol):
-    """A frozen dataclass of plain values. Its number rises when an older Mirrorbook could not read it any more.
-
-    If it can still be read from what older ones have kept, `OLDEST` says from which number on.
-    """
+    """Raise `VERSION` when older code cannot read it."""
 
     VERSION: ClassVar[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One such value in the state topic. A later one of the same run, step and kind replaces it."""
-
     run: str
-    """Of a watcher's sign of life, a plan that was shown, an approval: the mirror, which runs come and go beside."""
+    """For watcher heartbeats, shown plans and approvals: the mirror's name."""
     step: str
     kind: str
-    """Name of the value's type."""
     version: int
-    """`VERSION` of its type when it was written."""
     value: str
-    """JSON of the value."""
+    """JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """A sign of life of whoever conducts a run."""
+    """Heartbeat of the conductor of a run."""
 
     VERSION: ClassVar[int] = 1
     token: str
-    """Another one each time that somebody begins to conduct."""
+    """New each time that a process begins to conduct."""
     by: str
-    """As the run says who conducts it."""
     host: str
     boot: str
     pid: int
     started: int | None
-    """Which process it is: see `supervisor/identity.py`."""
+    """See `supervisor.process_identity`."""
     at_ms: int
-    """By that host's wall clock."""
     released: bool = False
-    """It has let go of the run, in an orderly way."""
+    """Given up in an orderly way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watcher:
-    """A sign of life of whoever keeps the old source of a failover fenced. Of several watchers the newest one counts.
-
-    It stands among what steps keep: an older Mirrorbook reads on over it.
-    """
-
     VERSION: ClassVar[int] = 1
     by: str
-    """What it is: a command, or a DAG."""
     host: str
     pid: int
     at_ms: int
-    """By that host's wall clock."""
     every_s: float
-    """It looks at least so often."""
+    """Longest time between two probes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPlan:
-    """A plan that Airflow asks people about, recorded by the task that made it. Stored like a sign of life."""
+    """A plan that Airflow shows for approval, recorded by the task that made it."""
 
     VERSION: ClassVar[int] = 1
     question: str
-    """DAG, DAG run, and the task that made the plan."""
     plan_hash: str
-    """Of the plan, of all plans of a set, or of another change that needs approval."""
     body_sha256: str
-    """Of the Markdown that people are shown."""
     at_ms: int
     silent: tuple[MirrorName, ...] = ()
-    """Mirrors whose sources were silent, which the plan gives up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedApproval:
-    """An answer to such a question, recorded by the task that asked. Stored beside the plan."""
-
     VERSION: ClassVar[int] = 1
     question: str
     task: str
     approves: str
-    """Hash of the plan that was shown; of `go_ahead`, id of the run or of the set's failover."""
+    """Hash of the shown plan; for `go_ahead`, id of the run or of the set's run."""
     approval: Approval

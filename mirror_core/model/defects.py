@@ -1,5 +1,3 @@
-"""Errors in words, without a text that nobody has checked for secrets."""
-
 from __future__ import annotations
 
 import traceback
@@ -9,11 +7,11 @@ from mirror_core.model.errors import MirrorError
 
 
 def type_and_line(error: Exception) -> str:
-    """Of a defect of our own: the error's type, and the line that raised it."""
+    """Type and source line of an unexpected error."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {Path(last.filename).name} line {last.lineno}"
 
 
 def named(error: Exception) -> str:
-    """What is said of it: ours in words, any other without a text that nobody has checked."""
+    """Only the type of unexpected errors: their text may hold secrets."""
     return str(error) if isinstance(error, MirrorError) else type(error).__name__

@@ -1,8 +1,3 @@
-"""JSON documents that commands print for machines. The type is the document: its schema is made from it.
-
-`mirrorbook json-schema` prints the schemas, with the docstrings of types and fields as descriptions.
-"""
-
 from __future__ import annotations
 
 import json
@@ -19,11 +14,11 @@ _DOCUMENTS: Final = "__documents__"
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a command prints with --json. No field has a default: a machine finds each key in each document."""
+    """No field has a default, so every key is always present."""
 
 
 def prints(*documents: type[Document]) -> Callable[[Command], Command]:
-    """Says which document a command prints with --json; of several, one."""
+    """Declares which documents (one of several) a command prints with --json."""
 
     def told(command: Command) -> Command:
         setattr(command, _DOCUMENTS, documents)
@@ -33,15 +28,13 @@ def prints(*documents: type[Document]) -> Callable[[Command], Command]:
 
 
 def printed_by(command: Callable[..., object]) -> tuple[type[Document], ...]:
-    """The documents that a command prints; none where nobody said so."""
     found: tuple[type[Document], ...] = getattr(command, _DOCUMENTS, ())
     return found
 
 
 def as_text(document: object) -> str:
-    """JSON, with indents."""
     text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-    # JSON escapes C0 only; a terminal obeys C1 and bidirectional marks, too. They can stand in strings only.
+    # JSON escapes C0 only; terminals obey C1 and bidirectional marks, too.
     return _OBEYED.sub(_escaped, text)
 
 

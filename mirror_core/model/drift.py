@@ -1,4 +1,4 @@
-"""What differs between the two sides of a mirror, and what is done about it."""
+"""Differences that a sync finds, and what it remembers of consumer groups."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from mirror_core.model.names import MirrorName
 
 
 class Part(StrEnum):
-    """What a sync is about."""
-
     TOPICS = "topics"
     CONFIGS = "configs"
     ACLS = "acls"
@@ -24,60 +22,47 @@ class Part(StrEnum):
 
 
 class Action(StrEnum):
-    """What is done about a difference, or why nothing is."""
-
     CREATE = "create"
     WIDEN = "widen"
-    """Add partitions."""
     ADOPT = "adopt"
-    """Take an empty topic that was there already."""
+    """Use an existing, empty topic."""
     SET = "set"
     REMOVE = "remove"
     COMMIT = "commit"
-    """Commit a consumer group's offset on the destination."""
     STAGE = "stage"
-    """Remember it, and do it at promotion."""
+    """Apply it at promotion."""
     KEEP = "keep"
-    """Somebody else's: never touched."""
+    """Made by others: never changed."""
     EQUAL = "equal"
-    """Nothing to do; listed because everything in scope is accounted for."""
+    """Listed so that everything in scope is accounted for."""
     SKIP = "skip"
-    """Nothing can or may be done now: see the reason."""
     REFUSE = "refuse"
     """Dangerous: a person must decide."""
 
 
 CHANGES = frozenset({Action.CREATE, Action.WIDEN, Action.ADOPT, Action.SET, Action.REMOVE, Action.COMMIT, Action.STAGE})
-"""Actions that write something; the others only say."""
 
 
 _ON_TOPIC: Final = re.compile(r"\w+ \w+ on TOPIC literal '([a-zA-Z0-9._-]+)' for ")
 
 
 class DriftRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the table of differences. A struct: thousands are made while applications stand still."""
+    """A struct: thousands are made while applications wait."""
 
     part: Part
     subject: str
-    """Topic, topic and setting, access control entry, or group and partition."""
     source: str
-    """The source's value; empty when it has none."""
     destination: str
-    """The destination's value before anything was done; empty when it has none."""
     action: Action
     reason: str = ""
     done: bool = False
-    """The action was carried out; in a dry run only what an earlier sync has staged for promotion."""
+    """In a dry run: staged by an earlier sync."""
     offset: int | UnsetType = UNSET
-    """Of a group: what the action commits on the destination, or what is committed there and stays. Unset, and not in
-    the JSON, where there is none."""
+    """Committed by the action, or left in place."""
 
     @property
     def topic(self) -> str:
-        """The one topic that it is about; empty when it is about none, or about whichever begin with a word.
-
-        Of a group as a whole it may be the end of the group's name.
-        """
+        """Empty for none or a prefix. For a whole group it may be the end of its name."""
         match self.part:
             case Part.TOPICS:
                 return self.subject
@@ -92,8 +77,6 @@ class DriftRow(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """The overrides of a source topic as last seen, so that promotion does not need a living source."""
-
     mirror: MirrorName
     topic: str
     overrides: Mapping[str, str]

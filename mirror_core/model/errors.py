@@ -1,4 +1,4 @@
-"""Errors by class: callers choose by class, never by text; the class decides the exit code."""
+"""Callers decide by class, never by text. The class sets the exit code."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ _NONE: Final[Mapping[Any, RemoteFault]] = MappingProxyType({})
 
 
 class MirrorError(Exception):
-    """Root of everything we raise on purpose. The text says what, where, why, and what to do."""
+    """The text says what, where, why, and what to do."""
 
     exit_code: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
 
 
 class BadRequest(MirrorError):
-    """The operator's mistake: a wrong name, option, configuration or password."""
-
     exit_code = 2
 
 
 class Refused(MirrorError):
-    """A safe answer to a dangerous wish. Carries every reason, not only the first."""
+    """Unsafe now. Carries all reasons."""
 
     exit_code = 3
 
@@ -34,61 +32,56 @@ class Refused(MirrorError):
 
 
 class HeldByRun(Refused):
-    """A failover or failback holds the mirror, and nobody else may change it meanwhile."""
+    """A failover or failback holds the mirror; others must not change it."""
 
 
 class Indeterminate(MirrorError):
-    """Could not be known: nothing was compared, or something that decides could not be read."""
+    """A deciding fact could not be read, or nothing was compared."""
 
     exit_code = 4
 
 
 class LostOwnership(MirrorError):
-    """Another process took over. Stop at once and touch nothing more."""
+    """Another process took over. Stop and write nothing more."""
 
     exit_code = 5
 
 
 class RemoteFault(MirrorError):
-    """A cluster failed us, or answered what it must not."""
+    """A cluster failed, or sent an invalid response."""
 
     def __init__(self, words: str, refused: Mapping[Any, RemoteFault] = _NONE) -> None:
         super().__init__(words)
         self.refused = refused
-        """Of a request about several things: each that was refused, with its own reason."""
+        """Failed items of a request about several, with their errors."""
 
 
 class Unreachable(RemoteFault):
-    """No broker answered in time."""
-
     retryable = True
 
 
 class NotLetIn(Unreachable):
-    """It is there, and does not talk with us: our certificate is not taken, or TLS is expected. A broker that
-    is restarted may end a connection in the same way."""
+    """Certificate not accepted, or TLS expected. A restarting broker may look the same."""
 
     retryable = False
 
 
 class SignInFailed(NotLetIn):
-    """One broker's certificate is not trusted, or it refuses the login. As a rule its own trouble: certificates and
-    passwords are renewed broker by broker. When every broker says so, it is a BadRequest."""
+    """Usually temporary: credentials are renewed broker by broker. If all brokers do so, it is a
+    BadRequest."""
 
 
 class Unwritten(Unreachable):
-    """The state topic takes nothing now, and the lease is ours as far as we know."""
+    """No writes to the state topic; the lease still seems ours."""
 
 
 class MissingPermission(RemoteFault):
-    """The principal may not do what the step needs."""
-
     exit_code = 2
 
 
 class SettingRefused(RemoteFault):
-    """A policy or a range of values of the cluster refuses what was to be created or set."""
+    """A policy or value range rejects it."""
 
 
 class PartitionFailed(RemoteFault):
-    """This partition cannot go on; the others can."""
+    """This partition cannot go on; others can."""

@@ -1,7 +1,6 @@
-"""Hooks of the step `switch`: what a user wants called when a mirror's applications have another active cluster.
+"""Hooks of mirrorbook.yaml.
 
-As mirrorbook.yaml has them, references (`${env:NAME}`) unresolved: what is shown of a hook may hold no secret, and most
-processes that read the file never call one.
+References (`${env:NAME}`) stay unresolved: displayed hooks must hold no secret.
 """
 
 from __future__ import annotations
@@ -23,15 +22,11 @@ _MOST_RETRIES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program with its arguments, started without a shell."""
-
     argv: tuple[str, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """A request; what has changed is added to the JSON document that is its body."""
-
     url: str = field(repr=False)
     method: str = "POST"
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -40,22 +35,20 @@ class Http:
 
 @dataclass(frozen=True, slots=True)
 class AssetEvent:
-    """An event of an Airflow asset, which Airflow's own task of the step emits."""
+    """Emitted by Airflow's own task of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hook:
-    """One hook, as configured."""
-
     name: str
     call: Command | Http | AssetEvent
     timeout_s: float = TIMEOUT_S
-    """Of one try."""
+    """Per attempt."""
     retries: int = RETRIES
 
     @property
     def words(self) -> str:
-        """For a plan: nothing of what the user wrote but the program's name or the host."""
+        """Shows only the program's name or the host."""
         match self.call:
             case Command():
                 what = f"command {self.call.argv[0]}"
@@ -67,12 +60,11 @@ class Hook:
 
 
 def asset_uri(mirror: MirrorName, what: str = "active") -> str:
-    """Whose events tell of a mirror; `active`: its applications have another active cluster."""
     return f"mirrorbook://{mirror}/{what}"
 
 
 def hooks_of(where: str, raw: object) -> tuple[Hook, ...]:
-    """The list under `switch`, checked. BadRequest names what is wrong, and never shows a value."""
+    """BadRequest names the mistake and shows no value."""
     if not isinstance(raw, list):
         raise BadRequest(f"{where}: must be a list of hooks")
     hooks = tuple(_hook(f"{where}[{number}]", one) for number, one in enumerate(raw))
@@ -84,7 +76,7 @@ def hooks_of(where: str, raw: object) -> tuple[Hook, ...]:
 
 
 def hook_of(where: str, name: str, raw: object) -> Hook:
-    """A command that is no hook of `switch` and has its own place, checked as those are."""
+    """Parses a single command, such as `fence_command`."""
     fields = _mapping(where, raw, {"timeout_s", "retries", "command"})
     if "command" not in fields:
         raise BadRequest(f"{where}: needs a command: the program, then each argument")

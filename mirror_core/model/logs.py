@@ -1,14 +1,7 @@
-"""The log: what happened, for whoever looks for a cause later. What a command says to a person is not its business.
+"""Structured log on standard error.
 
-A line has fields beside its words (`Fields`). Those that hold for a while are given by `about`, for the thread that
-enters it; the others with the call. Another field is refused by the type checker, and by the call itself, whether its
-level is written or not:
-
-    _log = logger(__name__)
-    with about(mirror=name, epoch=7, task=0):
-        _log.info("looks at its log end again: %s", error, partition=replicator.partition)
-
-It goes to standard error, and never holds a secret: an error's text is checked for that where it is made.
+`log_context` sets fields for the current thread; others are keyword arguments. Unknown fields are rejected, even
+below the log level. Lines never hold secrets: errors are checked where they are made.
 """
 
 from __future__ import annotations
@@ -33,7 +26,7 @@ ROOT: Final = "mirror_core"
 
 
 class Fields(TypedDict, total=False):
-    """What a line may have beside its words, in the order in which it is shown."""
+    """In display order."""
 
     mirror: object
     run: object
@@ -49,8 +42,6 @@ FIELDS: Final = tuple(Fields.__annotations__)
 
 
 class Level(StrEnum):
-    """From which weight on lines are written."""
-
     DEBUG = "debug"
     INFO = "info"
     WARNING = "warning"
@@ -58,21 +49,17 @@ class Level(StrEnum):
 
 
 class Format(StrEnum):
-    """How a line is written."""
-
     TEXT = "text"
     JSON = "json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is written, and how."""
-
     level: Level = Level.WARNING
     format: Format = Format.TEXT
 
     def options(self) -> tuple[str, ...]:
-        """The same for another process of the command line."""
+        """Command line options for a child process."""
         return ("--log-level", self.level, "--log-format", self.format)
 
 
@@ -82,7 +69,6 @@ _about: ContextVar[MappingProxyType[str, object]] = ContextVar("about", default=
 
 @contextmanager
 def about(**fields: Unpack[Fields]) -> Iterator[None]:
-    """All that this thread logs meanwhile has these fields."""
     before = _about.set(MappingProxyType({**_about.get(), **_known(fields)}))
     try:
         yield
@@ -91,8 +77,6 @@ def about(**fields: Unpack[Fields]) -> Iterator[None]:
 
 
 class Logger:
-    """A module's logger. Its methods take what `logging` takes, and fields as keywords."""
-
     __slots__ = ("_to",)
 
     def __init__(self, to: logging.Logger) -> None:
@@ -117,12 +101,11 @@ class Logger:
 
 
 def logger(name: str) -> Logger:
-    """A module's logger: `logger(__name__)`."""
     return Logger(logging.getLogger(name))
 
 
 class _Handler(logging.StreamHandler[Any]):
-    """Ours: there is one at most. Writes to the standard error of the moment, which a progress line may have taken."""
+    """Writes to the current `sys.stderr`, which a progress line may replace."""
 
     def __init__(self, settings: Settings) -> None:
         logging.Handler.__init__(self)
@@ -135,25 +118,25 @@ class _Handler(logging.StreamHandler[Any]):
 
 
 def configure(settings: Settings) -> None:
-    """Write the log of this process to standard error from now on; of libraries, warnings only. Again: changes it.
+    """Logs to standard error from now on, only warnings for libraries.
 
-    Processes that belong to somebody else (Airflow's, an application's) have a log already, and don't call this.
+    Not for processes with their own logging, such as Airflow's.
     """
     root = logging.getLogger()
     for handler in [h for h in root.handlers if isinstance(h, _Handler)]:
         root.removeHandler(handler)
     root.addHandler(_Handler(settings))
-    root.setLevel(logging.WARNING)  # py4j and others tell a lot, and nobody has looked at what
+    root.setLevel(logging.WARNING)  # libraries such as py4j log too much
     logging.getLogger(ROOT).setLevel(settings.level.upper())
 
 
 def current() -> Settings:
-    """How this process was configured, for processes that work for it."""
+    """For child processes."""
     return next((h.settings for h in logging.getLogger().handlers if isinstance(h, _Handler)), Settings())
 
 
 class TextFormatter(logging.Formatter):
-    """One line for a person: time, level, where in the code, fields, words. Nothing in it can move the cursor."""
+    """One line without control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={visible(str(value))}" for name, value in _fields(record).items())
@@ -162,8 +145,6 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object in one line for a machine: time, level, logger, message, the fields, and a traceback if any."""
-
     def format(self, record: logging.LogRecord) -> str:
         document = {
             "time": _when(record),

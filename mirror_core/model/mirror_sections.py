@@ -1,5 +1,3 @@
-"""What mirrorbook.yaml says of single mirrors: section `mirrors:`."""
-
 from __future__ import annotations
 
 import re
@@ -12,7 +10,7 @@ from mirror_core.model.hooks import Hook, hooks_of
 from mirror_core.model.names import MirrorName, base_name
 
 OWNER: Final = "owner"
-"""Of a plan's figures: whom to call."""
+"""Key of a plan figure: whom to call."""
 _MOST: Final = 200
 _KEYS: Final = frozenset({OWNER, "switch", "together"})
 
@@ -21,27 +19,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSections:
-    """By mirror; one that says nothing of something is not there."""
+    """Settings by mirror. Mirrors without a setting are absent."""
 
     switch: Mapping[MirrorName, tuple[Hook, ...]] = field(default_factory=dict)
-    """What is called when its applications move."""
     together: Mapping[MirrorName, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    """Topics that belong together: groups of regular expressions."""
     owners: Mapping[MirrorName, str] = field(default_factory=dict)
-    """Whom to call. Everybody who sees the mirror sees it."""
 
     def owner(self, mirror: MirrorName) -> str:
-        """Empty: nobody is named."""
         return of_mirror(self.owners, mirror, "")
 
 
 def of_mirror(named: Mapping[MirrorName, T], mirror: MirrorName, nothing: T) -> T:
-    """What is named for this mirror, or for the one that it is the way home of."""
+    """Looks a reverse mirror up by its base name, too."""
     return named.get(mirror, named.get(base_name(mirror), nothing))
 
 
 def mirror_sections(path: str, mirrors: object) -> MirrorSections:
-    """The section, checked. BadRequest, with the place, when it says something else."""
+    """Raises BadRequest with the location of a mistake."""
     if not isinstance(mirrors, dict):
         raise BadRequest(f"{path}: `mirrors:` must be a mapping of a mirror's name to its section")
     for name, section in mirrors.items():

@@ -1,5 +1,3 @@
-"""Mirrors that belong to one application and move together, as mirrorbook.yaml names them: section `sets:`."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -10,17 +8,15 @@ from mirror_core.model.names import MirrorName
 
 
 class Order(StrEnum):
-    """How the mirrors of a set are moved."""
-
     SIDE_BY_SIDE = "side_by_side"
-    """All are fenced at once, and none is promoted before all are ready."""
+    """All are fenced together. None is promoted before all are ready."""
     IN_ORDER = "in_order"
-    """One after the other, as they are listed: each is done before the next one is fenced."""
+    """In the listed order; each is done before the next is fenced."""
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorSet:
-    """At least one mirror, none of them twice."""
+    """At least one mirror, without duplicates."""
 
     name: str
     mirrors: tuple[MirrorName, ...]
@@ -28,7 +24,7 @@ class MirrorSet:
 
 
 def sets_of(where: str, section: object) -> dict[str, MirrorSet]:
-    """The section `sets:`. BadRequest, with the place, when it says something else."""
+    """Raises BadRequest with the location of a mistake."""
     if not isinstance(section, dict):
         raise BadRequest(f"{where}: must be a mapping of a set's name to its mirrors")
     return {str(name): _set(f"{where}.{name}", str(name), raw) for name, raw in section.items()}

@@ -1,5 +1,3 @@
-"""One offset for each of many partitions, as records of the state topic hold them."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -11,10 +9,7 @@ from mirror_core.model.names import Offset, Partition
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """One offset for each of many partitions, in their order."""
-
     topics: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
-    """By topic: numbers of partitions, with their offsets."""
 
     @classmethod
     def of(cls, offsets: Mapping[Partition, Offset]) -> Offsets:

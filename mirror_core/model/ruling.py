@@ -1,5 +1,3 @@
-"""Who rules the access rights of a cluster, and what closes it to applications where Mirrorbook cannot."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,18 +10,16 @@ from mirror_core.model.text import suggestion
 
 
 class Authorizer(StrEnum):
-    """The entry `authorizer` of a cluster."""
-
     KAFKA = "kafka"
-    """Kafka's ACLs, if the cluster has an authorizer: Mirrorbook reads, copies and writes them."""
+    """Kafka's ACLs. Mirrorbook reads, copies and writes them."""
     NONE = "none"
-    """Nobody is kept from anything: no ACL is read or written."""
+    """No authorization. No ACL is read or written."""
     FOREIGN = "foreign"
-    """Something that Kafka's ACL requests do not reach: no ACL is read or written."""
+    """An authorizer without Kafka's ACL requests. No ACL is read or written."""
 
     @property
     def without_acls(self) -> str:
-        """What a cluster on which no ACL of ours can be is, after its name."""
+        """Follows the cluster's name in messages."""
         return _WITHOUT_ACLS[self]
 
 
@@ -35,8 +31,6 @@ _WITHOUT_ACLS: Final = {
 
 
 class Barred(StrEnum):
-    """What keeps writers out of a cluster."""
-
     BY_DENIALS = "denials"
     BY_COMMAND = "fence_command"
     BY_NOTHING = "nothing"
@@ -44,13 +38,10 @@ class Barred(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """What mirrorbook.yaml says of one cluster's access rights."""
-
     authorizer: Authorizer = Authorizer.KAFKA
     fence: Hook | None = None
-    """`fence_command`: closes the cluster to applications. Only with FOREIGN, and with `unfence`."""
+    """Only with FOREIGN and `unfence_command`."""
     unfence: Hook | None = None
-    """`unfence_command`: opens it again."""
 
     @property
     def foreign(self) -> bool:
@@ -60,7 +51,7 @@ class Ruling:
         return Ruling(authorizer=self.authorizer)
 
     def barred(self, *, denials: bool) -> Barred:
-        """What keeps writers out there. `denials`: whether the brokers were not seen to be without an authorizer."""
+        """`denials`: no broker was seen without an authorizer."""
         if self.fence is not None:
             return Barred.BY_COMMAND
         return Barred.BY_DENIALS if denials and self.authorizer is Authorizer.KAFKA else Barred.BY_NOTHING
@@ -70,11 +61,11 @@ KAFKAS: Final = Ruling()
 _FENCE: Final = "fence_command"
 _UNFENCE: Final = "unfence_command"
 ENTRIES: Final = ("authorizer", _FENCE, _UNFENCE)
-"""Of a cluster in mirrorbook.yaml; no client properties."""
+"""Not client properties."""
 
 
 def ruling_of(where: str, raw: dict[object, object]) -> Ruling:
-    """Takes these entries out of a cluster's. BadRequest names what is wrong."""
+    """Removes these keys from `raw`. BadRequest names a mistake."""
     said = str(raw.pop("authorizer", Authorizer.KAFKA))
     known = [str(one) for one in Authorizer]
     if said not in known:

@@ -16,16 +16,14 @@ from mirror_core.model.names import MirrorName
 from mirror_core.model.reckoning import Counted, Foretold
 
 Evidence = Mapping[str, str | int | float | bool | None]
-"""What a step saw, for people: counts, verdicts, the first few of something. Flat, without secrets; nobody reads it
-back: what a later step needs is a checkpoint."""
+"""For people: flat, without secrets, never read back. Later steps use checkpoints."""
 
 
 AIRFLOW: Final = "airflow "
-"""How the name of a conductor begins that is a DAG run; any other one is a command's."""
+"""Prefix of a conductor that is a DAG run; others are commands."""
 
 
 SHOWN_HASH_DIGITS: Final = 12
-"""Of a plan's hash, in tables and questions."""
 
 
 class RunKind(StrEnum):
@@ -39,16 +37,14 @@ class Mode(StrEnum):
 
 
 class Strategy(StrEnum):
-    """How a topic's log on the old source is taken back to the last mirrored offset."""
-
     NONE = "none"
-    """Nothing to take back: the old source has nothing beyond it."""
+    """The old source has nothing beyond it."""
     RECREATE = "recreate"
-    """Salvage the divergent tail, delete the topic, create it with the same settings, copy it anew from offset 0."""
+    """Salvage the divergent tail, recreate the topic, copy from offset 0."""
     OFFLINE = "offline"
-    """Salvage it, cut the log in the folder of a stopped broker, copy anew from the cut on."""
+    """Salvage, truncate the log of a stopped broker, copy from there."""
     REPLICA = "replica"
-    """Salvage it, let a new replica that ends before it lead, copy anew from that end on."""
+    """Salvage, elect a new replica that ends earlier, copy from there."""
 
 
 class RunState(StrEnum):
@@ -57,7 +53,7 @@ class RunState(StrEnum):
     ABORTING = "ABORTING"
     ABORTED = "ABORTED"
     SUPERSEDED = "SUPERSEDED"
-    """Its source died, and an unplanned run went on from where it was."""
+    """Its source died; an unplanned run went on."""
 
 
 class StepState(StrEnum):
@@ -68,68 +64,56 @@ class StepState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanStep:
-    """One step of a plan, in words for a person and as the engine's name for it."""
-
     name: str
     action: str
-    """What will be done, in one sentence."""
     reversible: bool = True
-    """False from the point of no return on: after this step only a failback leads back."""
+    """False from the point of no return on: only a failback leads back."""
 
 
 class Lasts(StrEnum):
-    """How long a fact has to hold that somebody has approved."""
+    """How long an approved fact must hold."""
 
     UNTIL_BEGUN = "until the run begins"
-    """The run itself changes it, or finds out by itself."""
+    """The run changes or checks it itself."""
     WHILE_SEEN = "until promotion, while the source is seen"
-    """Only the source can tell it. One that has died since it was fenced, drained and compared contradicts nothing."""
+    """Only the source can tell it. A source that died after fence, drain and comparison contradicts
+    nothing."""
     UNTIL_PROMOTION = "until promotion"
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that an approval is bound to. No number that always moves."""
+    """Never a number that always changes."""
 
     name: str
-    """Unique within a plan, and naming the culprit: `topic orders`."""
     value: str
     lasts: Lasts = Lasts.UNTIL_BEGUN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run would do. The hash binds an approval to it."""
-
     kind: RunKind
     mirror: MirrorName
     mode: Mode
     steps: tuple[PlanStep, ...]
     bound: tuple[Fact, ...]
-    """What the approval is bound to: states, cluster and topic ids, groups, grants."""
     warnings: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    """What could not be seen, and why."""
     figures: Mapping[str, str] = field(default_factory=dict)
-    """Lag, records to be read again, predicted seconds...: shown, not hashed; the word `unknown` is a value."""
+    """Not hashed. `unknown` is a value."""
     partitions: Mapping[str, str] = field(default_factory=dict)
-    """The same of single partitions, those that matter most first; of many only the first."""
     groups: Mapping[str, str] = field(default_factory=dict)
-    """The same of consumer groups."""
     strategies: Mapping[str, Strategy] = field(default_factory=dict)
-    """Failback: what becomes of each topic."""
     discarded: int | None = None
-    """Failback: offsets that only the old source has, to be salvaged and then given up. None: unknown."""
+    """Offsets only on the old source, salvaged and then given up."""
     foretold: Foretold | UnsetType = UNSET
-    """A failover's figures as numbers: not hashed. Unset, and not in the JSON, of plans of an older Mirrorbook: their
-    runs hold that JSON's digest."""
+    """Not hashed. Unset in older plans."""
     rights: tuple[str, ...] | UnsetType = UNSET
-    """A failover: what its promotion would give to applications, the first of many; not hashed. Unset as above, and
-    where it is not known."""
+    """First rights that promotion grants. Not hashed."""
 
     @property
     def hash(self) -> str:
-        """SHA-256 in hexadecimal over steps, bound facts, strategies and what was unknown; see `short_hash`."""
+        """SHA-256 of steps, bound facts, strategies and unknowns."""
         content = {
             "kind": self.kind,
             "mirror": self.mirror,
@@ -143,35 +127,29 @@ class Plan:
 
 
 def short_hash(plan_hash: str) -> str:
-    """As much of a plan's hash as people are shown. What is approved and compared is the whole."""
+    """For display. Approvals compare the whole hash."""
     return plan_hash[:SHOWN_HASH_DIGITS]
 
 
 def is_hash_of(recorded: str, plan_hash: str) -> bool:
-    """Whether a run recorded this hash: an older Mirrorbook recorded as much of it as it showed."""
+    """Also accepts a recorded short hash."""
     return recorded == plan_hash or (len(recorded) == SHOWN_HASH_DIGITS and plan_hash.startswith(recorded))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """Somebody said yes to a plan."""
-
     id: str
-    """Of the person: by which whoever asked tells people apart."""
+    """Identifies the person."""
     name: str
     at_ms: int | None
-    """Wall clock of whoever asked; None: not known."""
     approval_id: str | UnsetType = UNSET
-    """Its own: whoever says yes again gives another one. Unset, and not in the JSON, of an older Mirrorbook."""
+    """Differs for each approval."""
     until_ms: int | UnsetType = UNSET
-    """The last moment at which something may be begun by it, by the same clock. Unset as above, and where `at_ms` is
-    not known."""
+    """Last time to begin by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One execution of a plan. Lives in the state topic of the mirror's destination."""
-
     id: str
     plan: Plan
     plan_hash: str
@@ -179,32 +157,23 @@ class Run:
     started_by: str
     started_ms: int
     desired: Desired
-    """What the operator wanted of the mirror when the run began: an abort goes back to it."""
+    """At the start; an abort restores it."""
     conducted_by: str
-    """Who takes its steps now: whoever took it over last."""
     homecoming: str = ""
-    """Of a reverse mirror's failover: id of the failback run whose way home it is."""
     ended_ms: int | None = None
     note: str = ""
     approved_by: str = ""
-    """Who approved the plan, as the terminal or Airflow knows them; empty: nobody was asked."""
     approvals: tuple[Approval, ...] = ()
-    """The same, each with its id, its time and its limit, where they are known."""
     part_of: str = ""
-    """The failover of a set of mirrors that it belongs to."""
     continues: str | None = None
-    """The planned run that this one has taken over, with its fence and what it had drained."""
+    """The planned run that this one took over, with its fence and drained data."""
     source_silent: bool = False
-    """Of an unplanned one: no broker of the source answered when it was approved. One that answers later is given up
-    only by a word of its own."""
+    """No source broker answered at approval. Giving up one that answers later needs its own confirmation."""
     counted: Counted | None = None
-    """What became of what was foretold. None: nothing was counted (yet)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """The journal's newest word on one step of a run."""
-
     run: str
     step: str
     state: StepState
@@ -214,7 +183,7 @@ class StepRecord:
     evidence: Evidence = field(default_factory=dict)
     error: str = ""
     first_ms: int | None = None
-    """When its first attempt began, of a later one: what that had done may have stood since."""
+    """Start of the first attempt, when this is a later one."""
 
     @property
     def begun_ms(self) -> int:

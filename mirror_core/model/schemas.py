@@ -1,7 +1,6 @@
-"""JSON Schemas of documents, made from their types and their docstrings. Nothing of them is written by hand.
+"""JSON Schemas made from document types and docstrings.
 
-They describe what is written: a key is required unless the type says that it may be left out (`UNSET`), whether or not
-its field has a default. Keys that a schema does not know are valid: later versions may add some.
+A key is required unless its type allows UNSET. Unknown keys are valid.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Named = types.StructType | types.DataclassType | types.EnumType
 
 
 def schema_of(command: str, documents: tuple[type[Document], ...]) -> dict[str, Any]:
-    """What a command prints with --json: one of these documents."""
+    """Schema of a command's --json output."""
     found, parts = schema_components(documents)
     for known in _named(types.multi_type_info(documents), set()):
         part = parts[known.cls.__name__]
@@ -46,7 +45,6 @@ def schema_of(command: str, documents: tuple[type[Document], ...]) -> dict[str, 
 
 
 def _named(known: object, seen: set[type]) -> Iterator[Named]:
-    """Types that have a part of their own in a schema, each once."""
     if isinstance(known, tuple):
         for one in known:
             yield from _named(one, seen)
@@ -65,7 +63,7 @@ def _describe_keys(part: dict[str, Any], known: types.StructType | types.Datacla
         part["description"] = _in_json(part["description"])
     for field in known.fields:
         key = part["properties"][field.encode_name]
-        key.pop("default", None)  # what a reader would assume of a key that is left out: none is
+        key.pop("default", None)  # keys are never left out
         if field.name in told:
             key["description"] = told[field.name]
     part["required"] = [field.encode_name for field in known.fields if _is_always_written(field)]
@@ -84,7 +82,7 @@ def _describe_values(part: dict[str, Any], known: type[Enum]) -> None:
 
 
 def _docstrings(known: type) -> dict[str, str]:
-    """Those below fields, and below an enum's members, by name: Python forgets them. A base class's, too."""
+    """Python does not keep docstrings of fields and enum members. Base classes included."""
     found = dict[str, str]()
     for one in reversed(known.__mro__):
         if one is known or (issubclass(one, Struct) and one is not Struct):
@@ -94,7 +92,6 @@ def _docstrings(known: type) -> dict[str, str]:
 
 @cache
 def _of_module(name: str) -> dict[str, dict[str, str]]:
-    """By class."""
     tree = ast.parse(inspect.getsource(sys.modules[name]))
     return {one.name: dict(_of_class(one)) for one in tree.body if isinstance(one, ast.ClassDef)}
 

@@ -1,4 +1,4 @@
-"""Command lines that people paste into a shell: every one of them is made here, so that no name in them is executed."""
+"""Text from others, made safe to show; quantities, addresses and shell commands as text."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import shlex
 
 
 def shell_command(program: str, *arguments: str) -> str:
-    """The command line that runs `program` with exactly these arguments, whatever they contain."""
+    """The only place that builds command lines to paste, so that no name in them is executed."""
     return shlex.join([program, *arguments])
 
 
 def option(name: str, value: str) -> tuple[str, ...]:
-    """An option and its value, joined by `=` where the tool would take the value for another option."""
+    """Joins with `=` when the value begins with a dash."""
     return (f"{name}={value}",) if value.startswith("-") else (name, value)

@@ -1,5 +1,3 @@
-"""Text that others chose (topics, groups, principals, records, brokers' words), as a person may be shown it."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -7,18 +5,17 @@ from difflib import get_close_matches
 
 
 def visible(text: str) -> str:
-    r"""The text in one line. What would not be seen, or would move the cursor, is written out: `\x1b`, `\n`, `\u202e`.
+    r"""One line, with invisible characters and cursor controls written out: `\x1b`, `\n`, `\u202e`.
 
-    Control, format (bidirectional marks, zero width) and separator characters, and halves of surrogate pairs. It is for
-    the eye, and not reversible: a backslash stays one.
+    Not reversible: a backslash stays one.
     """
-    if text.isprintable():  # all but those; the common case
+    if text.isprintable():  # the common case
         return text
     return "".join(char if char.isprintable() else _written_out(char) for char in text)
 
 
 def visible_lines(text: str) -> str:
-    """The same of a message of ours that has several lines."""
+    """Keeps line breaks."""
     return "\n".join(visible(line) for line in text.split("\n"))
 
 
@@ -27,11 +24,10 @@ def _written_out(char: str) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """What may be meant by a name that is not known, for the end of a sentence; empty when nothing is like it."""
     found = get_close_matches(name, list(known), n=1, cutoff=0.75)
     return f"; is {found[0]} meant?" if found else ""
 
 
 def format_address(host: str, port: int) -> str:
-    """`host:port`, and `[::1]:9092` for an IPv6 address."""
+    """`host:port`; `[::1]:9092` for IPv6."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

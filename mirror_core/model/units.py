@@ -1,5 +1,3 @@
-"""Quantities as people read and write them."""
-
 from __future__ import annotations
 
 import re
@@ -26,7 +24,7 @@ _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)(?:/s)?")
 
 
 def in_bytes(value: float) -> str:
-    """A number of bytes with a decimal unit, such as 1.5 MB."""
+    """Decimal units, such as 1.5 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
             return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
@@ -35,7 +33,7 @@ def in_bytes(value: float) -> str:
 
 
 def bytes_per_s(text: str) -> int:
-    """A rate as people write it, such as 50MB/s or 50000000; BadRequest says which forms there are."""
+    """Accepts 50MB/s or 50000000. BadRequest lists the forms."""
     found = _RATE.fullmatch(text)
     factor = UNITS.get(found[2]) if found else None
     if found is None or factor is None:
