@@ -1,8 +1,8 @@
-"""Record batches (magic 2) by their 61 header bytes: find them, verify them, re-address them. Records stay as they are.
+"""Record batches (magic 2) by their 61 header bytes: find, verify and re-address them in place.
 
-Layout: base offset 0, length 8 (of what follows it), leader epoch 12, magic 16, CRC-32C 17 (over 21 to the end),
-attributes 21, last offset delta 23, base timestamp 27, max timestamp 35, producer id 43, producer epoch 51,
-base sequence 53, record count 57, records 61.
+Positions: base offset 0, length 8 (of what follows), leader epoch 12, magic 16, CRC-32C 17 (over 21 to the end),
+attributes 21, last offset delta 23, base timestamp 27, max timestamp 35, producer id 43, producer epoch 51, base
+sequence 53, record count 57, records 61.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from fastcrc import crc32
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE: Final = HEADER.size
 LENGTH_PREFIX: Final = 12
-"""Bytes of base offset and length, which the length itself does not count."""
+"""Base offset and length; the length does not count them."""
 
 OLDER_HEADER: Final = struct.Struct(">qiIBB")
 OLDER_SIZES: Final = (26, 34)
-"""Bytes that a message of magic 0 or 1 takes at least, its key and value null."""
 NEWEST: Final = 2
-"""Magic of record batches; consumers refuse others."""
 _MAGIC: Final = 16
 
 CODEC_MASK: Final = 0x07
@@ -31,9 +29,8 @@ TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
 NO_TIMESTAMP: Final = -1
-"""Of records without a time: brokers take them whatever a topic's settings say. Consumers see it of magic 0, too."""
+"""Brokers always accept it. Messages of magic 0 have none."""
 SEQUENCE_MASK: Final = 0x7FFFFFFF
-"""Sequences wrap from 2**31 - 1 to 0."""
 
 _ATTRIBUTES: Final = struct.Struct(">h")
 _CRC: Final = struct.Struct(">I")
@@ -43,8 +40,6 @@ _ZERO_OFFSET: Final = bytes(8)
 
 
 class BatchHeader(NamedTuple):
-    """A batch header as it stands in the log."""
-
     base_offset: int
     length: int
     leader_epoch: int
@@ -65,19 +60,19 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset after the batch's last, which compaction leaves alone even when the last record is gone."""
+        """Stays the same when compaction removes the last record."""
         return self.base_offset + self.last_offset_delta + 1
 
 
 class MalformedBatch(Exception):
-    """The bytes cannot be a record batch."""
+    pass
 
 
 def batches(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Whole batches of a Fetch answer, each with all its bytes. A batch cut off at the end is left out.
+    """Complete batches with their bytes; a batch cut off at the end is left out.
 
-    Messages of magic 0 and 1 come one by one, their headers put into this one's fields: base and last offset are the
-    message's (of a compressed set: its last record's), the record count is -1. `legacy` reads them.
+    Messages of magic 0 and 1 come one by one with record count -1; the offsets are the message's own (of a
+    compressed set: its last record's).
     """
     start, size = 0, len(records)
     unpack = HEADER.unpack_from
@@ -99,7 +94,6 @@ def batches(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def begins_whole(records: memoryview) -> bool:
-    """Whether at least one whole batch is in it."""
     try:
         return next(batches(records), None) is not None
     except MalformedBatch:
@@ -107,7 +101,6 @@ def begins_whole(records: memoryview) -> bool:
 
 
 def _older(records: memoryview, start: int) -> BatchHeader:
-    """Offset, length, CRC-32, magic, attributes; magic 1 has the timestamp behind them. Key and value follow."""
     offset, length, crc, magic, attributes = OLDER_HEADER.unpack_from(records, start)
     if length < OLDER_SIZES[magic] - LENGTH_PREFIX:
         raise MalformedBatch(f"message length {length} is shorter than a message of format v{magic}")
@@ -115,41 +108,38 @@ def _older(records: memoryview, start: int) -> BatchHeader:
 
 
 def crc_matches(header: BatchHeader, batch: memoryview) -> bool:
-    """Whether the batch is as its producer made it. Recomputing alone would turn corruption into a valid batch."""
+    """Check it before any change: a recomputed CRC would make corruption valid."""
     return bool(crc32.iscsi(batch[21:]) == header.crc)
 
 
 def is_dense(header: BatchHeader) -> bool:
-    """Whether each offset of the batch holds a record. By its header; brokers check that of what they append."""
+    """By the header. Brokers append nothing else."""
     return header.record_count == header.last_offset_delta + 1 > 0
 
 
 def clear_bits(batch: memoryview) -> None:
-    """Take a data batch out of its transaction and forget its delete horizon (KIP-534), in place.
+    """Removes transactional bit and delete horizon (KIP-534), in place.
 
-    The CRC is wrong then, until `readdress`. Nothing else has to change: records count their times from the base
-    timestamp also where that is the horizon.
+    The CRC is wrong until `readdress`. Times count from the base timestamp, even where that is the horizon.
     """
     (attributes,) = _ATTRIBUTES.unpack_from(batch, 21)
     _ATTRIBUTES.pack_into(batch, 21, attributes & ~(TRANSACTIONAL | DELETE_HORIZON))
 
 
 def base_sequence(batch: memoryview) -> int:
-    """The sequence of a batch's first record."""
     found: int = _PRODUCER.unpack_from(batch, 43)[2]
     return found
 
 
 def max_timestamp(batch: memoryview) -> int:
-    """The newest time of a batch's records, by its header."""
     found: int = _MAX_TIMESTAMP.unpack_from(batch, 35)[0]
     return found
 
 
 def readdress(batch: memoryview, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Make a verified batch sendable by another producer, in place: header fields and CRC only.
+    """Gives a verified batch to another producer, in place.
 
-    The broker demands base offset 0 and ignores the leader epoch. Attributes stay: see `clear_bits`.
+    Brokers demand base offset 0 and ignore the leader epoch.
     """
     batch[:8] = _ZERO_OFFSET
     _PRODUCER.pack_into(batch, 43, producer_id, producer_epoch, base_sequence)

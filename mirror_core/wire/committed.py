@@ -1,4 +1,4 @@
-"""What a reader of committed records sees of one Fetch answer: the one place that follows transactions (KIP-98)."""
+"""What a read_committed consumer sees of a response. The only code that follows transactions (KIP-98)."""
 
 from __future__ import annotations
 
@@ -10,23 +10,17 @@ from mirror_core.wire.hidden import is_hidden
 from mirror_core.wire.records import is_abort_marker
 
 Batch = tuple[BatchHeader, memoryview, bool]
-"""A verified batch of a log, its header included in the bytes; and whether a reader sees anything of it. Nothing is
-seen of a control batch, an aborted transaction's, one of hidden records, or an empty one."""
+"""Header, bytes, and whether a consumer sees records: not of control, aborted, hidden or empty
+batches."""
 
 
 class DamagedBatch(MalformedBatch):
-    """Its CRC-32C does not match."""
-
     def __init__(self, offset: int) -> None:
         self.offset = offset
         super().__init__(f"batch at offset {offset} is damaged: CRC does not match")
 
 
 def committed(answer: Fetched, position: int) -> Iterator[Batch]:
-    """The batches of an answer that reach beyond `position`, in the log's order. MalformedBatch for what is none.
-
-    Messages of magic 0 and 1 know no transactions, and are verified by whoever decodes them.
-    """
     transactions = _Aborted(answer.aborted) if answer.aborted else None
     for header, batch in batches(answer.records):
         if 0 <= header.magic < NEWEST:
@@ -36,7 +30,7 @@ def committed(answer: Fetched, position: int) -> Iterator[Batch]:
         aborted = transactions is not None and transactions.holds(header, batch)
         if header.last_offset < position:
             continue
-        if header.magic != NEWEST:  # which no CRC covers
+        if header.magic != NEWEST:  # not covered by the CRC
             words = f"is damaged: there is no magic {header.magic & 0xFF}"
             raise MalformedBatch(f"batch at offset {header.base_offset} {words}")
         if not crc_matches(header, batch):
@@ -46,7 +40,7 @@ def committed(answer: Fetched, position: int) -> Iterator[Batch]:
 
 
 class _Aborted:
-    """Which batches belong to aborted transactions. Each must be shown, in the log's order, control batches too."""
+    """Must get every batch in log order, control batches too."""
 
     def __init__(self, transactions: tuple[tuple[int, int], ...]) -> None:
         self._coming = sorted(transactions, key=lambda pair: pair[1], reverse=True)

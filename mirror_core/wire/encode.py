@@ -1,5 +1,3 @@
-"""Record batches (magic 2) built from records' plain bytes, compressed as clients expect it of each codec."""
-
 from __future__ import annotations
 
 import struct
@@ -15,25 +13,23 @@ from mirror_core.wire.batch import HEADER, HEADER_SIZE, LENGTH_PREFIX, Malformed
 from mirror_core.wire.records import XERIAL, Buffer, Codec
 
 _NOBODY: Final = -1
-"""Leader epoch, producer id, epoch and sequence of a batch that no producer has claimed yet."""
 _SNAPPY_BLOCK: Final = 32 << 10
 _LZ4_BLOCK: Final = 64 << 10
 _LZ4_STORED: Final = 1 << 31
-"""Bit of a block's length: the block is not compressed."""
+"""Bit of a block's length: stored without compression."""
 _LZ4_DESCRIPTOR: Final = b"\x60\x40"
-"""Version 1, independent blocks (brokers refuse linked ones), no checksums; blocks of at most 64 KiB."""
+"""Version 1, independent blocks (brokers reject linked ones), no checksums."""
 _UINT32_LE: Final = struct.Struct("<I")
 _INT32: Final = struct.Struct(">i")
 NOTHING: Final = b"\x01\x01\0"
-"""A record's content: a null key, a null value, no headers."""
 
 
 def batch_of(
     records: Buffer, count: int, codec: int, base_timestamp: int, max_timestamp: int, bits: int = 0
 ) -> bytearray:
-    """A dense batch of base offset 0 with create times, for `readdress` to finish: it sets producer, sequence and CRC.
+    """Dense, with create times; finish with `readdress`.
 
-    `records` are `count` plain records of offset deltas 0 to count - 1. `bits`: attributes beside the codec.
+    `bits`: attributes besides the codec.
     """
     body = compress(codec, records)
     length = HEADER_SIZE - LENGTH_PREFIX + len(body)
@@ -49,7 +45,6 @@ def batch_of(
 def batches_of(
     rows: Iterable[tuple[str, bytes | None]], most: int, codec: int, timestamp: int, bits: int = 0
 ) -> Iterator[tuple[bytearray, int]]:
-    """Keys and values in batches for `readdress` to finish, and how many records each has; `most` plain bytes or so."""
     plain, count = bytearray(), 0
     for key, value in rows:
         name = key.encode()
@@ -64,13 +59,13 @@ def batches_of(
 
 
 def record(timestamp_delta: int, offset_delta: int, content: bytes) -> bytes:
-    """A record's plain bytes; `content` is what comes after its deltas: key, value and headers with their lengths."""
+    """`content`: key, value and headers with their lengths."""
     head = b"\0" + varint(timestamp_delta) + varint(offset_delta)
     return b"".join((varint(len(head) + len(content)), head, content))
 
 
 def compress(codec: int, plain: Buffer) -> bytes:
-    """Levels are the fast ones: whoever writes batches anew has to keep pace with those who wrote them first."""
+    """Fast levels, to keep pace with the producers."""
     try:
         return _COMPRESS[codec](bytes(plain))
     except KeyError:
@@ -78,7 +73,7 @@ def compress(codec: int, plain: Buffer) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """A zigzag varint of up to 64 bits."""
+    """Zigzag, up to 64 bits."""
     value = (value << 1) ^ (value >> 63)
     if value < 0x80:
         return _SHORT[value]
@@ -94,7 +89,7 @@ _SHORT: Final = tuple(bytes([value]) for value in range(0x80))
 
 
 def _snappy(plain: bytes) -> bytes:
-    """In xerial's framing: every client reads it, because Java's producers write it."""
+    """Xerial framing, as Java's producers write it."""
     parts = [XERIAL, _INT32.pack(1), _INT32.pack(1)]
     for at in range(0, len(plain), _SNAPPY_BLOCK):
         block = bytes(cramjam.snappy.compress_raw(plain[at : at + _SNAPPY_BLOCK]))
@@ -103,7 +98,7 @@ def _snappy(plain: bytes) -> bytes:
 
 
 def _lz4(plain: bytes) -> bytes:
-    """A frame as Kafka's own clients write it. Cramjam's has linked blocks, or checksums that nobody asks for."""
+    """Like Kafka's clients. Cramjam's frames have linked blocks or checksums."""
     checksum = xxhash.xxh32_intdigest(_LZ4_DESCRIPTOR) >> 8 & 0xFF
     parts = [b"\x04\x22\x4d\x18", _LZ4_DESCRIPTOR, bytes([checksum])]
     for at in range(0, len(plain), _LZ4_BLOCK):

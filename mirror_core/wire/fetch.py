@@ -1,8 +1,7 @@
-"""Fetch v10: topic names, not flexible, offered by brokers from 2.1 to 4.x. Records come as views, never copied.
+"""Fetch v10 (brokers 2.1 to 4.x). Records are views.
 
-From v11 on a leader may answer with nothing but the id of another replica to be read from (KIP-392), as its
-`replica.selector.class` chooses. That must not be taken for an empty log, and a replica that follows may be behind. Who
-asks by v10 is served by the leader, and by nobody else.
+From v11 on a leader may name another replica instead of records (KIP-392): it may lag, and the response looks like
+an empty log. v10 always reads from the leader.
 """
 
 from __future__ import annotations
@@ -27,31 +26,25 @@ _ABORTED: Final = struct.Struct(">qq")
 
 
 class Isolation(IntEnum):
-    """Of a Fetch. READ_COMMITTED ends at the last stable offset; it still returns aborted and control batches."""
+    """READ_COMMITTED ends at the last stable offset, but returns aborted and control batches."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
 
 class Wanted(NamedTuple):
-    """Where to read a partition on."""
-
     partition: Partition
     offset: int
-    """Next offset to be read."""
     leader_epoch: int = -1
 
 
 class Fetched(NamedTuple):
-    """One partition of an answer."""
-
     partition: Partition
     error: int
     high_watermark: int
     last_stable: int
     log_start: int
     aborted: tuple[tuple[int, int], ...]
-    """(producer id, first offset) of aborted transactions among the records."""
     records: memoryview
 
 
@@ -65,7 +58,6 @@ def encode(
     max_bytes: int,
     partition_max_bytes: int,
 ) -> bytes:
-    """A whole request without a fetch session (epoch -1): each one names all its partitions."""
     topics: dict[str, list[Wanted]] = {}
     for item in wanted:
         topics.setdefault(item.partition.topic, []).append(item)
@@ -82,10 +74,8 @@ def encode(
 
 
 def decode(frame: memoryview, known: Mapping[tuple[str, int], Partition]) -> Iterator[Fetched]:
-    """The partitions of an answer (after its correlation id). Error codes of the whole answer come as one row each.
-
-    `known` gives the Partition objects of the request, so that none is built per answer.
-    """
+    """Partitions of a response (after its correlation id). An error of the whole response is repeated for
+    each."""
     reader = Reader(frame)
     _, error, _ = reader.unpack(_ANSWER)
     topics = reader.count(6)

@@ -1,4 +1,4 @@
-"""Reading and writing the primitive types of Kafka's protocol, with bounds checked; compact ones are of KIP-482."""
+"""Primitive types of Kafka's protocol, with bounds checks. Compact ones: KIP-482."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ _HEADER: Final = struct.Struct(">hhi")
 
 
 class MalformedAnswer(Exception):
-    """The bytes of an answer contradict themselves."""
+    pass
 
 
 def string(value: str) -> bytes:
-    """A nullable string that is not null."""
     data = value.encode()
     return struct.pack(">h", len(data)) + data
 
 
 def request_header(api_key: int, version: int, correlation: int, client_id: str) -> bytes:
-    """Request header version 1."""
+    """Version 1."""
     return _HEADER.pack(api_key, version, correlation) + string(client_id)
 
 
 def flexible_request_header(api_key: int, version: int, correlation: int, client_id: str) -> bytes:
-    """Request header version 2: the client id is not compact there, and no tagged field follows."""
+    """Version 2. Its client id is not compact."""
     return request_header(api_key, version, correlation, client_id) + NO_TAGS
 
 
 def uvarint(value: int) -> bytes:
-    """An unsigned varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -39,19 +37,15 @@ def uvarint(value: int) -> bytes:
 
 
 def compact_count(items: int) -> bytes:
-    """The length of a compact array that is not null."""
     return uvarint(items + 1)
 
 
 def compact_string(value: str) -> bytes:
-    """A compact string that is not null."""
     data = value.encode()
     return uvarint(len(data) + 1) + data
 
 
 class Reader:
-    """A cursor over an answer. Never reads past its end, never trusts a length."""
-
     __slots__ = ("data", "end", "position")
 
     def __init__(self, data: memoryview, position: int = 0) -> None:
@@ -67,7 +61,7 @@ class Reader:
         return layout.unpack_from(self.data, start)
 
     def view(self, size: int) -> memoryview:
-        """The next bytes, not copied; none for a null (-1)."""
+        """Not copied. Empty for null (-1)."""
         if size < -1 or self.position + max(size, 0) > self.end:
             raise MalformedAnswer(f"length {size} at {self.position}, {self.end - self.position} left")
         start = self.position
@@ -79,7 +73,6 @@ class Reader:
         return self._text(size)
 
     def compact_string(self) -> str:
-        """Empty for a null one."""
         return self._text(self.uvarint() - 1)
 
     def _text(self, size: int) -> str:
@@ -89,16 +82,14 @@ class Reader:
             raise MalformedAnswer(f"string at {self.position - size} is not UTF-8") from None
 
     def count(self, smallest: int) -> int:
-        """The length of an array whose items take at least `smallest` bytes; 0 for a null array."""
+        """Array length, checked against the bytes left. 0 for null."""
         (size,) = self.unpack(_INT32)
         return self._plausible(size, smallest)
 
     def compact_count(self, smallest: int) -> int:
-        """As `count`, of a compact array."""
         return self._plausible(self.uvarint() - 1, smallest)
 
     def uvarint(self) -> int:
-        """An unsigned varint of 32 bits."""
         value = 0
         for shift in range(0, 35, 7):
             (byte,) = self.unpack(_UINT8)
@@ -108,7 +99,7 @@ class Reader:
         raise MalformedAnswer(f"a varint of more than 5 bytes at {self.position - 5}")
 
     def skip_tags(self) -> None:
-        """Pass over tagged fields: nobody who asks for the versions used here needs one."""
+        """No request version here needs them."""
         for _ in range(self._plausible(self.uvarint(), 2)):
             self.uvarint()
             self.view(self.uvarint())

@@ -1,7 +1,6 @@
-"""Records of `__consumer_offsets`: what a group committed for a partition, or that it is gone. Pure.
+"""Records of `__consumer_offsets` (OffsetCommitKey v0 and v1, OffsetCommitValue v0 to v4).
 
-The format is public: Kafka's message definitions OffsetCommitKey (versions 0 and 1) and OffsetCommitValue (0 to 4).
-Keys of other versions are about groups' members, and none of our business.
+Other key versions are about group members.
 """
 
 from __future__ import annotations
@@ -27,32 +26,21 @@ _INT64: Final = struct.Struct(">q")
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """What one record says."""
-
     group: str
     partition: Partition
     value: OffsetValue | None
-    """None: the group has no offset there any more, since it was deleted or has expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetValue:
-    """What a group committed."""
-
     offset: Offset
-    """Next offset to be read."""
     leader_epoch: int
-    """Of the log that the consumer read from; -1 when it is not known."""
     metadata: str
     committed_ms: int
-    """By the coordinator's clock."""
 
 
 def decode(key: bytes | None, value: bytes | None) -> GroupOffset | None:
-    """The record's meaning; None when it is about something else than a committed offset.
-
-    MalformedAnswer for bytes that contradict themselves, and for versions that are not known.
-    """
+    """Raises MalformedResponse, also for unknown versions. None: another record."""
     if key is None:
         raise MalformedAnswer("a record without a key")
     about = Reader(memoryview(key))
@@ -66,7 +54,7 @@ def decode(key: bytes | None, value: bytes | None) -> GroupOffset | None:
 
 
 def _value(data: bytes) -> OffsetValue | None:
-    """None for an offset below 0, too: brokers store what odd clients commit, and answer then that there is none."""
+    """Drops negative offsets: brokers store them, and then report no offset."""
     said = Reader(memoryview(data))
     (version,) = said.unpack(_INT16)
     if not 0 <= version <= _NEWEST:
@@ -78,7 +66,7 @@ def _value(data: bytes) -> OffsetValue | None:
     if version == _WITH_EXPIRY:
         said.unpack(_INT64)
     if version >= _FLEXIBLE:
-        said.skip_tags()  # the topic's id: which topic is meant is said by its name
+        said.skip_tags()  # the topic id
     _at_end(said)
     return OffsetValue(Offset(offset), epoch, metadata, committed_ms) if offset >= 0 else None
 

@@ -1,8 +1,8 @@
-"""Messages of magic 0 and 1 (before KIP-98), as they still lie in old segments: read, verified, written as magic 2.
+"""Messages of magic 0 and 1 (before KIP-98) from old segments, rewritten as magic 2.
 
-A message is offset, length, CRC-32 (of what follows it), magic, attributes, in magic 1 a timestamp, key, value. A
-compressed one holds a set of messages as its value, and stands at the offset of the last of them; the offsets inside
-are absolute in magic 0, relative in magic 1 (KIP-31). Brokers of 4.x still read them but append magic 2 only: KIP-724.
+Offset, length, CRC-32 (of what follows), magic, attributes, in magic 1 a timestamp, key, value. A compressed one's
+value is a set of messages, its offset that of the last; inner offsets are absolute in magic 0, relative in magic 1
+(KIP-31). Brokers 4.x read but no longer append them (KIP-724).
 """
 
 from __future__ import annotations
@@ -44,10 +44,9 @@ class _Message(NamedTuple):
 
 
 def decode(header: BatchHeader, message: memoryview, limit: int = PLAIN_LIMIT) -> Iterator[Record]:
-    """The records of one message as `batches` gives it, in order, as a consumer sees them.
+    """As a consumer sees them.
 
-    MalformedBatch when a checksum does not match, outside or inside of a compressed set, when the bytes contradict
-    themselves, or take more than `limit` bytes decompressed.
+    Raises MalformedBatch for wrong checksums or structure, and above `limit` decompressed bytes.
     """
     where = f"message at offset {header.base_offset}"
     outer, end = _message(message.tobytes(), 0, where)
@@ -71,13 +70,13 @@ def decode(header: BatchHeader, message: memoryview, limit: int = PLAIN_LIMIT) -
             raise MalformedBatch(
                 f"{where} holds one that claims offset {offset}, outside of {lowest} to {outer.offset}"
             )
-        stamped = outer.attributes & LOG_APPEND_TIME  # unused in magic 0, where all have no timestamp
+        stamped = outer.attributes & LOG_APPEND_TIME  # unused in magic 0
         yield Record(offset, outer.timestamp_ms if stamped else inner.timestamp_ms, inner.key, inner.value, ())
         lowest = offset + 1
 
 
 def dense_runs(header: BatchHeader, message: memoryview, start: int, limit: int = PLAIN_LIMIT) -> list[Run]:
-    """As `reencode.dense_runs`, of one message; checksums are verified here. Errors as of `decode`."""
+    """As `reencode.split_into_runs`, but verifies checksums itself."""
     codec = header.attributes & CODEC_MASK
     return admitted(len(message), limit, lambda most: _runs(decode(header, message, limit), start, codec, most))
 
@@ -105,7 +104,6 @@ def _field(content: bytes | None) -> bytes:
 
 
 def _plain(outer: _Message, limit: int, where: str) -> Plain:
-    """The set of messages in a compressed one."""
     codec, body = outer.attributes & CODEC_MASK, outer.value
     if body is None or codec > Codec.LZ4:
         raise MalformedBatch(f"{where}: nothing that could be decompressed with codec {codec}")
@@ -118,9 +116,9 @@ def _plain(outer: _Message, limit: int, where: str) -> Plain:
 
 
 def _mended(frame: bytes) -> bytes:
-    """An lz4 frame with the right header checksum: writers of magic 0 took the frame's magic into it (KAFKA-3160).
+    """Corrects an lz4 header checksum that writers of magic 0 computed wrongly (KAFKA-3160).
 
-    Nothing is trusted for it that was not before: the message's own CRC-32 covers the frame.
+    Safe: the message's CRC-32 covers the frame.
     """
     if len(frame) < 7:
         return frame
@@ -129,7 +127,6 @@ def _mended(frame: bytes) -> bytes:
 
 
 def _last_offset(data: Plain, where: str) -> int:
-    """The offset that stands in the last message of a set."""
     at, last = 0, -1
     while at < len(data):
         if at + LENGTH_PREFIX > len(data):
@@ -143,7 +140,7 @@ def _last_offset(data: Plain, where: str) -> int:
 
 
 def _message(data: Plain, start: int, where: str) -> tuple[_Message, int]:
-    """One message, verified, and the position behind it."""
+    """A verified message, and the position after it."""
     if start + OLDER_HEADER.size > len(data):
         raise MalformedBatch(f"{where}: cut off")
     offset, size, crc, magic, attributes = OLDER_HEADER.unpack_from(data, start)

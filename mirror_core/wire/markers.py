@@ -1,8 +1,7 @@
-"""WriteTxnMarkers v1 (KIP-98, flexible): control records that take up offsets which hold nothing for a reader.
+"""WriteTxnMarkers v1 (KIP-98): control records that fill offsets without records.
 
-Every marker of an entry is appended to each of its partitions, also when no transaction of that producer is open there,
-and takes one offset, invisible to consumers of either isolation level. Brokers of 4.3.1 offer v1 and v2. Needs
-CLUSTER_ACTION or ALTER on the cluster, and no right on the topic.
+Each marker takes one offset, even without an open transaction, and no consumer sees it. Needs CLUSTER_ACTION or
+ALTER on the cluster, no topic right.
 """
 
 from __future__ import annotations
@@ -26,18 +25,15 @@ _ABORT: Final = 0
 
 
 class Entry(NamedTuple):
-    """One marker for each of the partitions. More than one for the same partition: repeat the entry."""
+    """One marker per partition. Repeat the entry for more."""
 
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
-    """Brokers refuse it when they have seen a higher one of this producer (TRANSACTION_COORDINATOR_FENCED)."""
     partitions: tuple[Partition, ...]
 
 
 class Written(NamedTuple):
-    """What became of one partition of an entry."""
-
     producer_id: int
     topic: str
     partition: int
@@ -45,14 +41,11 @@ class Written(NamedTuple):
 
 
 def encode(entries: Iterable[Entry], correlation: int, client_id: str) -> bytes:
-    """A whole request, all of its markers saying abort. Entries are executed in their order.
-
-    ValueError for an entry that holds a partition twice: the broker would never answer it (seen on 4.3.1).
-    """
+    """ValueError for a repeated partition in one entry: brokers would never respond (seen on 4.3.1)."""
     parts: list[bytes] = []
     before, encoded = None, b""
     for entry in entries:
-        if entry is not before:  # gaps repeat one entry thousands of times
+        if entry is not before:  # gaps repeat an entry thousands of times
             before, encoded = entry, _entry(entry)
         parts.append(encoded)
     head = flexible_request_header(API_KEY, VERSION, correlation, client_id)
@@ -74,10 +67,10 @@ def _entry(entry: Entry) -> bytes:
 
 
 def decode(frame: memoryview) -> Iterator[Written]:
-    """The rows of an answer (after its correlation id; its header's tags are still there).
+    """Rows of a response (after its correlation id).
 
-    Brokers answer repeated entries of one producer with a single row per partition, so that a later entry's outcome can
-    hide an earlier one's: only the log end says how many markers were appended.
+    Brokers merge repeated entries of a producer into one row per partition, which may hide an error: only the log
+    end tells how many markers were appended.
     """
     reader = Reader(frame)
     reader.skip_tags()

@@ -1,6 +1,6 @@
-"""Many tiny batches of one partition made one: brokers and Produce cost per batch what kilobytes of records cost.
+"""Merges tiny batches of a partition: each costs brokers as much as kilobytes of records.
 
-Only uncompressed batches: their records' deltas can be counted from another base without touching keys and values.
+Only uncompressed ones, whose deltas change without touching keys and values.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from mirror_core.wire.reencode import crosses_whole
 
 
 def mergeable(header: BatchHeader) -> bool:
-    """Whether a batch may be given to `merge`: dense, uncompressed, with create times, not a control batch."""
+    """Dense, uncompressed, with create times, not a control batch."""
     return not header.attributes & CODEC_MASK and crosses_whole(header, header.base_offset)
 
 
 def merge(parts: Sequence[tuple[BatchHeader, memoryview]]) -> bytearray:
-    """One batch with the records of several, for `readdress` to finish; they follow each other without a gap.
+    """Merges adjacent batches; finish with `readdress`.
 
-    A consumer sees the same offsets, timestamps, keys, values and headers. Transactional bits and delete horizons are
-    gone. MalformedBatch for records that contradict their header: merged, they would get other offsets than they had.
-    ValueError for batches that are not mergeable neighbours. It costs 2 to 5 µs a record here, and saves about 130 µs a
-    batch, most of it the destination broker's: worth it below some 25 records, or 8 KiB, a batch.
+    MalformedBatch for records that contradict their header: merging would change their offsets. ValueError for
+    batches that cannot be merged. Costs 2 to 5 µs a record and saves about 130 µs a batch, so it pays below some 25
+    records or 8 KiB a batch.
     """
     first = parts[0][0]
     records = bytearray()
@@ -42,16 +41,15 @@ def merge(parts: Sequence[tuple[BatchHeader, memoryview]]) -> bytearray:
 
 
 def _append(records: bytearray, data: bytes, header: BatchHeader, later_ms: int, before: int) -> None:
-    """The records of one batch, their deltas counted from a base `before` offsets and `later_ms` back."""
     at = 0
     for number in range(header.record_count):
         size, at = varint(data, at)
         end = at + size
-        timestamp_delta, at = varint(data, at + 1)  # the byte passed over is unused in v2
+        timestamp_delta, at = varint(data, at + 1)  # skips the unused attributes
         offset_delta, at = varint(data, at)
         if offset_delta != number or not at <= end <= len(data):
             raise MalformedBatch(f"batch at offset {header.base_offset}: record {number} is not where it must be")
-        # Wrapped like Java's long: base plus delta is the old timestamp again, also when the delta alone overflows.
+        # Overflows like Java's long, so base plus delta stays the timestamp.
         records += record(wrapped(timestamp_delta + later_ms), before + number, data[at:end])
         at = end
     if at != len(data):

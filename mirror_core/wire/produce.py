@@ -1,4 +1,4 @@
-"""Produce v8: topic names, not flexible, errors with the offending record; offered by brokers from 2.4 to 4.x."""
+"""Produce v8 (brokers 2.4 to 4.x). Its errors name the record."""
 
 from __future__ import annotations
 
@@ -12,27 +12,23 @@ API_KEY: Final = 0
 VERSION: Final = 8
 
 _NOBODY: Final = struct.pack(">h", -1)
-"""No transactional id."""
 _REQUEST: Final = struct.Struct(">hii")
 _PARTITION: Final = struct.Struct(">ii")
 _COUNT: Final = struct.Struct(">i")
 _ANSWER: Final = struct.Struct(">ihqqqih")
-"""Partition, error, base offset, append time, log start, number of record errors, length of the message."""
+"""Partition, error, base offset, append time, log start, record error count, message length."""
 _BEFORE_MESSAGES: Final = 30
 
 
 class Produced(NamedTuple):
-    """One partition of an answer."""
-
     topic: str
     partition: int
     error: int
     base_offset: int
-    """The offset that the batch's first record got; of the earlier one, when the broker took it for a duplicate."""
+    """Offset of the batch's first record; for a duplicate, that of the original."""
     message: str
-    """The broker's own words, often empty."""
     append_time: int = -1
-    """Milliseconds: the time that the broker gave to the batch's records instead of their own; -1: they kept it."""
+    """Milliseconds that the broker set as the records' time. -1: unchanged."""
 
 
 def encode(
@@ -43,10 +39,7 @@ def encode(
     timeout_ms: int,
     by: str | None = None,
 ) -> list[bytes | memoryview]:
-    """A request with acks=-1 as a list of buffers; each row is (topic, partition, one batch): the broker takes no more.
-
-    Rows of one topic must be neighbours. `by`: the transactional id whose transaction the batches are of.
-    """
+    """acks=-1. Rows: (topic, partition, one batch); rows of a topic must be adjacent."""
     parts: list[bytes | memoryview] = [request_header(API_KEY, VERSION, correlation, client_id), b""]
     topics, start = 0, 0
     while start < len(rows):
@@ -60,19 +53,19 @@ def encode(
             parts += (_PARTITION.pack(index, len(batch)), batch)
         start = end
     owner = _NOBODY if by is None else string(by)
-    parts[1] = owner + _REQUEST.pack(-1, timeout_ms, topics)  # acks of all in-sync replicas
+    parts[1] = owner + _REQUEST.pack(-1, timeout_ms, topics)  # acks=all
     return parts
 
 
 def decode(frame: memoryview) -> Iterator[Produced]:
-    """The rows of an answer (after its correlation id), in the broker's order, which is not the request's."""
+    """Rows of a response (after its correlation id), in the broker's order."""
     reader = Reader(frame)
     for _ in range(reader.count(6)):
         topic = reader.string()
         for _ in range(reader.count(_ANSWER.size)):
             start = reader.position
             index, error, base_offset, append_time, _, problems, length = reader.unpack(_ANSWER)
-            if problems <= 0 and length < 0:  # nearly always: nobody complains
+            if problems <= 0 and length < 0:  # nearly always
                 yield Produced(topic, index, error, base_offset, "", append_time)
                 continue
             reader.position = start + _BEFORE_MESSAGES
@@ -85,5 +78,5 @@ def decode(frame: memoryview) -> Iterator[Produced]:
 
 
 def throttle_ms(frame: memoryview) -> int:
-    """The end of an answer: for so long the broker reads nothing more from this connection (KIP-219)."""
+    """From the response's end: how long the broker stops reading this connection (KIP-219)."""
     return max(0, *Reader(frame[-_COUNT.size :]).unpack(_COUNT))

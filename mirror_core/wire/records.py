@@ -1,7 +1,7 @@
-"""Records inside a batch of format v2: every codec that brokers store, and nothing thrown away.
+"""Decodes records of a batch (magic 2), with every codec that brokers store.
 
-Other decoders refuse a header whose name is not UTF-8. Here names stay bytes: such records exist, and must be compared
-and saved like all others. Damaged bytes give MalformedBatch and nothing else.
+Names of headers stay bytes: some are not UTF-8 and must be compared and saved. Damaged bytes raise MalformedBatch
+only.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, Bat
 
 Buffer = bytes | bytearray | memoryview
 Plain = bytes | mmap.mmap
-"""Both have bytes as slices."""
+"""Both are sliced to bytes."""
 
 
 class Codec(IntEnum):
-    """Bits 0 to 2 of a batch's attributes."""
-
     NONE = 0
     GZIP = 1
     SNAPPY = 2
@@ -38,8 +36,6 @@ class Codec(IntEnum):
 
 
 class Record(NamedTuple):
-    """One record, as a consumer sees it."""
-
     offset: int
     timestamp_ms: int
     key: bytes | None
@@ -48,10 +44,7 @@ class Record(NamedTuple):
 
 
 def decode(header: BatchHeader, batch: Buffer) -> Iterator[Record]:
-    """The records of a data batch, in order. `batch` are all its bytes, header included, compressed as they come.
-
-    With a delete horizon set (attribute bit 6) the base timestamp is that horizon; deltas count from it all the same.
-    """
+    """Deltas count from the base timestamp, even where that is a delete horizon (attribute bit 6)."""
     data = decompress(header.attributes & CODEC_MASK, memoryview(batch)[HEADER_SIZE:])
     stamped = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     where = f"batch at offset {header.base_offset}"
@@ -67,22 +60,20 @@ def decode(header: BatchHeader, batch: Buffer) -> Iterator[Record]:
 
 
 class Span(NamedTuple):
-    """Where a record lies among the plain bytes."""
+    """Position of a record in the decompressed bytes."""
 
     start: int
-    """Of its length."""
     timestamp_delta: int
     offset_delta: int
     content: int
-    """Where its key's length begins; all before it can be written anew, all from it on stays."""
+    """Where its key's length begins. Only earlier bytes may be rewritten."""
     end: int
 
 
 def spans(header: BatchHeader, data: Plain) -> Iterator[Span]:
-    """The records of a batch among its plain bytes, walked through to their ends but not taken apart.
+    """Finds records without decoding them.
 
-    MalformedBatch also when offsets do not rise or leave the range that the header gives: nobody who writes such a
-    batch anew could know where its records belong.
+    Also raises MalformedBatch for offsets out of order or range: a rewrite would move such records.
     """
     at, lowest = 0, 0
     where = f"batch at offset {header.base_offset}"
@@ -127,7 +118,7 @@ def _span(data: Plain, start: int) -> Span:
 
 
 def is_abort_marker(header: BatchHeader, batch: Buffer) -> bool:
-    """Whether a control batch ends a transaction by aborting it: its key is version and type, and type 0 is abort."""
+    """The key is version and type; type 0 is abort."""
     marker = next(decode(header, batch), None)
     if marker is None or marker.key is None or len(marker.key) < 4:
         raise MalformedBatch(f"control batch at offset {header.base_offset} without a marker")
@@ -135,35 +126,33 @@ def is_abort_marker(header: BatchHeader, batch: Buffer) -> bool:
 
 
 PLAIN_LIMIT: Final = 128 << 20
-"""Bytes that one batch may hold decompressed: as many as one that is not compressed may have. A producer holds its
-batches plain before it compresses them (by default 16 KiB, and max.request.size of 1 MiB bounds a record), so that
-honest ones stay far below."""
+"""Per batch, as many as an uncompressed one may have. Producers batch before compression, so valid
+batches are far smaller."""
 _SMALL: Final = 16 << 20
-"""Plain bytes that any batch may hold, however well they compress, and that count in no budget."""
+"""For any batch, outside of the budget."""
 _MAX_RATIO: Final = 1_032
-"""Plain bytes for each compressed one, beyond that: as many as gzip can stand for. A zstd batch of 10 KB can stand for
-gigabytes."""
+"""Per compressed byte above that, the most that gzip reaches. 10 KB of zstd may expand to gigabytes."""
 
 
 class PlainMemory:
-    """One budget for this process's large decompressed batches. A thread that needs more than is left waits for others,
-    unless it holds some already (both sides of a comparison), or nothing is given back for long."""
+    """Limits this process's large decompressed batches.
+
+    A thread waits for memory unless it holds some itself (both sides of a comparison), or a timeout passes.
+    """
 
     def __init__(self, budget: int, patience_s: float = 10.0) -> None:
         self._budget = self._free = budget
         self._patience_s = patience_s
         self._holders = Counter[int]()
-        self._changed = threading.Condition(threading.RLock())  # a collector may release under it
+        self._changed = threading.Condition(threading.RLock())  # garbage collection may release memory inside it
 
     @property
     def held(self) -> int:
-        """Bytes."""
         return self._budget - self._free
 
     def fill(self, most: int, write: Callable[[mmap.mmap], int]) -> mmap.mmap:
-        """At most so many bytes, as `write` has written them; it returns how many. They count until they are collected.
-
-        Pages that are not written to take no memory."""
+        """`write` returns how many bytes it wrote. Counted until garbage collection; untouched pages take no
+        memory."""
         holder = threading.get_ident()
         with self._changed:
             self._changed.wait_for(
@@ -196,12 +185,10 @@ class PlainMemory:
 
 
 PLAIN_MEMORY: Final = PlainMemory(2 * PLAIN_LIMIT)
-"""This process's."""
 
 
 def decompress(codec: int, body: Buffer, limit: int = PLAIN_LIMIT) -> Plain:
-    """The plain bytes of records: at most `limit`, and no more than a producer's batch of this size may stand for; or
-    MalformedBatch."""
+    """Raises MalformedBatch above `limit`, or above what a batch of this size may hold."""
     try:
         undo = _DECOMPRESS[codec]
     except KeyError:
@@ -224,7 +211,7 @@ def _record(header: BatchHeader, stamped: int | None, data: Plain, at: int) -> t
     end = at + size
     if size < 0 or end > len(data):
         raise IndexError
-    timestamp_delta, at = varint(data, at + 1)  # the byte passed over are the record's attributes: unused in v2
+    timestamp_delta, at = varint(data, at + 1)  # skips the unused attributes
     offset_delta, at = varint(data, at)
     key, at = _bytes(data, at, end)
     value, at = _bytes(data, at, end)
@@ -252,17 +239,17 @@ def _bytes(data: Plain, at: int, end: int) -> tuple[bytes | None, int]:
 
 
 def wrapped(timestamp: int) -> int:
-    """The sum of a base and a delta as Java's consumers see it: 64 bits, whatever a producer made of them."""
+    """64-bit overflow, as Java's consumers see it."""
     if -1 << 63 <= timestamp < 1 << 63:
         return timestamp
     return (timestamp + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def varint(data: Plain, at: int) -> tuple[int, int]:
-    """A zigzag varint and the position behind it."""
+    """A zigzag varint, and the position after it."""
     byte = data[at]
     at += 1
-    if byte < 0x80:  # nearly always: lengths below 64, deltas of small batches
+    if byte < 0x80:  # nearly always
         return (byte >> 1) ^ -(byte & 1), at
     raw = byte & 0x7F
     shift = 7
@@ -281,13 +268,12 @@ def varint(data: Plain, at: int) -> tuple[int, int]:
 
 _UNDONE: Final = (cramjam.DecompressionError, zlib.error, struct.error, ValueError)
 _GUESS: Final = 8
-"""Times a compressed batch: the room that is tried first."""
 _PIECE: Final = 1 << 20
 XERIAL: Final = b"\x82SNAPPY\0"
 
 
 def _bounded(undo: Callable[[bytes, bytearray | mmap.mmap], int], body: bytes, limit: int) -> bytes:
-    """Decompress into room of a guessed size, else into all that is allowed: codecs know no limit but their room."""
+    """Tries a small buffer first: the codecs only respect the buffer's size."""
     small = bytearray(min(limit, _GUESS * len(body)))
     with suppress(cramjam.DecompressionError):
         size = undo(body, small)
@@ -336,7 +322,7 @@ def _gzip(body: bytes, limit: int) -> bytes:
 
 
 def _snappy(body: bytes, limit: int) -> bytes:
-    """Java writes snappy in xerial's framing: 16 bytes of header, then blocks with lengths; others write it bare."""
+    """Java uses xerial framing (16 bytes of header, then blocks with lengths); others write raw snappy."""
     if body[:8] != XERIAL:
         return _snappy_block(body, limit)
     plain = []
@@ -367,7 +353,6 @@ def _snappy_block(block: bytes, limit: int) -> bytes:
 
 
 def _none(body: bytes, limit: int) -> bytes:
-    """Not bounded by the limit: the bytes are there already."""
     return body
 
 

@@ -1,9 +1,8 @@
-"""A batch that cannot cross as it stands becomes batches that can: dense, of no transaction, with the producers' times.
+"""Rewrites batches that cannot be copied as they are.
 
-Brokers append dense batches only (KIP-98: record count = last offset delta + 1), so what compaction left of a batch is
-split where offsets are missing. Everything from a record's key on is copied as bytes: null and empty, header names
-that are no UTF-8, all stay. Visible timestamps stay as well; with LogAppendTime that is the batch's maximum for each
-record (the destination could not be told to keep it: it recomputes the header from the records).
+Brokers append dense batches only (KIP-98: record count = last offset delta + 1), so compacted ones are split at
+missing offsets. Keys, values, headers stay as bytes, timestamps as consumers see them: with LogAppendTime the
+batch's maximum, since the destination recomputes the header.
 """
 
 from __future__ import annotations
@@ -26,19 +25,17 @@ from mirror_core.wire.encode import batch_of, record
 from mirror_core.wire.records import PLAIN_LIMIT, Plain, decompress, spans, wrapped
 
 _ALWAYS_ADMITTED: Final = 16 << 10
-"""Bytes: no topic has a max.message.bytes below it. Larger batches must not grow beyond their source's."""
+"""No topic has a lower max.message.bytes. Larger batches must not grow."""
 _ANY_NUMBER: Final = 1 << 31
 RUN_BYTES: Final = 8 << 20
-"""Plain bytes after which a run ends: no second copy of all that a batch holds is made."""
+"""Decompressed bytes per run, so that no second copy of a batch is made."""
 _RUN_OVERHEAD: Final = 200
-"""Bytes of memory that a run takes besides its batch."""
 
 
 class Run(NamedTuple):
-    """Records of consecutive offsets as one batch, for `readdress` to finish."""
+    """Records of consecutive offsets as one batch; finish it with `readdress`."""
 
     base_offset: int
-    """Of its first record, in the log; in the batch itself stands 0."""
     records: int
     batch: bytearray
 
@@ -48,7 +45,7 @@ class Run(NamedTuple):
 
 
 def crosses_whole(header: BatchHeader, start: int) -> bool:
-    """Whether the batch's bytes may cross as they are, after `clear_bits`, for a log that continues at `start`."""
+    """After `clear_transaction_bits`, for a log that ends at `start`."""
     return (
         header.magic == NEWEST
         and is_dense(header)
@@ -58,11 +55,10 @@ def crosses_whole(header: BatchHeader, start: int) -> bool:
 
 
 def dense_runs(header: BatchHeader, batch: memoryview, start: int, limit: int = PLAIN_LIMIT) -> list[Run]:
-    """The records of a batch from offset `start` on, as runs in rising order. The caller has verified the CRC.
+    """Records from `start` on. The caller verified the CRC.
 
-    No runs for control batches and for empty ones: no consumer sees a record there. Batches of which only header bits
-    have to change are not decompressed. MalformedBatch when the records contradict the header, or take more than
-    `limit` bytes decompressed.
+    Control and empty batches give none. Batches that need only header changes are not decompressed. Raises
+    MalformedBatch, also above `limit` decompressed bytes.
     """
     if header.magic != NEWEST or header.record_count < 0:
         raise MalformedBatch(
@@ -79,11 +75,10 @@ def dense_runs(header: BatchHeader, batch: memoryview, start: int, limit: int = 
 
 
 def admitted(size: int, limit: int, build: Callable[[int], Iterable[Run]]) -> list[Run]:
-    """Runs, none larger than the `size` bytes that they came from: the destination's max.message.bytes admits those.
+    """No run is larger than the original batch, so the destination's max.message.bytes accepts it.
 
-    The source's producer may have compressed harder. `build` gets the most records that a run may hold. MalformedBatch
-    when all together take more than `limit` bytes: each run has a header of its own, and a few megabytes may ask for
-    millions of runs.
+    `build` gets the most records per run. Raises MalformedBatch above `limit` bytes in total: a few megabytes could
+    ask for millions of runs.
     """
     room = max(size, _ALWAYS_ADMITTED)
     most = _ANY_NUMBER
@@ -102,8 +97,7 @@ def admitted(size: int, limit: int, build: Callable[[int], Iterable[Run]]) -> li
 
 
 def _runs(header: BatchHeader, plain: Plain, start: int, most: int) -> Iterator[Run]:
-    """Split where an offset is missing, and after `most` records or many bytes. Written as they are found: spans are
-    not collected, because a batch of a few megabytes can hold millions of records."""
+    """Splits at missing offsets, and by size. Streams: a few megabytes may hold millions of records."""
     stamped = header.attributes & LOG_APPEND_TIME
     base = header.max_timestamp if stamped else header.base_timestamp
     codec = header.attributes & CODEC_MASK

@@ -1,7 +1,7 @@
-"""Producer snapshots: what a broker notes beside a log about its producers, as they were at an offset.
+"""Producer snapshots (`.snapshot` files beside a log).
 
-Layout (version 1): version, CRC-32C of what follows it, count, and per producer: id, epoch, last sequence, last offset,
-offset delta, timestamp, coordinator epoch, first offset of its open transaction (-1: none is).
+Version 1: version, CRC-32C of what follows, count; per producer: id, epoch, last sequence, last offset, offset
+delta, timestamp, coordinator epoch, first offset of its open transaction (-1: none).
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ VERSION: Final = 1
 HEAD: Final = struct.Struct(">hIi")
 ENTRY: Final = struct.Struct(">qhiqiqiq")
 _CHECKED: Final = 6
-"""From here on bytes count for the checksum."""
+"""First byte that the checksum covers."""
 
 
 class MalformedSnapshot(Exception):
-    """The bytes are no producer snapshot of a version that we know, or are damaged."""
+    pass
 
 
 def open_transactions(snapshot: bytes) -> Mapping[int, int]:
-    """Of each transaction that was open at the snapshot's offset: the producer's id, the offset where it began."""
     if len(snapshot) < HEAD.size:
         raise MalformedSnapshot("it is shorter than its head")
     version, crc, count = HEAD.unpack_from(snapshot)
