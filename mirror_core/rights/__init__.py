@@ -1,1 +1,19 @@
-"""Access rights: which of them Mirrorbook needs, gives, withdraws and denies. Pure."""
+"""Rules about ACLs: what Mirrorbook needs, grants, withdraws and denies. Pure functions on `model.acl`.
+
+- `acl_rules`: which names an ACL covers, which grants can change a mirror topic, and the denials that
+  offset them.
+- `required_acls`: what the control and the data principal need on each cluster (`REQUIRED_ACLS`).
+- `first_acl`: whether the first ACL on a resource would lock out applications.
+- `ledger_rules`: which ledger entries can be genuine, and which denials outlive a promotion.
+
+Invariants
+----------
+- Denials win over grants, so applications are stopped by adding denials; their grants stay untouched
+  and hold again when the denials are lifted.
+- Denials name one principal each, except for a fence: a denial for everybody would stop the mirror, too.
+- Only ACLs of the ledger are changed or removed. The state topic may be written by others, so an entry
+  that Mirrorbook can never have made is reported and not acted on.
+- No right is withdrawn because of something unknown.
+
+Start with `acl_rules`, then `ledger_rules`.
+"""

@@ -1,5 +1,3 @@
-"""Access control entries as lines of kafka-acls.sh, for a person to paste. Pure."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -21,7 +19,6 @@ _RESOURCE_OPTIONS: Final[Mapping[Resource, str]] = MappingProxyType(
 
 
 def acl_command(acl: Acl, *, bootstrap: str = "BOOTSTRAP", remove: bool = False) -> str:
-    """The line that adds the entry, or removes it."""
     side = "allow" if acl.permission is Permission.ALLOW else "deny"
     arguments = [*option("--bootstrap-server", bootstrap), "--remove" if remove else "--add"]
     arguments += [*option(f"--{side}-principal", acl.principal), "--operation", _format_operation(acl.operation)]

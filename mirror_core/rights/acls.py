@@ -1,4 +1,4 @@
-"""What an access control entry says; which ones let applications change mirror topics, and what denials meet those."""
+"""Which ACLs cover which names, let applications change mirror topics, and which denials offset them."""
 
 from __future__ import annotations
 
@@ -19,31 +19,27 @@ CHANGING: Final = frozenset(
         Operation.CREATE,
     }
 )
-"""Operations on a topic that can change a mirror topic."""
 
 EVERYBODY: Final = "User:*"
 OUR_NAMES: Final = "mirrorbook"
-"""Groups and transactional ids of ours begin with this word."""
 OUR_TOPICS: Final = "__mirrorbook"
-"""And our topics with this one."""
 
 
 def covers(acl: Acl, name: str) -> bool:
-    """Whether an entry speaks of the resource of this name (the resource's type is not looked at)."""
+    """Ignores the resource type."""
     if acl.pattern is Pattern.PREFIXED:
         return name.startswith(acl.name)
     return acl.name in ("*", name)
 
 
 class Names:
-    """Names of topics, or of groups, that many entries are asked about."""
+    """Index for many `covers` look-ups."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._sorted = sorted(set(names))
         self._known = frozenset(self._sorted)
 
     def covered(self, acl: Acl) -> list[str]:
-        """Those that an entry speaks of, in their order: as `covers` says of each."""
         if acl.pattern is Pattern.PREFIXED:
             first = bisect_left(self._sorted, acl.name)
             return list(takewhile(lambda name: name.startswith(acl.name), islice(self._sorted, first, None)))
@@ -52,7 +48,6 @@ class Names:
         return [acl.name] if acl.name in self._known else []
 
     def any_covered(self, acl: Acl) -> bool:
-        """Whether an entry speaks of one of them."""
         if acl.pattern is Pattern.PREFIXED:
             first = bisect_left(self._sorted, acl.name)
             return first < len(self._sorted) and self._sorted[first].startswith(acl.name)
@@ -60,27 +55,26 @@ class Names:
 
 
 def meets(acl: Acl, prefix: str) -> bool:
-    """Whether an entry speaks of any name that begins so (the resource's type is not looked at)."""
+    """Covers any name with this prefix. Ignores the resource type."""
     if acl.name == "*" and acl.pattern is Pattern.LITERAL:
         return True
     return acl.name.startswith(prefix) or (acl.pattern is Pattern.PREFIXED and prefix.startswith(acl.name))
 
 
 def is_wide(acl: Acl) -> bool:
-    """Whether it grants a right by `*` or a prefix, which means other names on another cluster."""
+    """A grant by `*` or prefix covers other names on another cluster."""
     named = acl.resource in (Resource.TOPIC, Resource.GROUP, Resource.TRANSACTIONAL_ID)
     return named and acl.permission is Permission.ALLOW and (acl.pattern is Pattern.PREFIXED or acl.name == "*")
 
 
 def may_change(acl: Acl) -> bool:
-    """Whether it grants a right by which a topic can be changed."""
     return acl.resource is Resource.TOPIC and acl.permission is Permission.ALLOW and acl.operation in CHANGING
 
 
 def demotions(destination: Set[Acl], topics: Collection[str], own_principals: Set[str]) -> set[Acl]:
-    """Denials that keep applications from changing these topics: literal per topic, for each principal that may now.
+    """Literal denials per topic and principal that can change it.
 
-    What `undemotable` finds is left out: nothing offsets that.
+    Grants of `find_undemotable_grants` are left out: no denial can offset them.
     """
     names, deny = Names(topics), set[Acl]()
     for acl in changing(destination, topics, own_principals):
@@ -90,21 +84,19 @@ def demotions(destination: Set[Acl], topics: Collection[str], own_principals: Se
 
 
 def offsetting(acl: Acl, topics: Names) -> set[Acl]:
-    """Denials that offset a grant to a name on all of these topics that it covers."""
     operations = CHANGING - {Operation.ALL} if acl.operation is Operation.ALL else {acl.operation}
     return {denial(t, acl.principal, operation=o) for t in topics.covered(acl) for o in operations}
 
 
 def undemotable(destination: Set[Acl], topics: Collection[str], own_principals: Set[str]) -> frozenset[Acl]:
-    """Grants by which everybody may change one of these topics: a person must replace them by grants to names.
+    """Grants to everybody, which a person must replace.
 
-    Only a denial for everybody would meet one, and that would stop the mirror itself.
+    Only a denial for everybody would offset one, and it would stop the mirror, too.
     """
     return frozenset(a for a in changing(destination, topics, own_principals) if a.principal == EVERYBODY)
 
 
 def changing(acls: Iterable[Acl], topics: Collection[str], own_principals: Set[str]) -> set[Acl]:
-    """Grants by which others than the mirror may change one of these topics."""
     names = Names(topics)
     return {a for a in acls if may_change(a) and a.principal not in own_principals and names.any_covered(a)}
 
@@ -117,7 +109,7 @@ def denial(
     operation: Operation = Operation.WRITE,
     pattern: Pattern = Pattern.LITERAL,
 ) -> Acl:
-    """A denial, which wins over every grant, for all but super users."""
+    """Overrides every grant, except for super users."""
     return Acl(
         resource=resource,
         name=name,

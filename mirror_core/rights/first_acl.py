@@ -1,8 +1,7 @@
-"""Whether the first ACL on a resource would shut out everybody who uses it without one.
+"""Would the first ACL on a resource lock out everybody who uses it without one?
 
-With `allow.everyone.if.no.acl.found=true` a resource without ACLs is open to all. The first ACL on it, a fence or a
-guard of ours too, leaves only those whom an ACL names. Kafka's brokers say whether the setting is set, and hide its
-value (DescribeConfigs shows no value of what is the authorizer's own), so what they let our principals do has to tell.
+With `allow.everyone.if.no.acl.found=true` it leaves only the principals that ACLs name. Brokers hide the setting's
+value, so what they allow our principals has to tell.
 """
 
 from __future__ import annotations
@@ -21,21 +20,20 @@ SETTING: Final = "allow.everyone.if.no.acl.found"
 SUPER_USERS: Final = "super.users"
 AUTHORIZER: Final = "authorizer.class.name"
 UNUSED: Final = "unused-mirrorbook-check"
-"""A name that no topic, group or transactional id has."""
 SETTLING_GROUP: Final = "mirrorbook-super-user-check"
-"""A group that nobody has. An ACL on it that does not name us tells whether we are super users."""
+"""No group has this name. An ACL for others tells whether we are super users."""
 _HARMLESS: Final = Acl(
     resource=Resource.GROUP, name=SETTLING_GROUP, principal="User:nobody", operation=Operation.DESCRIBE
 )
 NAMELESS: Final = "User:SUBJECT-OF-THE-CERTIFICATE"
-"""A user whose name we do not know: what looks like the ACLs of others may be its own."""
+"""Unknown user name: seemingly foreign ACLs may be its own."""
 KAFKAS_OWN: Final = frozenset(
     {
         "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "kafka.security.authorizer.AclAuthorizer",
     }
 )
-"""In these a setting that is not set is false."""
+"""In these classes the setting's default is false."""
 _KINDS: Final = {
     Resource.TOPIC: "topics",
     Resource.GROUP: "groups",
@@ -47,7 +45,7 @@ _KINDS: Final = {
 class ShutsOut(StrEnum):
     YES = "yes"
     LIKELY = "likely"
-    """Yes, unless our principals are super users."""
+    """Unless our principals are super users."""
     NO = "no"
     UNKNOWN = "unknown"
 
@@ -57,7 +55,7 @@ REFUSED: Final = (ShutsOut.YES, ShutsOut.LIKELY)
 
 
 class Setting(StrEnum):
-    """What one broker says of `allow.everyone.if.no.acl.found`."""
+    """One broker's value of `allow.everyone.if.no.acl.found`."""
 
     TRUE = "true"
     FALSE = "false"
@@ -68,49 +66,39 @@ class Setting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A resource that a user tries to DESCRIBE."""
+    """A DESCRIBE attempt."""
 
     user: str
     resource: Resource
     name: str
     others: bool
-    """An ACL speaks of it, and none of these names the user. False: no ACL speaks of it."""
+    """ACLs cover it, none for the user. False: no ACL covers it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What one broker said."""
-
     broker: int
     setting: Setting
     kafkas_own: bool
-    """Its authorizer is one of Kafka's."""
     super_users: bool
-    """Its configuration names some, or nobody knows."""
     allowed: frozenset[Trial]
     refused: frozenset[Trial]
 
 
 @dataclass(frozen=True, slots=True)
 class Unheard:
-    """A broker that did not answer, and why."""
-
     broker: int
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class FirstAcl:
-    """Whether it shuts others out, and how that is known, or why not."""
-
     answer: ShutsOut
     why: str
     advice: str = ""
-    """What to do about it."""
 
     @property
     def words(self) -> str:
-        """For a person."""
         whether = {
             ShutsOut.YES: "a first ACL shuts out everybody else who uses the resource",
             ShutsOut.LIKELY: "a first ACL probably shuts out everybody else who uses the resource",
@@ -121,12 +109,11 @@ class FirstAcl:
 
 
 def without_acl(entries: Collection[Acl]) -> tuple[Resource, ...]:
-    """Kinds of which a resource may have no ACL, since there is none on `*`."""
+    """Types without an ACL on `*`."""
     return tuple(kind for kind in _KINDS if not any(a.resource is kind and _speaks_of_all(a) for a in entries))
 
 
 def bare_topics(topics: Iterable[str], entries: Collection[Acl]) -> tuple[str, ...]:
-    """Those that no ACL speaks of."""
     there = [acl for acl in entries if acl.resource is Resource.TOPIC]
     named = {acl.name for acl in there if acl.pattern is not Pattern.PREFIXED}
     prefixes = tuple(acl.name for acl in there if acl.pattern is Pattern.PREFIXED)
@@ -134,7 +121,7 @@ def bare_topics(topics: Iterable[str], entries: Collection[Acl]) -> tuple[str, .
 
 
 def trials(entries: Collection[Acl], user: str) -> frozenset[Trial]:
-    """What this user should try: of each kind something without an ACL, and something that only others have one on."""
+    """One without ACLs and one with others' ACLs, for each type."""
     found = set()
     for kind in _KINDS:
         name = CLUSTER_NAME if kind is Resource.CLUSTER else UNUSED
@@ -147,7 +134,7 @@ def trials(entries: Collection[Acl], user: str) -> frozenset[Trial]:
 
 
 def first_acl(entries: Collection[Acl], said: Sequence[Heard | Unheard]) -> FirstAcl:
-    """By all brokers: one that says yes decides; one that is silent does not."""
+    """One broker that says yes decides; silent ones do not."""
     if not (lacking := without_acl(entries)):
         return FirstAcl(ShutsOut.NO, "all topics, groups and transactional ids, and the cluster, have an ACL already")
     found = [_of_broker(one) for one in said if isinstance(one, Heard)]
@@ -160,7 +147,7 @@ def first_acl(entries: Collection[Acl], said: Sequence[Heard | Unheard]) -> Firs
 
 
 def _of_broker(heard: Heard) -> FirstAcl:
-    """What it lets somebody do goes before what it says: a refusal without an ACL proves `false`."""
+    """Behaviour counts more than configuration: a refusal without any ACL proves `false`."""
     where = f"broker {heard.broker}"
     if heard.setting in (Setting.TRUE, Setting.FALSE):
         answer = ShutsOut.YES if heard.setting is Setting.TRUE else ShutsOut.NO
@@ -236,7 +223,7 @@ def _and(words: Sequence[str]) -> str:
 
 
 def _foreign(there: Sequence[Acl], user: str, unused: str) -> str | None:
-    """The first name that ACLs of others speak of, and none that is for this user or for everybody."""
+    """First name that only ACLs of others cover."""
     mine = [acl for acl in there if acl.principal in (user, EVERYBODY)]
     names = {unused if _speaks_of_all(acl) else acl.name for acl in there} - {""}
     if user == NAMELESS and SETTLING_GROUP in names:

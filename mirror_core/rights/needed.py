@@ -1,4 +1,4 @@
-"""What each of the mirror's principals needs, in each role of a cluster; and what given ACLs allow."""
+"""ACLs that each principal of a mirror needs on each cluster, and what given ACLs allow."""
 
 from __future__ import annotations
 
@@ -25,23 +25,20 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One right that one principal needs in one role."""
-
     role: Role
     principal: str
-    """control or data."""
     resource: Resource
     operation: Operation
     why: str
     permission: Permission = Permission.ALLOW
-    """DENY: the principal must not have it, on topics of ours."""
+    """DENY: must not have it, on our topics."""
     prefix: str = ""
-    """Only on resources whose names begin so, and it can be done without."""
+    """Optional, and only on names with this prefix."""
     without: str = ""
-    """What does not work without it, where it can be done without."""
+    """What fails without this optional right."""
 
     def acl(self, user: str) -> Acl:
-        """The entry that would say so: a grant on everything of its kind, or a denial."""
+        """As a grant on all resources of the type, or a denial."""
         if self.permission is Permission.DENY:
             return denial(OUR_TOPICS, user, operation=self.operation, pattern=Pattern.PREFIXED)
         journal = self.resource is Resource.TRANSACTIONAL_ID and self.operation is Operation.WRITE
@@ -145,7 +142,7 @@ NEEDS: Final[tuple[Need, ...]] = (
     ),
     *_needs(Role.DESTINATION, "control", Resource.TRANSACTIONAL_ID, WRITE="own the state topic"),
 )
-"""Found by trying every request with nothing, with each right alone, and with pairs."""
+"""Found by trying every request without rights, with each one, and with pairs."""
 
 _IMPLIED_BY: Final = {
     _O.DESCRIBE: frozenset({_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
@@ -159,7 +156,7 @@ STRATEGY_RIGHTS: Final[Mapping[Strategy, frozenset[Operation]]] = MappingProxyTy
         Strategy.REPLICA: frozenset({_O.DESCRIBE, _O.ALTER, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS}),
     }
 )
-"""What a failback by this strategy does to the old source as a cluster: place replicas, elect a leader, set a rate."""
+"""On the old source's cluster, for a failback: place replicas, elect a leader, set a rate."""
 
 TOPIC_STRATEGY_RIGHTS: Final[Mapping[Strategy, frozenset[Operation]]] = MappingProxyType(
     {
@@ -167,7 +164,6 @@ TOPIC_STRATEGY_RIGHTS: Final[Mapping[Strategy, frozenset[Operation]]] = MappingP
         Strategy.REPLICA: frozenset({_O.ALTER_CONFIGS}),
     }
 )
-"""The same of each topic."""
 
 
 def lacking_for(
@@ -175,9 +171,7 @@ def lacking_for(
     cluster: Collection[Operation] | None,
     topics: Mapping[str, Collection[Operation]],
 ) -> Iterator[str]:
-    """Rights on the old source that the control principal lacks for these strategies, by topic; in words.
-
-    `cluster`: None where it was not looked at. `topics`: rights on each topic, as far as told."""
+    """As text. `cluster`: None if unknown."""
     for strategy in sorted(set(strategies.values())):
         missing = STRATEGY_RIGHTS.get(strategy, frozenset()).difference(cluster or ())
         if missing and cluster is not None:
@@ -190,7 +184,7 @@ def lacking_for(
 
 
 def allows(acls: Iterable[Acl], principal: str, resource: Resource, name: str, operation: Operation) -> bool:
-    """What Kafka's authorizer would say by these entries, from any host. Super users are not among them."""
+    """Kafka's decision for any host, without super users."""
     allowed = False
     for acl in acls:
         if acl.resource is not resource or acl.principal not in (principal, EVERYBODY) or not covers(acl, name):
@@ -204,7 +198,7 @@ def allows(acls: Iterable[Acl], principal: str, resource: Resource, name: str, o
 
 
 def others_who_change(acls: Iterable[Acl], topic: str, own_principals: Collection[str]) -> tuple[str, ...]:
-    """Principals, beside our own, whom these entries let write this topic or delete its records or itself."""
+    """Other principals that can write this topic or delete it or its records."""
     entries = tuple(acls)
     there = {a.principal for a in entries if may_change(a) and covers(a, topic)} - set(own_principals)
     ways = (Operation.WRITE, Operation.DELETE)

@@ -1,6 +1,6 @@
-"""Whether an entry of the ledger can be one of ours: whoever may write the state topic could put others there.
+"""Checks ledger entries: others may write the state topic.
 
-A forged entry that is carried out gives whatever its author likes, and one that is taken away takes whatever he likes.
+A forged entry would grant, or remove, what its author likes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mirror_core.rights.acls import CHANGING, EVERYBODY, OUR_NAMES, OUR_TOPICS, 
 
 
 def forged(entry: LedgerEntry, own_principals: Set[str] = frozenset()) -> str:
-    """Why Mirrorbook can never have entered this; empty when it can have."""
+    """Why Mirrorbook cannot have made the entry. Empty: it can."""
     acl = entry.acl
     match entry.purpose:
         case AclPurpose.STAGED | AclPurpose.PROMOTED:
@@ -26,7 +26,7 @@ def forged(entry: LedgerEntry, own_principals: Set[str] = frozenset()) -> str:
 
 
 def believed(entries: Iterable[LedgerEntry]) -> tuple[frozenset[Acl], dict[Acl, str]]:
-    """What these entries are for, by whichever mirror of ours; and of those that none can have entered, why."""
+    """ACLs of genuine entries, and reasons by forged ACL."""
     found, doubted = set[Acl](), dict[Acl, str]()
     for entry in entries:
         if why := forged(entry):
@@ -37,7 +37,7 @@ def believed(entries: Iterable[LedgerEntry]) -> tuple[frozenset[Acl], dict[Acl, 
 
 
 def never_for_everybody(acl: Acl) -> str:
-    """Why a denial for everybody never crosses; empty when it waits for promotion like others."""
+    """Why a denial for everybody is never copied. Empty: it waits for promotion."""
     if acl.resource in (Resource.GROUP, Resource.TRANSACTIONAL_ID) and meets(acl, OUR_NAMES):
         return f"it would stop Mirrorbook, too, whose {acl.resource} names begin with {OUR_NAMES}"
     return ""
@@ -64,13 +64,11 @@ def _never_staged_wide(acl: Acl) -> str:
 
 
 def may_take_over_ours(acl: Acl) -> bool:
-    """Whether it grants a right by which a transactional id of Mirrorbook's own could be taken over."""
     writes = acl.permission is Permission.ALLOW and acl.operation in (Operation.WRITE, Operation.ALL)
     return writes and acl.resource is Resource.TRANSACTIONAL_ID and meets(acl, OUR_NAMES)
 
 
 def shut_out_of_ours(acl: Acl) -> Acl:
-    """The denial that keeps its principal from Mirrorbook's own transactional ids."""
     return denial(OUR_NAMES, acl.principal, resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED)
 
 

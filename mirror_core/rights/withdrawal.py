@@ -1,7 +1,7 @@
-"""Denials of a demotion that must outlive the next promotion, since the source has withdrawn the right meanwhile.
+"""Denials of a demotion that must outlive the next promotion.
 
-A demotion leaves grants on the cluster as they are and denies what they allow. Promotion lifts the denials, so the
-grants hold again: also one that was withdrawn on the source in between, if it is not ours to delete.
+A demotion denies what grants allow, and leaves the grants. Promotion lifts the denials, which would revive grants
+that the source has withdrawn meanwhile.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from mirror_core.rights.acls import CHANGING, EVERYBODY, Names, covers, may_chan
 
 
 def judged_again(ledger: Iterable[LedgerEntry], source: Set[Acl], withdrawn: Collection[Acl]) -> Iterator[LedgerEntry]:
-    """Entries of a demotion as the ledger should have them from now on: only those that change.
+    """Changed entries only.
 
-    `source`: what is entered there, without our own fences and demotions. `withdrawn`: grants that were staged, and are
-    on the source no more. A right that was never staged tells nothing: users may have other names there, and a source
-    may have had no authorizer.
+    `source`: ACLs without our own denials. `withdrawn`: staged grants that left the source. Rights that were never
+    staged decide nothing: names may differ there, or it had no authorizer.
     """
     given, gone = _by_principal(source), _by_principal(withdrawn)
     for entry in ledger:
@@ -31,7 +30,7 @@ def judged_again(ledger: Iterable[LedgerEntry], source: Set[Acl], withdrawn: Col
 
 
 def locked_out(held: Set[Acl], given: Collection[Acl], topics: Collection[str]) -> Iterator[Acl]:
-    """Denials among `held` that keep applications from what promotion gives them on these topics."""
+    """Denials that would block what promotion grants on these topics."""
     names, grants = Names(topics), _by_principal(given)
     for acl in sorted(held):
         if acl.resource is not Resource.TOPIC or acl.permission is not Permission.DENY:
@@ -52,7 +51,6 @@ def _by_principal(acls: Iterable[Acl]) -> Mapping[str, list[Acl]]:
 
 
 def _allows(grants: Mapping[str, list[Acl]], denied: Acl) -> bool:
-    """Whether one of these grants what this denies."""
     mine = [*grants.get(denied.principal, ()), *grants.get(EVERYBODY, ())]
     return any(a.operation in (denied.operation, Operation.ALL) and covers(a, denied.name) for a in mine)
 
