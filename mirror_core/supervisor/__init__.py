@@ -1,1 +1,18 @@
-"""Keeps one data plane alive on this host, outside of Airflow. Knows nothing of Kafka."""
+"""Keeps one data plane alive on this host, without Airflow. Knows nothing of Kafka.
+
+`supervisor.Supervisor` starts `mirrorbook replicate`, and starts it again when it ends, with growing
+delays. After a refusal (exit code 3) `mirrorbook mirror watch` runs instead, so that the old source of a
+failover stays fenced. `lifecycle` starts, queries and stops the supervisor; `directory` holds its lock,
+status and logs; `process_identity` tells a recorded process from one that reused its pid.
+
+Invariants
+----------
+- That only one data plane copies is guaranteed by the mirror's lease, not here. The lock only prevents
+  two supervisors of one host, and the kernel releases it whatever kills the holder.
+- A signal goes only to the process that was recorded: pid, start time, boot and pid namespace are
+  compared again after a pidfd is open. In doubt nothing is signalled.
+- A child does not outlive its supervisor (Linux: SIGTERM at the parent's death), and a full disk or a
+  closed terminal never ends a supervisor whose child copies.
+
+Start with `supervisor`.
+"""

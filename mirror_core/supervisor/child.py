@@ -1,5 +1,3 @@
-"""Child processes that do not outlive their parent."""
-
 from __future__ import annotations
 
 import ctypes
@@ -14,18 +12,17 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def tethered(command: Sequence[str], out: BinaryIO) -> subprocess.Popen[bytes]:
-    """Start a child in a process group of its own that gets SIGTERM when the calling thread's process dies.
+    """In its own process group; on Linux it gets SIGTERM when the calling thread's process dies.
 
-    A group of its own: Ctrl-C on the parent's terminal is the parent's to answer, and a child that hangs can be killed
-    with all it has started. Other systems than Linux have no such tether; there, a killed parent leaves its child.
+    So Ctrl-C is the parent's, and a hanging child can be killed with its children.
     """
-    libc = ctypes.CDLL(None)  # before the fork: in the child there is no time for looking up libraries
+    libc = ctypes.CDLL(None)  # before the fork, which must not load libraries
     parent = os.getpid()
 
     def tie() -> None:
         if sys.platform == "linux":
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != parent:  # it died before the tether held
+            if os.getppid() != parent:  # the parent died before
                 os.kill(os.getpid(), signal.SIGTERM)
 
     return subprocess.Popen(

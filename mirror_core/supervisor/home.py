@@ -1,9 +1,9 @@
-"""Where a supervisor of a mirror is found, and what it says of itself. Several hosts may share the folder.
+"""Files of a mirror's supervisor. Several hosts may share the folder.
 
-<home>/<mirror>/supervisor.lock   held (flock) while a supervisor lives, whatever kills it
-<home>/<mirror>/status.json       its `Status`
-<home>/<mirror>/replicate.log     what its child printed;  replicate.log.1: before that
-<home>/<mirror>/supervisor.log    what a supervisor that nobody watches printed
+<home>/<mirror>/supervisor.lock   held (flock) by a living supervisor
+<home>/<mirror>/status.json       `SupervisorStatus`
+<home>/<mirror>/replicate.log     output of its child; replicate.log.1: older
+<home>/<mirror>/supervisor.log    output of a detached supervisor
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PAUSE_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What a supervisor says of itself. Times are wall clock, milliseconds since the epoch."""
+    """Times are wall clock, milliseconds since the epoch."""
 
     mirror: MirrorName
     pid: int
@@ -40,20 +40,17 @@ class Status:
     child_pid: int | None = None
     child_since_ms: int | None = None
     restarts: int = 0
-    """How often the child has been started after the first time."""
     last_exit: int | None = None
-    """Exit code of the newest child that has ended; -N when signal N ended it."""
+    """-N: killed by signal N."""
     last_ended_ms: int | None = None
     next_start_ms: int | None = None
-    """When the next child is started; None while one runs."""
+    """Unset (None) while a child runs."""
     log: str
-    """Path of the child's output."""
     alive: bool = True
-    """Whether the supervisor is there. False: it was killed, and this is its last word."""
+    """False: the supervisor was killed; this is its last status."""
     host: str = ""
     boot: str = ""
     started: int | None = None
-    """With `pid`: which process, of which machine's which start (`identity`). Empty: of a version that did not say."""
 
     @property
     def process(self) -> Process:
@@ -61,7 +58,6 @@ class Status:
 
 
 def status_here(mirror: MirrorName, since_ms: int, log: Path) -> Status:
-    """The first word of a supervisor that is this process."""
     us = this_process()
     return Status(
         mirror=mirror,
@@ -75,7 +71,7 @@ def status_here(mirror: MirrorName, since_ms: int, log: Path) -> Status:
 
 
 class Home:
-    """The folder of one mirror's supervisor."""
+    """Files of one mirror's supervisor."""
 
     def __init__(self, home: Path, mirror: MirrorName) -> None:
         self.mirror = mirror
@@ -90,9 +86,9 @@ class Home:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the one supervisor; the kernel gives the lock back, however we end. Refused when there is one already."""
+        """Raises Refused when a supervisor holds the lock. The kernel releases it however the process ends."""
         with self._lock.open("a") as lock:
-            deadline = time.monotonic() + _SETTLE_S  # `held` takes it for a moment
+            deadline = time.monotonic() + _SETTLE_S  # `is_locked` takes it briefly
             while True:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,7 +100,6 @@ class Home:
             yield
 
     def held(self) -> bool:
-        """Whether a supervisor lives."""
         try:
             lock = self._lock.open("a")
         except FileNotFoundError:
@@ -117,7 +112,7 @@ class Home:
             return False
 
     def read(self) -> Status | None:
-        """The living supervisor's status, or a killed one's last word; None when the last one stopped cleanly."""
+        """Last status of a living or killed supervisor. None: it stopped cleanly."""
         deadline = time.monotonic() + _SETTLE_S
         while True:
             held = self.held()
@@ -127,8 +122,7 @@ class Home:
                 found = None
             if not held:
                 return replace(found, alive=False) if found else None
-            # A new supervisor holds the lock before it has replaced the last word of a killed one.
-            # On another machine nobody here can tell.
+            # A new supervisor locks before it replaces a killed one's status. Unknown on other machines.
             if found is not None and (found.host not in ("", here().host) or found.process.doubt() is None):
                 return found
             if time.monotonic() > deadline:
@@ -141,24 +135,23 @@ class Home:
         os.replace(fresh, self._status)
 
     def clear(self) -> None:
-        """Forget the status: this supervisor ends as it should."""
         self._status.unlink(missing_ok=True)
 
     def bound_log(self) -> None:
-        """Put a log that has grown too long aside, so that no disk fills up."""
-        # The child appends, so its next line goes to the start of the emptied file; a line may be lost in between.
+        """Moves a long log aside, so that the disk does not fill up."""
+        # The child appends, so its next line starts the emptied file. A line may be lost.
         if self.log.exists() and self.log.stat().st_size > MAX_LOG_BYTES:
             aside = self.log.with_name(self.log.name + ".1")
             half = aside.with_suffix(".half")
             try:
                 shutil.copyfile(self.log, half)
-                half.replace(aside)  # whoever reads it finds all of it
-            except OSError:  # the disk is full: what the child says from now on is worth more
+                half.replace(aside)  # readers see a complete file
+            except OSError:  # disk full: new output matters more
                 half.unlink(missing_ok=True)
             os.truncate(self.log, 0)
 
     def last_words(self) -> str:
-        """The last line that the child printed, as far as that can be read now."""
+        """As far as it can be read now."""
         try:
             with self.log.open("rb") as source:
                 source.seek(max(0, source.seek(0, os.SEEK_END) - 4096))

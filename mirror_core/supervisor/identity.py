@@ -1,7 +1,6 @@
-"""Which process: its number alone is another process's on another machine, after a restart, in another container.
+"""Tells a process from others that reused its pid: on another machine, in a container, after a boot.
 
-Nothing is signalled that is not provably the process that somebody wrote down. Where the system does not tell (no
-Linux, no /proc), nothing is proved, so nothing is signalled.
+Only a process that is provably the recorded one is signalled; without /proc, none.
 """
 
 from __future__ import annotations
@@ -16,17 +15,16 @@ from typing import Final
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _SPACE: Final = Path("/proc/self/ns/pid")
 _STARTED: Final = 22
-"""Which word of /proc/PID/stat says when the process began; the second one is a name, which may hold anything."""
+"""Field of /proc/PID/stat. The second one is a name, which may hold anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where numbers of processes mean the same."""
+    """Scope of process ids."""
 
     host: str
     boot: str
-    """Of the kernel, and of the namespace that numbers processes: containers of one machine have their own. Empty: this
-    system does not say."""
+    """Kernel boot id and pid namespace, since containers have their own. Empty: unknown."""
 
 
 def here() -> Machine:
@@ -38,25 +36,23 @@ def here() -> Machine:
 
 
 def started(pid: int) -> int | None:
-    """When this process of ours began, in clock ticks since the boot; None when there is none, or nobody says."""
+    """Clock ticks since boot. None: no such process, or unknown."""
     try:
         told = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    words = told.rpartition(b")")[2].split()  # begins with the third one
+    words = told.rpartition(b")")[2].split()  # from the third field on
     return int(words[_STARTED - 3])
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """As it was written down."""
-
     pid: int
     machine: Machine
     started: int | None
 
     def doubt(self) -> str | None:
-        """Why it cannot be proved to be the process of this number here and now; None when it can."""
+        """Why it may not be the recorded process. None: it is."""
         now = here()
         if self.machine.host != now.host:
             return f"process {self.pid} runs on host {self.machine.host or '(unknown)'}, and this is {now.host}"
@@ -72,14 +68,14 @@ class Process:
         return None
 
     def has_ended(self) -> bool:
-        """Whether it is certain that it was a process of this machine, and is not there any more."""
+        """Certainly a process of this machine, and gone."""
         if not self.machine.boot or self.started is None or self.machine != here():
             return False
         began = started(self.pid)
         return _is_absent(self.pid) if began is None else began != self.started
 
     def signal(self, number: signal.Signals) -> str | None:
-        """Signal it, and nobody who has got its number meanwhile. What is returned is why nobody was signalled."""
+        """Returns why nothing was signalled. Never signals a process that reused the pid."""
         doubt = self.doubt()
         if doubt:
             return doubt
@@ -88,7 +84,7 @@ class Process:
         except OSError as error:
             return f"process {self.pid} cannot be held on to: {error.strerror}"
         try:
-            # From here on the handle is one process's, whatever becomes of the number. So now is the time to look.
+            # The pidfd stays with one process even if the pid is reused, so compare now.
             doubt = self.doubt()
             if doubt is None:
                 signal.pidfd_send_signal(handle, number)
@@ -100,7 +96,7 @@ class Process:
 
 
 def _is_absent(pid: int) -> bool:
-    """Whether nobody has this number. /proc may be mounted so that it hides other users' processes (hidepid)."""
+    """/proc may hide other users' processes (hidepid)."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Start, ask and stop the supervisor of a mirror on this host. Airflow and the CLI call this."""
+"""Starts, queries and stops a mirror's supervisor on this host, for Airflow and the CLI."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRAM: Final = (sys.executable, "-m", "mirror_core")
 
 
 def replicate_command(config_path: Path, mirror: MirrorName, args: Sequence[str], log: Settings) -> tuple[str, ...]:
-    """The child that a supervisor of this mirror keeps alive. BadRequest for options that make it end by itself."""
+    """Raises BadRequest for options that make the child end."""
     if "--until-caught-up" in args:
         raise BadRequest(
             f"mirror {mirror}: supervise keeps replicate running, --until-caught-up makes it end: "
@@ -30,10 +30,6 @@ def replicate_command(config_path: Path, mirror: MirrorName, args: Sequence[str]
 
 
 def watch_command(config_path: Path, mirror: MirrorName, args: Sequence[str], log: Settings) -> tuple[str, ...]:
-    """The child that has its turn when `replicate` is refused: it keeps fenced what was failed away from.
-
-    Of the options for `replicate` it takes over where metrics are served.
-    """
     metrics = [word for word in args if word.startswith("--metrics=")]
     if "--metrics" in args[:-1]:
         metrics = ["--metrics", args[args.index("--metrics") + 1]]
@@ -43,11 +39,11 @@ def watch_command(config_path: Path, mirror: MirrorName, args: Sequence[str], lo
 def ensure(
     config_path: Path, mirror: MirrorName, home: Path, args: Sequence[str] = (), *, timeout_s: float = 30.0
 ) -> None:
-    """Start a supervisor that outlives this process and its session, unless the mirror has one on this host.
+    """Does nothing if there is one. The new one outlives this session.
 
-    `args` are options for `mirrorbook replicate`. Indeterminate when the new supervisor doesn't show up in time.
+    Raises Indeterminate when it does not appear in time.
     """
-    replicate_command(config_path, mirror, args, current())  # refuse here what would only be refused in a log file
+    replicate_command(config_path, mirror, args, current())  # fails here, not in a log file
     if not config_path.is_file():
         raise BadRequest(f"mirror {mirror}: no configuration at {config_path}")
     if _alive(home, mirror):
@@ -56,7 +52,7 @@ def ensure(
     place.make()
     options = ("--config", str(config_path), "--home", str(home))
     with place.own_log.open("ab") as out:
-        # The shell ends at once and leaves the supervisor to init: it is nobody's child, so nobody's zombie either.
+        # The shell ends at once, so init adopts the supervisor and no zombie stays.
         subprocess.run(
             ["/bin/sh", "-c", '"$@" &', "sh", *PROGRAM, "supervise", mirror, *options, "--", *args],
             stdin=subprocess.DEVNULL,
@@ -73,22 +69,22 @@ def ensure(
 
 
 def status(home: Path, mirror: MirrorName) -> Status | None:
-    """What this host's supervisor of the mirror says; None when there is none and the last one stopped cleanly."""
+    """Last status. None: no supervisor, and the last one stopped cleanly."""
     return Home(home, mirror).read()
 
 
 def stop(home: Path, mirror: MirrorName, *, timeout_s: float = STOP_S + 30.0) -> None:
-    """Stop this host's supervisor of the mirror, with its child, and wait for it. Without one, nothing is done.
+    """Stops the supervisor and its child, and waits.
 
-    This stops a process, not the mirror: `mirrorbook mirror stop` does that. Indeterminate when it is still there.
-    Refused when it cannot be proved which process it is: on another host of a shared folder, in another container.
+    The mirror stays started. Raises Indeterminate when it still runs, Refused when its process cannot be proved to
+    be here.
     """
     found = status(home, mirror)
     if found is None or not found.alive:
         return
     if doubt := found.process.signal(signal.SIGTERM):
         if not Home(home, mirror).held():
-            return  # it has just ended by itself
+            return  # it just ended
         raise Refused(
             f"mirror {mirror}: its supervisor is not stopped from here, and nobody was signalled",
             [f"{doubt}; end it where it runs"],

@@ -1,11 +1,6 @@
-"""Keeps one `mirrorbook replicate` alive, outside of Airflow: a small process that knows nothing of Kafka.
+"""Keeps one `mirrorbook replicate` running.
 
-A `replicate` that is refused has a mirror that may not be copied now: it may have been failed over, and its source be
-owed a fence, or an abort may have left one there. So `mirrorbook mirror watch` has its turn then, which ends when
-nothing is owed.
-
-"Exactly one" is promised by the mirror's lease, not by this. The lock only keeps two supervisors of one host from
-starting data planes against each other for nothing.
+A refused `replicate` may mean a failover with a pending fence, so `mirrorbook mirror watch` runs next.
 """
 
 from __future__ import annotations
@@ -30,21 +25,19 @@ from mirror_core.supervisor.home import Home, Status, status_here
 FIRST_DELAY_S: Final = 0.5
 MAX_DELAY_S: Final = 30.0
 HEALTHY_S: Final = 10.0
-"""A child that has lived so long was well: its end is a new incident, not the same one again."""
+"""After this time an exit is a new incident."""
 CALM_S: Final = 5.0
 CALM_EXITS: Final = frozenset({BadRequest.exit_code, Refused.exit_code, LostOwnership.exit_code})
-"""Ends that only a person, or another owner's end, changes: a mirror that is stopped, a run that is active..."""
+"""Only a person, or another owner's end, changes these."""
 STOP_S: Final = 60.0
-"""How long a child may take to stop cleanly; it needs a second or two."""
 LOOK_S: Final = 60.0
-"""How often to look at the log's length while nothing happens."""
 
 REPLICATE: Final = "replicate"
 WATCH: Final = "watch"
 
 
 def next_delay_s(exit_code: int, ran_s: float, last_delay_s: float) -> float:
-    """Seconds to wait after a child's end. `last_delay_s` is the delay before it was started."""
+    """`last_delay_s`: delay before the child's start."""
     if exit_code in CALM_EXITS:
         return CALM_S
     if ran_s >= HEALTHY_S:
@@ -53,8 +46,6 @@ def next_delay_s(exit_code: int, ran_s: float, last_delay_s: float) -> float:
 
 
 class Supervisor:
-    """One mirror's supervisor. `run` belongs on the main thread: it handles the process's signals."""
-
     def __init__(
         self,
         home: Path,
@@ -64,7 +55,7 @@ class Supervisor:
         *,
         refused: Sequence[str] = (),
     ) -> None:
-        """`refused`: run once whenever `command` has ended with the exit code of a refusal."""
+        """`refused`: runs once after each refusal of `command`."""
         self._home = Home(home, mirror)
         self._command = tuple(command)
         self._refused = tuple(refused)
@@ -77,10 +68,7 @@ class Supervisor:
         self._stopping = False
 
     def run(self) -> None:
-        """Keep the child alive until SIGTERM or SIGINT, then stop it and wait for it.
-
-        Refused when this mirror has a supervisor on this host already.
-        """
+        """Until SIGTERM or SIGINT. Raises Refused when the mirror has a supervisor here."""
         self._home.make()
         with self._home.locked(), self._signals() as woken:
             self._tell(self._status)
@@ -107,7 +95,7 @@ class Supervisor:
         try:
             with self._home.log.open("ab") as out:
                 self._child = tethered(self._command if self._name == REPLICATE else self._refused, out)
-        except OSError as error:  # too many processes or files, or no memory: nobody else would try it again
+        except OSError as error:  # no processes, files or memory: retry
             self._delay_s = next_delay_s(1, 0.0, self._delay_s)
             self._due = time.monotonic() + self._delay_s
             self._tell(replace(self._status, next_start_ms=now_ms() + round(self._delay_s * 1000)))
@@ -167,13 +155,12 @@ class Supervisor:
         self._say(f"{self._name} stopped, exit code {code}")
 
     def _sleep(self, woken: int) -> None:
-        """Until a signal, or until there is something to do that no signal tells of."""
         seconds = LOOK_S if self._child is not None else max(0.0, self._due - time.monotonic())
         if select.select([woken], [], [], seconds)[0]:
             os.read(woken, 4096)
 
     def _say(self, text: str) -> None:
-        with suppress(OSError):  # the disk is full, or nobody reads: a child that copies is worth more
+        with suppress(OSError):  # disk full or closed pipe: copying goes on
             self._print(f"{self._status.mirror}: {text}")
 
     def _tell(self, status: Status) -> None:
@@ -185,7 +172,7 @@ class Supervisor:
 
     @contextmanager
     def _signals(self) -> Iterator[int]:
-        """Handle our signals; gives a descriptor that is readable whenever one came."""
+        """Yields a descriptor that is readable after a signal."""
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
