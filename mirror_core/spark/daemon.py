@@ -1,6 +1,6 @@
-"""What Spark starts on an executor to fork its Python workers from: Spark's own, with what tasks need imported before.
+"""Spark's Python daemon with the copy task imported before workers are forked.
 
-So that is done once instead of once a worker: of the CPU that a first record takes, that is a quarter.
+Saves a quarter of the CPU before the first record.
 """
 
 from __future__ import annotations

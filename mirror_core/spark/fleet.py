@@ -1,5 +1,3 @@
-"""One Spark for the copying tasks of several mirrors: one JVM, in which each mirror has task slots of its own."""
-
 from __future__ import annotations
 
 import threading
@@ -16,13 +14,13 @@ from mirror_core.spark.session import NO_CONF, PORT, context, first_line
 
 
 class SparkFleet:
-    """Starts Spark when the first mirror wants to be copied, with slots for all of them.
+    """Starts one Spark for several mirrors, each with its own task slots.
 
-    A mirror never has more tasks than are its own, so none can take another one's slots.
+    A mirror has no more tasks than slots, so none takes another's.
     """
 
     def __init__(self, master: str, slots: int, mirrors: int, conf: Mapping[str, str] = NO_CONF) -> None:
-        """`slots`: tasks of one mirror's epoch. BadRequest when `conf` names a port that leaves no room for all."""
+        """`slots`: tasks of one mirror's epoch. BadRequest when the ports from `conf`'s on are too few."""
         port = int(conf.get(PORT, "0"))
         if port and port + mirrors > 1 << 16:
             raise BadRequest(
@@ -36,7 +34,6 @@ class SparkFleet:
         self._context: SparkContext | None = None
 
     def runner(self, number: int) -> SparkRunner:
-        """For the mirror with this number, counted from 0. What it raises is SparkRunner's and `context`'s."""
         with self._lock:
             if self._context is None:
                 wanted = cores(self._master, self._slots * self._mirrors)
@@ -47,8 +44,8 @@ class SparkFleet:
             raise SparkGone(f"Spark's process has ended ({first_line(error)}): start again") from None
 
     def close(self) -> None:
-        """Stop Spark, when all runners have been closed."""
+        """After all runners are closed."""
         with self._lock:
             if self._context is not None:
-                with suppress(PySparkException, Py4JError, OSError):  # it is dead already, and its workers with it
+                with suppress(PySparkException, Py4JError, OSError):  # already dead, with its workers
                     self._context.stop()

@@ -1,7 +1,6 @@
-"""A folder of a file system that Hadoop's clients reach: S3 (`s3a://`), HDFS, what else Spark was given jars for.
+"""Files on a Hadoop file system (`s3a://`, HDFS), through the driver, so small ones only.
 
-Small files only: their bytes go through the driver, and not through a job. Credentials are Spark's
-(`--conf spark.hadoop.fs.s3a...`, or the machine's own).
+Credentials are Spark's.
 """
 
 from __future__ import annotations
@@ -23,17 +22,16 @@ _MISSING: Final = "java.io.FileNotFoundException"
 
 
 def private_folder(master: str, conf: Mapping[str, str], place: str) -> Folder:
-    """Where copies of evidence go; Spark is started when it alone reaches the place."""
+    """Starts Spark only for URLs."""
     if is_url(place):
         return HadoopFolder(context("mirrorbook-evidence", master, None, conf), place, private=True)
     return local_folder(place, private=True)
 
 
 class HadoopFolder:
-    """An `evidence.folders.Folder`. BadRequest when Spark knows no such file system.
+    """An `evidence.file_store.Folder`. BadRequest when Spark has no such file system.
 
-    `private`: nobody but this user may read what is written, where the file system knows users (an object store does
-    not: its bucket's policy says who reads).
+    `private`: readable by this user only. Object stores ignore it.
     """
 
     def __init__(self, context: SparkContext, url: str, *, private: bool = False) -> None:
@@ -56,7 +54,7 @@ class HadoopFolder:
             ) from None
 
     def check(self, what: str, advice: str) -> None:
-        """Makes the folder: whether one may write there, only the file system can tell."""
+        """Creates the folder: only the file system knows whether that is allowed."""
         with self._writing(what, "", advice):
             self._files.mkdirs(self._path(""))
 
@@ -100,7 +98,7 @@ class HadoopFolder:
             return sorted(found)
 
     def _rename(self, fresh: str, name: str) -> None:
-        """In one step, where the file system has one: an object store's files appear whole when they are closed."""
+        """Atomic where the file system can do that. Files of object stores appear when they are closed."""
         kind = getattr(self._fs_package, "Options$Rename")
         options = self._new_array(kind, 1)
         options[0] = kind.OVERWRITE

@@ -1,5 +1,3 @@
-"""A Java home that Spark's launcher can live with, and a quiet log configuration beside it."""
-
 from __future__ import annotations
 
 import hashlib
@@ -12,7 +10,7 @@ from mirror_core.java import cache_dir, java_home
 
 VECTOR: Final = "jdk.incubator.vector"
 
-# Without a level of its own the gateway would raise the root to "warn", and say so.
+# Without its own level the gateway would set the root to "warn".
 LOG4J: Final = """\
 rootLogger.level = error
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
@@ -25,7 +23,7 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = spark %p %c{1}: %m%ex{0}%n
 """
 
-# Shell for POSIX sh: every argument is put back, in order, but for that one.
+# Keeps all arguments but one, in order.
 LAUNCHER: Final = """\
 #!/bin/sh
 # Spark's launcher always adds this module (only MLlib uses it); this runtime has none, and would refuse to start.
@@ -38,7 +36,7 @@ exec "{java}" "$@"
 
 
 def spark_java_home() -> Path:
-    """A Java home to launch Spark with: the real one when it has the module that Spark asks for, else a shim of it."""
+    """A shim where Java lacks the module that Spark's launcher demands."""
     home = java_home()
     if _has_module(home, VECTOR):
         return home
@@ -48,7 +46,6 @@ def spark_java_home() -> Path:
 
 
 def log_configuration() -> Path:
-    """Path of a Log4j 2 configuration that lets only errors through; Spark is chatty before its level can be set."""
     path = _folder() / "log4j2.properties"
     _write(path, LOG4J, 0o644)
     return path
@@ -66,7 +63,7 @@ def _folder() -> Path:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """Whole or not at all: several processes may start Spark at the same time."""
+    """Atomic: several processes may start Spark at once."""
     if (
         path.is_file()
         and path.read_text(encoding="utf-8") == text

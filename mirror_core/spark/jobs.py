@@ -1,4 +1,4 @@
-"""A job of one task for each payload. By RDD: to plan it as a query takes Spark seconds, for a table nobody wants."""
+"""An RDD job, since planning a query takes Spark seconds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mirror_core.spark.task import Work, each
 
 
 def results(context: SparkContext, work: Work, payloads: Sequence[bytes], *, barrier: bool = False) -> list[bytes]:
-    """`work`, a module's function, done for each payload, on executors; raises whatever Spark raises.
+    """Runs a module's function on each payload. Raises Spark's errors.
 
-    `barrier`: all of them at the same time, or not at all.
+    `barrier`: all at once or none.
     """
-    # The payloads travel inside the function: as rows they would lie where Spark keeps its blocks.
+    # Payloads travel in the function: rows would be stored in Spark's blocks.
     function = partial(each, work, tuple(payloads))
     numbers = context.parallelize(range(len(payloads)), len(payloads))
     rows = numbers.barrier().mapPartitionsWithIndex(function) if barrier else numbers.mapPartitionsWithIndex(function)

@@ -1,4 +1,4 @@
-"""Parity as a Spark job: one task per share of the chunks, each reading raw batches of both clusters by itself."""
+"""Parity as a Spark job; each task reads raw batches of both clusters."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ from mirror_core.spark.slots import slots_wanted
 APP: Final = "mirrorbook-parity"
 OURS: Final = Demands(suite=PARITY)
 TASKS_PER_SLOT: Final = 2
-"""More tasks than slots, so that one slow share doesn't make all wait."""
 
 
 class SparkProof:
-    """What `parity.certified` needs of Spark: tasks, and folders that only Spark reaches."""
+    """Tasks and folders for `parity.certificate_check`."""
 
     def __init__(
         self, master: str = "local[*]", *, cores: int | None = None, conf: Mapping[str, str] = NO_CONF
@@ -60,11 +59,9 @@ class SparkProof:
 
 
 class SparkParity:
-    """A `runbook.services.ParityCheck`. Spark is started at the first call, and stays for the next ones.
+    """A `runbook.services.ParityCheck`. Spark starts at the first call.
 
-    `config_path` is opened by each task; on a cluster it must be there, with what it refers to, on every executor.
-    Where tasks open another file, `opened_by_tasks` names it.
-    With `demands` Great Expectations judges the result table when a report is written. `values`: as in `CompareTask`.
+    Each task opens `config_path` (or `opened_by_tasks`), which must exist on every executor.
     """
 
     def __init__(

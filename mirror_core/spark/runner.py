@@ -1,6 +1,6 @@
-"""Copying tasks on Spark: each epoch is one job of one task per assignment, and two epochs may overlap.
+"""Copies on Spark: one job per epoch, one task per assignment, two epochs may overlap.
 
-Spark places the tasks and starts a killed one again; which task may write what is decided by the fence, not by Spark.
+Spark restarts killed tasks. The fence, not Spark, decides which task may write.
 """
 
 from __future__ import annotations
@@ -35,35 +35,33 @@ R = TypeVar("R")
 
 APP: Final = "mirrorbook-replicate"
 _NUMBERS: Final = itertools.count()
-"""Of jobs. Runners of one process have one Spark: none may cancel a group of another's."""
+"""Unique among runners that share one Spark, since groups can be cancelled."""
 _MAX_JOBS: Final = 16
-"""Jobs that may wait for Spark at once. Two are normal; more pile up only while Spark doesn't answer."""
+"""Two are normal. More wait only while Spark does not answer."""
 
 _TASK_LOST = re.compile(
     r"Task (\d+) in stage \S+ failed (\d+) times, most recent failure: Lost task [^(]*\(TID \d+\) \(([^)]*)\): (.*)"
 )
 _CLASS_NAME = re.compile(r"^(?:[a-z]\w*\.)+\w+: ")
 _POLITE_S: Final = 5.0
-"""How long tasks on this machine may take to end by themselves before they are cancelled."""
+"""Time for local tasks to end by themselves before they are cancelled."""
 
 
 class SparkFailed(MirrorError):
-    """Spark could not bring a job to its end. The destination's log ends still say where to go on."""
-
     retryable: ClassVar[bool] = True
 
 
 class SparkGone(SparkFailed, RunnerGone):
-    """Spark's own process is dead: nothing can be submitted any more by this process."""
+    """Spark's process is dead; this process cannot submit jobs any more."""
 
     retryable: ClassVar[bool] = False
 
 
 class SparkRunner:
-    """A `dataplane.runner.Runner`. Takes seconds to construct: starts Spark and two workers for each of `slots`.
+    """A `dataplane.runner.Runner`. Construction takes seconds.
 
-    Raises SparkFailed when the master does not give us twice as many task slots as `slots`: epochs could not overlap.
-    `number`: which one of this process's runners, where several mirrors share one Spark.
+    Raises SparkFailed without two task slots per slot, since epochs overlap. `number`: among runners that share one
+    Spark.
     """
 
     def __init__(
@@ -77,13 +75,12 @@ class SparkRunner:
         self._lock = threading.Lock()
         self._jobs: dict[str, Future[Any]] = {}
         self._closed = False
-        # Tasks on this machine are asked to end by a file, and still report; tasks elsewhere can only be cancelled.
+        # Local tasks end when this file appears, and report. Others can only be cancelled.
         self._stop_file: Path | None = None
         if local_master(str(self._context.master), None):
             self._stop_file = Path(tempfile.mkdtemp(prefix="mirrorbook-")) / "stop"
         try:
-            # Barrier: all of them at the same time or not at all, so that every slot gets a worker of its own. There is
-            # none where executors come and go.
+            # A barrier gives every slot its own worker. Dynamic allocation has none.
             barrier = self._context.getConf().get("spark.dynamicAllocation.enabled", "false") != "true"
             self._run(_group(), task.warm, [b""] * (2 * slots), barrier=barrier)
         except SparkGone:
@@ -97,11 +94,7 @@ class SparkRunner:
             ) from None
 
     def submit(self, assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
-        """Start one epoch's tasks at once; the future ends when all have.
-
-        Reports come in the order of the assignments. The future fails with SparkFailed when Spark gave up (a worker
-        died four times...), SparkGone when Spark is dead, or a task's own error when it may not be retried.
-        """
+        """Reports are in order. Fails with SparkFailed, SparkGone, or a task's error that may not be retried."""
         payloads = [msgspec.json.encode(assignment) for assignment in assignments]
         stop_file = str(self._stop_file) if self._stop_file else ""
         return self._start(partial(task.copy, stop_file, logs.current()), payloads, task.report_of)
@@ -110,10 +103,8 @@ class SparkRunner:
         return HadoopFolder(self._context, place) if is_url(place) else local_folder(place)
 
     def close(self) -> None:
-        """End what still runs, wait for it, and stop Spark, unless it had been started by somebody else.
-
-        Tasks on this machine finish what is in flight and report; on a cluster they are cancelled: their futures fail.
-        """
+        """Local tasks finish batches in flight and report; tasks on a cluster are cancelled and their futures
+        fail."""
         with self._lock:
             self._closed = True
             jobs = dict(self._jobs)
@@ -132,10 +123,9 @@ class SparkRunner:
             try:
                 self._context.stop()
             except (PySparkException, Py4JError, OSError):
-                return  # it is dead already, and its workers with it
+                return  # already dead, with its workers
 
     def _start(self, work: task.Work, payloads: Sequence[bytes], read: Callable[[bytes], R]) -> Future[tuple[R, ...]]:
-        """Run `work`, a module's function, on each payload, in a thread of its own, and `read` each result."""
         group = _group()
         with self._lock:
             if self._closed:
@@ -148,7 +138,7 @@ class SparkRunner:
     def _run(self, group: str, work: task.Work, payloads: Sequence[bytes], barrier: bool = False) -> list[bytes]:
         try:
             with slots_wanted(self._context, f"Spark, job {group}", group, partial(self._others, group)):
-                if self._closed:  # to cancel a group means the jobs that it has now, not those that are still to come
+                if self._closed:  # cancelling a group misses later jobs
                     raise SparkGone(f"Spark, job {group}: not started, this runner is being closed")
                 return results(self._context, work, payloads, barrier=barrier)
         except (PySparkException, Py4JError, OSError) as error:
@@ -162,7 +152,7 @@ class SparkRunner:
         try:
             self._context.cancelJobGroup(group)
         except (PySparkException, Py4JError, OSError):
-            return  # Spark is dead: the job's own thread notices, and says so
+            return  # Spark is dead: the job fails itself
 
     def _failed(self, group: str, error: Exception) -> SparkFailed:
         reason = _reason(error)
@@ -176,7 +166,7 @@ class SparkRunner:
 
 
 def _reason(error: Exception) -> str:
-    """Spark's reason in one line, without the class names and the advice around it."""
+    """One line, without class names and Spark's advice."""
     text = first_line(error)
     found = _TASK_LOST.search(text)
     if found:
@@ -190,15 +180,15 @@ def _bare(text: str) -> str:
 
 
 def listening(settings: Mapping[str, str], number: int = 0) -> Listening:
-    """Where Spark's own driver is reached by its executors; behind a port of ours, or the `number`-th after it."""
-    host = settings["spark.driver.host"].strip("[]")  # Spark has IPv6 addresses in brackets
+    """Address of Spark's driver. `number` is added to a configured port."""
+    host = settings["spark.driver.host"].strip("[]")  # IPv6
     bind = settings.get("spark.driver.bindAddress", host).strip("[]")
     port = int(settings.get(PORT, "0"))
     return Listening(bind=bind, host=host, port=port + number if port else 0)
 
 
 def cores(master: str, slots: int) -> int:
-    """Task slots to ask for: two epochs' worth, or the user's own number for this machine when that is more."""
+    """For two epochs, or the user's larger number for this machine."""
     wanted = re.match(r"local\[(\d+)", master) if local_master(master, None) else None
     return max(2 * slots, int(wanted.group(1)) if wanted else 0)
 

@@ -1,5 +1,3 @@
-"""Salvage as a Spark job: executors read the log, Spark writes the Parquet."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -24,15 +22,10 @@ if TYPE_CHECKING:
 
 APP: Final = "mirrorbook-salvage"
 FEW: Final = 10_000
-"""Offsets in all that this process saves by itself: it has read them before a Spark application has started."""
+"""Fewer offsets are read faster without starting Spark."""
 
 
 class SparkSalvage:
-    """A `runbook.services.Salvage`: few records are saved by this process, more by Spark's executors.
-
-    On a cluster, the output must be on a file system that executors share.
-    """
-
     def __init__(
         self,
         config_path: Path,

@@ -1,4 +1,4 @@
-"""What a Spark executor does for one share of a salvage. No Spark in here: workers import this module."""
+"""Executor side of salvage. Must not import Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from mirror_core.parity.salvage import SalvageTask, record_batches
 
 
 def records_of(payloads: Sequence[bytes], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The records of each task whose number is in the batches' first column."""
     for batch in batches:
         for number in batch.to_pydict()["id"]:
             yield from record_batches(msgspec.json.decode(payloads[number], type=SalvageTask))

@@ -1,5 +1,3 @@
-"""What runs are given where Spark is at hand: the heavy comparison and the salvage on its executors."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -22,7 +20,7 @@ def spark_services(
     conf: Mapping[str, str] = NO_CONF,
     opened_by_tasks: Path | None = None,
 ) -> Services:
-    """Parity of everything and salvage by Spark; what applications wait for in this process, without its start-up."""
+    """Full parity and salvage on Spark. What applications wait for stays in this process."""
     return replace(
         local_services(config_path, evidence_dir=evidence_dir),
         parity=SparkParity(config_path, master, conf=conf, opened_by_tasks=opened_by_tasks),

@@ -1,5 +1,3 @@
-"""The one way to a Spark session: on this machine (`local[*]`) or on a cluster (`--master spark://...`)."""
-
 from __future__ import annotations
 
 import os
@@ -25,9 +23,9 @@ from mirror_core.spark.java_shim import log_configuration, spark_java_home
 NO_CONF: Final[Mapping[str, str]] = MappingProxyType({})
 LOOPBACK: Final = "127.0.0.1"
 PORT: Final = "spark.mirrorbook.port"
-"""The driver's UDP port for its tasks, for firewalls; none: any that is free."""
+"""UDP port of the driver, for firewalls. Unset: any free one."""
 ATTEMPTS: Final = 4
-"""Attempts of a task. A plain local[N] gives one only: then a killed Python worker fails the whole job."""
+"""Without it a killed Python worker fails the whole job on local[N]."""
 
 _NOT_YOURS: Final = {
     "spark.master": ("", "say it with --master"),
@@ -35,7 +33,7 @@ _NOT_YOURS: Final = {
     "spark.sql.adaptive.enabled": ("false", "it would merge tasks"),
     "spark.sql.execution.arrow.maxRecordsPerBatch": ("1", "a row is a whole task's work"),
 }
-"""Settings that nobody else may choose: what they are, and why."""
+"""Fixed settings, with the reason."""
 
 _SECRET: Final = re.compile(
     r"secret(?!bitlength)|passw(?:or)?d|passphrase|(?<!delegation\.)token|(?:private|access|account)[._]?key|\.sas\.",
@@ -44,11 +42,10 @@ _SECRET: Final = re.compile(
 _NO_SECRET: Final = re.compile(
     r"spark\.kubernetes\.\w+\.(?:secrets|secretKeyRef)\..*|.*(?:file|path|provider|enabled)", re.IGNORECASE
 )
-"""Names of files, classes, and Kubernetes secrets."""
 _JAVA_PROPERTY: Final = re.compile(r"-D([^\s=]+)=")
 
 _STARTING: Final = threading.Lock()
-"""Several mirrors of a set are proved at once, each by a thread of its own: one of them starts Spark."""
+"""Mirrors of a set start Spark from several threads."""
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOCAL = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:,([1-9]\d*))?\])?")
 _ON_THIS_MACHINE = re.compile(r"spark://(127\.0\.0\.1|localhost|\[::1\])[:,]")
@@ -57,12 +54,11 @@ _ON_THIS_MACHINE = re.compile(r"spark://(127\.0\.0\.1|localhost|\[::1\])[:,]")
 def context(
     app: str, master: str = "local[*]", cores: int | None = None, conf: Mapping[str, str] = NO_CONF
 ) -> SparkContext:
-    """Start Spark, or give back what this process already has: there can be only one.
+    """Starts Spark, or returns the one of this process.
 
-    `cores` are the task slots: of a local master instead of its own number, of a cluster as the most it may give us.
-    `conf` is the user's, and wins over ours; what spark-submit was given is, too, and names the master.
-    Other masters than local ones need this package, in the same Python version, installed on their executors.
-    BadRequest when there is no Java or the master is no master; RemoteFault when Spark does not start.
+    `cores`: task slots, on a cluster the maximum. `conf` and spark-submit's settings win. Executors need this
+    package and Python version. Raises BadRequest without Java or for an invalid master, RemoteFault when Spark does
+    not start.
     """
     with _STARTING:
         return existing() or _started(app, master, cores, conf)
@@ -84,25 +80,22 @@ def _started(app: str, master: str, cores: int | None, conf: Mapping[str, str]) 
 def session(
     app: str, master: str = "local[*]", cores: int | None = None, conf: Mapping[str, str] = NO_CONF
 ) -> SparkSession:
-    """The same, for tables: costs some seconds more. Raises the same."""
     context(app, master, cores, conf)
     return SparkSession.builder.getOrCreate()
 
 
 def existing() -> SparkContext | None:
-    """Spark, if this process has it, whoever started it."""
     return SparkContext._active_spark_context
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a Spark error: the rest is a Java stack trace."""
     java = getattr(error, "java_exception", None)
     text = str(java) if java is not None else str(error)
     return text.strip().splitlines()[0] if text.strip() else type(error).__name__
 
 
 def local_master(master: str, cores: int | None) -> str | None:
-    """A local master with its number of slots and with retries; None when the master is not local."""
+    """With slots and retries. None: not local."""
     found = _LOCAL.fullmatch(master)
     if not found:
         return None
@@ -111,18 +104,18 @@ def local_master(master: str, cores: int | None) -> str | None:
 
 
 def check_master(master: str) -> None:
-    """BadRequest when this is no Spark master. Starts nothing."""
+    """Raises BadRequest. Starts nothing."""
     if local_master(master, None) is None and not re.match(r"(spark|k8s|mesos)://|yarn$", master):
         raise BadRequest(f"{master!r} is not a Spark master: local[*], spark://HOST:PORT, k8s://... or yarn")
 
 
 def _submitted() -> dict[str, str]:
-    """What spark-submit was given, where it has started this process; or nothing."""
+    """Empty unless spark-submit started this process."""
     return dict(SparkConf().getAll()) if "PYSPARK_GATEWAY_PORT" in os.environ else {}
 
 
 def check_conf(conf: Mapping[str, str]) -> None:
-    """BadRequest when it holds what can't be chosen, or a secret. Starts nothing."""
+    """Raises BadRequest for fixed settings and for secrets."""
     _check_choices(conf)
     for key, value in conf.items():
         if _holds_secret(key, value):
@@ -151,7 +144,7 @@ def _holds_secret(key: str, value: str) -> bool:
 
 def _settings(master: str, cores: int | None, conf: Mapping[str, str]) -> dict[str, str]:
     check_master(master)
-    _check_choices(conf)  # spark-submit's own may hold secrets: where it has them from is its user's choice
+    _check_choices(conf)  # spark-submit's may hold secrets
     local = local_master(master, cores)
     settings = {
         "spark.master": local or master,
@@ -159,20 +152,20 @@ def _settings(master: str, cores: int | None, conf: Mapping[str, str]) -> dict[s
         _JAVA_OPTIONS: "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.speculation": "false",  # a second copy of a task would be a second writer
+        "spark.speculation": "false",  # a copy of a task would be a second writer
         "spark.task.maxFailures": str(ATTEMPTS),
-        "spark.scheduler.mode": "FAIR",  # two epochs overlap, and parity runs beside them
+        "spark.scheduler.mode": "FAIR",  # epochs overlap, and parity runs, too
         "spark.python.worker.reuse": "true",
         "spark.python.task.killTimeout": "200ms",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "1",  # a row is a whole task's work: hand each over at once
-        # Half a minute for executors to come; Spark's own ten are no answer to a wrong number of slots.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1",  # a row is a task
+        # Executors need half a minute; Spark's ten minutes hide a wrong number of slots.
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
         "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "1" if local else "15",
-        "spark.sql.adaptive.enabled": "false",  # would merge our partitions, which are tasks, into fewer
+        "spark.sql.adaptive.enabled": "false",  # would merge tasks
     }
-    if not conf.get("spark.submit.pyFiles"):  # what travels with the job is not there yet when a daemon starts
+    if not conf.get("spark.submit.pyFiles"):  # the daemon starts before they arrive
         settings["spark.python.daemon.module"] = "mirror_core.spark.daemon"
-    if local:  # other users of this machine reach its ports; Spark makes up the secret
+    if local:  # local users reach its ports; Spark makes the secret
         settings["spark.authenticate"] = "true"
     if local or _ON_THIS_MACHINE.match(master):
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
@@ -185,7 +178,8 @@ def _settings(master: str, cores: int | None, conf: Mapping[str, str]) -> dict[s
 
 
 def _launch_environment(master: str) -> Mapping[str, str]:
-    """What Spark only takes from environment variables. PYSPARK_PYTHON: else workers run whatever python3 PATH has."""
+    """Settings that Spark reads only from the environment. Without PYSPARK_PYTHON workers use python3 of
+    PATH."""
     chosen = {"JAVA_HOME": str(spark_java_home())}
     if master.startswith("local"):
         root = str(Path(mirror_core.__file__).parents[1])
@@ -202,7 +196,6 @@ def _launch_environment(master: str) -> Mapping[str, str]:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set these variables for as long as the JVM is being started, and put back what was there."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,5 +1,3 @@
-"""A job that gets no task slot is not waited for in silence: Spark itself would, for ever."""
-
 from __future__ import annotations
 
 import secrets
@@ -15,11 +13,11 @@ from pyspark.errors import PySparkException
 from mirror_core.model.errors import RemoteFault
 
 PATIENCE_S: Final = 60.0
-"""For the first task to begin: executors of YARN and Kubernetes take half a minute to come."""
+"""YARN and Kubernetes need half a minute to start executors."""
 
 
 class NoSlot(RemoteFault):
-    """Spark has no room for a job now. Another one, or the same with other settings, may find some."""
+    """No free task slot now."""
 
     retryable: ClassVar[bool] = True
 
@@ -28,17 +26,16 @@ class NoSlot(RemoteFault):
 def slots_wanted(
     context: SparkContext, what: str, group: str = "", others: Callable[[], Collection[str]] = tuple
 ) -> Iterator[None]:
-    """Around a job of this thread's: raises NoSlot when none of its tasks has begun after `PATIENCE_S`.
+    """Raises NoTaskSlot when no task starts in time; Spark would wait forever.
 
-    `group`: of the job, if it is to be cancelled by others, too. `others`: groups of jobs of the same process that have
-    not ended, and take slots of their own.
+    `others`: running groups of this process.
     """
     group = group or f"mirrorbook-{secrets.token_hex(4)}"
     context.setJobGroup(group, what, interruptOnCancel=True)
     ended, gave_up, own = threading.Event(), threading.Event(), list[str]()
 
     def watch() -> None:
-        with suppress(PySparkException, Py4JError, OSError):  # Spark is dead: the job itself notices, and says so
+        with suppress(PySparkException, Py4JError, OSError):  # Spark is dead: the job fails itself
             while not ended.wait(PATIENCE_S):
                 if _begun(context, group):
                     return

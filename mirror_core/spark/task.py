@@ -1,4 +1,4 @@
-"""What a Spark executor does for one assignment. No Spark in here: workers import this module, and must start fast."""
+"""Executor side of copying. Workers import it, so it must not import Spark."""
 
 from __future__ import annotations
 
@@ -27,23 +27,22 @@ from mirror_core.model.errors import (
 from mirror_core.model.garbage import seldom_sought
 
 Work = Callable[[bytes], bytes]
-"""One task's work: JSON in, JSON out."""
+"""JSON in, JSON out."""
 
 _BY_NAME: Final = {
     kind.__name__: kind
     for kind in (BadRequest, Indeterminate, LostOwnership, MissingPermission, PartitionFailed, RemoteFault, Unreachable)
 }
-"""Others travel as the nearest of these that they are a kind of."""
+"""Others become the nearest base class."""
 
 
 class TaskCrashed(MirrorError):
-    """A copying task met an error that it does not know: a defect of ours."""
+    """Unexpected error in a copying task: a defect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a task ended. An error travels as a value: an exception would be retried by Spark, whatever its cause, and
-    its text would show in Spark's UI, event log and logs."""
+    """An error is a value: Spark would retry an exception and log its text."""
 
     report: TaskReport | None = None
     error_class: str = ""
@@ -51,19 +50,18 @@ class Outcome:
 
 
 _OUTCOME: Final = msgspec.json.Decoder(Outcome)
-"""Made by the thread that imports this: two that meet a type for the first time crash msgspec (0.22)."""
+"""Made at import: msgspec 0.22 crashes when two threads build a decoder."""
 
 
 def each(work: Work, payloads: Sequence[bytes], number: int, _: Iterator[int]) -> Iterator[bytes]:
-    """The work of the task with this number."""
     yield work(payloads[number])
 
 
 def copy(stop_file: str, log: logs.Settings, payload: bytes) -> bytes:
-    """Copy by one `Assignment`, or until `stop_file` (a path; empty: none) is there. Answers an `Outcome`."""
-    from mirror_core.copy import task as copy_task  # late: reading a result on the driver needs none of it
+    """Copies an `Assignment`, until the file `stop_file` exists. Returns a `TaskOutcome`."""
+    from mirror_core.copy import task as copy_task  # late: the driver does not need it
 
-    logs.configure(log)  # a worker is a process of its own; what it logs is in its executor's standard error
+    logs.configure(log)  # goes to the executor's standard error
     assignment = msgspec.json.decode(payload, type=Assignment)
     try:
         with seldom_sought():
@@ -72,20 +70,20 @@ def copy(stop_file: str, log: logs.Settings, payload: bytes) -> bytes:
     except MirrorError as error:
         known = next((kind for kind in type(error).__mro__ if kind.__name__ in _BY_NAME), type(error))
         outcome = Outcome(error_class=known.__name__, error=f"task {assignment.task}: {error}")
-    except Exception as error:  # noqa: BLE001 - told to the driver, without a text that nobody checked for secrets
+    except Exception as error:  # noqa: BLE001 - its text may hold secrets
         outcome = Outcome(error_class=type(error).__name__, error=f"task {assignment.task}: {_where(error)}")
     return msgspec.json.encode(outcome)
 
 
 def warm(payload: bytes) -> bytes:
-    """Import what `copy` will need, so that no epoch waits for it. Answers with the interpreter's version."""
+    """Imports for `run_copy_task`. Returns the interpreter's version."""
     from mirror_core.copy import task as copy_task
 
     return f"{sys.version_info.major}.{sys.version_info.minor} {copy_task.__name__}".encode()
 
 
 def report_of(result: bytes) -> TaskReport:
-    """The report in a task's answer. An error that may pass becomes a report's `retry`; any other is raised."""
+    """Retriable errors become `retry_reason`; others are raised."""
     outcome = _OUTCOME.decode(result)
     if outcome.report is not None:
         return outcome.report
