@@ -1,4 +1,4 @@
-"""What is done to a stopped broker's logs. Each action is on the disk before the next begins, and may be repeated."""
+"""Executes truncations. Each action is on disk before the next, and may be repeated."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mirror_core.model.names import Offset, Partition
 
 
 class HalfDone(MirrorError):
-    """Cutting did not come to its end, or to another one."""
+    """Truncation did not finish, or ended elsewhere."""
 
 
 def perform(cuts: Sequence[Cut], log_dirs: Sequence[LogDir], done: Callable[[Cut], None]) -> None:
-    """Cut, and look whether it is cut. HalfDone: repeat it before the broker starts."""
+    """Cuts and verifies. After TruncationIncomplete repeat it before the broker starts."""
     for cut in cuts:
         log = cut.log
         try:
@@ -38,7 +38,6 @@ def perform(cuts: Sequence[Cut], log_dirs: Sequence[LogDir], done: Callable[[Cut
 
 
 def do(partition: Partition, action: Action) -> None:
-    """One of them."""
     if isinstance(action, Lower):
         _note(action.checkpoint, checkpoint(action.checkpoint) | {partition: action.to})
     elif isinstance(action, Remove):
@@ -55,10 +54,9 @@ def do(partition: Partition, action: Action) -> None:
 
 
 def _note(path: Path, offsets: dict[Partition, Offset]) -> None:
-    """A checkpoint file as brokers write it."""
     rows = "".join(f"{partition.topic} {partition.index} {offset}\n" for partition, offset in offsets.items())
     before, beside = path.stat(), path.with_name(f"{path.name}.tmp")
-    beside.unlink(missing_ok=True)  # of a killed attempt
+    beside.unlink(missing_ok=True)  # left by a killed attempt
     with beside.open("x", encoding="utf-8") as file:
         file.write(f"0\n{len(offsets)}\n{rows}")
         file.flush()

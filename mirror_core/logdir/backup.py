@@ -1,8 +1,8 @@
-"""What will be cut off, copied and read back before anything is touched.
+"""Backs up what will be cut off, before anything is changed.
 
-<backup>/backup.json                    what is in it, and of what; `complete` once all of it is
-<backup>/<topic>-<n>/<name>             a file that will be removed
-<backup>/<topic>-<n>/<name>.from-<p>    the rest of a file, from byte p on
+<backup>/backup.json                    manifest; `complete` at the end
+<backup>/<topic>-<n>/<name>             a file to be removed
+<backup>/<topic>-<n>/<name>.from-<p>    end of a file, from byte p on
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ADVICE: Final = "nothing was cut: make room and rights there, or give another f
 
 
 class BackupDiffers(MirrorError):
-    """A copy, read back, is not what was copied."""
+    """A copy differs from its original."""
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A file of the log, or the rest of one."""
+    """A log file, or its end."""
 
     name: str
     start: int
@@ -44,20 +44,15 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """One partition's share."""
-
     partition: str
     topic_id: str
     folder: str
     offset: int
-    """Where the log ends afterwards, so that these files begin there."""
     log_end: int
     pieces: tuple[Piece, ...]
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """`backup.json`."""
-
     cluster_id: str
     node_id: str
     complete: bool
@@ -65,13 +60,12 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def size(cuts: Sequence[Cut]) -> int:
-    """Bytes that a backup takes."""
     return sum(path.stat().st_size - start for cut in cuts for path, start in _sources(cut))
 
 
 def back_up(folder: Path, owner: Owner, cuts: Sequence[Cut], log_dirs: Sequence[Path]) -> None:
-    """Copy it, to the disk, and read it back. One that a killed attempt completed is checked and left alone: by now
-    there is less to copy. Refused when the folder holds something else."""
+    """A complete backup of a killed attempt stays, since less is left to copy. Raises Refused when the
+    folder holds something else."""
     place = folder.resolve()
     inside = [log_dir for log_dir in log_dirs if place.is_relative_to(log_dir)]
     if inside:
@@ -81,7 +75,7 @@ def back_up(folder: Path, owner: Owner, cuts: Sequence[Cut], log_dirs: Sequence[
         if begun is not None and begun.complete:
             _check(folder, begun, owner, cuts)
             return
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)  # they are people's records
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)  # private data
         free, needed = shutil.disk_usage(place).free, size(cuts)
         if free < needed:
             raise Refused("nothing was cut", [f"--backup {folder}: {needed:,} bytes are needed, {free:,} are free"])
@@ -130,7 +124,7 @@ def _copy(folder: Path, cut: Cut) -> Kept:
 
 
 def _check(folder: Path, manifest: Manifest, owner: Owner, cuts: Sequence[Cut]) -> None:
-    """An earlier attempt's backup holds all that this one still has to cut."""
+    """An earlier backup holds all that is still to be cut."""
     for cut in cuts:
         known = {
             (piece.name, piece.start, piece.bytes): piece

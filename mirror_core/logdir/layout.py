@@ -1,15 +1,15 @@
-"""What lies in a broker's log directories (`log.dirs`, KRaft, Kafka 4.x), and which of it may be cut.
+"""Files in a broker's log directories (`log.dirs`, KRaft, Kafka 4.x), and what may be cut.
 
-<log dir>/meta.properties                  whose directory it is
-<log dir>/.lock                            held by the broker as long as it lives
-<log dir>/.kafka_cleanshutdown             the broker has ended in order
-<log dir>/log-start-offset-checkpoint      log starts, where they are not the first segment's
-<log dir>/cleaner-offset-checkpoint        how far compaction has come
-<log dir>/<topic>-<n>/partition.metadata   the topic's id
-<log dir>/<topic>-<n>/<offset>.log         a segment; .index, .timeindex, .txnindex: its indexes
-<log dir>/<topic>-<n>/<offset>.snapshot    the producers, as they were at that offset
+<log dir>/meta.properties                  cluster and node id
+<log dir>/.lock                            held by a running broker
+<log dir>/.kafka_cleanshutdown             clean shutdown
+<log dir>/log-start-offset-checkpoint      log starts inside a segment
+<log dir>/cleaner-offset-checkpoint        compacted up to
+<log dir>/<topic>-<n>/partition.metadata   topic id
+<log dir>/<topic>-<n>/<offset>.log         a segment; indexes: .index, .timeindex, .txnindex
+<log dir>/<topic>-<n>/<offset>.snapshot    producer states at that offset
 
-What is not known is refused, not passed over.
+Unknown files are refused, not skipped.
 """
 
 from __future__ import annotations
@@ -37,54 +37,46 @@ CLEANED: Final = "cleaner-offset-checkpoint"
 
 _NUMBERED: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 _PASSED_OVER: Final = re.compile(r"leader-epoch-checkpoint(\.tmp)?|partition\.metadata(\.tmp)?|.*\.deleted")
-"""Of no offset that is cut, or removed by the broker at its start."""
+"""No offsets that are cut, or removed by the broker at its start."""
 _RENAMED: Final = re.compile(r"(.+-\d+)\.[^.]+-(?:future|delete|stray)")
 
 
 class Unfit(Exception):
-    """Why this cannot be cut: words for the list of reasons."""
+    """Why it cannot be cut, for the list of reasons."""
 
 
 class Moved(Unfit):
-    """The broker has given it up, and deletes it a minute later (file.delete.delay.ms): others may have it."""
+    """The broker deletes it soon (file.delete.delay.ms); other brokers may have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose log directory it is."""
-
     cluster_id: str
     node_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment file, by the offset in its name."""
-
     base: Offset
     path: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLog:
-    """One partition's folder. Nothing of it has been read but names and small files."""
+    """Only names and small files were read."""
 
     partition: Partition
     topic_id: str
     log_dir: Path
     segments: Sequence[Segment]
-    """At least one, ascending."""
     start: Offset
-    """Its log start, which may lie inside of a segment."""
     clean: bool
-    """Whether the broker has ended in order."""
 
     @property
     def folder(self) -> Path:
         return self.log_dir / str(self.partition)
 
     def numbered(self, *kinds: str) -> Iterator[tuple[Offset, Path]]:
-        """Files of these kinds, the highest offset first."""
         for path in sorted(self.folder.iterdir(), reverse=True):
             found = _NUMBERED.fullmatch(path.name)
             if found is not None and found[2] in kinds:
@@ -93,19 +85,17 @@ class PartitionLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDir:
-    """A log directory, as listed once."""
-
     path: Path
     owner: Owner
     clean: bool
-    """Whether the broker has ended in order."""
     starts: Mapping[Partition, Offset]
     folders: Mapping[str, Sequence[Path]]
-    """Of each partition: its own folder, and what is left of it under other names."""
+    """Own folder of each partition, and renamed remains."""
 
 
 def check_not_root_elsewhere(path: Path) -> None:
-    """Unfit for root in a folder that another user can change: a link left there would lead root to any file."""
+    """Raises NotTruncatable for root in a folder that others can change: a link there could lead to any
+    file."""
     if os.geteuid() != 0:
         return
     found = path.stat(follow_symlinks=False)
@@ -120,7 +110,7 @@ def check_not_root_elsewhere(path: Path) -> None:
 
 
 def owner_of(path: Path) -> Owner:
-    """Unfit when this is no log directory of a KRaft broker."""
+    """Raises NotTruncatable unless it belongs to a KRaft broker."""
     lines = _text(path / "meta.properties", "so it is no log directory of a broker (log.dirs)").splitlines()
     facts = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     if facts.get("version") != "1" or not {"cluster.id", "node.id"} <= facts.keys():
@@ -129,7 +119,6 @@ def owner_of(path: Path) -> Owner:
 
 
 def read_log_dir(path: Path) -> LogDir:
-    """What it holds, but for what is in partitions' folders."""
     found: dict[str, list[Path]] = {}
     for folder in sorted(path.iterdir()):
         if folder.is_dir():
@@ -145,7 +134,7 @@ def read_log_dir(path: Path) -> LogDir:
 
 
 def read_partition(log_dirs: Sequence[LogDir], partition: Partition) -> PartitionLog | None:
-    """None when the partition is in none of them. Unfit when it cannot be cut where it is."""
+    """Raises NotTruncatable. None: not there."""
     if partition.topic.startswith("__"):
         raise Unfit("it is an internal topic: a cluster's memory of itself is not cut")
     folders = [(log_dir, folder) for log_dir in log_dirs for folder in log_dir.folders.get(str(partition), ())]
@@ -162,7 +151,7 @@ def read_partition(log_dirs: Sequence[LogDir], partition: Partition) -> Partitio
 
 
 def checkpoint(path: Path) -> dict[Partition, Offset]:
-    """A checkpoint file of offsets: version 0, count, then `topic partition offset`. Brokers leave empty ones, too."""
+    """Version 0, count, then `topic partition offset`. Brokers leave empty files, too."""
     if not path.exists():
         return {}
     lines = _text(path, "").splitlines()
@@ -179,7 +168,7 @@ def checkpoint(path: Path) -> dict[Partition, Offset]:
 
 
 def topic_uuid(text: str) -> str:
-    """A topic id, in Kafka's words (22 characters) or ours, in ours. ValueError when it is none."""
+    """Accepts Kafka's 22 characters or a UUID; returns a UUID. Raises ValueError."""
     if len(text) != 22:
         return str(uuid.UUID(text))
     try:
@@ -204,7 +193,7 @@ def _read(log_dir: LogDir, partition: Partition) -> PartitionLog:
         raise Unfit(f"{folder} has no segment")
     start, first = log_dir.starts.get(partition), segments[0].base
     if start is not None and start <= first:
-        # Brokers note the log start of others only where it lies behind the first segment's beginning.
+        # Brokers note only log starts inside the first segment.
         raise Unfit(
             f"its log starts at {start} and the first segment here at {first}: the older part is in remote storage, "
             "and would be cut off from it"

@@ -1,9 +1,8 @@
-"""What cutting a partition's log would do: where it can end, what goes by that, and which actions it takes.
+"""Plans the truncation of a partition.
 
-Actions are in an order in which the log is whole after each of them, and can be cut again: whoever is killed repeats
-the command. Indexes go before the segment that they belong to is cut. A broker believes an index that it finds: of
-one that tells of more than the segment holds it takes a wrong log end, silently, and appends over records. Without
-one it reads the segment, and learns its producers anew by that.
+The log is valid after each action, so a killed command can be repeated. Indexes go before their segment is cut: a
+broker trusts an index, and a too long one makes it use a wrong log end and overwrite records. Without indexes it
+reads the segment.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mirror_core.wire.batch import CONTROL, NEWEST
 
 @dataclass(frozen=True, slots=True)
 class Lower:
-    """Compaction's notes say less: so much is not known to be cleaned any more."""
+    """So that less counts as compacted."""
 
     checkpoint: Path
     to: Offset
@@ -29,15 +28,13 @@ class Lower:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """These files go, and have gone for good before the next action."""
+    """Gone for good before the next action."""
 
     paths: Sequence[Path]
 
 
 @dataclass(frozen=True, slots=True)
 class Shorten:
-    """A segment ends at this byte."""
-
     path: Path
     to: int
 
@@ -47,36 +44,30 @@ Action = Lower | Remove | Shorten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """What is cut off."""
-
     batches: int
-    """Control batches among them."""
     records: int | None
-    """None: not known, because there are messages of an older format, or damage."""
+    """Unknown (None) with old formats or damage."""
     bytes: int
-    """Of segments, without their indexes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A partition, and what becomes of it."""
-
     log: PartitionLog
     target: Offset
     log_end: Offset
     boundary: Offset
-    """Where a batch ends, at or below the target."""
+    """End of a batch, at or below the target."""
     offset: Offset
-    """The log end afterwards. Lower than the boundary where transactions are open there."""
+    """Log end afterwards; below the boundary if transactions are open there."""
     open: Mapping[int, Offset]
-    """At the boundary: producer id, and where its transaction began."""
+    """First offset by producer id, at the boundary."""
     lost: Lost
     actions: Sequence[Action]
-    """None: it ends there already."""
+    """Empty: nothing to cut."""
 
 
 def plan(log: PartitionLog, target: Offset) -> Cut:
-    """Unfit says why it cannot be cut."""
+    """Raises NotTruncatable."""
     if target < log.start:
         raise Unfit(f"the log starts at {log.start}, behind {target}: none of it would be left. Recreate the topic")
     end = log_end(log)
@@ -105,7 +96,7 @@ def plan(log: PartitionLog, target: Offset) -> Cut:
 
 
 def verify(cut: Cut, log: PartitionLog) -> None:
-    """Unfit when the folder, read anew, is not what was planned."""
+    """Raises NotTruncatable."""
     end = log_end(log)
     if end != cut.offset:
         raise Unfit(f"it ends at {end}, not at {cut.offset}")
@@ -117,7 +108,7 @@ def verify(cut: Cut, log: PartitionLog) -> None:
 
 
 def _point(log: PartitionLog, target: Offset) -> CutPoint:
-    """Walks as little as it can: from the newest segment that the broker left notes of open transactions for."""
+    """Reads few segments: starts at the newest one with a producer snapshot."""
     bases = [segment.base for segment in log.segments]
     first = max((number for number, base in enumerate(bases) if base <= target), default=0)
     while True:
@@ -127,7 +118,7 @@ def _point(log: PartitionLog, target: Offset) -> CutPoint:
             continue
         found = headers(log.segments[first:], torn_end=not log.clean)
         point = cut_point(found, target, bases[first], open_before or NONE_OPEN)
-        # Where its segment begins is not where the log would end: compaction may have left a hole before it.
+        # A segment's start is no safe end: compaction may have left a hole before it.
         if not first or (point.offset is not None and point.offset > bases[first]):
             return point
         oldest = min([*point.open.values(), *(open_before or NONE_OPEN).values()], default=bases[first])
@@ -136,7 +127,7 @@ def _point(log: PartitionLog, target: Offset) -> CutPoint:
 
 
 def _kept(log: PartitionLog, offset: Offset) -> Segment:
-    """The segment that will be the last one. The first one stays, be it empty: its name says where the log goes on."""
+    """The first segment stays even if empty, since its name is the next offset."""
     return [segment for segment in log.segments if segment.base < offset or segment is log.segments[0]][-1]
 
 

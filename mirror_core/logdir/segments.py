@@ -1,4 +1,4 @@
-"""Segment files, batch by batch. Only headers are read from the disk, unless a checksum is asked for."""
+"""Reads segment files. Only headers are read, unless a checksum is needed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from mirror_core.wire.snapshot import MalformedSnapshot, open_transactions
 
 
 class Damaged(Unfit):
-    """A segment does not go on as a log does."""
+    pass
 
 
 class Placed(NamedTuple):
-    """A batch, and where it ends in its file."""
-
     header: BatchHeader
     batch: memoryview
     end: int
 
 
 def walk(segment: Segment) -> Iterator[Placed]:
-    """All batches of a segment. Damaged where something else follows, such as a part of a batch."""
+    """Raises DamagedSegment, also for an incomplete batch."""
     at, lowest, size = 0, segment.base, segment.path.stat().st_size
     try:
         for header, batch in batches(_mapped(segment)):
@@ -41,7 +39,7 @@ def walk(segment: Segment) -> Iterator[Placed]:
 
 
 def headers(segments: Sequence[Segment], *, torn_end: bool) -> Iterator[BatchHeader]:
-    """Of several segments, one after the other. `torn_end`: the log of a broker that was killed ends before damage."""
+    """`torn_end`: a killed broker's log may end with damage."""
     for number, segment in enumerate(segments, start=1):
         try:
             for placed in walk(segment):
@@ -53,7 +51,7 @@ def headers(segments: Sequence[Segment], *, torn_end: bool) -> Iterator[BatchHea
 
 
 def log_end(log: PartitionLog) -> Offset:
-    """The log end that the broker would find."""
+    """As the broker would find it."""
     end = log.segments[-1].base
     for header in headers(log.segments[-1:], torn_end=not log.clean):
         end = Offset(header.next_offset)
@@ -61,7 +59,7 @@ def log_end(log: PartitionLog) -> Offset:
 
 
 def open_at(log: PartitionLog, offset: Offset) -> Mapping[int, Offset] | None:
-    """Which transactions were open there, by the broker's own notes. None when it left none that can be read."""
+    """By the producer snapshot. None: no readable one."""
     try:
         found = open_transactions((log.folder / f"{offset:020d}{SNAPSHOT}").read_bytes())
     except (FileNotFoundError, MalformedSnapshot):
@@ -70,8 +68,7 @@ def open_at(log: PartitionLog, offset: Offset) -> Mapping[int, Offset] | None:
 
 
 def place_of(segment: Segment, offset: Offset) -> int:
-    """The byte at which the log ends at this offset. Damaged when it is not where a batch ends, or a checksum of what
-    stays does not match."""
+    """Raises DamagedSegment inside a batch, and for a wrong checksum below."""
     at, end = 0, segment.base
     for header, batch, behind in walk(segment):
         if header.next_offset > offset:

@@ -1,5 +1,3 @@
-"""A broker that does not run: its log directories, held so that it cannot start meanwhile."""
-
 from __future__ import annotations
 
 import errno
@@ -31,30 +29,27 @@ NOT_DONE = "nothing was cut"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What would be done in a broker's log directories."""
-
     owner: Owner
     cuts: Sequence[Cut]
     elsewhere: Sequence[Partition]
-    """Of a failback's file, but not of these directories: other brokers have them."""
+    """In the failback's file, but on other brokers."""
     clean: bool
 
     @property
     def due(self) -> Sequence[Cut]:
-        """Those in which there is something to do."""
         return [cut for cut in self.cuts if cut.actions]
 
 
 @contextmanager
 def stopped(paths: Sequence[Path]) -> Iterator[Sequence[LogDir]]:
-    """The log directories of one broker, which cannot start meanwhile. Refused when it runs, or they are none."""
+    """The broker cannot start meanwhile. Raises Refused when it runs."""
     with ExitStack() as held:
         reasons = list[str]()
         found = list[LogDir]()
         for path in dict.fromkeys(path.resolve() for path in paths):
             try:
                 check_not_root_elsewhere(path)
-                owner_of(path)  # no lock is made where no broker lives
+                owner_of(path)  # before a lock file is created
                 held.enter_context(_locked(path))
                 found.append(_read(path))
             except Unfit as unfit:
@@ -70,7 +65,7 @@ def stopped(paths: Sequence[Path]) -> Iterator[Sequence[LogDir]]:
 
 
 def planned(log_dirs: Sequence[LogDir], targets: Targets) -> Plan:
-    """What it takes to reach the targets. Refused with every reason: all of them are reached, or none is."""
+    """All targets or none: Refused has every reason."""
     owner = log_dirs[0].owner
     if targets.cluster_id not in (None, owner.cluster_id):
         reason = f"{log_dirs[0].path} is of cluster {owner.cluster_id}, {targets.origin} is for {targets.cluster_id}"
@@ -116,7 +111,7 @@ def _check_id(log: PartitionLog, ids: Mapping[str, str]) -> None:
 
 @contextmanager
 def _locked(log_dir: Path) -> Iterator[None]:
-    """Hold the lock as the broker does (java.nio's is POSIX's). An orderly end takes the file away, too."""
+    """As the broker locks it (POSIX). Removes a new lock file afterwards."""
     path = log_dir / ".lock"
     made = not path.exists()
     try:

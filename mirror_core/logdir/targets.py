@@ -1,4 +1,4 @@
-"""Where logs should end: as an operator says it, or a failback's run wrote it down.
+"""Where logs should end: from the command line, or a file that a failback wrote.
 
 {"cluster_id": "…", "run": "…", "topics": {"orders": {"id": "<topic id>", "partitions": {"0": 5995}}}}
 """
@@ -23,14 +23,12 @@ _TARGET: Final = re.compile(r"(.+)-(\d{1,9})=(\d{1,18})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Where the logs of partitions should end, at the most."""
-
     origin: str
     cluster_id: str | None
     offsets: Mapping[Partition, Offset]
     topic_ids: Mapping[str, str]
     all_here: bool
-    """Whether each of them has to be on this broker."""
+    """Each must be on this broker."""
 
 
 class _Topic(msgspec.Struct, forbid_unknown_fields=True):
@@ -45,7 +43,6 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_targets(path: Path) -> Targets:
-    """A failback's file. BadRequest when it is none."""
     try:
         read = msgspec.json.decode(path.read_bytes(), type=_File, strict=False)
         ids = {topic: topic_uuid(wanted.id) for topic, wanted in read.topics.items()}
@@ -64,7 +61,7 @@ def read_targets(path: Path) -> Targets:
 
 
 def parse_targets(words: Sequence[str]) -> Targets:
-    """`TOPIC-N=OFFSET`, several times."""
+    """`TOPIC-N=OFFSET`."""
     offsets: dict[Partition, Offset] = {}
     for word in words:
         found = _TARGET.fullmatch(word)
