@@ -71,7 +71,7 @@ def next_line(lines: Sequence[str], *, run: str, at_ms: int, by: str, kind: Kind
     return Told(run=run, number=len(lines), line=canonical(entry))
 
 
-_ENTRY: Final = msgspec.json.Decoder(Entry)  # at import: see `state.records`
+_ENTRY: Final = msgspec.json.Decoder(Entry)  # at import: see `state.state_records`
 
 
 def renumbered(told: Told, lines: Sequence[str]) -> Told:

@@ -22,7 +22,7 @@ class PartitionState(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """`decide.recovery` lists the remedies."""
+    """`decide.failure_remedies` lists the remedies."""
 
     DENIED = "denied"
     GONE = "gone"
@@ -135,7 +135,7 @@ class PartitionStatus:
     copied."""
     never_copied: NeverCopied | None = None
     filled: int = 0
-    """In steps of `decide.gap_limit`."""
+    """In steps of `decide.gaps_and_resume`."""
 
 
 ZOMBIE_MS: Final = 2_000

@@ -59,7 +59,7 @@ class SparkProof:
 
 
 class SparkParity:
-    """A `runbook.services.ParityCheck`. Spark starts at the first call.
+    """A `runbook.run_services.ParityCheck`. Spark starts at the first call.
 
     Each task opens `config_path` (or `opened_by_tasks`), which must exist on every executor.
     """

@@ -58,7 +58,7 @@ class SparkGone(SparkFailed, RunnerGone):
 
 
 class SparkRunner:
-    """A `dataplane.runner.Runner`. Construction takes seconds.
+    """A `dataplane.task_runner.Runner`. Construction takes seconds.
 
     Raises SparkFailed without two task slots per slot, since epochs overlap. `number`: among runners that share one
     Spark.
