@@ -28,6 +28,7 @@ from mirror_core.kafka.existing import presence, undescribed
 from mirror_core.kafka.heartbeats import newest
 from mirror_core.kafka.kept import KEPT
 from mirror_core.kafka.offsets import Point, led_offsets
+from mirror_core.kafka.quorum import clock_ahead_ms
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.reappeared import reappeared_in_words
 from mirror_core.model.documents import Document
@@ -104,6 +105,9 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
     (starts, ends), source_trouble, not_there = _offsets(link.source, statuses, Point.START, Point.STABLE_END)
     lease = state.leases.get(mirror.name)
     run = state.active_run(mirror.name)
+    unwatched = watched(state, mirror.name, now_ms)
+    ahead_ms = None if destination_trouble else clock_ahead_ms(link.destination, timeout_s=LIMITS.watched_side_s)
+    now_ms = clocks.now_of_owner(now_ms, ahead_ms, lease, state.appended_ms.get(mirror.name))
     held = is_fresh(lease, now_ms)
     debt = state.debts.get(mirror.name)
     proof = state.proofs.get(mirror.name)
@@ -115,7 +119,6 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
     silent = {side.name: why for side, why, seen in silences if why and not seen}
     beats = _heartbeats(link)
     now_ms += int((time.monotonic() - began) * 1000)  # heartbeats were read last, seconds later
-    unwatched = watched(state, mirror.name, now_ms)
     lost = loss(statuses, state.sightings.get(mirror.name), positions, beats, now_ms=now_ms)
     behind = clocks.behind_s(now_ms, lease, state.sightings.get(mirror.name), state.groups.get(mirror.name), beats)
     lag, left = _lag(rows), _groups_left(state, mirror)
@@ -152,7 +155,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "groups that are not synced": (some(left.others) if left else "unknown") or "none",
             "known to differ": differing_in_words(differing(proof, statuses), now_ms) or "none",
             "newest heartbeats on the destination": heartbeats(beats, now_ms),
-            "clock": NOT_BEHIND if behind is None else clocks.words(mirror.name, behind),
+            "clock": _clock(mirror, ahead_ms, behind),
             "security of the source": link.source.control.get("security.protocol", "PLAINTEXT"),
             "security of the destination": link.destination.control.get("security.protocol", "PLAINTEXT"),
             "trouble": trouble or "none",
@@ -160,6 +163,12 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
         rows=rows,
     )
     return seen, lost
+
+
+def _clock(mirror: Mirror, ahead_ms: int | None, behind: float | None) -> str:
+    if differing := clocks.differing(mirror.destination, ahead_ms or 0):
+        return f"{differing}: ages shown here go by the brokers' clock"
+    return NOT_BEHIND if behind is None else clocks.words(mirror.name, behind)
 
 
 def _rows(

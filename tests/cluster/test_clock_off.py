@@ -14,6 +14,7 @@ import pytest
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.heartbeats import Beats, ensure_topic
 from mirror_core.kafka.topics import BROKER_TIME, alter_configs, describe_configs
+from mirror_core.mirrors.describe import describe
 from mirror_core.mirrors.preflight import check
 from mirror_core.model.clock import now_ms
 from mirror_core.model.names import ACTIVE_TOPIC, Partition, heartbeat_topic
@@ -99,12 +100,18 @@ def test_ages_go_by_the_brokers_clock_where_the_data_plane_was_on_another_machin
     mirrored = new_mirror(pair, tmp_path, topic)
     with at_work(mirrored, "local", tmp_path) as process:
         beating(mirrored, 2)
+        clock.hours = hours
+        facts = describe(mirrored.link, mirrored.state, now_ms()).facts
+        clock.hours = 0
+        way = "ahead of" if hours > 0 else "behind"
+        assert str(facts["clock"]).startswith(f"the clock here is 7,200 s {way} that of west's brokers"), facts["clock"]
+        assert facts["data plane"] != "not running"
+        assert re.fullmatch(r"\d{1,2}\.\d s ago", str(facts["source last looked at"])), facts
         with killed(pair.east):
             process.kill()
             clock.hours = hours
             decision = mirrored.failover.decide(Mode.UNPLANNED)
             assert 0 <= silence_s(decision.plan) < HOUR_S
-            way = "ahead of" if hours > 0 else "behind"
             assert f"the clock here is 7,200 s {way} that of west's brokers" in " ".join(decision.plan.warnings)
             run = mirrored.failover.begin(decision.plan.hash, Mode.UNPLANNED)
             assert mirrored.failover.drive(run.id).state is RunState.DONE

@@ -30,6 +30,7 @@ def test_heartbeats_of_the_end_of_a_look_are_not_of_the_future(
 
     monkeypatch.setattr(describe, "_offsets", offsets)
     monkeypatch.setattr(describe, "newest", newest)
+    monkeypatch.setattr(describe, "clock_ahead_ms", lambda cluster, timeout_s: None)
     monkeypatch.setattr(describe, "time", SimpleNamespace(monotonic=lambda: passed[0]))
     sides = [SimpleNamespace(name=name, control={}) for name in (MIRROR.source, MIRROR.destination)]
     link: Any = SimpleNamespace(mirror=MIRROR, source=sides[0], destination=sides[1])
