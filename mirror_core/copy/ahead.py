@@ -1,5 +1,5 @@
-"""Connections to a cluster's brokers that are opened before they are needed: those far away take a second, and some
-brokers never answer."""
+"""Opens connections to brokers in background threads: a distant broker takes a second, a hung one
+never answers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mirror_core.kafka.connection import Connection, answering
 from mirror_core.model.errors import RemoteFault, Unreachable
 
 ANSWER_TIMEOUT_S: Final = 10.0
-"""For each step of signing in, and for the rest of an answer of which something has come."""
 _AT_ONCE: Final = 32
 _BRIEF_S: Final = 0.1
 
 
 class Ahead:
-    """Of one cluster and task. A broker that hangs keeps only what it leads waiting."""
+    """One cluster's connections for one task. A broker that hangs delays only the partitions that it
+    leads."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
@@ -30,20 +30,16 @@ class Ahead:
         self._brokers: Mapping[int, tuple[str, int]] = {}
         self._opening: dict[int, Future[Connection]] = {}
         self._failed: dict[int, str] = {}
-        """Why the last attempt failed: it is the reason while the next one is under way."""
 
     def learn(self, cluster: ClusterView) -> None:
-        """Where brokers are from now on."""
         self._brokers = cluster.brokers
 
     def begin(self, brokers: Iterable[int]) -> None:
-        """Those that lead something, and are not opened yet. Unreachable when nobody says where they are."""
         for broker in sorted(set(brokers) - self._opening.keys()):
             address = self._address(broker)
             self._opening[broker] = self._pool.submit(copy_context().run, self._open, address)
 
     def begin_some(self, brokers: Iterable[int]) -> dict[int, str]:
-        """The same; of which nobody says where they are, and why."""
         found: dict[int, str] = {}
         for broker in brokers:
             try:
@@ -53,11 +49,9 @@ class Ahead:
         return found
 
     def begun(self, broker: int) -> Future[Connection] | None:
-        """The connection to it, if it has been begun and is not in use."""
         return self._opening.get(broker)
 
     def missing(self, brokers: Collection[int]) -> dict[int, str]:
-        """To which of these there is no connection yet, and why. Those that failed are begun anew by the next call."""
         found = self.begin_some(brokers)
         for broker, begun in {one: self._opening[one] for one in brokers if one not in found}.items():
             if not begun.done():
@@ -71,21 +65,17 @@ class Ahead:
         return found
 
     def failed(self, broker: int) -> bool:
-        """Whether an attempt has failed, or nobody says where it is: not only that the first one takes its time."""
+        """False while the first attempt is only slow."""
         return broker in self._failed or broker not in self._opening
 
     def later(self, broker: int) -> Callable[[], Connection]:
-        """How to open one more, in a thread: it takes as long as the broker lets it. Unreachable when nobody says where
-        that one is."""
         return partial(self._open, self._address(broker))
 
     def connect(self, broker: int) -> Connection:
-        """The one that was begun, once; or a new one."""
         begun = self._opening.pop(broker, None)
         return self._open(self._address(broker)) if begun is None else begun.result()
 
     def _address(self, broker: int) -> tuple[str, int]:
-        """Nobody is asked here: who tells who leads something says where the brokers are."""
         try:
             return self._brokers[broker]
         except KeyError:
@@ -96,7 +86,6 @@ class Ahead:
         return answering(connection, measured=True)
 
     def close(self) -> None:
-        """Those that nobody needed."""
         for begun in self._opening.values():
             begun.add_done_callback(_close)
         self._opening = {}
@@ -104,8 +93,10 @@ class Ahead:
 
 
 def await_first(needed: Collection[Set[Future[Connection]]], limit_s: float) -> None:
-    """Wait until all connections of one of these are there, and as long again, and a little, for those of the others:
-    they are mostly close behind, and one may hang."""
+    """Waits until one of these sets is fully connected, then as long again plus a moment for the others.
+
+    The others usually follow closely, and one of them may hang.
+    """
     began = time.monotonic()
     deadline = began + limit_s
     pending = set[Future[Connection]]().union(*needed)

@@ -1,4 +1,5 @@
-"""How partitions find their place: both clusters are asked where the logs end, and `copy.verdict` decides."""
+"""Finds where each lost partition resumes: requests both logs' ends, then `copy.resume_decision`
+decides."""
 
 from __future__ import annotations
 
@@ -23,30 +24,22 @@ from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
 
 _ROUNDS: Final = 4
-"""At a time."""
 _LONG_S: Final = 0.5
-"""After so long another round may begin beside one."""
 _AGAIN_S: Final = 0.1
-"""From the beginning of one round to that of the next."""
 _PAUSE_S: Final = 0.05
 _MOST_PAUSE_S: Final = 2.0
-"""After a round to which a cluster has not answered: at first, and after many."""
 _BRIEF_S: Final = 0.5
 _KEPT_S: Final = 10.0
-"""For so long a verdict, which may have taken minutes, waits for connections to the leaders, and for the driver."""
+"""How long a decision, which may have taken minutes, waits for connections and for the driver."""
 _TURN: Final = AT_ONCE // 2
-"""Of the looks that begin first, so many are others in the next epoch."""
 
 
 class _Kept(NamedTuple):
     found: Resumes
     until: float
-    """Monotonic time."""
 
 
 class _Round:
-    """Partitions whose places are looked for together, and the question that is being asked about them."""
-
     def __init__(
         self, wanted: Mapping[Partition, PartitionReplicator], asking: Asking, begun: Future[Views], hurry: bool
     ) -> None:
@@ -58,11 +51,9 @@ class _Round:
 
     @property
     def lost(self) -> list[PartitionReplicator]:
-        """Those that are still to be aligned: a Fetch's answer may have failed one meanwhile."""
         return [one for one in self.wanted.values() if one.state is State.LOST]
 
     def goes_on(self, wanted: Iterable[PartitionReplicator], question: Future[Logs]) -> None:
-        """With the next question, about these alone."""
         self.over()
         self.wanted, self.question = {one.partition: one for one in wanted}, question
         self.begins()
@@ -77,10 +68,11 @@ class _Round:
 
 
 class Aligner:
-    """Finds the place of partitions that have lost theirs. Control requests only, nothing of theirs in flight.
+    """Finds the resume offset of partitions that lost it. Control requests only; nothing of theirs is in
+    flight.
 
-    All questions are asked beside the task's loop. A round of them that takes long, since a broker hangs, leaves its
-    turn to another one.
+    All requests run in background threads. A round that takes long, because a broker hangs, does not hold up the next
+    one.
     """
 
     def __init__(
@@ -93,9 +85,8 @@ class Aligner:
         beside: Beside,
         epoch: int = 0,
     ) -> None:
-        """`source` and `destination` are not asked themselves. `learn`: told where the brokers of both sides are.
-        `connected`: those whose leaders answer, of both sides; the others know why they wait. `epoch`: whose turn it is
-        to be looked at first."""
+        """`learn` receives the brokers' addresses. `connected` returns those whose leaders are connected on
+        both sides and records why the others wait. `epoch` decides which comparisons start first."""
         self.source = source
         self.destination = destination
         self.producer_id = producer_id
@@ -105,28 +96,25 @@ class Aligner:
         self._rounds: list[_Round] = []
         self._idle: list[Asking] = []
         self._failed = 0
-        """Rounds in a row to which a cluster has not answered."""
         self._begin_at = 0.0
-        """Monotonic time before which no round begins."""
         self._looks = Looks(source, destination, producer_id, beside)
         self._kept: dict[PartitionReplicator, _Kept] = {}
-        """What looks have told of those that cannot go on at this moment."""
         self._connect_at = 0.0
-        """Monotonic time before which those are not asked for again."""
         self._shift = epoch * _TURN
 
     @property
     def may_begin(self) -> bool:
-        """Whether `align` is to be called."""
         now = time.monotonic()
         if now < self._begin_at or len(self._rounds) >= _ROUNDS:
             return False
         return all(now - one.began >= _LONG_S for one in self._rounds)
 
     def align(self, replicators: Iterable[PartitionReplicator], *, hurry: bool = True) -> None:
-        """Begin to look for the places of these. Each ends READY, DONE or FAILED, or stays LOST when its leader is away
-        at the moment, or while its logs are looked into. `hurry`: those whose brokers do not answer soon are
-        asked about apart from the others, with time."""
+        """Starts a round. Each partition ends READY, DONE or FAILED, or stays LOST while its leader is away or
+        its logs are compared.
+
+        `hurry`: partitions of brokers that respond late move to a slow round of their own.
+        """
         self._begin_at = time.monotonic() + _AGAIN_S
         wanted = {one.partition: one for one in replicators}
         expected = [
@@ -140,8 +128,8 @@ class Aligner:
         self._rounds.append(begun)
 
     def leaders(self, partitions: Collection[Partition]) -> tuple[set[int], set[int]]:
-        """Brokers that lead some of these, on the source and on the destination; asked before anything else is, and
-        waited for. RemoteFault when nobody of a cluster says so."""
+        """Brokers that lead any of these partitions, on both sides. Blocks. Raises RemoteFault when a cluster
+        does not respond."""
         asking = self._asking()
         self._idle.append(asking)
         views = asking.views([Expected(partition, None, None) for partition in partitions])
@@ -152,7 +140,6 @@ class Aligner:
         return Asking(self.source.alike(), self.destination.alike(), self.producer_id)
 
     def _go_on(self, now: float) -> None:
-        """Take in what has been answered."""
         for one in [one for one in self._rounds if one.question.done()]:
             self._rounds.remove(one)
             try:
@@ -167,7 +154,7 @@ class Aligner:
                 self._begin_looks(one, found)
 
     def _unanswered(self, one: _Round, why: str, now: float) -> None:
-        # Not all tasks at the same moment: a cluster that comes back would meet all of them at once.
+        # Jitter: a recovering cluster must not meet all tasks at once.
         pause_s = min(_PAUSE_S * 2.0**self._failed, _MOST_PAUSE_S) * random.uniform(0.5, 1.5)
         self._failed, self._begin_at = min(self._failed + 1, 10), now + pause_s
         self._end(one)
@@ -202,15 +189,14 @@ class Aligner:
             else:
                 replicator.lose(unsure.why, unsure.misled)
         self._apart(late)
-        # Links may have been lost meanwhile.
+        # Connections may be lost meanwhile.
         known = {r.partition: r for r in self._connected([r for r in one.lost if r.partition in logs.seen])}
-        # Where there is most to copy, first: those for whom the time is not enough are looked at in the next round.
+        # Largest lag first; the rest waits for the next round.
         behind = sorted(known, key=lambda p: logs.seen[p].log_end - logs.seen[p].source_end)
         cases = [Case(known[p], logs.seen[p], logs.agreed.get(p), logs.asked) for p in in_turn(behind, self._shift)]
         self._take(self._looks.begin(cases))
 
     def _apart(self, late: list[PartitionReplicator]) -> None:
-        """In a round of their own, while room for another one stays. Otherwise they are asked about anew."""
         if (late := [one for one in late if one.state is State.LOST]) and len(self._rounds) < _ROUNDS - 1:
             self.align(late, hurry=False)
 
@@ -226,8 +212,6 @@ class Aligner:
         return self._looks.at_work or bool(self._rounds)
 
     def take_in(self) -> None:
-        """What leaders have said, and looks into logs. Who has failed meanwhile stays so; who has lost its leaders
-        waits."""
         now = time.monotonic()
         self._go_on(now)
         for one, found in self._told():
@@ -240,8 +224,10 @@ class Aligner:
             self._resume_connected(now)
 
     def _resume_connected(self, now: float) -> None:
-        """All at once: while nothing is copied, connections are waited for. Who is not connected, or waits for what was
-        deleted to be recorded, is asked again."""
+        """Resumes all partitions at once whose leaders are connected; the others are tried again.
+
+        Connections are waited for here while nothing is copied.
+        """
         kept = self._released()
         for one in self._connected([one for one in kept if not one.ended]):
             self._take([(one, kept[one].found)])
@@ -250,8 +236,8 @@ class Aligner:
             one.wait(one.lost_why, beside=True)
 
     def finish(self, limit_s: float, cancelled: Callable[[], bool]) -> int:
-        """The last word on looks that are under way, so long at most: their verdicts count, though nothing is sent. How
-        many were cut short by that limit."""
+        """Waits for running comparisons, at most `limit_s`; their decisions count although nothing is sent.
+        Returns how many the limit interrupted."""
         end = time.monotonic() + limit_s
         self._take((one, verdict.found) for one, verdict in self._released().items() if not one.ended)
         self._take(self._told())
@@ -279,7 +265,6 @@ class Aligner:
                 take_in(replicator, found, self.source.name)
 
     def close(self) -> None:
-        """What is being asked is not waited for."""
         self._looks.close()
         self._released()
         for one in self._rounds:

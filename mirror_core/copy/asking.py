@@ -1,7 +1,6 @@
-"""What both clusters say of partitions that look for their places: who leads them, and where their logs end.
+"""Requests leaders and log ends from both clusters, for partitions that look for their resume offset.
 
-In a thread beside the task's loop, by connections of its own: brokers that hang are waited for here, and what is copied
-does not wait. It reads and writes nothing of the task's.
+Runs in a background thread on its own connections: a hung broker does not delay copying. Shares no state with the task.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ _SETTLE_WAIT_S: Final = 0.02
 
 
 class Expected(NamedTuple):
-    """A partition, and the ids that its topic should have; None: it does not matter now."""
-
     partition: Partition
     source_topic_id: str | None
     destination_topic_id: str | None
@@ -38,14 +35,11 @@ class Expected(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One cluster, as one broker described it."""
-
     cluster: ClusterView
     heard: Heard
-    """What all brokers say of topics that this one has called gone, or replaced."""
+    """All brokers' topic ids for topics that this broker reports as deleted or replaced."""
 
     def undecided(self, topic: str) -> bool:
-        """Whether that depends on somebody who has not answered."""
         return bool(self.heard.silent) and topic in self.heard.ids
 
 
@@ -55,56 +49,42 @@ class Views(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A partition whose logs are asked for, and who leads it."""
-
     partition: Partition
     source_broker: int
     source_epoch: int
     vouched_epoch: int | None
-    """Leader epoch of the source under which the copy was last known to agree with it."""
     destination_broker: int
     unvouched: bool
-    """Nobody vouches for the end of the destination's log, and it is looked at for the first time."""
+    """Nothing confirms the end of the destination's log, and this is the first check of it."""
     proved_end: int | None
-    """Up to where both sides were compared under the present leader of the destination."""
 
 
 class Unsure(NamedTuple):
-    """Why nothing is known of a partition now."""
-
     why: RemoteFault | str
-    """`Late`: it is to be asked about apart from others."""
+    """`Late`: this partition moves to a slow round."""
     misled: ClusterName | None
-    """As in `PartitionReplicator.lose`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """What is known, and of which partitions it is not."""
-
     asked: float
-    """Monotonic time before their leaders were asked for what is seen."""
     agreed: Mapping[Partition, int]
-    """Up to where both sides agreed last, of those whose leader on the source has changed since (KIP-101)."""
+    """Offset up to which both sides agreed, where the source's leader changed since (KIP-101)."""
     seen: Mapping[Partition, Seen]
     unsure: Mapping[Partition, Unsure]
 
 
 class Asking:
-    """Both clusters, by clients that nobody else uses."""
-
     def __init__(self, source: ClusterClient, destination: ClusterClient, producer_id: int) -> None:
         self.source = source
         self.destination = destination
         self._producer_id = producer_id
 
     def hurries(self, hurry: bool) -> None:
-        """Whether who does not answer soon is left out of what is asked from now on."""
         for client in (self.source, self.destination):
             client.hurries(hurry)
 
     def views(self, wanted: Sequence[Expected]) -> Views:
-        """Who leads these. RemoteFault when nobody of a cluster says so."""
         topics = {one.partition.topic for one in wanted}
         source, destination = (client.metadata(topics) for client in (self.source, self.destination))
         here = {one.partition: one.source_topic_id for one in wanted}
@@ -112,7 +92,6 @@ class Asking:
         return Views(_view(self.source, source, here), _view(self.destination, destination, there))
 
     def logs(self, wanted: Sequence[Asked]) -> Logs:
-        """Where the logs of both sides end, and who wrote the destination's."""
         by_partition = {one.partition: one for one in wanted}
         unsure: dict[Partition, Unsure] = {}
         agreed = self._agreed(by_partition, unsure)
@@ -122,8 +101,10 @@ class Asking:
         return Logs(asked, agreed, seen, unsure)
 
     def _agreed(self, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure]) -> dict[Partition, int]:
-        """Where the epoch that we know has ended in the new leader's log. ANYWHERE where it doesn't know that epoch: a
-        cluster that was restored from a backup begins again with older ones."""
+        """End of the known epoch in the new leader's log; ANYWHERE where that leader does not know the epoch.
+
+        A cluster that was restored from a backup starts again with older epochs.
+        """
         changed = {p: r.vouched_epoch for p, r in wanted.items() if r.vouched_epoch != r.source_epoch}
         past = {p: epoch for p, epoch in changed.items() if epoch is not None and epoch < wanted[p].source_epoch}
         ends = epoch_ends(self.source, past, _led(past, lambda p: wanted[p].source_broker))
@@ -131,10 +112,10 @@ class Asking:
         return {p: ends.offsets.get(p, ANYWHERE) for p in changed if p not in unsure}
 
     def _settled(self, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure]) -> dict[Partition, Seen]:
-        """Both logs at a moment when nobody appends (`unsettled`).
+        """Both logs at a moment when nobody appends (`explain_unstable_end`).
 
-        A predecessor's last requests may still be on their way into the log (they cannot do harm, see decide.position).
-        Partitions that come to no rest are unsure, and hold up no others.
+        A predecessor's last requests may still arrive; they cannot do harm (`decide.position`). A log that keeps moving
+        becomes unknown, and does not hold up the others.
         """
         found: dict[Partition, LogLook] = {}
         waiting, why, growing = list(wanted), dict[Partition, RemoteFault | str](), set[Partition]()
@@ -156,12 +137,12 @@ class Asking:
             if not waiting:
                 break
             time.sleep(_SETTLE_WAIT_S)
-        # The source's end is read last: it only grows, so a position beyond it was never there.
+        # The source's end is read last. It only grows, so a position beyond it never existed.
         led = _led(found, lambda p: wanted[p].source_broker)
         ends = ends_of(self.source, led, Point.START, Point.LOG_END)
         why |= ends.unknown
         for p in wanted.keys() - ends.points.keys() - unsure.keys():
-            # A leader that its replicas do not follow may be one by its own word only.
+            # A leader without followers may be an outdated one.
             misled = self.source.name if p in found else None if p in growing else self.destination.name
             words = why.get(p) or f"{p}: a leader does not say now where its log begins and ends"
             unsure[p] = Unsure(words if isinstance(words, Late) else str(words), misled)
@@ -187,14 +168,12 @@ class Asking:
         return ending_as_sent(self.destination, led) if led else set()
 
     def _ours(self, producers: Iterable[ProducerView]) -> Ours | None:
-        """What the destination's leader remembers of this mirror."""
         for view in producers:
             if view.producer_id == self._producer_id:
                 return Ours((view.last_sequence + 1) & SEQUENCE_MASK, view.coordinator_epoch, view.newest_ms)
         return None
 
     def close_after(self, question: Future[Views] | Future[Logs]) -> None:
-        """Nobody waits for its answer."""
         question.add_done_callback(lambda _: self.close())
 
     def close(self) -> None:
@@ -203,20 +182,19 @@ class Asking:
 
 
 def _view(client: ClusterClient, cluster: ClusterView, expected: Mapping[Partition, str | None]) -> View:
-    """Where one broker does not know a topic as it should, all are asked: it may be behind."""
+    """Requests topic ids from all brokers where one broker's metadata is unexpected: that broker may be
+    stale."""
     doubtful = {p.topic for p, id_ in expected.items() if id_ is not None and not as_expected(cluster, p, id_)}
     doubtful -= cluster.denied
     return View(cluster, heard_ids(client, doubtful) if doubtful else Heard({}, ()))
 
 
 def as_expected(cluster: ClusterView, partition: Partition, topic_id: str) -> bool:
-    """Whether a broker knows this partition, of the topic that it should be of."""
     topic = cluster.topics.get(partition.topic)
     return topic is not None and topic.id == topic_id and partition.index in topic.partitions
 
 
 def _led(partitions: Iterable[Partition], broker: Callable[[Partition], int]) -> dict[int, list[Partition]]:
-    """Partitions by the broker that leads them, as it was found a moment ago: who does not any more says so."""
     found: dict[int, list[Partition]] = {}
     for partition in sorted(partitions):
         found.setdefault(broker(partition), []).append(partition)
@@ -224,9 +202,10 @@ def _led(partitions: Iterable[Partition], broker: Callable[[Partition], int]) ->
 
 
 def unsettled(cluster: ClusterName, partition: Partition, before: int, after: int, replicated: int | None) -> str:
-    """Why a look at the destination's log tells nothing; empty when it does: the log end is the same before and after
-    the producer's state, and all in-sync replicas have it. What a leader alone holds is not copied yet: it may lose it
-    (KIP-966).
+    """Why a snapshot of the destination's log is inconclusive; "" when it is conclusive.
+
+    Conclusive: the log end is the same before and after the producer state was read, and all in-sync replicas have it.
+    What only the leader has, it may lose (KIP-966).
     """
     where = f"cluster {cluster}, {partition}"
     if before != after:

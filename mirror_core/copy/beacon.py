@@ -1,4 +1,4 @@
-"""Progress of a running task, told to the driver by datagrams."""
+"""Sends a task's progress to the driver."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
 
 _AT_ONCE: Final = 50
-"""Datagrams in a row; what a socket takes that nobody reads for a moment. The rest waits for the task's next turn."""
 
 
 class Beacon:
-    """All partitions every second to whoever watches; losing a datagram does no harm."""
+    """Reports every partition each second. A lost datagram does no harm."""
 
     def __init__(self, task: int, line: Line) -> None:
         self._task = task
@@ -40,7 +39,7 @@ class Beacon:
                 one.partition.topic,
                 one.partition.index,
                 one.place.acknowledged,
-                # One that has lost its place may have lost its source, too: what that said before is not true now.
+                # A LOST partition may have lost its source: the known end may be outdated.
                 None if one.state is State.LOST or one.source.silent(one.place.position, now) else one.source.end,
                 one.records,
                 one.tally.bytes,

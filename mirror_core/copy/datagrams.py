@@ -1,11 +1,9 @@
-"""What a task and its driver tell each other by datagram (UDP), on one machine or between two: nothing that may not
-get lost.
+"""Datagrams (UDP) between tasks and their driver. Losing one is always harmless.
 
-    "MB" | sort: 1 byte | epoch: 8 | sender: 8 | number: 8 | body: JSON | 16 bytes of HMAC-SHA256 over all before them
+    "MB" | kind: 1 byte | epoch: 8 | sender: 8 | number: 8 | body: JSON | HMAC-SHA256 over all before: 16
 
-All of it fits into one packet of any network: fragments are what firewalls drop. The key is an epoch's own and never
-on the way, so a task of an older epoch can't speak for a newer one. Of one sender each number is taken once, and only
-growing ones are; so a repetition, be it a network's or somebody's who listened, says nothing. Bodies can be read.
+One packet of any network, because firewalls drop fragments. Each epoch has its own key, never sent, so a task of an
+older epoch cannot forge a newer one. A sender's numbers must grow, so replays are ignored. Bodies are not encrypted.
 """
 
 from __future__ import annotations
@@ -27,46 +25,37 @@ from mirror_core.model.logs import logger
 from mirror_core.model.text import format_address
 
 LARGEST: Final = 1_200
-"""Bytes: what IPv6's least packet (1,280) holds behind its headers."""
+"""IPv6's minimum packet (1,280 bytes) without headers."""
 _MAGIC: Final = b"MB"
 _HEADER: Final = struct.Struct(">2sBQ8sQ")
 _MAC: Final = 16
 ROOM: Final = LARGEST - _HEADER.size - _MAC - 80
-"""For the rows of one body, when all else in it takes 80 bytes."""
 
 _log = logger(__name__)
 
 
 class Sort(IntEnum):
-    """What a datagram is about."""
-
     PROGRESS = 1
-    """A task's positions."""
     CLAIMS = 2
-    """What a task leaves to the next one, and what it waits for."""
     GIVEN = 3
-    """The driver's answer to that."""
 
 
 class Letter(NamedTuple):
-    """A datagram's content."""
-
     sort: int
     epoch: int
     sender: bytes
-    """Random, of one attempt of a task. An answer repeats it, and the number."""
+    """Random, one per attempt of a task. A response repeats it, and the number."""
     number: int
     body: bytes
 
 
 def sealed(token: str, letter: Letter) -> bytes:
-    """The datagram."""
     plain = _HEADER.pack(_MAGIC, *letter[:4]) + letter.body
     return plain + _mac(token, plain)
 
 
 def opened(datagram: bytes, token_of: Callable[[int], str | None]) -> Letter | None:
-    """The letter, if whoever wrote it knows its epoch's token; None for anything else, whatever bytes it is made of."""
+    """None when the packet is not authentic, whatever bytes it holds."""
     if len(datagram) < _HEADER.size + _MAC or len(datagram) > LARGEST or not datagram.startswith(_MAGIC):
         return None
     _, sort, epoch, sender, number = _HEADER.unpack_from(datagram)
@@ -77,7 +66,6 @@ def opened(datagram: bytes, token_of: Callable[[int], str | None]) -> Letter | N
 
 
 def portions(rows: Iterable[Any], spare: int = 0) -> Iterator[bytes]:
-    """The rows as JSON lists, each small enough for one datagram; `spare` bytes are added to each row."""
     line, size = list[bytes](), 0
     for row in rows:
         one = msgspec.json.encode(row)
@@ -91,7 +79,7 @@ def portions(rows: Iterable[Any], spare: int = 0) -> Iterator[bytes]:
 
 
 class Line:
-    """A task's way to its driver, and back. Never waits, and never raises: nothing that is said here is needed."""
+    """A task's socket to its driver. Never blocks and never raises: nothing sent here is essential."""
 
     def __init__(self, epoch: int, at: DriverAt | None) -> None:
         self._epoch = epoch
@@ -100,15 +88,13 @@ class Line:
         self._numbers = count(1)
         self._answered = 0
         self._sockets = _connected(at) if at else []
-        """One for each of the driver's addresses, until it has answered on one of them."""
+        """One for each address of the driver, until it responds on one of them."""
 
     @property
     def open(self) -> bool:
-        """Whether there is anybody to talk to."""
         return bool(self._sockets)
 
     def tell(self, sort: Sort, body: bytes) -> None:
-        """Send one datagram."""
         if not self._sockets or self._at is None:
             return
         datagram = sealed(self._at.token, Letter(sort, self._epoch, self._sender, next(self._numbers), body))
@@ -117,7 +103,6 @@ class Line:
                 one.send(datagram)
 
     def answers(self) -> Iterator[bytes]:
-        """What the driver has answered, once each."""
         for one in list(self._sockets):
             yield from self._answers_on(one)
 
@@ -148,12 +133,10 @@ class Line:
 
 
 def token_of(key: bytes, epoch: int) -> str:
-    """An epoch's token, for who has the key of all of them."""
     return hmac.digest(key, epoch.to_bytes(8, "big"), "sha256").hex()
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that receives there. Raises OSError."""
     reason = OSError("the host has no address")
     for made in _open_each(host, port, socket.socket.bind):
         if isinstance(made, socket.socket):
@@ -163,7 +146,6 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def _connected(at: DriverAt) -> list[socket.socket]:
-    """One for each of the driver's addresses: which of them it listens on, only an answer tells."""
     found = list(_open_each(at.host, at.port, socket.socket.connect))
     made = [one for one in found if isinstance(one, socket.socket)]
     for one in made:
@@ -175,7 +157,6 @@ def _connected(at: DriverAt) -> list[socket.socket]:
 
 
 def _open_each(host: str, port: int, act: Callable[[socket.socket, Any], None]) -> Iterator[socket.socket | OSError]:
-    """For each of the host's addresses a socket, for which this went well, or why not."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     except OSError as error:
@@ -187,7 +168,7 @@ def _open_each(host: str, port: int, act: Callable[[socket.socket, Any], None]) 
     for family, kind, protocol, _, address in found:
         try:
             made = socket.socket(family, kind, protocol)
-        except OSError as error:  # a family that this machine does not have
+        except OSError as error:  # unsupported address family
             yield error
             continue
         try:

@@ -1,10 +1,10 @@
-"""What the source deleted of a partition before it was copied: told to the driver, and recorded, before it is passed.
+"""Tracks ranges that the source trimmed before they were copied. They are recorded before copying
+passes them.
 
-Behind the gap that is put in its place nothing tells of it any more, and only the driver writes the state topic. So a
-task waits until it hears that the deletion is recorded. It does not wait for ever: where no datagram comes through it
-goes on after a while, since what waits may be overtaken again, and its report tells of it at its end. If another leader
-of the source turns up meanwhile that still has what was deleted, it is not told any more, and copied. A task that has
-no driver, in the drain of a run, leaves the partition alone: the run records what it reports, and begins another one.
+The gap that replaces such a range does not show that records were lost, and only the driver writes the state topic. So
+a task waits until the driver confirms. Without datagrams it goes on after a while, because it may be overtaken again;
+its final report names the range. If another leader still has the range, it is copied and not reported. A task without a
+driver (a run's drain) leaves the partition alone: the run records the report, and starts another task.
 """
 
 from __future__ import annotations
@@ -16,38 +16,32 @@ from mirror_core.model.copying import Deletion
 from mirror_core.model.names import Offset, Partition
 
 RECORDED_S: Final = 5.0
-"""How long a task waits at most for what takes the driver a tenth of a second."""
 
 
 class Deletions:
-    """Of one partition and task."""
-
     __slots__ = ("_clock", "_counted", "_passed", "_recorded", "_since", "_told", "found", "source_start")
 
     def __init__(self, counted: int | None, clock: Callable[[], float], *, told: bool) -> None:
-        """`counted`: as in the assignment. `told`: a driver hears of them, and answers."""
         self.found: list[tuple[int, int]] = []
-        """[first, next) of each, in order."""
         self.source_start: int | None = None
-        """The source's log start, when it was last asked."""
         self._clock = clock
         self._told = told
         self._counted = counted
         self._recorded = -1
-        """What ends there or before is recorded."""
         self._passed = 0
-        """How many of those found copying has gone on behind."""
         self._since: float | None = None
-        """Monotonic time since when it waits; None: it does not."""
 
     def may_pass(self, first: int | None, source_start: int, acknowledged: int) -> bool:
-        """Whether copying may go on at the source's log start. `first`: from there up to it the source deleted what was
-        not copied; None: nothing. `acknowledged`: how far the copy had come, as far as this task knows."""
+        """Whether copying may go on at the source's log start.
+
+        `first`: the source trimmed uncopied offsets from here to its start; None: nothing. `acknowledged`: how far this
+        task knows the copy to be.
+        """
         now = self._clock()
         if self._counted is None:
             self._counted = self.reached(acknowledged)
         while len(self.found) > self._passed and source_start < self.found[-1][1] > self._recorded:
-            self._counted, _ = self.found.pop()  # another leader still has some of it, and that is copied
+            self._counted, _ = self.found.pop()  # another leader still has some of it
         if first is not None and self._counted is not None and source_start > self._counted:
             self.found.append((max(first, self._counted), source_start))
             self._counted = source_start
@@ -60,7 +54,6 @@ class Deletions:
         return self._since is None
 
     def reached(self, acknowledged: int) -> int | None:
-        """The source's log start, if the copy has come so far."""
         return self.source_start if self.source_start is not None and acknowledged >= self.source_start else None
 
     @property
@@ -69,7 +62,7 @@ class Deletions:
 
     @property
     def holds(self) -> bool:
-        """Whether it waits for what this task will not hear."""
+        """True when it waits for a confirmation that this task cannot receive."""
         return self.waits and not self._told
 
     @property
@@ -77,9 +70,7 @@ class Deletions:
         return [one for one in self.found if one[1] > self._recorded]
 
     def recorded(self, upto: int) -> None:
-        """The driver has recorded what ends at this offset or before."""
         self._recorded = max(self._recorded, upto)
 
     def of(self, partition: Partition) -> list[Deletion]:
-        """All of them, for the report."""
         return [Deletion(partition=partition, first=Offset(first), next=Offset(end)) for first, end in self.found]

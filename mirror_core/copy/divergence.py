@@ -1,8 +1,8 @@
-"""Where the source stopped holding what was copied from it: its history was rewritten, and content decides from where.
+"""Finds the first offset where the source no longer holds what was copied from it.
 
-A source that elects an unclean leader (or is restored from a backup) loses its newest records and grows others in
-their place, perhaps beyond our position. Leader epochs tell that this may have happened (KIP-101, KIP-320); only the
-records tell whether anything differs: producers that repeat what was lost may well write the same once more.
+An unclean leader election, or a restored backup, makes a source lose its newest records and write others, perhaps
+beyond our position. Leader epochs show that this may have happened (KIP-101, KIP-320). Only records show whether
+anything differs: a producer that retries may write the same records again.
 """
 
 from __future__ import annotations
@@ -27,18 +27,13 @@ _READ_BYTES: Final = 256 << 10
 
 @dataclass(slots=True)
 class _Seen:
-    """What a look at a range of both logs has found."""
-
     differs: Offset | None = None
     equal: bool = False
-    """Some record is the same on both sides."""
     lone: list[Record] = field(default_factory=list)
-    """Behind the last equal record, those that only the destination holds."""
     bare: dict[bytes, int] = field(default_factory=dict)
-    """Keys of which only the source holds a record, and the destination nothing newer; with that record's offset."""
 
     def agrees(self, record: Record) -> None:
-        """The same history up to here: what only the destination has before it was cleaned away on the source."""
+        """History is the same up to here: what only the destination has before it was compacted on the source."""
         self.equal, self.lone = True, []
         self.replaced(record.key)
 
@@ -52,7 +47,7 @@ class _Seen:
     def only_there(self, key: bytes, record: Record) -> None:
         self.bare[key] = record.offset
         if record.value is None:
-            self.replaced(key)  # a tombstone goes with all that it deleted, and not at the same time on both sides
+            self.replaced(key)  # each side compacts a tombstone at its own time
 
     def replaced(self, key: bytes | None) -> None:
         if key is not None:
@@ -60,12 +55,9 @@ class _Seen:
 
 
 class Divergence:
-    """Both sides' logs, to be compared for some partitions one after the other. Connects when it is first asked."""
-
     def __init__(
         self, source: ClusterClient, destination: ClusterClient, go_on: Callable[[], None] = lambda: None
     ) -> None:
-        """`go_on` is asked before each record and each Fetch, and may raise."""
         self._source, self._destination = source, destination
         self._go_on = go_on
         self._one = LogReader(source.config, source.principal, max_bytes=_READ_BYTES, go_on=go_on)
@@ -73,19 +65,17 @@ class Divergence:
 
     @property
     def readers(self) -> tuple[LogReader, LogReader]:
-        """Of the source and the destination."""
         return self._one, self._two
 
     def first_divergence(self, partition: Partition, position: Offset, since: int | None = None) -> Offset | None:
-        """First offset below `position` (next offset to copy) where both do not hold the same; None: there is none.
+        """First offset below `position` (next offset to copy) where the sides differ; None: they agree.
 
-        `since`: an offset below which both are known to agree, such as the end of the epoch that was copied last. Of a
-        history that was cut once, all before a record that is equal is equal; so of a long range only both ends are
-        looked at first: where a log was cut and grew anew, its first record differs, and where it did not, its last one
-        is still the same. Where that does not tell, and without `since`, the place is looked for from the end. What
-        only the destination holds counts as a difference unless the source's cleaner can have taken it, and the other
-        way round; so does what the source cannot read.
-        Undecided when the source can't show it yet.
+        `since`: both sides agree below it. In a history that was cut once, everything before an equal record is equal.
+        So both ends of a long range are compared first: where a log was cut and written anew its first record differs,
+        otherwise its last one is equal. If that is inconclusive, or without `since`, the search goes backwards. A
+        record on one side only counts unless compaction explains it; so does one that the source cannot read.
+
+        Raises ComparisonUndecided when the source cannot show it yet.
         """
         there = list_offsets(self._source, [partition], Point.START)[partition]
         here = list_offsets(self._destination, [partition], Point.START)[partition]
@@ -104,8 +94,8 @@ class Divergence:
         return None
 
     def _last_equal(self, partition: Partition, low: int, end: int) -> int:
-        """An offset near the last one whose record is the same on both sides; `low` when none is found. However long
-        the logs are, few records are read: steps from the end grow, and then halve."""
+        """An offset near the last equal record; `low` when none is found. Reads few records: steps grow, then
+        halve."""
         step, high = _FIRST_STEP, end
         try:
             while (start := end - step) > low and not self._equal_at(partition, start, end):
@@ -119,8 +109,8 @@ class Divergence:
         return low
 
     def _equal_at(self, partition: Partition, start: int, end: int) -> bool:
-        """Whether the first record from there on is the same on both sides. Where a cleaner has been it may not be,
-        and nothing may be wrong."""
+        """Whether the first record from `start` on is equal. After compaction it may differ although nothing
+        is wrong."""
         try:
             mine, theirs = (next(self._records(r, partition, start, end), None) for r in (self._one, self._two))
         except Trimmed as error:
@@ -148,7 +138,6 @@ class Divergence:
         seen = _Seen()
         agreed = start
         since: list[int] = []
-        """Offsets behind the last equal record that only the source holds."""
         one, two = (self._records(reader, partition, start, end) for reader in (self._one, self._two))
         try:
             theirs = next(two, None)
@@ -176,24 +165,18 @@ class Divergence:
         return seen
 
     def _left(self, partition: Partition, seen: _Seen, end: int) -> list[int]:
-        """Offsets of records that only one side holds, and not by the doing of the other one's cleaner."""
         lone = self._unexplained(partition, seen.lone, end)
         return [*(record.offset for record in lone), *self._bare(partition, seen.bare, end)]
 
     def _unexplained(self, partition: Partition, lone: list[Record], end: int) -> list[Record]:
-        """Records behind the last equal one that only the destination holds, and of whose keys the source has nothing
-        newer that may have replaced them: not its cleaner's doing, then.
-        """
         newer = self._newer(self._one, partition, {r.key for r in lone if r.key is not None}, end)
         return [record for record in lone if record.key is None or record.key not in newer]
 
     def _bare(self, partition: Partition, bare: dict[bytes, int], end: int) -> list[int]:
-        """Offsets of those records that the destination holds nothing newer of from `end` on, either."""
         newer = self._newer(self._two, partition, set(bare), end)
         return [offset for key, offset in bare.items() if key not in newer]
 
     def _newer(self, reader: LogReader, partition: Partition, wanted: set[bytes], end: int) -> set[bytes]:
-        """Those of these keys that a log has a record of from this offset on."""
         newer: set[bytes] = set()
         if not wanted:
             return newer

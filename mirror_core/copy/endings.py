@@ -1,7 +1,7 @@
-"""The batches that end many partitions' logs: are they as they were sent? Asked of all at once, in few requests.
+"""Checks in few requests whether the last batches of many logs are as they were sent.
 
-When a data plane begins, nobody knows whether all that was sent before was answered; one look for each partition would
-take as long as copying does.
+When a data plane starts it is unknown whether everything sent before was acknowledged, and one check per partition
+would take as long as copying.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from mirror_core.wire.batch import LOG_APPEND_TIME, MalformedBatch, batches
 from mirror_core.wire.fetch import Fetched, Isolation, Wanted
 
 _AT_ONCE: Final = 512
-"""Partitions in one request. What its answer has no room for is asked for again."""
 _BYTES: Final = 8 << 20
 
 
 def ending_as_sent(client: ClusterClient, led: Mapping[int, Mapping[Partition, int]]) -> set[Partition]:
-    """Those whose logs end at these offsets (next to be written) with a batch that has its own time, not the broker's.
+    """Partitions whose last batch ends at this offset (next to be written) and has its own time, not the
+    broker's.
 
-    `led`: by the broker that leads them; they have answered a moment ago, and have time for answers of many megabytes.
-    Of those left out nothing is known: each has to be looked at.
+    `led`: log ends by leader; these responded a moment ago, and get time for responses of many megabytes. Partitions
+    left out are unknown: each must be checked alone.
     """
     answers = ask_brokers(client, {broker: _question(ends) for broker, ends in led.items()}, at_leisure=True)
     return {p for found in answers.values() if not isinstance(found, RemoteFault) for p in found}
@@ -51,7 +51,6 @@ def _as_sent(connection: Connection, ends: Mapping[Partition, int]) -> Iterator[
 
 
 def _ends_as_sent(fetched: Fetched, end: int) -> bool | None:
-    """None: it does not tell."""
     try:
         headers = [header for header, _ in batches(fetched.records)]
     except MalformedBatch:

@@ -1,4 +1,4 @@
-"""What an answer to a Fetch or a Produce does to the partition that it is about."""
+"""Applies the error codes of Fetch and Produce responses to a partition."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.wire.produce import Produced
 
 _TAKEN: Final = frozenset({ErrorCode.out_of_order_sequence_number.value, ErrorCode.duplicate_sequence_number.value})
-"""Somebody else has written in its place."""
 
 
 def fetch_refused(replicator: PartitionReplicator, code: int, source: Side) -> None:
-    """Take in the error of one partition of a Fetch answer."""
     error = code_of(code)
     partition, position = replicator.partition, replicator.place.position
     where = f"cluster {source.name}, {partition}, offset {position}"
@@ -32,14 +30,15 @@ def fetch_refused(replicator: PartitionReplicator, code: int, source: Side) -> N
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.unknown_server_error,
     ):
-        # Aligning finds out what is behind it.
+        # Aligning finds the cause.
         replicator.lose(f"{where}: Fetch answered {error.name.upper()}", source.name if error in MISLED else None)
     else:
         replicator.end(f"{where}: Fetch answered {error.name.upper()}", position, FailureKind.REFUSED)
 
 
 def answered(replicator: PartitionReplicator, sent: Sent, produced: Produced, destination: Side) -> bool:
-    """Take in one answer to a Produce. True when seeds are to be deleted (`PartitionReplicator.acknowledge`)."""
+    """Applies one Produce response. True when seeded records must be deleted
+    (`PartitionReplicator.acknowledge`)."""
     replicator.place.answered()
     landed = produced.error == 0
     if landed and produced.base_offset == sent.base == replicator.place.acknowledged:
@@ -55,8 +54,8 @@ def answered(replicator: PartitionReplicator, sent: Sent, produced: Produced, de
 
 
 def _there_already(replicator: PartitionReplicator, sent: Sent, destination: Side) -> None:
-    """A time in the answer: the broker has taken it for a repetition, of what may be another batch; or it gives records
-    its own times. Both logs tell which."""
+    """A time in the response: the broker took the batch for a duplicate, perhaps of another batch, or it
+    sets its own record times. Comparing both logs tells which."""
     replicator.doubt(sent.base)
     if replicator.working:
         words = "the broker says that it has this batch already"
@@ -64,14 +63,14 @@ def _there_already(replicator: PartitionReplicator, sent: Sent, destination: Sid
 
 
 def _elsewhere(replicator: PartitionReplicator, sent: Sent, landed: int, destination: Side) -> None:
-    """It landed, but not where it should have: no other verdict on this partition is as bad."""
+    """Appended at a wrong offset: this outweighs every other failure of the partition."""
     partition, cluster = replicator.partition, destination.name
     if replicator.gaps.marked and landed > sent.base and replicator.state is not State.FAILED:
-        # A foreign record, or a marker too many: the log tells which.
+        # A foreign record, or a marker too many.
         if replicator.working:
             replicator.lose(not_now(cluster, partition, sent.base, f"a batch landed at {landed}"))
     elif replicator.working:
-        # The log had grown by somebody else's records, from our expected offset on.
+        # Others have appended from our expected offset on.
         expected = replicator.place.acknowledged
         replicator.fail(foreign(cluster, partition, expected), expected, FailureKind.FOREIGN)
     elif replicator.state is not State.DONE:
@@ -102,6 +101,6 @@ def _refused(replicator: PartitionReplicator, sent: Sent, produced: Produced, de
 
 
 def _kind_of(error: int) -> FailureKind:
-    """Bytes that change on their way, and another writer, are no refusals that may pass: people see to them."""
+    """Bytes that change on the way, and another writer, do not pass by themselves: operators decide."""
     peoples = (ErrorCode.corrupt_message, ErrorCode.invalid_producer_epoch)
     return FailureKind.OTHER if error in peoples else FailureKind.REFUSED

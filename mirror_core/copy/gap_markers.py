@@ -1,12 +1,11 @@
-"""Filling gaps with markers: who may, how many at a time, and what the log end says of it.
+"""Runs gap rounds, one per broker at a time, inside the task's loop.
 
-Markers know no sequence, so a copier never relies on being alone. The one whose marker is the newest in the partition
-goes on filling. Any other one (a new epoch's task, a second process, ourselves after an unanswered request) waits until
-the log end has stood still for a while, though a gap is due: then the owner is gone. Its first marker then carries a
-higher number, which makes the broker refuse whatever the old owner has still on its way (`decide.gaps`).
+Markers have no sequence, so a task never relies on being the only writer. The owner of the newest marker goes on
+filling. Any other writer (the next epoch's task, a second process, this task after an unanswered request) waits until
+the log end has not moved for a while although a gap is due: then the owner is gone. Its first marker has a higher
+number, so the broker refuses markers of the old owner still on the way (`decide.gaps`).
 
-A round at a broker goes on in the turns of the task's loop, which waits for no answer, on copies (`gap_case`): what
-other brokers lead does not wait for it. Only connecting takes a thread.
+Only connecting uses a thread.
 """
 
 from __future__ import annotations
@@ -29,20 +28,16 @@ from mirror_core.kafka.sockets import readable
 from mirror_core.model.errors import RemoteFault
 
 _MOST_S: Final = 30.0
-"""Of one round: three answers, each of which has its own limit; a broker may give one drop by drop."""
 
 Cases = Mapping[PartitionReplicator, GapCase]
 
 
 class _Opening(NamedTuple):
     began: float
-    """Monotonic time."""
     ended: Future[Connection]
 
 
 class GapFiller:
-    """Fills the gaps of one task's partitions, one round at a time per broker."""
-
     def __init__(
         self,
         destination: ClusterClient,
@@ -54,8 +49,8 @@ class GapFiller:
         beside: Beside,
         now_s: Callable[[], float] = lambda: time.time(),
     ) -> None:
-        """`epoch`: the task's, of the data plane. `connect`: how to connect to a broker, in a thread. `lost`: told
-        which broker gave no answer, and why."""
+        """`epoch`: the data plane's. `connect` returns a function that connects to a broker, for a thread.
+        `lost` is told which broker did not respond, and why."""
         self._destination = Side.of(destination)
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch
@@ -65,10 +60,8 @@ class GapFiller:
         self._beside, self._now_s = beside, now_s
         self._opening: dict[int, _Opening] = {}
         self._links: dict[int, MarkerLink] = {}
-        """Those that no round is using."""
         self._rounds: dict[int, _UnderWay] = {}
         self._look_at: dict[int, float] = {}
-        """Monotonic time before which nobody else's gaps are looked at, at this broker."""
 
     @property
     def connecting(self) -> bool:
@@ -76,14 +69,13 @@ class GapFiller:
 
     @property
     def sockets(self) -> list[socket.socket]:
-        """On which answers are due."""
         return [one.link.connection.sock for one in self._rounds.values()]
 
     def fill(self, replicators: Iterable[PartitionReplicator], until: float) -> bool:
-        """Take in what has been answered, and begin to fill what may be filled now; nothing is sent after `until` (by
-        `now_s`). True when any came further.
+        """Applies responses and starts rounds; sends nothing after `until` (by `now_s`). True when a gap
+        advanced.
 
-        A broker that gives no answer may append what it was sent at any time from then on.
+        A broker that does not respond may still append what it was sent, at any later time.
         """
         moved = self._take_in()
         self.give_up(_MOST_S)
@@ -142,7 +134,6 @@ class GapFiller:
         return any([self._go_on(broker, one) for broker, one in list(self._rounds.items())])
 
     def _go_on(self, broker: int, one: _UnderWay) -> bool:
-        """Let a round go on as far as it has answers. True when it has ended, and any came further by it."""
         why = ""
         try:
             if not one.go_on():
@@ -160,7 +151,6 @@ class GapFiller:
         return any(case.filled for case in one.cases.values())
 
     def give_up(self, limit_s: float) -> None:
-        """Wait no more for rounds, and for connections, that have taken so long."""
         now = time.monotonic()
         where = f"cluster {self._destination.name}, broker"
         for broker, one in list(self._rounds.items()):
@@ -175,8 +165,6 @@ class GapFiller:
                 self._lost(broker, f"{where} {broker}: no answer on a new connection for {took}")
 
     def drain(self, limit_s: float) -> None:
-        """Wait for rounds under way, so long at most, and take in what has come of them. None begins any more, so new
-        connections are dropped."""
         for opening in self._opening.values():
             _leave(opening)
         self._opening = {}
@@ -185,7 +173,6 @@ class GapFiller:
             self._take_in()
 
     def close(self) -> None:
-        """What rounds under way have sent may be in the log, now or later."""
         for one in self._rounds.values():
             one.leave()
         for opening in self._opening.values():
@@ -205,8 +192,6 @@ def _close(unused: Future[Connection]) -> None:
 
 
 class _UnderWay:
-    """One round, of which a request is at the broker."""
-
     def __init__(self, cases: Cases, link: MarkerLink, filling: GapRound) -> None:
         self.cases = cases
         self.link = link
@@ -215,7 +200,6 @@ class _UnderWay:
         self._request: Look | Write | None = None
 
     def go_on(self) -> bool:
-        """Take in the answer, if it has come, and send what is next. True when the round has ended."""
         try:
             if self._request is None:
                 self._send(next(self._round))
@@ -240,7 +224,6 @@ class _UnderWay:
         return None if codes is None else Reply(codes=codes)
 
     def leave(self) -> None:
-        """Its end is not waited for. It sends nothing more."""
         self._round.close()
         self.link.connection.close()
         for replicator, case in self.cases.items():

@@ -1,8 +1,8 @@
-"""One round of filling gaps at one broker: what is asked, what is sent, and what the answers say. No I/O.
+"""One round of filling gaps at one broker, without I/O: a generator that yields requests and receives
+responses.
 
-A generator: it gives a question or a request, and is sent the reply. Between any two of them others may write. It sends
-markers once, and ends when it knows what has become of them: what is to be filled beyond is for the next round, with
-whatever is to be filled by then.
+Others may write between any two requests. A round sends markers once, and ends when their outcome is known; the next
+round fills what is left.
 """
 
 from __future__ import annotations
@@ -22,60 +22,43 @@ from mirror_core.model.names import Partition
 from mirror_core.wire.markers import Entry
 
 LOOK_AGAIN_S: Final = 0.05
-"""So often log ends of other copiers' gaps are looked at."""
 MARKERS_AT_ONCE: Final = 5_000
-"""Of one request, which holds one of the broker's threads until all of them are written."""
+"""A request blocks one of the broker's threads until all its markers are written."""
 
 
 class Look(NamedTuple):
-    """Where do these logs end?"""
-
     partitions: tuple[Partition, ...]
 
 
 class Write(NamedTuple):
-    """Append these markers."""
-
     entries: Iterator[Entry]
 
 
 class Reply(NamedTuple):
-    """To a Look the first, to a Write the second."""
-
     ends: Mapping[Partition, tuple[ErrorCode, int]] = {}
     codes: Mapping[tuple[str, int], int] = {}
 
 
 class _Wrote(NamedTuple):
-    """Markers sent to one partition's gap, and not known to be in the log yet."""
-
     number: int
     epoch: int
-    """Their coordinator epoch."""
     owned: bool
-    """Whether the gap was ours before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapRound:
-    """What a round needs to know of its task, and of its link to the broker."""
-
     destination: Side
     producer_id: int
     producer_epoch: int
     epoch: int
-    """The task's, of the data plane."""
     until: float
-    """Wall clock after which nothing is sent."""
     stale: Callable[[float], bool]
-    """Whether log ends that were asked for so long ago say too little of now."""
     round_trip_s: Callable[[], float]
-    """To the broker and back; 0 while nothing was asked."""
+    """0 before the first request."""
     monotonic: Callable[[], float] = field(repr=False)
     wall: Callable[[], float] = field(repr=False)
 
     def run(self, cases: list[GapCase]) -> Generator[Look | Write, Reply, None]:
-        """Fill what may be filled now. What has come of it is in the cases."""
         wrote: dict[GapCase, _Wrote] = {}
         if self._turn_is_near():
             cases = [case for case in cases if case.gaps.owned]
@@ -92,14 +75,14 @@ class GapRound:
             if wrote:
                 return
             due = [case for case in cases if case.open and case.may_fill(asked, self.round_trip_s())]
-            if in_turn is None or in_turn != self._turn():  # the look, and what is done about it
+            if in_turn is None or in_turn != self._turn():  # probe and write must share a turn
                 self._too_far(case for case in due if not case.gaps.owned)
                 due = [case for case in due if case.gaps.owned]
             now = self.monotonic()
             if self.wall() >= self.until:
                 return
             if any(self.stale(now - case.known_at) for case in due):
-                cases = due  # we slept: somebody may have taken over meanwhile
+                cases = due  # we slept: another owner is possible
                 continue
             wrote = self._next(due)
             codes = (yield Write(self._entries(wrote))).codes if wrote else {}
@@ -110,45 +93,42 @@ class GapRound:
             cases = [case for case in wrote if case.open]
 
     def _sure(self, case: GapCase, now: float) -> bool:
-        """Whether nobody needs to be asked where the log ends: an answer to the owner has just said so."""
+        """True when the log end need not be requested: a response to the owner has just shown it."""
         return case.gaps.sure(now) and not self.stale(now - case.known_at)
 
     def _turn(self, ahead_s: float = 0.0) -> int | None:
         return turn(self.epoch, int((self.wall() + ahead_s) * 1000))
 
     def _turn_is_near(self) -> bool:
-        """Whether one begins while a look from now is on its way: a newcomer's look of then is the one that counts."""
+        """Whether a turn begins while a probe from now is on its way: only a newcomer's probe after that
+        counts."""
         if self._beyond():
             return False
         near = self._turn(self.round_trip_s() + LOOK_AGAIN_S)
         return near is not None and near != self._turn()
 
     def _beyond(self) -> bool:
-        """No turn is long enough."""
         return self.round_trip_s() * 1000 >= LONG_OPEN_MS
 
     def _too_far(self, waiting: Iterable[GapCase]) -> None:
-        """That is said, and not waited for without a word."""
         if not self._beyond():
             return
         for one in waiting:
             one.lose(too_far(self.destination.name, one.partition, one.acknowledged, self.round_trip_s()))
 
     def _stands(self, case: GapCase, end: tuple[ErrorCode, int] | None, expected: int) -> bool:
-        """Whether the log ends where it should; if not, the partition has to find its place again."""
         code, offset = end or (ErrorCode.unknown_topic_or_partition, -1)
         if code is ErrorCode.none and offset == expected:
             return True
         partition = case.partition
         if code is ErrorCode.topic_authorization_failed:
             case.refuse(denied(self.destination, partition, Operation.DESCRIBE), FailureKind.DENIED)
-        else:  # a leader that has moved, or another copier that was quicker
+        else:  # the leader moved, or another copier was faster
             found = f"the log ends at {offset}" if code is ErrorCode.none else code.name.upper()
             case.lose(not_now(self.destination.name, partition, expected, found))
         return False
 
     def _next(self, due: Iterable[GapCase]) -> dict[GapCase, _Wrote]:
-        """What is sent to each, in one request."""
         due = list(due)
         share = max(1, MARKERS_AT_ONCE // max(1, len(due)))
         wrote: dict[GapCase, _Wrote] = {}
@@ -164,7 +144,7 @@ class GapRound:
         return wrote
 
     def _entries(self, wrote: Mapping[GapCase, _Wrote]) -> Iterator[Entry]:
-        """Entries in which no partition is named twice: a broker never answers to those."""
+        """No entry names a partition twice: a broker never responds to those."""
         by_epoch: dict[int, list[tuple[int, Partition]]] = {}
         for case, (number, epoch, _) in wrote.items():
             by_epoch.setdefault(epoch, []).append((number, case.partition))
@@ -178,11 +158,11 @@ class GapRound:
                 done = number
 
     def _says_all(self, case: GapCase, mine: _Wrote, codes: Mapping[tuple[str, int], int]) -> bool:
-        """Whether the answer alone tells that the markers are in the log.
+        """Whether the response alone confirms the markers.
 
-        A single marker that the broker took is there, once, and behind it only what an owner's data will meet at a
-        wrong offset. Of several the answer may hide that some were refused; and a newcomer does not know what else was
-        on its way: there the log end has to tell.
+        A single marker that the broker accepted is in the log once; anything after it the owner's data will meet as a
+        wrong offset. With several markers the response may hide that some were refused, and a newcomer does not know
+        what else was on the way: there the log end decides.
         """
         partition, at = case.partition, case.acknowledged
         code = codes.get((partition.topic, partition.index), ErrorCode.unknown_server_error.value)

@@ -1,13 +1,10 @@
-"""The right to fill gaps, handed from one epoch's task to the next one's.
+"""Hands the right to fill gaps from one epoch's task to the next one's, through the driver.
 
-Without it a new task has to wait until a log end has stood still, though the old one ended well (`copy.gap_markers`).
-The old task leaves what it owns with the driver, after everything it sent was answered; the new one asks for what it
-waits for. A claim is given once: of two that ask (the first attempt of a task that Spark has given up, and the second),
-one gets it. Datagrams that are lost, or a driver out of reach, cost the wait, and nothing else. Datagrams that come
-twice, be it from somebody who kept them, are taken once (`copy.datagrams`).
+Otherwise a new task must wait until a log end has not moved for a while (`copy.gap_filler`). The old task releases its
+claims after all its requests were answered. A claim is granted once: of two attempts of a task only one gets it. Lost
+datagrams cost that wait and nothing else; replayed ones are ignored.
 
-In the same words a task tells what the source deleted before it was copied, again and again until its driver answers
-that it is recorded (`copy.deletions`).
+Tasks report trimmed ranges the same way, until the driver confirms that they are recorded.
 """
 
 from __future__ import annotations
@@ -27,22 +24,18 @@ from mirror_core.model.names import Offset, Partition
 
 _ASK_S: Final = 0.05
 _NUMBER_DIGITS: Final = 12
-"""A claim is longer than the question for it by its number: so what is given for one datagram fits into one."""
+"""A granted claim is longer than its request by the number: so the response to one datagram fits into
+one."""
 Left = tuple[Partition, int]
-"""A partition, and the coordinator epoch of the newest marker in it: its owner's."""
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A task's word to its driver: what it leaves, what it waits for, what it is to have recorded."""
-
     left: list[tuple[str, int, int]] = []
     wants: list[tuple[str, int]] = []
     deleted: list[tuple[str, int, int, int]] = []
 
 
 class _Given(msgspec.Struct, frozen=True, kw_only=True):
-    """The driver's answer."""
-
     given: list[tuple[str, int, int]] = []
     recorded: list[tuple[str, int, int]] = []
 
@@ -53,25 +46,21 @@ _GIVEN: Final = msgspec.json.Decoder(_Given)
 
 
 class Board:
-    """The driver's side: keeps what was left until it is asked for, and deletions until they are recorded. `take` is
-    for the thread that listens, the rest for the driver's."""
+    """The driver's side. `handle` is for the receiving thread, the rest for the driver's thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._deletions: dict[Deletion, None] = {}
-        """Those that are not recorded yet, in the order in which they were told."""
         self._recorded: dict[Partition, int] = {}
-        """What ends there or before is."""
         self._left: dict[Partition, tuple[int, int]] = {}
-        """Epoch that left it, and its number."""
 
     def take(self, letter: Letter) -> bytes:
-        """Take in a task's word; the answer to it, empty when there is none. Raises msgspec's error for nonsense."""
+        """Returns the response, or b"". Raises msgspec's errors for malformed bodies."""
         asked = _ASKED.decode(letter.body)
         for topic, index, number in asked.left:
             self._left[Partition(topic, index)] = letter.epoch, number
         wanted = dict.fromkeys(Partition(topic, index) for topic, index in asked.wants)
-        # Who left something cannot take it again: since then it may have gone from hand to hand.
+        # A released claim may have changed hands: its last owner cannot have it back.
         given = [p for p in wanted if self._left.get(p, (letter.epoch, 0))[0] < letter.epoch]
         rows = [(partition.topic, partition.index, self._left.pop(partition)[1]) for partition in given]
         there = list(self._hear(asked.deleted))
@@ -88,12 +77,10 @@ class Board:
                     self._deletions[told] = None
 
     def deletions(self) -> tuple[Deletion, ...]:
-        """What tasks have told and wait for."""
         with self._lock:
             return tuple(self._deletions)
 
     def recorded(self, deletions: Iterable[Deletion]) -> None:
-        """The state topic has these."""
         with self._lock:
             for one in deletions:
                 self._deletions.pop(one, None)
@@ -101,16 +88,12 @@ class Board:
 
 
 class Successor:
-    """One task's side. Does nothing where there is no driver to talk to."""
-
     def __init__(self, line: Line) -> None:
         self._line = line
         self._due = 0.0
         self._left = set[Partition]()
 
     def ask(self, replicators: Mapping[Partition, PartitionReplicator]) -> None:
-        """Ask for the claims of partitions whose gap is due and not theirs to fill, and have deletions recorded; take
-        in what has come for any."""
         now = time.monotonic()
         if not self._line.open or now < self._due:
             return
@@ -131,8 +114,7 @@ class Successor:
             self._line.tell(Sort.CLAIMS, b'{"deleted":%b}' % rows)
 
     def leave(self, replicators: Iterable[PartitionReplicator]) -> None:
-        """The last word: what is ours, with nothing on its way, may be the next one's. Each is left once: since then it
-        may have gone from hand to hand."""
+        """Releases claims with nothing in flight to the next task. Each once: later it may have changed hands."""
         mine = [
             one
             for one in replicators

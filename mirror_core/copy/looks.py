@@ -1,8 +1,4 @@
-"""Verdicts on many partitions: those that take a look into the logs beside the task's loop, several at a time.
-
-A look takes round trips, and some read much of a log: one that takes long leaves its turn to others. How long one may
-take is limited by the task's end, and some time beyond it; then it is said.
-"""
+"""Runs comparisons of both logs in background threads. A long one does not hold up the others."""
 
 from __future__ import annotations
 
@@ -27,23 +23,18 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName
 
 AT_ONCE: Final = 8
-"""Looks that are not long yet. Each has its own connections; so many are kept."""
+"""Comparisons that are not long yet. Each has its own connections; this many are kept."""
 AT_MOST: Final = 2 * AT_ONCE
-"""Looks, with the long ones: all threads of a task share one core with what it copies."""
+"""With long ones: all threads of a task share one core with copying."""
 _LONG_S: Final = 2.0
-"""After so long a look is a long one: another one begins beside it."""
 _BUDGET_S: Final = 0.5
-"""After so long no further look is begun by what was seen before it."""
 
 
 class Case(NamedTuple):
-    """What a verdict is on."""
-
     replicator: PartitionReplicator
     seen: Seen
     agreed: int | None
     asked: float
-    """Monotonic time before its leaders were asked for what is seen."""
 
 
 class _Look(NamedTuple):
@@ -51,25 +42,18 @@ class _Look(NamedTuple):
     seen: Seen
     since: int | None
     asked: float
-    """As in `Case`."""
     why: str
-    """What `PartitionReplicator.lost_why` was before."""
 
 
 class _Worker(NamedTuple):
-    """A thread that looks."""
-
     logs: BothLogs
     began: float
-    """Monotonic time."""
 
 
 Told = tuple[PartitionReplicator, Verdict | RemoteFault]
 
 
 class Looks:
-    """Of one task. Connections are opened when they are needed, and stay."""
-
     def __init__(self, source: ClusterClient, destination: ClusterClient, producer_id: int, beside: Beside) -> None:
         self._source, self._destination = source, destination
         self._producer_id = producer_id
@@ -77,11 +61,8 @@ class Looks:
         self._idle: list[BothLogs] = []
         self._at_work: dict[Future[None], _Worker] = {}
         self._left = deque[_Look]()
-        """Not begun."""
         self._until = 0.0
-        """Monotonic time up to which they are begun."""
         self._open: dict[PartitionReplicator, _Look] = {}
-        """All that have no verdict yet."""
         self._told = SimpleQueue[tuple[_Look, Verdict | RemoteFault]]()
 
     @property
@@ -90,12 +71,9 @@ class Looks:
 
     @property
     def under_way(self) -> int:
-        """Looks that have begun, and have not been told."""
         return len(self._open) - len(self._left)
 
     def begin(self, cases: Sequence[Case]) -> Iterator[Told]:
-        """Verdicts that need no look, at once; for the others the looks begin. Those for which there is no time stay as
-        they are."""
         wanted = list[_Look]()
         for case in cases:
             one, seen = case.replicator, case.seen
@@ -105,7 +83,7 @@ class Looks:
             except _LookNeeded:
                 wanted.append(look)
         workers = min(len(wanted), self._free())
-        if workers <= 0:  # who waits already keeps its turn
+        if workers <= 0:  # waiting comparisons keep their turn
             for look in wanted:
                 self._wait(look, beside=False)
             return
@@ -120,13 +98,11 @@ class Looks:
             self._at_work[begun] = _Worker(logs, time.monotonic())
 
     def _free(self) -> int:
-        """How many more may begin."""
         now = time.monotonic()
         not_long = sum(now - worker.began < _LONG_S for worker in self._at_work.values())
         return min(AT_ONCE - not_long, AT_MOST - len(self._at_work))
 
     def told(self) -> Iterator[Told]:
-        """Verdicts of looks that have ended since."""
         if time.monotonic() > self._until:
             self._leave_rest()
         for one in [one for one in self._at_work if one.done()]:
@@ -149,11 +125,9 @@ class Looks:
             logs.close()
 
     def wait(self, limit_s: float) -> None:
-        """For any to end, so long at most."""
         wait(self._at_work, limit_s, FIRST_COMPLETED)
 
     def _work(self, logs: BothLogs, left: deque[_Look], until: float) -> None:
-        """In a thread: the next one, and the next, while there is time to begin."""
         while (look := _next(left)) is not None:
             try:
                 found: Verdict | RemoteFault = self._verdict(logs, look)
@@ -173,18 +147,15 @@ class Looks:
         return found._replace(asked=look.asked) if isinstance(found, Resumes) else found
 
     def _leave_rest(self) -> None:
-        """Those that were not begun in time are due again."""
         while (look := _next(self._left)) is not None:
             del self._open[look.replicator]
             self._wait(look, beside=False)
 
     def _wait(self, look: _Look, *, beside: bool) -> None:
-        """It has not begun."""
         words = waits_for_turn(self._destination.name, look.replicator.partition, len(self._at_work))
         look.replicator.wait(words, beside=beside)
 
     def close(self) -> None:
-        """Looks that are under way are not waited for: those partitions are to be looked at anew."""
         self._leave_rest()
         now, here, there = time.monotonic(), self._destination.name, self._source.name
         for one, look in self._open.items():
@@ -209,20 +180,21 @@ def _next(left: deque[_Look]) -> _Look | None:
         return None
 
 
-class _LookNeeded(MirrorError):
-    """Into a log."""
+class _LookNeeded(MirrorError): ...
 
 
 class _Closed:
-    """Logs into which nobody looks."""
+    """Raises on any use: the decision needs a comparison."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise _LookNeeded(name)
 
 
 def unreadable(replicator: PartitionReplicator, error: RemoteFault, misled: ClusterName | None = None) -> None:
-    """What cannot be read concerns this partition, and no other. It is looked at again, or only people can help.
-    `misled`: as in `PartitionReplicator.lose`."""
+    """A log that cannot be read affects this partition only: retried, or left to operators.
+
+    `misled`: see `PartitionReplicator.mark_lost`.
+    """
     if isinstance(error, MissingPermission):
         replicator.fail(str(error), None, FailureKind.DENIED)
     elif isinstance(error, Unreadable):

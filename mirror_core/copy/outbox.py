@@ -1,4 +1,4 @@
-"""What waits in a partition's line: batches, and the gaps between them."""
+"""A partition's send queue: batches, and the gaps between them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from typing import Final, NamedTuple
 from mirror_core.wire.batch import SEQUENCE_MASK
 
 QUEUE_BYTES: Final = 1 << 20
-"""Of a partition's batches that wait; then no more are fetched."""
 
 
 class Gap(NamedTuple):
-    """Offsets up to `end` (the next one after it) that hold no record on the source.
-
-    It begins where what is before it ends.
-    """
+    """Offsets up to `end` (exclusive) without a record on the source. It starts where the item before it
+    ends."""
 
     end: int
 
 
 class Hidden(NamedTuple):
-    """Offsets [base, end) that hold no record on the source, in a mirror that uses them up by hidden records."""
+    """Offsets [base, end) without a record on the source, to be used up by hidden records."""
 
     base: int
     end: int
@@ -30,23 +27,20 @@ class Hidden(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What is remembered of a batch in flight."""
-
     base: int
     records: int
     size: int
     content: int | None
-    """What it says (`wire.digest`); None where records stand for nothing: hidden ones, and seeds."""
+    """Its digest (`wire.digest`); None for hidden records and seeds."""
     newest_ms: int = -1
-    """Time of its newest record. A broker that has it already answers with this time, as if it were its own."""
+    """Newest record time. A broker that already has the batch responds with this time instead of its own."""
 
 
 Ready = tuple[Sent, memoryview]
-"""A batch, and its bytes."""
 
 
 class Waiting:
-    """What waits in all lines of a task together."""
+    """Bytes queued by all partitions of a task."""
 
     __slots__ = ("bytes", "most")
 
@@ -59,13 +53,10 @@ class Waiting:
         return self.bytes >= self.most // 2
 
     def changed(self, size: int) -> None:
-        """So many bytes more, or fewer."""
         self.bytes += size
 
 
 class Outbox:
-    """The line; it begins with a gap, or with what waits for an answer, and bytes in it are its own."""
-
     __slots__ = ("bytes", "hiding", "items", "newest_ms", "waiting")
 
     def __init__(self, waiting: Waiting) -> None:
@@ -73,34 +64,29 @@ class Outbox:
         self.items: deque[Gap | Hidden | Ready] = deque()
         self.bytes = 0
         self.hiding: deque[tuple[int, int]] = deque()
-        """Offsets [base, end) of batches of hidden records in flight."""
         self.newest_ms = -1
-        """Time of the newest batch in line. Hidden records take it over: so no lookup by time finds another segment
-        than it would without them, and brokers remember the producer as long as for its data (they go by its last
-        batch)."""
+        """Time of the newest batch. Hidden records take it over: lookups by time find the same segment as
+        without them, and brokers remember the producer as long as for its data (they go by its last batch)."""
 
     @property
     def full(self) -> bool:
-        """Of its own; or all lines together hold too much: then those first wait that hold some of it, which is sent
-        before long, and not those that hold nothing up."""
+        """Its own limit, or the task's. Partitions with something queued stop first: that is sent soon, while
+        those with nothing hold nothing up."""
         if self.bytes >= QUEUE_BYTES:
             return True
         return self.waiting.half_full if self.bytes else self.waiting.bytes >= self.waiting.most
 
     @property
     def first_gap(self) -> Gap | None:
-        """What is first in line, where that is for markers."""
         head = self.items[0] if self.items else None
         return head if isinstance(head, Gap) else None
 
     def resume(self, newest_ms: int) -> None:
-        """Begin anew, with nothing in line."""
         self.drop()
         self.hiding.clear()
         self.newest_ms = newest_ms
 
     def drop(self) -> None:
-        """Nothing of it will be sent."""
         self.items.clear()
         self.waiting.changed(-self.bytes)
         self.bytes = 0
@@ -114,7 +100,6 @@ class Outbox:
         self.waiting.changed(sent.size)
 
     def keep(self, sent: Sent, batch: memoryview) -> None:
-        """What could not be sent goes back to where it was: behind what went back before it, and before all else."""
         at = 0
         while self.goes_before(sent.base, at):
             at += 1
@@ -123,18 +108,15 @@ class Outbox:
         self.waiting.changed(sent.size)
 
     def goes_before(self, base: int, at: int = 0) -> bool:
-        """Whether a batch at this place in line is one for an offset before `base`."""
         item = self.items[at] if at < len(self.items) else None
         return item is not None and not isinstance(item, Gap | Hidden) and item[0].base < base
 
     def mark_to(self, end: int) -> None:
-        """A gap for markers; one with the gap before it."""
         if self.items and isinstance(self.items[-1], Gap):
             self.items.pop()
         self.items.append(Gap(end))
 
     def hide_to(self, base: int, end: int, sequence: int) -> None:
-        """A gap for hidden records; one with the gap before it."""
         last = self.items[-1] if self.items else None
         if isinstance(last, Hidden):
             self.items[-1] = last._replace(end=end)
@@ -142,7 +124,6 @@ class Outbox:
             self.items.append(Hidden(base, end, sequence, self.newest_ms))
 
     def take(self) -> Hidden | Ready:
-        """The first thing in line, which is not a gap for markers."""
         item = self.items.popleft()
         assert not isinstance(item, Gap)
         if not isinstance(item, Hidden):
@@ -151,7 +132,6 @@ class Outbox:
         return item
 
     def take_hidden(self, gap: Hidden, most: int) -> int:
-        """So many of the first offsets of a gap that was taken go out; the rest stays first in line."""
         count = min(most, gap.end - gap.base)
         base = gap.base + count
         if base < gap.end:
@@ -160,11 +140,9 @@ class Outbox:
         return count
 
     def hid(self) -> None:
-        """The first batch of hidden records in flight is acknowledged."""
         self.hiding.popleft()
 
     def filled_to(self, offset: int) -> None:
-        """The log ends there: drop the gap that is full."""
         gap = self.first_gap
         if gap is not None and gap.end == offset:
             self.items.popleft()

@@ -1,4 +1,4 @@
-"""From the source: who is asked for what, and what its answers put into line."""
+"""Fetches from the source: which partitions go into which request, and what a response enqueues."""
 
 from __future__ import annotations
 
@@ -35,25 +35,19 @@ _PARTITION_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 8 << 20
 _SOCKET_BYTES: Final = 4 << 20
 _MAX_WAIT_MS: Final = 500
-"""Brokers of 3.6 and 3.7 wait for remote storage so long, and no longer; newer ones have a setting of their own."""
+"""Brokers of 3.6 and 3.7 wait this long for remote storage, and no longer; newer ones have a setting."""
 _SHORT_WAIT_MS: Final = 20
 _CALM_WAIT_MS: Final = 2_000
-"""A question about a thousand partitions costs a hundredth of a second on either side: not too often for nothing."""
 _CALM_BYTES: Final = 1 << 20
 _CALM_PART: Final = 8
-"""Of the budget, all calm links together."""
 _QUESTIONS: Final = 4
-"""After so many it is worth while to have a link for those that are calm."""
 _PATIENCE_S: Final = 10.0
-"""With a broker that lets us wait longer than it was asked to: a half-open connection tells nobody that it is one."""
+"""For a response later than requested: a half-open connection shows no error."""
 _BRIEF_S: Final = 0.2
-"""For the rest of an answer; then it is received as it comes, and others have their turn."""
 _UNSEEN: Final = "there is something to copy, and the destination's leader has forgotten who wrote the end of its log"
 
 
 class Receiver:
-    """Links to the source's brokers, one Fetch at a time on each."""
-
     def __init__(
         self,
         assignment: Assignment,
@@ -64,9 +58,7 @@ class Receiver:
         awake: set[PartitionReplicator],
         now_s: Callable[[], float] = lambda: time.time(),
     ) -> None:
-        """`takes`: whether a destination broker takes more now. `awake`: as in `CopyTask`."""
         self.lanes: dict[int, Lanes] = {}
-        """By broker."""
         self.rate = RateLimiter(assignment.throttle)
         self._source = source
         self._side = Side.of(source)
@@ -79,17 +71,14 @@ class Receiver:
         self._stop_s, self._now_s = assignment.stop_ms / 1000, now_s
         self._awake = awake
         self._led: dict[int, Led] = {}
-        """By broker."""
         self._led_by: dict[PartitionReplicator, int] = {}
         self._leading = set[int]()
-        """Brokers that we are connected to, or about to be, and that lead something that has not ended."""
 
     def ask(self, now: float) -> None:
-        """Ask every broker that leads something, and has no question yet."""
         self._route()
         wanted = {broker: self._of_lanes(broker) for broker in self._led if self._free(broker)}
         self._leading = {b for b, led in self._led.items() if (b in self.lanes or wanted.get(b)) and not led.ended}
-        for broker in self.lanes.keys() - self._leading:  # there is no next question at which they give way
+        for broker in self.lanes.keys() - self._leading:  # they send no next Fetch that would shrink it
             for link in self.lanes[broker].every:
                 if not link.pending:
                     link.limit(0, 0)
@@ -107,11 +96,9 @@ class Receiver:
 
     @property
     def pending(self) -> list[FetchLink]:
-        """Links that wait for an answer."""
         return [link for lanes in self.lanes.values() for link in lanes.every if link.pending]
 
     def lost(self, broker: int, why: str) -> None:
-        """Hang up: the places of what it leads are found anew, and all else goes on."""
         if (lanes := self.lanes.pop(broker, None)) is not None:
             lanes.close()
         for replicator in self._replicators.values():
@@ -120,13 +107,11 @@ class Receiver:
                 replicator.lose(why)
 
     def _lost_calm(self, broker: int, lanes: Lanes, why: str) -> None:
-        """One more connection than it takes is no reason to lose the others: it goes on with those."""
         _log.info("goes on without the calm link: %s", why)
         lanes.together()
         self._led[broker].whole()
 
     def give_up(self) -> None:
-        """Hang up where nothing came for too long. What has come while somebody else was waited for counts."""
         for broker, lanes in list(self.lanes.items()):
             for link in lanes.every:
                 if link.waits_s > _PATIENCE_S and not readable([link.connection.sock], 0.0):
@@ -138,14 +123,14 @@ class Receiver:
                     break
 
     def take(self, link: FetchLink) -> list[tuple[PartitionReplicator, list[Ready]]]:
-        """What one Fetch answer puts into line and is to be sent at once. The next answer travels meanwhile: its bytes
-        wait in the socket until the buffer is free again."""
+        """Processes one response; returns what is to be sent at once. The next one waits in the socket
+        meanwhile."""
         for broker, lanes in self.lanes.items():
             if link not in lanes.every:
                 continue
             try:
                 return self._take(broker, lanes, link) if link.arrived() else []
-            except Unreachable as error:  # what was put into line is dropped with its place
+            except Unreachable as error:  # what was enqueued is dropped
                 if link is lanes.calm:
                     self._lost_calm(broker, lanes, str(error))
                 else:
@@ -158,8 +143,6 @@ class Receiver:
         return []
 
     def _senseless(self, link: FetchLink, why: str) -> None:
-        """Take in that an answer made no sense: each of its partitions is asked for alone from now on, and who gets
-        none that way, either, must not hold up what else its broker leads."""
         for partition in link.asked_for:
             replicator = self._replicators[partition]
             if link.alone and replicator.source.alone and not replicator.ended:
@@ -184,7 +167,7 @@ class Receiver:
                 replicator.source.came(began)
             elif not replicator.finished:
                 nothing.append((replicator, answer))
-        if link.alone or size <= link.room:  # others have left enough: no wonder, if there was something
+        if link.alone or size <= link.room:  # otherwise others used up the response
             for replicator, answer in nothing:
                 self._nothing(replicator, answer, honest=link.alone and not link.throttle_ms)
         now = self._now_s()
@@ -196,9 +179,8 @@ class Receiver:
         return found
 
     def _brings(self, replicator: PartitionReplicator, answer: fetch.Fetched, link: FetchLink) -> bool:
-        """Take in what an answer says of a partition; whether its records, or that there are none, count."""
         if not replicator.awaits or replicator.source.asked_on is not link:
-            return False  # found its place anew since it was asked for here, or is asked for elsewhere
+            return False  # aligned since, or fetched on another link
         if answer.error:
             fetch_refused(replicator, answer.error, self._side)
             return False
@@ -219,7 +201,6 @@ class Receiver:
             self._ask(lanes, link, wanted, now)
 
     def _ask(self, lanes: Lanes, link: FetchLink, replicators: list[PartitionReplicator], now: float) -> None:
-        """Ask for a link's share of what a broker leads; for one alone, where an empty answer has to be believed."""
         free = lanes.free(link, replicators)
         if not free:
             return
@@ -227,7 +208,7 @@ class Receiver:
         mine = free[: lanes.share(len(replicators))] if alone is None else [alone]
         if not lanes.parted and link.asked > _QUESTIONS and many_calm(mine, time.monotonic()):
             lanes.apart()
-        # Who waits for the destination soon wants more, and cannot be added to a question that has been asked.
+        # A partition that waits for the destination soon needs a Fetch, and cannot join one in flight.
         soon = any(
             (one.outbox.items or one.place.first_waits) and self._takes(one.destination_broker) for one in self._awake
         )
@@ -240,8 +221,8 @@ class Receiver:
         self._send(link, mine, patience_ms, now)
 
     def _ask_calm(self, broker: int, lanes: Lanes, now: float) -> None:
-        """Ask for those of which nothing has come for a while. Before that the lanes are asked for the others, if they
-        wait for nothing: else these would have to wait with the calm ones for their next turn."""
+        """Fetches idle partitions. Free active links fetch the active ones first, which would otherwise have
+        to wait with the idle ones."""
         led, at = self._led[broker], time.monotonic()
         lively, calm = led.parted(at)
         for link in lanes.idle():
@@ -271,12 +252,11 @@ class Receiver:
         link.ask(wanted, max_wait_ms=wait_ms, isolation=fetch.Isolation.READ_COMMITTED)
 
     def _wanted(self, one: PartitionReplicator) -> bool:
-        """Whether more is to be asked of it. What is for a broker that takes nothing now leaves half of the room to the
-        others, however many partitions it leads."""
+        """A destination broker that accepts nothing leaves half of the queue budget to others, whatever it
+        leads."""
         return one.fetchable and not (one.outbox.waiting.half_full and not self._takes(one.destination_broker))
 
     def _route(self) -> None:
-        """Take in who has come to lead what. Who has been routed anew has not taken up its place, or just now."""
         for one in self._awake:
             broker, was = one.source_broker, self._led_by.get(one)
             if broker < 0 or (broker == was and not (one.working and one.source.unasked)):
@@ -287,17 +267,14 @@ class Receiver:
             self._led_by[one] = broker
 
     def _free(self, broker: int) -> bool:
-        """Whether something may be asked of a broker now."""
         lanes = self.lanes.get(broker)
         return lanes is None or bool(lanes.idle()) or self._calm_is_free(broker, lanes)
 
     def _of_lanes(self, broker: int) -> list[PartitionReplicator]:
-        """What its lanes are to be asked for; nothing, where all of that has to wait."""
         return [one for one in self._led[broker].for_lanes() if self._wanted(one)]
 
     def _nothing(self, replicator: PartitionReplicator, answer: fetch.Fetched, *, honest: bool) -> None:
-        """Take in that an answer brought nothing of a partition: a gap up to the last stable offset, if that is
-        proven."""
+        """Applies an empty response: a gap up to the last stable offset, if that is certain."""
         partition, position, end = replicator.partition, replicator.place.position, answer.last_stable
         found = replicator.source.gave_nothing(position, answer, honest=honest)
         if found is Proof.TORN:
@@ -318,18 +295,18 @@ class Receiver:
         return self.lanes[broker]
 
     def _link(self, connection: Connection, far: bool) -> FetchLink:
-        # How much it may ask for is decided at each question.
-        if not far:  # far away the system sizes these buffers
+        # Limits are set before each Fetch.
+        if not far:  # the system sizes a far link's buffers
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
         return FetchLink(connection, max_bytes=0, partition_max_bytes=0, at_once=far, brief_s=_BRIEF_S)
 
     def _limit(self, lanes: Lanes) -> None:
-        """Say how much a broker's links may ask for that wait for no answer, of a budget for all answers together. What
-        waits in sockets is no part of it."""
+        """Sets how much a broker's free links may request, within a budget for all responses. Socket buffers
+        are not part of it."""
         quiet = sum(self.lanes[broker].quiet for broker in self.lanes.keys() & self._leading)
         room = share(self._budget, len(self._leading) - quiet, quiet, gives=not lanes.quiet)
         mine = lanes.idle()
-        # A broker that has to give way does so at its next question: until then its links hold what they may ask for.
+        # A broker shrinks its share at its next Fetch only: until then its links hold their limits.
         held = sum(link.most for one in self.lanes.values() for link in one.every) - sum(link.most for link in mine)
         most = min(self._most_bytes, room // lanes.most, (self._budget - held) // len(mine))
         links = max(lanes.most, len(lanes.every))

@@ -1,4 +1,4 @@
-"""What a task says at its end: receipts of what was acknowledged, and what went wrong."""
+"""Builds the task's report: receipts of what was acknowledged, failures, and why partitions wait."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ def report(
     waits_for: Callable[[int], str],
     looks_cut_short: int = 0,
 ) -> TaskReport:
-    """The task's report. `started`: wall clock, seconds; `trouble`: why partitions may have lost their place;
-    `waits_for`: what keeps from getting to a destination broker what is for it."""
     receipts = [
         Receipt(
             mirror=assignment.mirror,
@@ -86,5 +84,4 @@ def _why(source: str, replicators: Sequence[PartitionReplicator], trouble: str, 
 
 
 def awaits_remote(one: PartitionReplicator) -> bool:
-    """Whether remote storage of the source was to give what comes next, and gave nothing again and again."""
     return one.working and one.source.empty > 0 and one.source.remote(one.place.position)

@@ -1,4 +1,8 @@
-"""From a Fetch answer to batches that may be sent and gaps that are to be filled: verified, re-addressed, in order."""
+"""Turns a Fetch response into batches to send and gaps to fill: verified, with new producer ids and
+sequences.
+
+Also builds batches of hidden records, and seeds.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +32,11 @@ from mirror_core.wire.reencode import dense_runs
 
 PRODUCER_EPOCH: Final = 0
 TINY: Final = 8
-"""Records of a batch that is merged with its neighbours: below, a copier spends less on its records than on sending it,
-and the destination's broker is spared far more."""
 WORTH_MERGING: Final = 4
-"""Tiny batches in a row."""
 MERGED_BYTES: Final = 16 << 10
 
 
 class Rewriter:
-    """What one mirror makes of a source's batches."""
-
     def __init__(self, source: ClusterName, producer_id: int) -> None:
         self.source = source
         self.producer_id = producer_id
@@ -45,9 +44,9 @@ class Rewriter:
     def accept(self, replicator: PartitionReplicator, answer: Fetched) -> list[Ready]:
         """Batches of one partition that may be sent at once, in place; its position moves past them.
 
-        From the first gap on everything goes into the line, batches as copies. A batch that may not cross ends the
-        partition, after what came before it. What comes behind a first batch that has to go alone is asked for again:
-        in line it would neither be merged nor give way to what goes at once, as long as the source is the quicker one.
+        From the first gap on everything is enqueued, batches as copies. A batch that may not be copied ends the
+        partition, after everything before it. What follows a first batch that must go alone is fetched again later: in
+        the queue it would neither be merged nor let others pass while the source is the faster side.
         """
         ready: list[Ready] = []
         tiny: dict[int, BatchHeader] = {}
@@ -77,7 +76,6 @@ class Rewriter:
         return self._merged(ready, tiny) if len(tiny) >= WORTH_MERGING else ready
 
     def _merged(self, ready: list[Ready], tiny: Mapping[int, BatchHeader]) -> list[Ready]:
-        """The same with runs of tiny batches as one each. What is ready has no gap in it."""
         found: list[Ready] = []
         run: list[Ready] = []
         size = 0
@@ -99,9 +97,7 @@ class Rewriter:
         try:
             batch = memoryview(merge([(tiny[sent.base], batch) for sent, batch in run]))
         except MalformedBatch:
-            return (
-                run  # records that contradict their header, in bytes that are as they were produced: not ours to mend
-            )
+            return run  # malformed as produced: copied as it is
         first, view = run[0]
         readdress(batch, self.producer_id, PRODUCER_EPOCH, base_sequence(view))
         records, newest_ms = sum(sent.records for sent, _ in run), max(sent.newest_ms for sent, _ in run)
@@ -129,7 +125,7 @@ class Rewriter:
             if header.base_offset > place.position:
                 replicator.skip_to(header.base_offset)
             self._put(replicator, ready, header.base_offset, header.record_count, batch)
-            return  # dense: nothing of it is left
+            return  # dense
         if header.next_offset > place.position:
             replicator.skip_to(header.next_offset)
 

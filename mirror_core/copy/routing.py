@@ -1,4 +1,4 @@
-"""Who leads a partition, as far as brokers agree; and what becomes of one that is not there any more."""
+"""Resolves leaders from metadata, and handles partitions that no longer exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ _NO_ID: Final = "0" * 32
 
 
 def route(replicator: PartitionReplicator, views: Views, asking: Asking) -> Asked | None:
-    """Take in who leads it; None when it cannot be aligned now."""
     partition, assigned, replaced = replicator.partition, replicator.assigned, FailureKind.REPLACED
     for view, client, expected, gone, anew in (
         (views.source, asking.source, assigned.source_topic_id, FailureKind.GONE, FailureKind.RECREATED),
@@ -56,7 +55,7 @@ def _is_there(
     gone: FailureKind,
     anew: FailureKind,
 ) -> bool:
-    """Whether a cluster has it, in the topic of the `expected` id. If not, the replicator is told why."""
+    """Whether the cluster has it, in the topic with the `expected` id. Otherwise tells the replicator why."""
     partition = replicator.partition
     cluster, topic = client.name, view.cluster.topics.get(partition.topic)
     if partition.topic in view.cluster.denied:
@@ -80,8 +79,10 @@ def _is_there(
 
 
 def _doubt_who_told(replicator: PartitionReplicator, asking: Asking, source: Leader, destination: Leader) -> None:
-    """Where the leader that is told has turned out to be none before, or has led before the one that we know, the
-    broker that tells it may be behind. It tells the truth of a partition without a leader."""
+    """Marks a broker's metadata as stale: it names a leader that was none before, or an older epoch.
+
+    A partition without a leader is reported truthfully.
+    """
     misled = replicator.misled if replicator.losses > 1 else None
     known = replicator.source_broker, replicator.source_epoch
     if source.epoch < replicator.source_epoch or (
@@ -93,9 +94,11 @@ def _doubt_who_told(replicator: PartitionReplicator, asking: Asking, source: Lea
 
 
 def _disputed(view: View, partition: Partition, expected: str) -> str:
-    """Why nobody knows yet that the topic is gone which one broker calls so; empty when it is. Another broker may still
-    know it: either is behind. One that does not answer may. And who does not know a partition of it is behind: nothing
-    takes partitions away from a topic, as long as it has the same id."""
+    """Why it is open whether the topic is gone; "" when that is certain.
+
+    Another broker may still know it: one of them is stale. A broker that does not respond may know it. And a broker
+    that misses only the partition is stale: topics never lose partitions while they keep their id.
+    """
     if as_expected(view.cluster, partition, expected):
         return ""
     name, topic = partition.topic, view.cluster.topics.get(partition.topic)

@@ -1,7 +1,7 @@
-"""Seeding: an empty log is brought to where the source's begins, with records that stand for nothing and go at once.
+"""Seeds an empty log up to the source's log start with placeholder records, which are deleted at once.
 
-A batch of them is built once and sent many times; it takes less than a byte an offset. They carry sequences like any
-data, so seeding may be interrupted, repeated or done twice, and what is seeded is deleted as soon as it is there.
+A batch is built once and sent many times; it takes less than a byte per offset. Seeds carry sequences like data, so
+seeding may be interrupted, repeated or done twice.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from mirror_core.wire.encode import NOTHING, batch_of, record
 from mirror_core.wire.records import Codec
 
 SEED_OFFSETS: Final = 200_000
-"""Offsets of one batch: some 166 KB compressed."""
 SEEDS_AHEAD: Final = 4
-"""Batches of one partition in flight; then they are deleted before the next ones are sent."""
 
 _NO_TIME: Final = -1
-"""Any other would be the newest of the segment that they begin, and lookups by time would look there for what comes
-behind it. For that a broker that tidies up just then forgets the producer: the log end tells how far seeding is."""
+"""Any other time would be the newest of the segment, and lookups by time would find it instead of
+later records. The price: a broker that compacts just then forgets the producer; the log end shows how far seeding is.
+"""
 
 
 def seeds(replicator: PartitionReplicator, producer_id: int, producer_epoch: int) -> Iterator[Ready]:
-    """The next batches for a partition that is to be seeded and has nothing in flight."""
     for _ in range(SEEDS_AHEAD if replicator.place.proven else 1):
         base, sequence, records = replicator.place.take_seeds(SEED_OFFSETS)
         if records <= 0:

@@ -1,4 +1,4 @@
-"""To the destination: batches of many partitions in few requests, and what their answers say."""
+"""Produces to the destination: batches of many partitions in few requests, and their responses."""
 
 from __future__ import annotations
 
@@ -23,23 +23,20 @@ from mirror_core.model.names import Offset
 
 _REQUEST_BYTES: Final = 4 << 20
 _MUTED_S: Final = 3.0
-"""To one that a quota keeps from reading for longer nothing is sent: it would fill the buffers on the way."""
+"""A broker that a quota keeps from reading longer gets nothing: it would fill the buffers on the way."""
 _BRIEF_S: Final = 0.2
-"""With a broker that has taken as much as it may without an answer: then what is for it is copied, and waits in line.
-One that usually takes longer is not waited for at all."""
+"""For a broker with a full link; then batches wait in the queue. A slower broker is not waited for at
+all."""
 _ALONE_S: Final = 1.0
-"""The same, while no other broker is sent anything: whoever waits keeps nobody from anything, and copies nothing."""
 _SILENCE_S: Final = 15.0
-"""Without an answer: then somebody else may lead by now. A leader that waits for its replicas for so long is found when
-its log is looked at."""
+"""Without a response another broker may lead by now. A leader that waits this long for replicas is
+found when its log is checked."""
 
 Tag = tuple[PartitionReplicator, Sent]
 Item = tuple[PartitionReplicator, Sent, memoryview]
 
 
 class Sender:
-    """Links to the destination's brokers, several requests in flight each."""
-
     def __init__(
         self,
         destination: ClusterClient,
@@ -49,10 +46,10 @@ class Sender:
         connect: Callable[[int], Connection],
         now_s: Callable[[], float] = lambda: time.time(),
     ) -> None:
-        """`stop_s`: when, by `now_s`, nothing more is sent. `most_bytes`: on their way to each broker."""
         self.links: dict[int, ProduceLink[Tag]] = {}
         self._silent = set[int]()
-        """Brokers that have been waited for in vain, since their last answer: not for each of their partitions anew."""
+        """Brokers that were waited for in vain since their last response, so that not each partition waits
+        again."""
         self._destination = destination
         self._replicators = replicators
         self._side = Side.of(destination)
@@ -61,16 +58,14 @@ class Sender:
         self._connect = connect
 
     def send_all(self, found: Sequence[tuple[PartitionReplicator, list[Ready]]]) -> None:
-        """One batch a partition and request."""
         for turn in range(max((len(queue) for _, queue in found), default=0)):
             self.send([(replicator, *queue[turn]) for replicator, queue in found if turn < len(queue)])
 
     def send(self, items: Sequence[Item]) -> None:
-        """One batch each of several partitions, grouped by the broker that leads them."""
         groups: dict[int, list[Row[Tag]]] = {}
         for replicator, sent, batch in items:
             if not replicator.working:
-                continue  # lost or failed since: what follows a refused batch would be refused too, or be shifted
+                continue  # what follows a refused batch would be refused or shifted
             partition = replicator.partition
             row = Row(partition.topic, partition.index, batch, (replicator, sent))
             groups.setdefault(replicator.destination_broker, []).append(row)
@@ -85,7 +80,6 @@ class Sender:
                 start = end
 
     def takes(self, broker: int) -> bool:
-        """Whether more may be sent to it now."""
         link = self.links.get(broker)
         return link is None or not (link.full or self._muted(broker))
 
@@ -95,7 +89,7 @@ class Sender:
             while self.links.get(broker) is link and link.full and self._gets_on(broker, link):
                 pass
             rows = [row for row in rows if row.tag[0].working]
-            # Our own clock decides when this task stops; the sequences decide what may be written.
+            # Our clock decides when this task stops; sequences decide what may be written.
             if not rows or self._now_s() >= self._stop_s:
                 for row in rows:
                     row.tag[0].not_sent()
@@ -106,7 +100,7 @@ class Sender:
                 replicator, sent = row.tag
                 place = replicator.place
                 if not place.in_flight:
-                    place.idle(now)  # it may have waited in line for long
+                    place.idle(now)  # it may have been queued for long
                 free = takes and (place.proven or not place.in_flight)
                 if free and not replicator.outbox.goes_before(sent.base):
                     place.sent(now)
@@ -121,7 +115,6 @@ class Sender:
             self.lost(broker, str(error))
 
     def _gets_on(self, broker: int, link: ProduceLink[Tag]) -> bool:
-        """Whether an answer has come, or comes at once: all others are not to wait for it."""
         link.flush()
         if link.unsent or not link.full:
             return not link.unsent
@@ -142,11 +135,9 @@ class Sender:
 
     @property
     def unsent(self) -> list[socket.socket]:
-        """Those that have not taken all of a request."""
         return [link.connection.sock for link in self.links.values() if link.unsent]
 
     def flush(self) -> None:
-        """Send on what the system takes now."""
         for broker, link in list(self.links.items()):
             try:
                 link.flush()
@@ -154,7 +145,6 @@ class Sender:
                 self.lost(broker, str(error))
 
     def waits_for(self, broker: int) -> str:
-        """For people: what keeps from getting there what is sent to this broker, or is to be; empty: nothing does."""
         link = self.links.get(broker)
         if link is None:
             return ""
@@ -167,13 +157,12 @@ class Sender:
         return f"cluster {self._side.name}, {why}" if why else ""
 
     def owed(self, broker: int) -> str:
-        """Why no more places are to be found for this broker now; empty when there is no reason."""
+        """Why no partition may resume at this broker now; "" when nothing prevents it."""
         if (muted := self._muted(broker)) or broker not in self._silent:
             return muted
         return f"{self.waits_for(broker)}, and is owed too much already"
 
     def _muted(self, broker: int) -> str:
-        """Why nothing is to be sent there now, for a quota; empty where there is none, or hardly any."""
         link = self.links.get(broker)
         if link is None or link.muted_s <= _MUTED_S:
             return ""
@@ -184,7 +173,6 @@ class Sender:
         return f"a quota limits what {self._side.user} may write"
 
     def answers(self, broker: int) -> None:
-        """Take in what has come of the broker's answers."""
         try:
             if not self.links[broker].arrived():
                 return
@@ -196,7 +184,6 @@ class Sender:
             self.lost(broker, str(error))
 
     def lost(self, broker: int, why: str) -> None:
-        """Hang up: the outcome of what was in flight there is unknown, so what the broker leads looks for its place."""
         if (link := self.links.pop(broker, None)) is not None:
             link.connection.close()
         self._silent.discard(broker)
@@ -205,13 +192,11 @@ class Sender:
                 replicator.disconnected(why)
 
     def give_up(self) -> None:
-        """Hang up where nothing came for too long."""
         for broker, link in list(self.links.items()):
             if link.waits_s > _SILENCE_S and not link.buffered and not readable([link.connection.sock], 0.0):
                 self.lost(broker, f"{link.connection.where}: no answer to a Produce for {link.waits_s:.0f} s")
 
     def drain(self, limit_s: float) -> None:
-        """Wait for what is in flight, so long at most; what stays unanswered is found by whoever copies next."""
         end = time.monotonic() + limit_s
         while True:
             self.flush()
@@ -231,7 +216,6 @@ class Sender:
                 self.answers(broker)
 
     def _delete_seeds(self, replicator: PartitionReplicator) -> None:
-        """What was seeded stands for nothing: nobody is to read it for longer than it takes to delete it."""
         upto = replicator.place.acknowledged
         try:
             delete_records(self._destination, {replicator.partition: Offset(upto)})
@@ -241,7 +225,7 @@ class Sender:
             replicator.fail(denied(self._side, replicator.partition, Operation.DELETE), upto, FailureKind.DENIED)
         except Unreachable:
             raise
-        except RemoteFault as error:  # a policy of the topic: others can be copied all the same
+        except RemoteFault as error:  # a policy of the topic; others can be copied
             if replicator.ended:
                 return
             replicator.fail(str(error), upto, FailureKind.REFUSED)

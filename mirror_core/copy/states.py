@@ -1,4 +1,4 @@
-"""States of one partition in a copying task as one table. What is not in it does not happen; docs print it."""
+"""States of a partition in a copying task, as one table. Anything else is a bug; the docs print it."""
 
 from __future__ import annotations
 
@@ -10,40 +10,32 @@ from typing import Final
 
 class State(StrEnum):
     LOST = "LOST"
-    """Position not known: to be read from the destination when nothing is in flight any more."""
+    """Position unknown: read from the destination once nothing is in flight."""
     READY = "READY"
-    """Copying."""
     ENDING = "ENDING"
-    """The source gives something that may not cross: what comes before it is still being copied."""
+    """The source has a batch that may not be copied; everything before it is still being copied."""
     DONE = "DONE"
-    """Copied up to the end that was asked for."""
     FAILED = "FAILED"
 
 
 WORKING: Final = frozenset({State.READY, State.ENDING})
-"""Something may be sent."""
 ENDED: Final = frozenset({State.DONE, State.FAILED})
-"""Nothing more will be."""
 
 
 class Event(StrEnum):
     ALIGNED = "aligned"
     """Both logs agree up to the destination's log end."""
     LOST = "lost"
-    """An answer, or its absence, leaves open where the log ends; or it cannot be told yet."""
     BAD = "bad"
-    """The source's next batch may not cross, or cannot be read."""
     ACKNOWLEDGED = "all acknowledged"
-    """All before the bad batch is on the destination."""
     REACHED = "end reached"
-    """All up to the end that was asked for is on the destination."""
     FAIL = "fail"
     SHIFTED = "shifted"
-    """A batch landed at another offset than its own: louder than any other word."""
+    """A batch was appended at a wrong offset: this outweighs every other failure."""
 
 
 class IllegalTransition(RuntimeError):
-    """A fault of this program: this event cannot happen in this state."""
+    """A bug: this event cannot happen in this state."""
 
 
 TABLE: Final[Mapping[tuple[State, Event], State]] = MappingProxyType(
@@ -68,7 +60,6 @@ TABLE: Final[Mapping[tuple[State, Event], State]] = MappingProxyType(
 
 
 def after(state: State, event: Event) -> State:
-    """The state after this event."""
     try:
         return TABLE[state, event]
     except KeyError:
@@ -76,7 +67,6 @@ def after(state: State, event: Event) -> State:
 
 
 def as_markdown() -> Iterator[str]:
-    """The table for the documentation, a line at a time."""
     yield "| state | event | next state |"
     yield "|---|---|---|"
     for (state, event), target in TABLE.items():

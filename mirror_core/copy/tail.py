@@ -1,4 +1,4 @@
-"""Reading back from a log's end: does the tail hold what it must, and where does it stop doing so?"""
+"""Reads backwards from a log's end: does it hold what it must, and where does that stop?"""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ _FAR: Final = 1_000_000
 def first_foreign(
     client: ClusterClient, link: FetchLink, partition: Partition, producer_id: int, filled: int, seen: Seen
 ) -> int | None:
-    """Offset of the first batch in the newest part of the log that this producer id did not write where it stands.
+    """First batch near the log end that this producer id did not write at its offset.
 
-    `filled`: how many offsets of the log its markers should have taken. Goes back in growing steps until a batch of
-    ours is found that stands right (its offset is its sequence and the markers before it): what comes behind the last
-    such one, and is not ours, is foreign. None when all is ours: then there are markers too many, and they don't tell
-    which. Only headers are looked at.
+    `filled`: how many offsets its markers should have taken. Goes back in growing steps to a batch of ours at the right
+    offset (its offset is its sequence plus the markers before it): later batches of others are foreign. None when all
+    are ours: then there are too many markers, and nothing shows which. Reads headers only.
     """
     for start, headers in _further_back(client, link, partition, seen):
         right = _last_right(headers, producer_id, filled)
@@ -49,7 +48,6 @@ def first_foreign(
 
 
 def _last_right(headers: list[BatchHeader], producer_id: int, filled: int) -> int | None:
-    """Index of the last data batch of ours that stands where its sequence says."""
     before = filled
     for index in range(len(headers) - 1, -1, -1):
         header = headers[index]
@@ -65,11 +63,11 @@ def _last_right(headers: list[BatchHeader], producer_id: int, filled: int) -> in
 def last_behind_a_hole(
     client: ClusterClient, link: FetchLink, partition: Partition, producer_id: int, seen: Seen
 ) -> BatchHeader | None:
-    """Header of the batch that ends the log, if there is nothing but data of this producer id between it and the next
-    offsets, going back, that are in no batch.
+    """Header of the log's last batch, if only data of this producer id follows the nearest hole in the
+    offsets.
 
-    Only the cleaner leaves such holes, and never in the last segment. So a marker that a leader does not know of can
-    have been there; while a foreign record, or a marker too many, would stand directly before what it has shifted.
+    Only compaction leaves such holes, and never in the last segment. So a marker that a leader does not know may have
+    been there; a foreign record, or a marker too many, would stand directly before what it has shifted.
     """
     for start, headers in _further_back(client, link, partition, seen):
         after = seen.log_end
@@ -87,16 +85,16 @@ def last_behind_a_hole(
 def stranger_behind(
     client: ClusterClient, link: FetchLink, partition: Partition, producer_id: int, seen: Seen, since: int | None
 ) -> int | None:
-    """Offset of the first batch from `since` on that is another producer's and lies behind one of this producer id.
+    """First batch from `since` on that another producer wrote after one of ours.
 
-    Before the first of ours others may well have written: a failback mirrors into a log that applications began.
-    Without `since` the newest of ours that a stranger's follows is looked for from the end, not for ever.
+    Others may have written before our first one: a failback mirrors into a log that applications started. Without
+    `since`, searches backwards within a limit.
     """
     step = _FIRST_STEP
     while True:
         start = max(seen.log_start, seen.log_end - step if since is None else since)
         mine = False
-        # One after the other: behind the last record a gap may be filled with millions of markers.
+        # A generator: millions of markers may follow the last record.
         for header in _headers(client, link, partition, start, seen.log_end):
             if mine and header.producer_id != producer_id:
                 return header.base_offset
@@ -107,7 +105,6 @@ def stranger_behind(
 
 
 def last_record(reader: LogReader, partition: Partition, start: int, end: int) -> Record | None:
-    """The last committed record of [start, end); None when the log holds none there any more."""
     step = _FIRST_STEP
     while True:
         low = max(start, end - step)
@@ -118,12 +115,10 @@ def last_record(reader: LogReader, partition: Partition, start: int, end: int) -
 
 
 def record_at(reader: LogReader, partition: Partition, offset: int) -> Record | None:
-    """The committed record at `offset`; None when there is none."""
     return next((record for _, record in reader.records(partition, Offset(offset), Offset(offset + 1))), None)
 
 
 def timed_by_broker(reader: LogReader, partition: Partition, offset: int) -> bool:
-    """Whether the committed record at `offset` has the broker's time (LogAppendTime); not where there is none."""
     found = reader.records(partition, Offset(offset), Offset(offset + 1))
     return any(header.attributes & LOG_APPEND_TIME for header, _ in found)
 
@@ -131,9 +126,9 @@ def timed_by_broker(reader: LogReader, partition: Partition, offset: int) -> boo
 def first_retimed(
     client: ClusterClient, link: FetchLink, partition: Partition, producer_id: int, start: int, end: int, log_start: int
 ) -> int | None:
-    """Offset of the first batch of this producer id in [start, end) that has the broker's time: none is sent with that.
+    """Our first batch in [start, end) with the broker's time; we send none with it.
 
-    If all that there is of ours has it, those before it, too: from the first one in a row. Only headers are looked at.
+    If all of ours there have it, searches on backwards for the first of the row. Reads headers only.
     """
     found, step = None, _FIRST_STEP
     while True:
@@ -151,25 +146,21 @@ def first_retimed(
         start, step = max(log_start, start - step), step * 4
 
 
-class Halted(Unreachable):
-    """Nobody waits for this look any more."""
+class Halted(Unreachable): ...
 
 
 class BothLogs:
-    """The logs of both clusters, as `copy.verdict` looks into them, one partition after the other. Connects when it is
-    asked, and keeps its connections until something is wrong with one."""
+    """Reads both clusters' logs for `copy.resume_decision`. Connects on use; reconnects after an error."""
 
     def __init__(self, source: ClusterClient, destination: ClusterClient, producer_id: int) -> None:
-        """Clients of its own: several look at a time."""
         self._source, self._destination = source.alike(), destination.alike()
         self._producer_id = producer_id
         self._halted = False
         self._connection: Connection | None = None
-        """That headers are being read by."""
         self._begin()
 
     def halt(self) -> None:
-        """From any thread: a look that is under way reads nothing more."""
+        """Thread-safe: a running comparison reads nothing more."""
         self._halted = True
         if (connection := self._connection) is not None:
             connection.cut()
@@ -211,7 +202,6 @@ class BothLogs:
         )
 
     def close(self) -> None:
-        """What is asked later connects anew, and to clusters that were silent, too."""
         self._connection = None
         self._divergence.close()
         self._source.close()
@@ -219,7 +209,6 @@ class BothLogs:
         self._begin()
 
     def _link(self, partition: Partition) -> FetchLink:
-        """To the destination's leader; for headers."""
         self._connection = connection = self._here.connection(partition)
         self._go_on()  # not before it is there to be seen: who halts says so first, and then looks for it
         return FetchLink(connection, max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
@@ -228,7 +217,6 @@ class BothLogs:
 def _further_back(
     client: ClusterClient, link: FetchLink, partition: Partition, seen: Seen
 ) -> Iterator[tuple[int, list[BatchHeader]]]:
-    """Headers up to the log's end, from one offset and then from others ever further back; the last is its start."""
     step = _FIRST_STEP
     while True:
         start = max(seen.log_start, seen.log_end - step)
@@ -260,9 +248,9 @@ def _headers(
         if verdict is Proof.ASK_LEADER:
             local = local_start(client, partition, -1)
             if local is not None and proof(position, end, 0, honest=True, before=empty, local_start=local) is Proof.GAP:
-                break  # the cleaner took what was there
+                break  # compacted
         if verdict is Proof.NOTHING and time.monotonic() + link.throttle_ms / 1000 < deadline:
-            time.sleep(link.throttle_ms / 1000)  # a quota makes us wait, and is no failure
+            time.sleep(link.throttle_ms / 1000)  # a quota is no failure
             continue
         if verdict is not Proof.ONCE_MORE:
             why = SILENT if honest else "the broker throttles"

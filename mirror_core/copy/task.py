@@ -1,10 +1,4 @@
-"""The copy task: what is done for one epoch. A plain function of its assignment; it knows nothing of Spark.
-
-Whole batches go from Fetch to Produce in the buffer they came in. The destination's log end is the position; every
-answer's base offset is checked; what was in flight when something broke is looked up, never guessed or sent blindly.
-A gap is a barrier of its partition: all batches before it are acknowledged before it is filled, and it is known to be
-full before the next batch is sent. Data and markers are protected in different ways, and neither protects the other.
-"""
+"""The copying task of one epoch: a plain function of its assignment, independent of Spark."""
 
 from __future__ import annotations
 
@@ -46,29 +40,25 @@ _log = logger(__name__)
 
 _CONTROL_TIMEOUT_S: Final = 10.0
 _CONNECT_S: Final = 1.0
-"""To wait for connections at most, while nothing is copied anyway."""
 _SOON_S: Final = 1.0
-"""Within which brokers at work have answered."""
 _DRAIN_S: Final = 10.0
-"""After its end a task waits for answers for so long at most. How long it goes on looking into logs it is told."""
+"""For responses after the task's end. The assignment says how long comparisons may go on."""
 _IN_A_ROW: Final = 64
-"""Batches of a partition's line before answers are looked at: one that holds a wide gap must not keep the others
-waiting."""
+"""Of one partition before responses are processed: a wide gap must not delay the others."""
 _FILL_MARGIN_S: Final = 0.1
-"""Markers are not sent in the last moments of an epoch: two tasks' clocks may differ, and only the sequences of data
-don't mind."""
+"""No markers in the last moments of an epoch: two tasks' clocks may differ, and only sequences of data
+tolerate that."""
 
 
 def never() -> bool:
-    """Not cancelled."""
     return False
 
 
 def run(assignment: Assignment, cancelled: Callable[[], bool] = never) -> TaskReport:
-    """Copy the assignment's partitions from `start_ms` to `stop_ms`, or until all have reached their `until`.
+    """Copies from `start_ms` to `stop_ms`, or until all partitions have reached their `until`.
 
-    Raises BadRequest for what no retry mends; trouble with brokers, and answers that make no sense, are retried until
-    `stop_ms` and then reported.
+    Raises BadRequest for what no retry can fix. Broker errors and malformed responses are retried until `stop_ms`, then
+    reported.
     """
     with about(mirror=assignment.mirror, epoch=assignment.epoch, task=assignment.task):
         return _run(assignment, cancelled)
@@ -83,8 +73,6 @@ def _run(assignment: Assignment, cancelled: Callable[[], bool]) -> TaskReport:
 
 
 class CopyTask:
-    """Partitions, links to brokers, and the loop between them."""
-
     def __init__(
         self, assignment: Assignment, source: ClusterClient, destination: ClusterClient, cancelled: Callable[[], bool]
     ) -> None:
@@ -95,15 +83,15 @@ class CopyTask:
         self.stop_s = assignment.stop_ms / 1000
         self._now_s = SteadyClock()
         hides = assignment.gaps is Gaps.HIDDEN
-        # Who begins late may come after another attempt at the same task, which was killed.
+        # A late task may follow a killed attempt of it.
         late = self._now_s() * 1000 > assignment.start_ms
         given = (replace(one, answered=one.answered and not late) for one in assignment.partitions)
         ordered = sorted(given, key=lambda assigned: assigned.partition)
         waiting = Waiting(assignment.max_bytes_in_flight)
         told = assignment.driver is not None
         self._awake = set[PartitionReplicator]()
-        """Those for which a turn may have something to do: whoever has come into another state, or been given
-        something, until it rests. Looking through thousands that rest would take most of a turn's time."""
+        """Partitions that a turn may have work for: after a change of state or new data, until they are idle.
+        Scanning thousands of idle ones would take most of a turn."""
         self.replicators = [
             PartitionReplicator(one, hides=hides, waiting=waiting, awake=self._awake, told=told) for one in ordered
         ]
@@ -138,7 +126,6 @@ class CopyTask:
         )
         self._trouble = ""
         self._cut_short = 0
-        """Looks into logs that its end has cut short."""
         self._line = Line(assignment.epoch, assignment.driver)
         self._beacon = Beacon(assignment.task, self._line)
         self._successor = Successor(self._line)
@@ -167,8 +154,7 @@ class CopyTask:
         )
 
     def _end(self) -> None:
-        """Wait for what is in flight, and leave what is certain to who comes next: he does not wait for a broker that
-        hangs."""
+        """Waits for responses, and releases claims to the next task twice: it need not wait for a hung broker."""
         for limit_s in (_SOON_S, _DRAIN_S - _SOON_S):
             end = time.monotonic() + limit_s
             try:
@@ -182,13 +168,12 @@ class CopyTask:
         self._cut_short = self._aligner.finish(looks_until - self._now_s(), self.cancelled)
 
     def finished(self) -> bool:
-        """Nothing more may be sent, or nothing is left to send."""
         if self._now_s() >= self.stop_s or self.cancelled():
             return True
         return all(replicator.ended or replicator.deletions.holds for replicator in self.replicators)
 
     def _warm(self) -> None:
-        """All that can be done before the epoch begins: connect, authenticate, learn who leads."""
+        """Before the epoch starts: connects, authenticates, finds leaders."""
         try:
             sources, destinations = self._aligner.leaders([replicator.partition for replicator in self.replicators])
             self._from.begin(sources)
@@ -199,7 +184,6 @@ class CopyTask:
             time.sleep(min(rest, 0.05))
 
     def _turn(self) -> None:
-        """Align whoever is lost, ask every source broker, and handle what has arrived."""
         now = self._now_s()
         self._aligner.take_in()
         if self._aligner.may_begin and (due := self._ranked(one for one in self._awake if one.due())):
@@ -209,26 +193,25 @@ class CopyTask:
         self.receiver.ask(now)
         self._awake -= {replicator for replicator in self._awake if _rests(replicator)}
         heard = self._wait(self._advance())
-        if heard and heard.issubset(self._filler.sockets):  # send at once what waits behind markers
+        if heard and heard.issubset(self._filler.sockets):  # send what is queued after markers
             heard = self._wait(self._advance())
         self.sender.flush()
         for broker, produce_link in list(self.sender.links.items()):
             if produce_link.outstanding and (produce_link.connection.sock in heard or produce_link.buffered):
                 self.sender.answers(broker)
-        # What came on several links shares requests. Each link has a buffer of its own.
+        # Responses of several links share requests.
         links = [link for link in self.receiver.pending if link.connection.sock in heard]
         self.sender.send_all([item for link in links for item in self.receiver.take(link)])
         self.receiver.give_up()
         self.sender.give_up()
 
     def _ranked(self, some: Iterable[PartitionReplicator]) -> list[PartitionReplicator]:
-        """By partition: those of a topic are neighbours."""
         return sorted(some, key=self._rank.__getitem__)
 
     # -- gaps and seeds ------------------------------------------------------------------------------------------
 
     def _advance(self) -> bool:
-        """Fill gaps, and send what waited behind them; seed what begins late. True when something came further."""
+        """Fills gaps, sends what was queued after them, and seeds. True when something advanced."""
         waiting = self._ranked(one for one in self._awake if one.outbox.items)
         self._successor.ask(self.replicator_of)
         moved = self._filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)
@@ -252,7 +235,6 @@ class CopyTask:
         return replicator, *item
 
     def _wait(self, moved: bool) -> set[socket.socket]:
-        """Sockets with something to read, waiting briefly when there is none and nothing has `moved`."""
         waiting = [link.connection.sock for link in self.receiver.pending]
         waiting += [link.connection.sock for link in self.sender.links.values() if link.outstanding]
         waiting += self._filler.sockets
@@ -275,8 +257,6 @@ class CopyTask:
     # -- links ---------------------------------------------------------------------------------------------------
 
     def _connected(self, routed: list[PartitionReplicator]) -> list[PartitionReplicator]:
-        """Those whose leaders have connected us, on both sides, and take something. The others wait, and hold up
-        nobody."""
         sources = {replicator.source_broker for replicator in routed} - self.receiver.lanes.keys()
         destinations = {replicator.destination_broker for replicator in routed} - self.sender.links.keys()
         if not (self._aligner.at_work or any(replicator.working for replicator in self.replicators)):
@@ -296,7 +276,6 @@ class CopyTask:
         return found
 
     def _await_connections(self, routed: list[PartitionReplicator], sources: set[int], destinations: set[int]) -> None:
-        """Until something can be copied: it is waited for while nothing else is to be done."""
         nobody = (self._from.begin_some(sources), self._to.begin_some(destinations))
         needed = []
         for one, other in {(replicator.source_broker, replicator.destination_broker) for replicator in routed}:
@@ -317,6 +296,5 @@ class CopyTask:
 
 
 def _rests(one: PartitionReplicator) -> bool:
-    """Whether nothing is to be done for it before its source gives something, or something else happens to it."""
     idle = one.state is State.READY and not (one.outbox.items or one.place.in_flight or one.place.seeding)
     return one.ended or (idle and not one.beside)

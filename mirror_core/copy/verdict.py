@@ -1,8 +1,7 @@
-"""What both logs say of a partition's place: go on from there, wait, or it cannot go on. No I/O: `Logs` looks.
+"""Decides whether a partition resumes, waits or fails, from both logs. No I/O: a `LogInspector` reads.
 
-`decide.position` decides from what a leader remembers; where that is not enough, the logs themselves are looked at.
-That may take long, and is done beside the task's loop: a verdict only reads the replicator, whose place is lost, and to
-which nothing happens meanwhile. The loop takes it in.
+`decide.position` decides from the leader's producer state; where that is not enough the logs are compared, in a thread.
+A decision only reads the replicator, which is LOST and does not change meanwhile; the loop applies it.
 """
 
 from __future__ import annotations
@@ -22,31 +21,24 @@ from mirror_core.wire.records import Record
 
 
 class Undecided(MirrorError):
-    """The source does not show all of it yet: a transaction is open, or its high watermark lags. Ask again."""
+    """The source does not show everything yet (open transaction, lagging high watermark). Retriable."""
 
 
 class Resumes(NamedTuple):
-    """It goes on."""
-
     seen: Seen
     resume: Resume
     unseen: bool
-    """The end of its log is not looked at before there is something to copy."""
+    """The log's end is not checked before there is something to copy."""
     asked: float | None = None
-    """Monotonic time before the leader was asked what it remembers; None: just now."""
 
 
 class Fails(NamedTuple):
-    """It cannot."""
-
     reason: str
     offset: int
     kind: FailureKind
 
 
 class Waits(NamedTuple):
-    """That cannot be told yet."""
-
     why: str
 
 
@@ -55,45 +47,37 @@ Verdict = Resumes | Fails | Waits | None
 
 
 class Logs(Protocol):
-    """Both logs, where one has to look into them."""
-
     def first_foreign(self, partition: Partition, filled: int, seen: Seen) -> int | None:
-        """Destination: the first batch in its newest part that this mirror did not write where it stands."""
+        """Destination: the first batch near the end that this mirror did not write at its offset."""
 
     def next_sequence_behind_a_hole(self, partition: Partition, seen: Seen) -> int | None:
-        """Destination: the sequence behind its last batch, if there is but our data up to a hole that the cleaner
-        left."""
+        """Destination: the sequence after its last batch, if only our data follows a hole left by compaction."""
 
     def stranger_behind(self, partition: Partition, seen: Seen, since: int | None) -> int | None:
-        """Destination: the first batch from `since` on that is another producer's and lies behind one of ours."""
+        """Destination: the first batch from `since` on by another producer after one of ours."""
 
-    def last_record(self, partition: Partition, start: int, end: int) -> Record | None:
-        """Source: the last committed record of [start, end)."""
+    def last_record(self, partition: Partition, start: int, end: int) -> Record | None: ...
 
-    def record_at(self, partition: Partition, offset: int) -> Record | None:
-        """Destination: the committed record there."""
+    def record_at(self, partition: Partition, offset: int) -> Record | None: ...
 
     def first_divergence(self, partition: Partition, position: int, since: int | None) -> Offset | None:
-        """Both: the first offset below `position` where they differ. Undecided when it cannot be told yet."""
+        """Both: the first difference below `position`. Raises ComparisonUndecided."""
 
-    def timed_by_broker(self, partition: Partition, offset: int) -> bool:
-        """Destination: whether the record there has the broker's time instead of its own."""
+    def timed_by_broker(self, partition: Partition, offset: int) -> bool: ...
 
     def first_retimed(self, partition: Partition, start: int, seen: Seen) -> int | None:
-        """Destination: the first batch of ours from `start` on that has the broker's time; or of those in a row before
+        """Destination: our first batch from `start` on with the broker's time, or the first of a row before
         it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """Between two clusters."""
-
     source: ClusterName
     destination: ClusterName
     logs: Logs
 
     def verdict(self, replicator: PartitionReplicator, seen: Seen, since: int | None) -> Verdict:
-        """Whether it goes on. Changes nothing. `since`: as `unsure_since` says."""
+        """Changes nothing. `since`: see `find_comparison_start`."""
         if (altered := self._retimed(replicator, seen)) is not None:
             return altered
         found = where_to_resume(seen)
@@ -121,21 +105,21 @@ class Judge:
                 return wrong or Resumes(seen, resume, unseen)
 
     def _retimed(self, replicator: PartitionReplicator, seen: Seen) -> Fails | None:
-        """Whether the broker has given its own time to what was sent and not answered.
+        """Whether the broker replaced the times of an unacknowledged batch.
 
-        The answer would have told. Without it nothing else does: offsets, sequences and leader epochs are as they
-        should be, and if nothing comes behind, there will be no other answer.
+        Only the response would have shown it: offsets, sequences and leader epochs are right, and without later batches
+        there is no other response.
         """
         start = _unanswered_since(replicator, seen)
         first = None if start is None else self.logs.first_retimed(replicator.partition, start, seen)
         return None if first is None else self._altered(replicator, first)
 
     def _remembered(self, partition: Partition, seen: Seen) -> Seen:
-        """The same with the markers that a leader has forgotten.
+        """Restores markers that the leader has forgotten.
 
-        A new replica, or one that has crashed, knows of us what its log tells, and of a log that was cleaned the
-        markers may be gone. Not the newest ones: the cleaner leaves the last segment alone. So behind data there is
-        none, and no gap is half filled. That it is our data, at its own offset, the source's record there tells, too.
+        A new or recovered replica knows only what its log shows, and compaction may have removed markers. Not the
+        newest ones: it leaves the last segment alone. So there is no marker after the data, and no half-filled gap. The
+        source's record at the same offset confirms that the data is ours.
         """
         if seen.ours is None or seen.log_end > seen.source_end:
             return seen
@@ -149,7 +133,6 @@ class Judge:
     def _differs(
         self, replicator: PartitionReplicator, position: int, since: int | None, reason: str = ""
     ) -> Fails | Waits | None:
-        """Whether the source holds no longer what was copied, when it can be told."""
         partition = replicator.partition
         try:
             found = self.logs.first_divergence(partition, position, None if since == ANYWHERE else since)
@@ -168,10 +151,10 @@ class Judge:
         )
 
     def _tail_differs(self, replicator: PartitionReplicator, seen: Seen) -> Fails | None:
-        """Whether the last record that the source has below the position is not on the destination, or somebody else's
-        is behind it, where the source has a gap.
+        """Whether the source's last record below the position is missing here, or a foreign one follows it in
+        a gap.
 
-        Equal tails also say that there is no marker too many: behind that record the source has nothing either.
+        Equal tails also show that there are not too many markers: the source has nothing after that record either.
         """
         partition = replicator.partition
         theirs, here_too = self._tail(partition, seen)
@@ -187,21 +170,21 @@ class Judge:
         )
 
     def _tail(self, partition: Partition, seen: Seen) -> tuple[Record | None, bool]:
-        """The source's last record below the position, and whether it is on the destination, too; so is none."""
+        """The source's last record below the position, and whether the destination has it (True without a
+        record)."""
         theirs = self.logs.last_record(partition, seen.source_start, seen.log_end)
         return theirs, theirs is None or self.logs.record_at(partition, theirs.offset) == theirs
 
     def _strangers(self, replicator: PartitionReplicator, seen: Seen, since: int | None) -> Fails | None:
-        """Whether somebody else wrote behind what we wrote, from offset `since` on."""
         first = self.logs.stranger_behind(replicator.partition, seen, since)
         return None if first is None else self._foreign(replicator, first)
 
     def _markers_too_many(self, replicator: PartitionReplicator, seen: Seen, missing: int | None) -> Fails | None:
-        """Whether our own markers have made the log too long, where the count cannot tell.
+        """Whether our own markers made the log too long, where counting cannot show it.
 
-        A leader that knows only markers of ours may have forgotten the data before them. But a source that has not
-        changed its leader since both sides agreed has lost nothing (KIP-101), and nobody else has written here.
-        `missing`: an offset whose record the source has and the destination does not; None: it ends before.
+        A leader that knows only markers of ours may have forgotten the data before them. But a source with the same
+        leader since both sides agreed has lost nothing (KIP-101), and nobody else has written here. `missing`: an
+        offset whose record only the source has; None: the source ends earlier.
         """
         if seen.ours is None or seen.ours.next_sequence or replicator.vouched_epoch != replicator.source_epoch:
             return None
@@ -219,7 +202,6 @@ class Judge:
 
 
 def take_in(replicator: PartitionReplicator, verdict: Verdict, source: ClusterName) -> None:
-    """In the task's loop."""
     match verdict:
         case Resumes():
             _resume(replicator, verdict, source)
@@ -237,7 +219,7 @@ def _resume(replicator: PartitionReplicator, found: Resumes, source: ClusterName
         return
     replicator.agreed()
     newest = NO_MARKER if seen.ours is None else seen.ours.coordinator_epoch
-    if seen.ours is None or seen.log_end < acknowledged:  # the log has lost its end, and markers with it
+    if seen.ours is None or seen.log_end < acknowledged:  # the log lost its end, with markers
         replicator.gaps.forget(newest)
     else:
         replicator.gaps.seen(newest)
@@ -245,10 +227,12 @@ def _resume(replicator: PartitionReplicator, found: Resumes, source: ClusterName
 
 
 def _may_wait(replicator: PartitionReplicator, seen: Seen, resume: Resume) -> bool:
-    """Whether the log's end need not be looked at before there is something to copy. Where leaders have forgotten who
-    wrote, idle partitions may be many, and one epoch after the other would look at all of them. Who is to end here
-    copies nothing more: then both sides must have been compared up to here. So must where a leader knows of markers,
-    and of no data before them: it may have forgotten that, or there is a marker where a record should be."""
+    """Whether the check of the log's end may wait until there is something to copy.
+
+    Otherwise, after leaders lost producer state, many idle partitions would be checked in every epoch. Not for a
+    partition that ends here: both sides must have been compared. Not where a leader knows markers and no data before
+    them: it may have forgotten data, or a marker may stand in for a record.
+    """
     idle = resume.offset == seen.source_end == max(resume.gap_end, resume.seed_end)
     marked = seen.ours is not None and seen.ours.coordinator_epoch != NO_MARKER
     waits = replicator.assigned.until is None and not marked
@@ -256,8 +240,9 @@ def _may_wait(replicator: PartitionReplicator, seen: Seen, resume: Resume) -> bo
 
 
 def _unanswered_since(replicator: PartitionReplicator, seen: Seen) -> int | None:
-    """The offset from which on the destination may hold what was sent, and whose answer nobody has heard; None: there
-    is nothing of that sort. What others have left is at the end of the log: who goes on has looked at it first.
+    """First offset that may hold an unacknowledged batch; None: there is none.
+
+    Batches that others left are at the end of the log, and are checked before anything is appended.
     """
     if seen.log_end == seen.log_start:
         return None
@@ -268,12 +253,11 @@ def _unanswered_since(replicator: PartitionReplicator, seen: Seen) -> int | None
 
 
 def unsure_since(replicator: PartitionReplicator, seen: Seen, agreed: int | None) -> int | None:
-    """The offset from which on the copy has to be compared with the source; None: there is nothing to doubt. `agreed`:
-    where the leader epoch under which both agreed last has ended on the source, or ANYWHERE; None: it has not ended.
+    """Offset from which both sides must be compared; None: no doubt.
 
-    A source that ends before what this task has seen of it has lost something, under whatever leader epoch. And if it
-    has had another leader since this task was given the partition, what came to the destination by other hands than
-    ours may have been read from the old one.
+    `agreed`: where the last agreed leader epoch ended on the source, or ANYWHERE; None: it has not ended. A source that
+    ends before what this task saw has lost records, under whatever epoch. And after a change of leader, what others
+    appended here may come from the old leader.
     """
     place, told = replicator.place, replicator.source.end
     if told is not None and seen.source_end < told:

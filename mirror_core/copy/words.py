@@ -1,4 +1,4 @@
-"""What people are told of a partition: always the cluster, the partition, and what to do."""
+"""Messages for operators: always the cluster, the partition, and what to do."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from mirror_core.rights.needed import CLUSTER_NAME
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A cluster as messages name it."""
-
     name: ClusterName
     user: str
-    """Whose rights count there."""
+    """Whose ACLs count there."""
 
     @classmethod
     def of(cls, client: ClusterClient) -> Side:
@@ -30,7 +28,6 @@ def _grant(side: Side, operation: Operation, resource: Resource, name: str) -> s
 
 
 def denied(side: Side, partition: Partition, operation: Operation) -> str:
-    """A right on the partition's topic that the side's principal lacks."""
     return (
         f"cluster {side.name}, {partition}: the data principal may not {operation}; grant it: "
         f"`{_grant(side, operation, Resource.TOPIC, partition.topic)}`"
@@ -38,7 +35,6 @@ def denied(side: Side, partition: Partition, operation: Operation) -> str:
 
 
 def may_not_mark(side: Side, partition: Partition) -> str:
-    """The right that filling gaps takes."""
     return (
         f"cluster {side.name}, {partition}: its log has gaps (transactions, compaction), and the data principal may "
         "not write the markers that fill them; grant it: "
@@ -47,12 +43,10 @@ def may_not_mark(side: Side, partition: Partition) -> str:
 
 
 def not_now(cluster: str, partition: Partition, offset: int, error: str, remedy: str = "") -> str:
-    """An error that passes by itself, or once somebody has mended a cluster."""
     return f"cluster {cluster}, {partition}, offset {offset}: {error}" + (f": {remedy}" if remedy else "")
 
 
 def foreign(cluster: str, partition: Partition, offset: int) -> str:
-    """A record that somebody else wrote into a mirror partition."""
     return (
         f"cluster {cluster}, {partition}: offset {offset} was not written by this mirror; from there on offsets "
         "would be shifted. Find who may WRITE to the topic (mirrorbook cluster check)"
@@ -60,7 +54,6 @@ def foreign(cluster: str, partition: Partition, offset: int) -> str:
 
 
 def shifted(cluster: str, partition: Partition, offset: int, landed: int) -> str:
-    """A batch of ours that landed at another offset, after another one was refused."""
     return (
         f"cluster {cluster}, {partition}: the batch for offset {offset} landed at {landed}; from there on offsets are "
         "shifted. Its leader had forgotten this mirror's producer (producer.id.expiration.ms), or somebody else wrote "
@@ -69,7 +62,6 @@ def shifted(cluster: str, partition: Partition, offset: int, landed: int) -> str
 
 
 def overfilled(cluster: str, partition: Partition, expected: int, log_end: int) -> str:
-    """A log that our own markers have made too long."""
     return (
         f"cluster {cluster}, {partition}: the log ends at {log_end}, and should end at {expected}: a gap was filled by "
         "more markers than it has offsets (two copiers of this mirror at the same moment?); from there on offsets "
@@ -78,7 +70,6 @@ def overfilled(cluster: str, partition: Partition, expected: int, log_end: int) 
 
 
 def retimed(cluster: str, partition: Partition, offset: int) -> str:
-    """A mirror topic whose broker gives records its own times."""
     return (
         f"cluster {cluster}, {partition}: from offset {offset} on records have the broker's time instead of their own: "
         "message.timestamp.type is LogAppendTime there. Set it to CreateTime, delete the mirror topic and let it be "
@@ -87,7 +78,6 @@ def retimed(cluster: str, partition: Partition, offset: int) -> str:
 
 
 def too_far(cluster: str, partition: Partition, offset: int, round_trip_s: float) -> str:
-    """A gap that somebody else may have begun to fill, at a distance from which that cannot be told."""
     return (
         f"cluster {cluster}, {partition}, offset {offset}: the gap there was another copier's, and whether that one is "
         f"gone cannot be told from so far away: an answer takes {round_trip_s * 1000:.0f} ms, and must not take "
@@ -96,7 +86,6 @@ def too_far(cluster: str, partition: Partition, offset: int, round_trip_s: float
 
 
 def comparing(cluster: str, source: str, partition: Partition, offset: int, took_s: float) -> str:
-    """A look into both logs that has not ended."""
     return (
         f"cluster {cluster}, {partition}, offset {offset}: what was copied before it is being compared with cluster "
         f"{source}, for {took_s:.0f} s now"
@@ -104,7 +93,6 @@ def comparing(cluster: str, source: str, partition: Partition, offset: int, took
 
 
 def waits_for_turn(cluster: str, partition: Partition, others: int) -> str:
-    """A look into a log that has not begun."""
     return (
         f"cluster {cluster}, {partition}: its log is to be looked into, and waits for its turn: {others} other look(s) "
         "are under way"
@@ -112,7 +100,6 @@ def waits_for_turn(cluster: str, partition: Partition, others: int) -> str:
 
 
 def began_too_late(task: int, late_s: float, epoch_s: float) -> str:
-    """A task that got its thread, or task slot, after the end of its epoch."""
     return (
         f"task {task} began {late_s:.0f} s late in an epoch of {epoch_s:.0f} s, and copied nothing: until then all "
         "threads or task slots were taken, or an attempt before this one was killed"
@@ -120,7 +107,6 @@ def began_too_late(task: int, late_s: float, epoch_s: float) -> str:
 
 
 def unrecorded(cluster: str, partition: Partition, source_start: int) -> str:
-    """What the source deleted before it was copied, while the state topic does not have that."""
     return (
         f"cluster {cluster}, {partition}: offsets below {source_start} were deleted there before they were copied; "
         "copying goes on once that is recorded"
@@ -128,7 +114,6 @@ def unrecorded(cluster: str, partition: Partition, source_start: int) -> str:
 
 
 def worn_out(cluster: str, partition: Partition, offset: int) -> str:
-    """A gap for which no marker is left."""
     return (
         f"cluster {cluster}, {partition}, offset {offset}: the gap there cannot be filled any more: this mirror "
         "has used up the numbers that protect its markers (2**28 filled offsets of a partition, or 7 interrupted "
