@@ -1,7 +1,4 @@
-"""A run that stands still in the middle, where applications can write nowhere, and that nobody conducts. Pure.
-
-Where somebody conducts it, or applications can write meanwhile, waiting harms nobody: no alarm.
-"""
+"""Detects a run that stands still where no application can write, and that no process conducts."""
 
 from __future__ import annotations
 
@@ -18,15 +15,12 @@ from mirror_core.model.run import Run
 
 _NOBODY: Final = frozenset({Sign.RELEASED, Sign.GONE})
 _BETWEEN_TASKS_S: Final = 60.0
-"""For a task that has to wait for a worker, or for a container that starts slowly."""
 HELD_UP_MS: Final = 60_000
-"""After a run's last word: one that nothing holds up says something sooner."""
 
 
 def conducts(found: Conducted) -> bool | None:
-    """Whether anybody conducts a run; None: that is not known.
-
-    One that was let go of a moment ago counts as conducted: Airflow takes its time from a task to the next.
+    """None: unknown. A run that was just released counts as conducted: Airflow takes time between two
+    tasks.
     """
     if found.sign is Sign.UNKNOWN:
         return None
@@ -35,7 +29,7 @@ def conducts(found: Conducted) -> bool | None:
 
 
 def abandoned(mirror: Mirror, run: Run, at: Standing, found: Conducted) -> tuple[str, ...]:
-    """What somebody has to be called for; nothing: all is well. A drill's own topics are nobody's to write."""
+    """Alarms for people on call; empty: all is well. A drill's topics have no applications."""
     if at.writes is not Writes.NOWHERE or conducts(found) is not False or is_drills(mirror):
         return ()
     kind, name = run.plan.kind, run.plan.mirror
@@ -50,5 +44,4 @@ def abandoned(mirror: Mirror, run: Run, at: Standing, found: Conducted) -> tuple
 
 
 def held_up(at: Standing, now_ms: int) -> bool:
-    """Whether a run has said nothing for so long that something holds it up."""
     return now_ms - at.since_ms > HELD_UP_MS

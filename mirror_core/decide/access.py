@@ -1,10 +1,9 @@
-"""Which access control entries to copy to the destination, which to keep back until promotion, which to take away.
+"""Which ACLs of the source to copy to the destination, to stage for promotion, or to remove.
 
-A mirror topic must not be writable by applications, so rights to change it are only *staged*: remembered in the
-ledger, created at promotion. A right by `*` or a prefix means other names on the destination than on the source: it is
-staged, too, and until promotion only topics and groups of the mirror are opened by it, each by its name. A denial
-crosses as it is: a narrower one would open something. Provenance decides everything else: what the ledger does not know
-is somebody else's and is never changed or deleted.
+A mirror topic must not be writable by applications, so rights to change it are only staged: remembered in the ledger
+and created at promotion. A wildcard or prefixed right covers other names on the destination than on the source, so it
+is staged too; until promotion it is copied by name, for topics and groups of the mirror only. A DENY crosses as it is:
+a narrower one would open something. An entry that the ledger does not know belongs to others and is never changed.
 """
 
 from __future__ import annotations
@@ -34,59 +33,46 @@ from mirror_core.rights.withdrawal import judged_again
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What the mirror carries, and who must never be touched."""
-
     topics: Collection[str]
     groups: Collection[str]
-    """Groups of the source in scope now."""
     group_filter: Filter
     own_principals: Set[str]
-    """The mirror's own users on both clusters."""
     own_acls: Set[Acl] = frozenset()
-    """Fences and demotions that we put on the source ourselves."""
     guards: Set[Acl] = frozenset()
-    """Denials that the destination must hold for our own sake, whatever the source says."""
+    """DENYs that Mirrorbook needs on the destination, whatever the source has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclPlan:
-    """What to do on the destination. Entries sorted, so that two equal plans are equal."""
+    """What to do on the destination. Sorted, so that equal plans compare equal."""
 
     create: tuple[Acl, ...]
-    """Copied now: the ledger first, then the cluster."""
+    """Copied now: written to the ledger first, then to the cluster."""
     share: tuple[Acl, ...]
-    """There already, made by another mirror of ours: to be entered in this mirror's ledger, too."""
     stage: tuple[Acl, ...]
-    """To be remembered for promotion."""
     remove: tuple[LedgerEntry, ...]
-    """Ours, and gone from the source: delete on the cluster, then forget. Staged ones are only forgotten."""
     forget: tuple[LedgerEntry, ...]
-    """Ours by ledger, gone from the source, and not (or not only ours) on the cluster: only to be forgotten."""
+    """In our ledger, gone from the source, and missing on the cluster or shared: only forget."""
     equal: tuple[Acl, ...]
-    """Copied earlier and in place."""
     waiting: tuple[Acl, ...]
-    """Staged earlier."""
     foreign: tuple[Acl, ...]
-    """Wanted, but there already by somebody else's hand: kept, and not ours to delete later."""
     out_of_scope: tuple[LedgerEntry, ...]
-    """Ours, still on the source, but no longer matched by a filter: kept."""
+    """Ours and still on the source, but matched by no filter any more: kept."""
     left_out: tuple[tuple[Acl, str], ...]
-    """Entries of the source that concern the same applications but are not carried, with the reason."""
     open_doors: tuple[Acl, ...] = field(default=())
-    """Grants on the destination that let applications change mirror topics, and that no denial offsets."""
+    """ALLOWs on the destination that let applications change mirror topics, without a DENY against them."""
     narrowed: frozenset[Acl] = field(default=frozenset())
-    """Of what is staged: rights that open the mirror's topics and groups by their names until promotion."""
     judged_again: tuple[LedgerEntry, ...] = field(default=())
-    """Denials of a demotion that are to stay at promotion from now on, or no longer; copied ones that become its."""
+    """DENYs of a demotion that will stay at promotion, or no longer; copied ones that become a demotion's."""
 
 
 def translate(acl: Acl) -> tuple[frozenset[Acl], frozenset[Acl]]:
-    """What an entry of the source becomes on the destination: what holds at once, and what is staged.
+    """What a source entry becomes: entries that apply now, and entries that are staged.
 
-    ALL on a topic stays away as a whole, but what it grants beside changing (READ, with it DESCRIBE, and
-    DESCRIBE_CONFIGS) is given at once. Of ALL on the cluster, only IDEMPOTENT_WRITE is anything to do with a mirror. A
-    right to a transactional id changes no topic, and is given at once; not to ours, by which the mirror's conductor
-    could be fenced. A denial for everybody would stop the mirror's own principals as well, so it waits.
+    ALL on a topic is staged, but its READ and DESCRIBE_CONFIGS are given now. ALL on the cluster becomes
+    IDEMPOTENT_WRITE. A right to transactional ids changes no topic and is given now, except for our ids: whoever writes
+    with those could fence the mirror's conductor. A DENY for everybody would stop the mirror's own principals, so it
+    waits.
     """
     if acl.resource is Resource.CLUSTER and acl.operation is Operation.ALL:
         acl = replace(acl, operation=Operation.IDEMPOTENT_WRITE)
@@ -107,10 +93,11 @@ _WRITING: Final = frozenset({Operation.WRITE, Operation.ALL})
 
 
 def carried_of(source: Set[Acl], scope: Scope) -> tuple[set[Acl], dict[Acl, str]]:
-    """Entries of the source that belong to the mirror; and those of its applications that stay behind, with the reason.
+    """Source entries that belong to the mirror; and those of its applications that are left out, with the
+    reason.
 
-    Topics and groups say by their names whether they belong to it. What else its applications hold goes with them:
-    transactional ids and IDEMPOTENT_WRITE with the principals that may write one of its topics.
+    Topics and groups belong by name. Transactional ids and IDEMPOTENT_WRITE follow principals that may write one of its
+    topics.
     """
     theirs = {a for a in source - scope.own_acls if a.principal not in scope.own_principals}
     topics, groups = Names(scope.topics), Names(scope.groups)
@@ -143,7 +130,6 @@ def _in_scope(acl: Acl, scope: Scope, topics: Names, groups: Names) -> bool:
 
 
 def _stays(acl: Acl, users: Set[str], writers: Set[str], own_principals: Set[str]) -> str:
-    """Why an entry of one of the mirror's applications is not carried; empty when it is."""
     if acl.permission is Permission.DENY and acl.principal == EVERYBODY and (reason := never_for_everybody(acl)):
         return reason
     match acl.resource:
@@ -168,9 +154,9 @@ def _stays(acl: Acl, users: Set[str], writers: Set[str], own_principals: Set[str
 
 
 def _by_name(acl: Acl, writers: Set[str]) -> set[Acl]:
-    """A grant to everybody that includes our transactional ids becomes one to each that may write mirror topics.
+    """Replaces an ALLOW for everybody on our transactional ids by one for each writer.
 
-    Each is denied ours; denying everybody would deny us.
+    Each writer is denied our ids; a DENY for everybody would deny us.
     """
     ours = acl.resource is Resource.TRANSACTIONAL_ID and acl.operation in _WRITING and meets(acl, OUR_NAMES)
     if ours and acl.principal == EVERYBODY and acl.permission is Permission.ALLOW:
@@ -181,7 +167,7 @@ def _by_name(acl: Acl, writers: Set[str]) -> set[Acl]:
 def plan_acls(
     source: Set[Acl], destination: Set[Acl], scope: Scope, ledger: Iterable[LedgerEntry], others: Iterable[LedgerEntry]
 ) -> AclPlan:
-    """Compare both sides. `ledger` and `others` are this mirror's and other mirrors' entries for the destination."""
+    """`ledger` and `others`: this mirror's and other mirrors' entries for the destination."""
     mine, topics = {entry.acl: entry for entry in ledger}, Names(scope.topics)
     shared = {entry.acl for entry in others if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
     carried, left_out = carried_of(source, scope)
@@ -245,13 +231,12 @@ def plan_acls(
 
 
 def _waits(acl: Acl) -> bool:
-    """Whether what would be given at once waits for promotion as it stands. Older brokers refuse a whole request for
-    TWO_PHASE_COMMIT, and a promotion must not fail by that."""
+    """Older brokers refuse a whole request for TWO_PHASE_COMMIT, so promotion never creates it."""
     return is_wide(acl) and acl.operation is not Operation.TWO_PHASE_COMMIT
 
 
 def _by_names(wide: Iterable[Acl], topics: Names, groups: Names) -> Iterator[Acl]:
-    """These rights for the mirror's topics and groups alone. Of transactional ids nobody knows which ones are its."""
+    """Not for transactional ids: which ones belong to the mirror is unknown."""
     known = {Resource.TOPIC: topics, Resource.GROUP: groups}
     for acl in wide:
         names = known.get(acl.resource)
@@ -259,7 +244,7 @@ def _by_names(wide: Iterable[Acl], topics: Names, groups: Names) -> Iterator[Acl
 
 
 def _backed(mine: Iterable[Acl], wide: Iterable[Acl]) -> set[Acl]:
-    """Of these entries to names, those that a wider right of the source still grants."""
+    """Entries by name that a wider right of the source still grants."""
     by_holder = dict[Acl, list[Acl]]()
     for acl in wide:
         by_holder.setdefault(replace(acl, name="", pattern=Pattern.LITERAL), []).append(acl)
@@ -268,7 +253,6 @@ def _backed(mine: Iterable[Acl], wide: Iterable[Acl]) -> set[Acl]:
 
 
 def _held_back(acl: Acl, destination: Set[Acl], topics: Names) -> bool:
-    """Whether denials offset a grant on all of the topics it covers, whoever made them."""
     return acl.principal != EVERYBODY and offsetting(acl, topics) <= destination
 
 
@@ -290,15 +274,15 @@ def _sort_entries(entries: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
 
 
 def narrowed_in_words(ledger: Iterable[LedgerEntry]) -> str:
-    """Rights that open the mirror's topics and groups by their names alone until promotion, as its ledger has them."""
     staged = (e.acl for e in ledger if e.purpose is AclPurpose.STAGED)
     narrowed = sorted(acl for acl in staged if is_wide(acl) and not may_change(acl))
     return f"{len(narrowed)}: {some(narrowed)}" if narrowed else "none"
 
 
 def strangers(entries: Iterable[LedgerEntry], here: Set[str] | None, there: Set[str] | None) -> tuple[str, ...]:
-    """Of those who may do something by these entries: users that only the source (`here`) lets sign in by SCRAM. Nobody
-    where one side's are not known: who signs in by other means is kept elsewhere."""
+    """Holders of rights that only the source has SCRAM credentials for. Empty where one side's are
+    unknown.
+    """
     if here is None or there is None:
         return ()
     holders = {e.acl.principal.removeprefix("User:") for e in entries if e.acl.permission is Permission.ALLOW}

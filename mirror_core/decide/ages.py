@@ -1,4 +1,4 @@
-"""How old is what a failover would rely on: the sync of groups, the comparison, and the newest drill. Pure."""
+"""How old the things are that a failover relies on: group sync, comparison, last drill."""
 
 from __future__ import annotations
 
@@ -17,17 +17,14 @@ from mirror_core.model.run import Run
 
 class Known(StrEnum):
     GROUPS = "groups"
-    """What groups have committed on the source was committed on the destination."""
     PROOF = "proof"
-    """Each partition was seen to be equal: how far it was compared, and that nothing was new, or what was."""
     DRILL = "drill"
-    """A drill came through."""
 
 
 OLD_S: Final[Mapping[Known, float]] = MappingProxyType(
     {Known.GROUPS: 600.0, Known.PROOF: 86_400.0, Known.DRILL: 35 * 86_400.0}
 )
-"""Older than this it is worth a word. Alerts say the same; a test compares them."""
+"""Warn above this age. The alert rules use the same values; a test compares them."""
 REMEDY: Final[Mapping[Known, str]] = MappingProxyType(
     {
         Known.GROUPS: "is DAG mirror_sync paused or red, or no data plane at work? `mirrorbook sync {mirror}`",
@@ -58,8 +55,10 @@ def known_since(
     runs: Iterator[Run],
     statuses: Mapping[Partition, PartitionStatus],
 ) -> Iterator[tuple[Known, int]]:
-    """Wall clock of the newest one of each, in ms; nothing of what never was. A proof is as old as that of the
-    partition that was compared the longest ago: a comparison looks at all of them. What has FAILED is not compared."""
+    """Wall clock of the newest of each kind, in ms; kinds that never happened are left out.
+
+    For the comparison: the partition compared longest ago. FAILED partitions are not compared.
+    """
     if groups is not None:
         yield Known.GROUPS, groups.synced_ms
     compared = [one.at_ms for one in _compared(proof, statuses).values() if one is not None]
@@ -71,22 +70,17 @@ def known_since(
 
 
 def newest_of(known_ms: Mapping[Known, int], statuses: Mapping[Partition, PartitionStatus]) -> dict[Known, int | None]:
-    """What `known_since` found, in ms. None: it never was. A mirror without a partition to compare has no proof, and
-    lacks none: it is left out."""
     comparable = any(one.state is not PartitionState.FAILED for one in statuses.values())
     return {what: known_ms.get(what) for what in Known if what is not Known.PROOF or comparable}
 
 
 def never_compared(proof: Proof | None, statuses: Mapping[Partition, PartitionStatus]) -> int:
-    """Partitions that no comparison has looked at yet, where it has looked at others: `known_since` leaves them out.
-    What has FAILED is not compared."""
     seen = _compared(proof, statuses)
     missing = sum(one is None for one in seen.values())
     return missing if missing < len(seen) else 0
 
 
 def _compared(proof: Proof | None, statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, Proved | None]:
-    """Of each partition that has not FAILED, how far it was compared; None: it never was."""
     well = {p: one for p, one in statuses.items() if one.state is not PartitionState.FAILED}
     known = recorded(proof, {p.topic: one.destination_topic_id for p, one in well.items()})
     return {p: known.get(p) for p in well}

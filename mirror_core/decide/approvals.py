@@ -1,4 +1,4 @@
-"""Whether enough people have approved a plan, and not too long ago. Pure."""
+"""Whether enough people have approved a plan, and recently enough."""
 
 from __future__ import annotations
 
@@ -26,19 +26,17 @@ from mirror_core.model.run import (
 from mirror_core.model.standing import Debt, Owed
 
 HOLDS_S: Final = 3600.0
-"""A plan that nobody has approved for so long is stale; and so is an approval that nothing was begun by for so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalPolicy:
-    """Which approvals a conductor has to find in the state topic before it acts. Configured, never a run's choice."""
+    """Approvals that must be in the state topic before a conductor acts. Configured, never chosen by a
+    run.
+    """
 
     question: str
-    """See `ShownPlan.question`."""
     tasks: tuple[str, ...]
-    """Those that ask. Each has to be answered, by another person."""
     approvers: frozenset[str] | None
-    """Ids of the only people whose approval counts; None: whoever may answer in Airflow."""
 
 
 def is_approver(policy: ApprovalPolicy, approval: Approval) -> bool:
@@ -46,7 +44,7 @@ def is_approver(policy: ApprovalPolicy, approval: Approval) -> bool:
 
 
 def verified(policy: ApprovalPolicy, recorded: Iterable[RecordedApproval]) -> tuple[Approval, ...]:
-    """The approvals that count, whatever they approve, in the order in which they are asked for."""
+    """Approvals that count, in the order of the tasks; they may approve different plans."""
     found = {r.task: r.approval for r in recorded if r.question == policy.question and is_approver(policy, r.approval)}
     return tuple(found[task] for task in policy.tasks if task in found)
 
@@ -54,8 +52,7 @@ def verified(policy: ApprovalPolicy, recorded: Iterable[RecordedApproval]) -> tu
 def unapproved(
     policy: ApprovalPolicy, recorded: Collection[RecordedApproval], approves: str, now_ms: int
 ) -> tuple[str, ...]:
-    """Why nothing may be begun by the approvals that are recorded; empty when it may. `approves`: what they have to
-    be about."""
+    """Why no run may begin; empty: it may. `approves`: the plan hash or run id that must be approved."""
     asked = [r for r in recorded if r.question == policy.question and r.task in policy.tasks]
     approvals = verified(policy, [r for r in asked if r.approves == approves])
     strangers = [r.approval for r in asked if not is_approver(policy, r.approval)]
@@ -80,19 +77,16 @@ def _shown(approves: str) -> str:
 
 
 def given(approval_id: str, person: str, name: str, at_ms: int | None) -> Approval:
-    """An approval as it is journalled. `person`: see `Approval.id`."""
     until_ms = UNSET if at_ms is None else at_ms + round(HOLDS_S * 1000)
     return Approval(id=person, name=name, at_ms=at_ms, approval_id=approval_id, until_ms=until_ms)
 
 
 def unmet(approvals: Sequence[Approval], people: int) -> tuple[str, ...]:
-    """Why a plan may not be run that so many people have to approve; empty when they have."""
     return tuple(_unmet(approvals, people))
 
 
 def stale(approvals: Sequence[Approval], now_ms: int) -> tuple[str, ...]:
-    """Why nothing may be begun by these any more; empty when it may, also where nobody was asked. The newest counts:
-    whoever gave it has seen the same plan, and knew of the others."""
+    """Why no run may begin with these; empty: it may. The newest counts: that person saw the same plan."""
     if not approvals:
         return ()
     newest = max((held for one in approvals if (held := _held(one)) is not None), default=None)
@@ -106,7 +100,7 @@ def stale(approvals: Sequence[Approval], now_ms: int) -> tuple[str, ...]:
 
 
 def _held(one: Approval) -> tuple[int, int] | None:
-    """When it was given, and until when it holds: as it says, and never for longer than ours do; None: not known."""
+    """When it was given and until when it is valid: as recorded, but never longer than HOLDS_S allows."""
     if one.at_ms is None:
         return None
     ours = one.at_ms + round(HOLDS_S * 1000)
@@ -114,8 +108,10 @@ def _held(one: Approval) -> tuple[int, int] | None:
 
 
 def approved_long_ago(run: Run, now_ms: int) -> str:
-    """Why somebody has to look at a run's plan again before applications are stopped by it; empty when nobody has to.
-    Where nobody's approval is known, it was begun as soon as it was approved."""
+    """Why people must look at the plan again before the fence; empty: they need not.
+
+    A run without a known approval counts as approved when it began.
+    """
     begun = (run.started_ms, run.started_ms + round(HOLDS_S * 1000))
     approved_ms, until_ms = max((held for one in run.approvals if (held := _held(one)) is not None), default=begun)
     if now_ms <= until_ms:
@@ -125,16 +121,17 @@ def approved_long_ago(run: Run, now_ms: int) -> str:
 
 
 def asks_before_it_stops(run: Run, *, noticed: bool) -> bool:
-    """Whether somebody is asked once more, when all is proved, before a run stops applications. `noticed`: they have
-    noticed it already, so a question would only make them wait."""
+    """Whether to ask once more before the fence. `noticed`: applications are affected already, so asking
+    would only delay.
+    """
     return run.plan.mode is Mode.PLANNED and run.state is RunState.RUNNING and not noticed
 
 
 def expired(run: Run, agreed: Sequence[Approval], steps: Iterable[StepRecord], now_ms: int) -> str:
-    """Why a task may not stop applications by a run's approvals any more; empty when it may.
+    """Why a task may not stop applications with these approvals; empty: it may.
 
-    `agreed`: who has said since that it may go on; `steps`: those of the run so far. A run of which a step ended within
-    the time that an approval holds has not stood still, however long its proof took.
+    `agreed`: later approvals to go on; `steps`: the run's so far. A run whose last step ended within the validity time
+    has not stood still, however long its comparison took.
     """
     said = [held for one in (*run.approvals, *agreed) if (held := _held(one)) is not None]
     ended = [step.ended_ms for step in steps if step.state is StepState.DONE and step.ended_ms is not None]
@@ -150,8 +147,11 @@ def expired(run: Run, agreed: Sequence[Approval], steps: Iterable[StepRecord], n
 
 
 def taken_up(own: Iterable[Run], plan_hash: str, standing: Collection[str]) -> Run | None:
-    """The run that a task which is repeated goes on with, instead of beginning one. `own`: runs that the same conductor
-    has begun; one that has not ended, or is done by the plan with this hash, and is among the `standing` ones."""
+    """The run that a repeated task continues instead of beginning a new one.
+
+    `own`: runs begun by the same conductor. A run qualifies if it has not ended, or is done with this plan hash and
+    listed in `standing`.
+    """
     able = (
         run
         for run in own
@@ -162,8 +162,11 @@ def taken_up(own: Iterable[Run], plan_hash: str, standing: Collection[str]) -> R
 
 
 def is_in_effect(run: Run, runs: Iterable[Run], debt: Debt | None) -> bool:
-    """Whether a finished run is still what its mirror is in, by the state that the run is in: no later one is under way
-    or done, and, of a failover, its fence is still owed or stands. Of a way home: see `Conductor.in_effect`."""
+    """Whether a finished run still describes its mirror: no later run is active or done, and a failover's
+    fence is pending or applied.
+
+    For the reverse mirror of a failback see the conductor's `in_effect`.
+    """
     over = (RunState.ABORTED, RunState.SUPERSEDED)
     if any(r.plan.mirror == run.plan.mirror and r.started_ms > run.started_ms and r.state not in over for r in runs):
         return False
@@ -173,13 +176,10 @@ def is_in_effect(run: Run, runs: Iterable[Run], debt: Debt | None) -> bool:
 
 
 def begun_by(runs: Iterable[Run], mirror: str, kind: RunKind, conductor: str) -> list[Run]:
-    """Runs of a mirror that this conductor has begun."""
     return [r for r in runs if (r.plan.mirror, r.plan.kind, r.started_by) == (mirror, kind, conductor)]
 
 
 def used_up(begun: Iterable[Run], approvals: Sequence[Approval]) -> tuple[str, ...]:
-    """Why nothing may be begun by these approvals: a run was, by one of them at least. Who clears its tasks, be it only
-    to tidy up, has seen no plan."""
     way = "trigger a new run, and it asks again"
     return tuple(
         f"run {run.id} was begun by this approval and is {run.state}, and an approval is for one run: {way}"
@@ -189,7 +189,6 @@ def used_up(begun: Iterable[Run], approvals: Sequence[Approval]) -> tuple[str, .
 
 
 def _same(one: Approval, other: Approval) -> bool:
-    """Whether both are one answer of one person: an older Mirrorbook has written no id of it."""
     ids = one.approval_id is not UNSET and one.approval_id == other.approval_id
     return ids or (one.id, one.name, one.at_ms) == (other.id, other.name, other.at_ms)
 
@@ -197,9 +196,10 @@ def _same(one: Approval, other: Approval) -> bool:
 def come_back(
     source: str, command: str, *, silent: bool, answers: bool, seen: bool, held: Run | None = None
 ) -> tuple[str, ...]:
-    """The reason not to give a source up by an approval of when it was silent: it answers by now, and was `seen` if it
-    told all that was asked. `command` shows the plan anew; `held`: the planned run that this one would take the mirror
-    from."""
+    """Why an approval given while the source was silent is void now that the source answers.
+
+    `seen`: it answered every query. `command` shows the new plan; `held`: the planned run that this one would replace.
+    """
     if not (silent and answers):
         return ()
     when = "" if seen else f" as soon as {source} tells all that is asked"
@@ -214,8 +214,10 @@ def come_back(
 
 
 def approved_unseen(plan_hash: str | None, answering: Sequence[str], *, yes: bool) -> tuple[str, ...]:
-    """The reason not to give up sources that are `answering` now by a hash alone: it is the same while they are silent,
-    so whoever approved it may not have known."""
+    """Why answering sources are not given up by a plan hash alone.
+
+    The hash is the same whether or not they were silent, so the approver may not have known.
+    """
     if not (plan_hash and yes and answering):
         return ()
     return (
@@ -225,7 +227,6 @@ def approved_unseen(plan_hash: str | None, answering: Sequence[str], *, yes: boo
 
 
 def answers_in_part(source: str) -> str:
-    """A warning for who is to give up a source that has not told all that was asked for, and that is not silent."""
     return (
         f"{source} answers, if only in part: --mode planned loses nothing, as soon as it tells all. This one gives up "
         f"whatever {source} has acknowledged and is not copied yet"
@@ -233,7 +234,6 @@ def answers_in_part(source: str) -> str:
 
 
 def other_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:
-    """The reason not to run this plan when another one was approved; None: whichever it is."""
     if plan_hash in (None, plan.hash):
         return ()
     current = short_hash(plan.hash)
@@ -244,7 +244,6 @@ def other_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:
 
 
 def whole_hash_needed(plan_hash: str, current: str) -> tuple[str, ...]:
-    """The remedy when somebody names a plan by the part of its hash that tables show."""
     if len(plan_hash) < len(current) and current.startswith(plan_hash):
         return (f"a plan is named by its whole hash, of {len(current)} digits: `plan` prints it, also with --json",)
     return ()

@@ -1,4 +1,4 @@
-"""Which task copies which partitions. Pure."""
+"""Assigns partitions to tasks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Final
 from mirror_core.model.names import Partition
 
 _by_name: Final = attrgetter("topic", "index")
-"""Their own order. Comparing fifty thousand of them with one another costs half a second."""
+"""Comparing fifty thousand partitions directly costs half a second."""
 
 
 def assign(lags: Mapping[Partition, int], tasks: int) -> tuple[tuple[Partition, ...], ...]:
-    """Partitions for at most `tasks` tasks, none of them empty: the longest lag first, to whoever has least so far.
+    """At most `tasks` nonempty assignments: the longest lag (offsets) goes to the least loaded task.
 
-    Lags are in offsets. A partition without lag still costs its place in every request, so it weighs a little.
+    A partition without lag still costs space in each request, so it counts a little.
     """
     heap: list[tuple[int, int]] = [(0, number) for number in range(min(tasks, len(lags)))]
     chosen: list[list[Partition]] = [[] for _ in heap]
@@ -29,7 +29,5 @@ def assign(lags: Mapping[Partition, int], tasks: int) -> tuple[tuple[Partition, 
 
 
 def in_turn(ordered: Sequence[Partition], shift: int) -> tuple[Partition, ...]:
-    """The first ones first, and at every other place those whose turn it is: where not all are served, and the order is
-    always the same, a shift that grows comes to everybody."""
     at = shift % len(ordered) if ordered else 0
     return tuple(dict.fromkeys(chain.from_iterable(zip(ordered, [*ordered[at:], *ordered[:at]], strict=True))))

@@ -1,4 +1,4 @@
-"""What an answer to a hook means, and when it is called again. Pure."""
+"""What a hook's result means, and when the hook is called again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Final
 class Answer(StrEnum):
     DONE = "done"
     AGAIN = "again"
-    """It may be otherwise in a moment."""
     NEVER = "never"
-    """The same call would be answered the same."""
 
 
 _STATUS: Final[tuple[tuple[range, Answer], ...]] = (
@@ -21,7 +19,7 @@ _STATUS: Final[tuple[tuple[range, Answer], ...]] = (
     (range(429, 430), Answer.AGAIN),  # too many requests
     (range(500, 600), Answer.AGAIN),
 )
-"""By status code of HTTP; any other one: never. Redirections are among those: they could lead a secret elsewhere."""
+"""Every other HTTP status gives up, redirects too: a redirect could leak a secret."""
 
 
 def of_status(code: int) -> Answer:
@@ -29,10 +27,8 @@ def of_status(code: int) -> Answer:
 
 
 def of_exit(code: int) -> Answer:
-    """A command's exit code; whatever has gone wrong in it, it may go well the next time."""
     return Answer.DONE if code == 0 else Answer.AGAIN
 
 
 def pause_s(tries: int) -> float:
-    """Seconds between this many tries and the next one."""
     return float(min(30, 2 ** (tries - 1)))

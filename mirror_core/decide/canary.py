@@ -1,10 +1,9 @@
-"""What a canary has tried of a cluster, and what that says. Pure.
+"""What a canary tested on a cluster, and whether it passed.
 
-The rule, for a cluster that may be short of a broker: every broker that answers must pass every kind that may be tried.
-One that the cluster still lists and that does not answer fails the canary only if it leads mirror partitions: until it
-answers, or the cluster gives them to others, applications cannot write there. If it leads none it is named, and so are
-partitions that nobody leads: no write is tried there, and waiting for a broker that is gone for good would keep a run
-open for ever.
+Every broker that answers must pass every kind that may be tried. A listed broker that does not answer fails the canary
+only if it leads mirror partitions: applications cannot write there until it answers or leadership moves. If it leads
+none it is only named, as are offline partitions: waiting for a broker that is gone for good would keep the run open for
+ever.
 """
 
 from __future__ import annotations
@@ -30,17 +29,14 @@ class Kind(StrEnum):
 class Outcome(StrEnum):
     PASSED = "passed"
     DENIED = "denied"
-    """Our principal may not do it, which says nothing of applications."""
+    """Our principal may not do it, which says nothing about applications."""
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One kind, tried once."""
-
     kind: Kind
     broker: int | None
-    """The one that leads the partition; None: all of them."""
     outcome: Outcome
     seconds: float
     reason: str = ""
@@ -48,23 +44,17 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Who is there, by one broker's metadata and by asking each."""
-
     answering: tuple[int, ...]
     away: tuple[int, ...]
-    """Listed, and silent."""
     led: Mapping[int, Partition]
-    """By broker: the first mirror partition that it leads."""
     leaderless: tuple[Partition, ...]
 
     @property
     def missed(self) -> tuple[int, ...]:
-        """Silent, and applications need them."""
         return tuple(broker for broker in self.away if broker in self.led)
 
 
 def problems(standing: Standing, trials: Sequence[Trial]) -> Iterator[str]:
-    """Why the canary has failed; nothing when it has not."""
     for broker in standing.missed:
         yield f"broker {broker} leads {standing.led[broker]} and does not answer"
     for trial in trials:
@@ -74,12 +64,11 @@ def problems(standing: Standing, trials: Sequence[Trial]) -> Iterator[str]:
 
 
 def untried(trials: Collection[Trial]) -> bool:
-    """Whether our principal was not even let try: that is no canary."""
+    """Whether our principal was denied every trial: that is no canary."""
     return all(trial.outcome is Outcome.DENIED for trial in trials)
 
 
 def evidence(standing: Standing, trials: Sequence[Trial]) -> Evidence:
-    """What was tried, how long each kind took at its slowest broker, and what was not tried and why."""
     found: dict[str, str] = {"brokers": some(standing.answering)}
     if standing.away:
         found["brokers that do not answer"] = f"{some(standing.away)}; they lead no mirror partition"

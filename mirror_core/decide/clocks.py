@@ -1,4 +1,4 @@
-"""How old is what others have written down, and whether this machine's clock can be compared with theirs. Pure."""
+"""How old recorded times are, and whether this machine's clock can be compared with theirs."""
 
 from __future__ import annotations
 
@@ -10,34 +10,31 @@ from mirror_core.model.mirror import GroupsSeen, Lease
 from mirror_core.model.sighting import Heartbeat, Sighting
 
 TOLERATED_MS: Final = 1_000
-"""Clocks that are kept by NTP differ by less."""
+"""NTP keeps clocks closer than this."""
 _ON_ITS_WAY_MS: Final = 10_000
-"""A transaction that takes longer is ended by brokers."""
 UNKNOWN_TIME: Final = "at an unknown time (clocks differ)"
-"""When something was, that was written down in the future of this clock."""
 
 
 def age_s(now_ms: int, at_ms: int) -> float | None:
-    """Seconds since then. None: unknown, since it lies in the future of this clock."""
+    """None: unknown, the time is in the future of this clock."""
     return None if now_ms - at_ms < -TOLERATED_MS else max(0, now_ms - at_ms) / 1000
 
 
 def ago(seconds: float | None) -> str:
-    """When something was that never was, or is this old."""
     return "never" if seconds is None else f"{seconds:.1f} s ago"
 
 
 def since(now_ms: int, at_ms: int | None) -> str:
-    """When something was, in words. None: never."""
     seconds = None if at_ms is None else age_s(now_ms, at_ms)
     return UNKNOWN_TIME if seconds is None and at_ms is not None else ago(seconds)
 
 
 def now_of_owner(now_ms: int, ahead_ms: int | None, lease: Lease | None, appended_ms: int | None) -> int:
-    """Now, by the clock of the process that beats this lease. `now_ms`: by this machine's, which is ahead of the
-    destination's by `ahead_ms`. `appended_ms`: when the newest beat was appended there, by the destination's clock.
+    """Now, by the clock of the lease's owner.
 
-    What is unknown counts as right. So do differences that NTP leaves, or a beat that was on its way for some seconds.
+    `now_ms`: this machine's clock, which is ahead of the destination's by `ahead_ms`. `appended_ms`: when the newest
+    heartbeat was appended, by the destination's clock. Unknown differences, those that NTP leaves, and seconds in
+    flight count as none.
     """
     if ahead_ms is None:
         return now_ms
@@ -47,7 +44,6 @@ def now_of_owner(now_ms: int, ahead_ms: int | None, lease: Lease | None, appende
 
 
 def differing(cluster: str, ahead_ms: int) -> str:
-    """That this machine's clock and that of a cluster's brokers differ; empty: they do not, as far as it matters."""
     if abs(ahead_ms) <= TOLERATED_MS:
         return ""
     way = "ahead of" if ahead_ms > 0 else "behind"
@@ -61,8 +57,10 @@ def behind_s(
     groups: GroupsSeen | None,
     heartbeats: Iterable[Heartbeat],
 ) -> float | None:
-    """How far this clock is behind the others at least, in seconds; None: nothing was written down in its future. That
-    it is ahead cannot be seen: everything is older then."""
+    """Least time by which this clock is behind; None: nothing was recorded in its future.
+
+    That this clock is ahead cannot be seen: everything just looks older.
+    """
     written = [beat.at_ms for beat in heartbeats]
     written += [lease.beat_ms] if lease else []
     written += [sighting.at_ms] if sighting else []
@@ -72,7 +70,6 @@ def behind_s(
 
 
 def words(mirror: str, behind: float) -> str:
-    """What a person should know of the ages that are shown."""
     return (
         f"the clock here is at least {behind:.0f} s behind that of whoever mirrors {mirror}: ages shown here are "
         "unknown, or too small by as much. Set the clock, look again"
@@ -80,13 +77,11 @@ def words(mirror: str, behind: float) -> str:
 
 
 def behind_of(view: View) -> float | None:
-    """`behind_s`, by all that a look has seen."""
     there = view.destination.heartbeats if isinstance(view.destination, DestinationView) else ()
     return behind_s(view.now_ms, view.lease, view.sighting, view.groups, there)
 
 
 def warning(view: View) -> Iterator[str]:
-    """The same for a plan."""
     for cluster, ahead_ms in sorted(view.clocks_ahead_ms.items()):
         if words_of_it := differing(cluster, ahead_ms):
             yield f"{words_of_it}: ages in this plan go by the brokers' clock"

@@ -1,6 +1,6 @@
-"""The last words of a run, however it ended: who can write where, what is pending, and which command is next. Pure.
+"""The status of a run: who can write where, what is pending, and the next command.
 
-Made from what the state topic holds, never from what a conductor remembers: whoever reads them may have slept.
+Made from the state topic only, never from what a conductor remembers: that process may have been paused.
 """
 
 from __future__ import annotations
@@ -22,27 +22,20 @@ from mirror_core.model.standing import Debt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What is known of a run: of one that has not ended, mostly when nobody conducts it any more, or not yet."""
-
     run: Run
     steps: Sequence[StepRecord]
     mirror: Mirror
     debt: Debt | None
     turned: bool
-    """It is past its point of no return."""
     copying: bool
-    """A data plane is at work for the mirror."""
     failed: Sequence[PartitionStatus] = ()
-    """Partitions of the mirror that FAILED."""
     conducted: Conducted = NOT_KNOWN
     returned: bool = False
-    """The source answered when the run was about to promote, and a person is to say what becomes of what it has."""
     lifted_denials: int = 0
-    """Of the run's fence, as the source shows now: so many denials are gone, and applications may write there."""
+    """DENYs of this run's fence that the source no longer has: applications may write there."""
 
 
 def overtaken(run: Run, runs: Iterable[Run]) -> tuple[str, ...]:
-    """What is said of a run that is over, when a newer one of its mirror has moved applications, or moves them."""
     newer = [r for r in runs if r.plan.mirror == run.plan.mirror and r.started_ms > run.started_ms]
     if run.ended_ms is None or not newer:
         return ()
@@ -54,14 +47,12 @@ def overtaken(run: Run, runs: Iterable[Run]) -> tuple[str, ...]:
 
 
 def newest(mirror: MirrorName, runs: Iterable[Run]) -> Run | None:
-    """The run that says how the mirror stands: the one that holds it, whatever clocks say; else its newest."""
+    """The run that holds the mirror, whatever clocks say; else its newest."""
     own = [run for run in runs if run.plan.mirror == mirror]
     return max(own, key=lambda run: (run.ended_ms is None, run.started_ms), default=None)
 
 
 def not_begun(mirror: Mirror, before: Run | None, words: Sequence[str]) -> tuple[str, ...]:
-    """What is said when a plan was rejected or refused, and no run was begun: how the mirror stands by the run before,
-    whose last words these are."""
     if before is None and mirror.desired is Desired.STOPPED:
         return (f"Nothing was begun. Mirror {mirror.name} is stopped: who may write where is not recorded.",)
     if before is None:
@@ -75,19 +66,16 @@ def not_begun(mirror: Mirror, before: Run | None, words: Sequence[str]) -> tuple
 
 
 def home_not_begun(mirror: Mirror) -> tuple[str, ...]:
-    """What is said of the failover that leads home, while nobody has begun it."""
     back = reverse_name(mirror.name)
     return (f"Failover {back} has not begun: applications write on {mirror.destination}.",)
 
 
 def led_home(run: Run, steps: Iterable[StepRecord]) -> bool:
-    """Whether a failover of the reverse mirror may lead home from this failback, and says who can write where."""
     is_open = run.plan.kind is RunKind.FAILBACK and run.ended_ms is None
     return is_open and any(step.step == "catch_up" for step in steps)
 
 
 def closing(ended: Ended) -> tuple[str, ...]:
-    """A few sentences for a terminal or a task's log."""
     match ended.run.state:
         case RunState.DONE:
             lines = _home(ended) if ended.run.plan.kind is RunKind.FAILBACK else _moved(ended)
@@ -248,7 +236,6 @@ def _evidence(ended: Ended, step: str, what: str) -> str:
 
 
 def unknown(mirror: Mirror) -> tuple[str, ...]:
-    """The last words when the mirror's destination, which remembers all of this, does not answer."""
     return (
         f"{mirror.destination} does not answer, so how far the run came is not known here: `mirrorbook failover status "
         f"{mirror.name}` tells when it does.",

@@ -1,4 +1,4 @@
-"""Whether anybody conducts a run, by the newest sign of life in the state topic. Pure."""
+"""Whether a process conducts a run, by the newest heartbeat in the state topic."""
 
 from __future__ import annotations
 
@@ -15,38 +15,31 @@ from mirror_core.model.clock import CONDUCTED_S
 from mirror_core.model.run import Run
 
 STEP: Final = "conduct"
-"""No step of any plan: the place among what steps keep where the newest conductor says that he is one."""
+"""Pseudo step under which conductors store their heartbeats."""
 
 _BEAT: Final = msgspec.json.Decoder(Beat)  # once, by the thread that imports this: see `state/records.py`
 
 
 class Sign(StrEnum):
-    """What is known of a run's conductor."""
-
     HEARD = "heard"
-    """Somebody conducts it."""
     RELEASED = "released"
-    """Whoever conducted it last has let go of it: nobody does."""
     GONE = "gone"
-    """Whoever conducted it last has died, or was not heard of for too long: by a clock that may differ from his."""
+    """The last conductor ended, or sent no heartbeat for too long by this machine's clock."""
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conducted:
-    """What is known of it at one moment. As text it goes on after "run X: ..."."""
+    """As text it completes "run X: ..."."""
 
     sign: Sign
     by: str = ""
     host: str = ""
     pid: int | None = None
     seen_ms: int | None = None
-    """The last sign of life, by the clock of that host."""
     age_s: float | None = None
     why: str = ""
-    """It is not known."""
     ended: bool = False
-    """That process has certainly ended."""
 
     def __str__(self) -> str:
         match self.sign:
@@ -64,7 +57,7 @@ class Conducted:
                 return f"unknown whether anybody conducts it: {self.why}"
 
     def refusal(self, *, take_over: bool) -> str:
-        """Why nobody goes on with the run now, and what to do; empty: it is possible. `take_over`: it may be taken."""
+        """Why nobody else may continue the run, and what to do; empty: they may."""
         if self.sign is not Sign.HEARD:
             return ""
         why = f"it is {self}. Wait for its end, or end that process (Airflow: mark its task failed), then try again"
@@ -80,7 +73,7 @@ NOT_KNOWN: Final = Conducted(sign=Sign.UNKNOWN, why="nobody looked")
 
 
 def newest(run_id: str, checkpoints: Mapping[tuple[str, str, str], Checkpoint]) -> Beat | None:
-    """The last sign of life of whoever took the run last; None: there is none that this Mirrorbook reads."""
+    """The last heartbeat of the newest conductor; None: none that this version can read."""
     said = _read(checkpoints.get((run_id, STEP, Beat.__name__)))
     if said is None or said.released:
         return said
@@ -88,12 +81,11 @@ def newest(run_id: str, checkpoints: Mapping[tuple[str, str, str], Checkpoint]) 
 
 
 def place(token: str) -> str:
-    """Where a conductor's later beats are: everybody has a place of his own, so one who lost the run hides nobody's."""
+    """Each conductor has its own key for later heartbeats, so one that lost the run hides nobody's."""
     return f"{STEP}.{token}"
 
 
 def judged(run: Run, beat: Beat | None, age_s: float, has_ended: Callable[[Beat], bool]) -> Conducted:
-    """`beat`: the newest; `age_s`: for so long it is; `has_ended`: whether the process that wrote it certainly has."""
     if beat is None or beat.by != run.conducted_by:
         return Conducted(sign=Sign.UNKNOWN, why=f"{run.conducted_by} tells no sign of life, as older Mirrorbooks do")
     ended = not beat.released and has_ended(beat)
@@ -139,7 +131,6 @@ def _ago(seconds: float | None) -> str:
 
 
 def _long(seconds: float | None) -> str:
-    """Seconds, as long as they can be counted."""
     whole = round(seconds or 0.0)
     if whole < 120:
         return f"{whole} s"

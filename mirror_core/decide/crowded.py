@@ -1,4 +1,4 @@
-"""Partitions that have had so many gaps filled that soon no more can be (`decide.gaps`): then they are FAILED. Pure."""
+"""Warns of partitions near the limit of filled gap offsets, where they become FAILED (gap-limit)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from mirror_core.decide.view import some
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 
 STEP: Final = 1 << 24
-"""Offsets. In these steps it is recorded: sixteen times in a partition's life."""
+"""Offsets. The count is recorded in these steps: sixteen times in a partition's life."""
 NEAR: Final = 12 * STEP
-"""Of sixteen: time enough to choose a quiet hour."""
 
 
 def in_steps(filled: int) -> int:
-    """As it is recorded: rounded down."""
     return filled - filled % STEP
 
 
 def in_words(statuses: Iterable[PartitionStatus]) -> str:
-    """Which are near the end, and what to do; empty when none is."""
     near = [s for s in statuses if s.filled >= NEAR and s.state is not PartitionState.FAILED]
     if not near:
         return ""

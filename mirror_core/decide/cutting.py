@@ -1,9 +1,8 @@
-"""Where the tail of a log can be cut off: where a batch ends and no transaction is open. Pure: it looks at headers.
+"""Where the tail of a log can be cut off: at a batch end with no open transaction.
 
-Kafka keeps logs in batches, so none ends inside of one. A log that ends inside of a transaction has its records, but
-will never have its marker: its last stable offset stands still, and its coordinator believes that all is done (KIP-890
-calls such a transaction hanging). Going back to the first record of whatever is open is not enough, for other
-transactions may be open there. So the point is found on the way: the last end of a batch where none was open.
+A log that ends inside a transaction never gets its marker: its last stable offset stands still while the coordinator
+believes the transaction complete (a hanging transaction, KIP-890). Going back to the first record of every open
+transaction is not enough: others may be open there. So the walk remembers the last batch end where none was open.
 """
 
 from __future__ import annotations
@@ -17,20 +16,18 @@ from mirror_core.model.names import Offset
 from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader
 
 NONE_OPEN: Final[Mapping[int, Offset]] = MappingProxyType({})
-"""Of each open transaction the producer's id and the offset of its first batch."""
+"""Producer id to the offset of its open transaction's first batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutPoint:
-    """Where a log can end that is targets to end at an offset. Each is the log end that brokers would show."""
-
     boundary: Offset
-    """Where the last batch that is wholly below the target ends."""
     offset: Offset | None
-    """The same, or lower: no transaction is open here. None when one that had begun before the walk is open at all
-    places that were seen: walk from further below."""
+    """Here or below, where no transaction is open. None: one that began before the walk is open
+    everywhere: start lower.
+    """
     open: Mapping[int, Offset]
-    """What is open at the boundary."""
+    """Open transactions at the boundary."""
 
 
 def cut_point(
@@ -38,9 +35,8 @@ def cut_point(
 ) -> CutPoint:
     """The highest place at or below `target` where the log can be cut.
 
-    `batches`: all of the log from `start` on, control batches and aborted transactions' included; no more of them are
-    asked for than are needed. `start`: where the log would end if none of them were left, at or below the target.
-    `open_before`: what is open there.
+    `batches`: the whole log from `start` on, with control batches and aborted data; read no further than needed.
+    `start`: a log end at or below the target; `open_before`: open transactions there.
     """
     boundary = start
     under_way = dict(open_before)
@@ -56,7 +52,6 @@ def cut_point(
 
 
 def follow(under_way: dict[int, Offset], header: BatchHeader) -> None:
-    """What is open behind this batch, too. As brokers learn it when they load a log."""
     if header.attributes & CONTROL:
         # An empty one is what compaction leaves of a transaction that is gone as a whole.
         if header.record_count:

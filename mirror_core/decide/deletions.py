@@ -1,14 +1,13 @@
-"""What a source deletes before it is copied, by retention or DeleteRecords: what counts, once each, and in words. Pure.
+"""Counts offsets that the source deleted (retention, DeleteRecords) before they were copied, each
+once.
 
-A copy whose position has fallen behind the source's log start goes on from that start. Both sides are equal then, and
-no comparison finds anything: the records are on neither. So it is counted, in offsets, when it happens.
+A copy whose position fell behind the source's log start continues from that start. Both sides are then equal and no
+comparison finds the loss, so it is counted when it happens and stored with the partition's status. It cannot be found
+later: on the destination such offsets look like any other gap. The driver records them before a task goes on, so after
+a crash the same offsets are found again. Each counts once because log starts only grow: offsets below the end of the
+last recorded deletion are already counted.
 
-What is counted is in the state topic, with the partition's status. It cannot be found out afterwards: on the
-destination such offsets look like any other gap. A driver records them before a task goes on behind them
-(`copy.deletions`), so whoever dies in between finds the same offsets again. Each is counted once, since log starts only
-grow: what lies below the end of the last deletion that was recorded is counted already, whoever tells of it again.
-
-Heartbeats are not counted: they are ours, their topic is kept small, and what counts of them is the newest.
+Heartbeats do not count: their topic is kept small on purpose.
 """
 
 from __future__ import annotations
@@ -24,14 +23,13 @@ from mirror_core.model.names import HEARTBEATS, Offset, Partition
 
 
 def counted(status: PartitionStatus) -> Offset | None:
-    """Below it all deletions are recorded, or are none of the mirror's (`model.copying.Assigned.counted`)."""
+    """All deletions below this offset are recorded or not the mirror's. None: heartbeats."""
     if status.partition.topic.startswith(HEARTBEATS):
         return None
     return status.never_copied.next if status.never_copied else status.source_start
 
 
 def counting(status: PartitionStatus, deletion: Deletion, now_ms: int) -> PartitionStatus:
-    """The status with what is new of this deletion; the same status, if nothing is."""
     known, old = counted(status), status.never_copied
     first = deletion.first if known is None else max(deletion.first, known)
     if first >= deletion.next:
@@ -50,7 +48,6 @@ def counting(status: PartitionStatus, deletion: Deletion, now_ms: int) -> Partit
 def recorded(
     known: Mapping[Partition, PartitionStatus], deletions: Iterable[Deletion], now_ms: int
 ) -> dict[Partition, PartitionStatus]:
-    """Statuses that change by these deletions."""
     fresh: dict[Partition, PartitionStatus] = {}
     for deletion in sorted(deletions, key=lambda d: (d.partition, d.first)):
         status = fresh.get(deletion.partition, known.get(deletion.partition))
@@ -60,12 +57,10 @@ def recorded(
 
 
 def total(statuses: Iterable[PartitionStatus]) -> int:
-    """Offsets of all of them."""
     return sum(s.never_copied.offsets for s in statuses if s.never_copied)
 
 
 def in_words(statuses: Mapping[Partition, PartitionStatus]) -> str:
-    """How many, of which partitions, since when; empty when there are none."""
     found = {p: s.never_copied for p, s in sorted(statuses.items()) if s.never_copied}
     if not found:
         return ""

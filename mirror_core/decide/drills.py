@@ -1,4 +1,4 @@
-"""What is known of drills: the names of what they are made of, and how earlier ones went. Pure."""
+"""Names of what drills create, and how earlier drills went."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mirror_core.model.names import (
 from mirror_core.model.run import AIRFLOW, Mode, Plan, Run, RunKind, RunState, StepRecord
 
 KEPT: Final = 20
-"""Runs of drills that a state topic remembers of each mirror."""
+"""Drill runs per mirror that a state topic keeps."""
 NOT_EQUAL: Final = "promoted, and not seen to be equal"
 FORECAST: Final = "seconds without writes, predicted"
 
@@ -71,51 +71,44 @@ def read_on(
     ends: Mapping[Partition, Offset],
     read: Mapping[Partition, Collection[Offset]],
 ) -> ReadOn:
-    """`done`: up to where the group has come on the source. `ends`: log ends of the promoted side. `read`: what the
-    group has read there."""
     again = sum(offset < done[p] for p, offsets in read.items() for offset in offsets)
     missed = sum(len(set(range(done[p], ends[p])) - set(read.get(p, ()))) for p in done)
     return ReadOn(predicted, again, missed)
 
 
 def drill_name(mirror: str) -> MirrorName:
-    """The mirror that stands for this one in a drill."""
     return MirrorName(DRILL + mirror)
 
 
 def drill_topic(mirror: str) -> str:
-    """The only topic of a drill: its mirror's heartbeats, which no other mirror carries, whatever its expressions."""
     return heartbeat_topic(drill_name(mirror))
 
 
 def group_of(mirror: str) -> str:
-    """The consumer group of a drill: no real one can be it, since its name is one of ours, which no mirror carries."""
     group = drill_group(drill_name(mirror))
     assert group is not None
     return group
 
 
 def expressions(mirror: str) -> tuple[str, ...]:
-    """The topics that a drill's mirror names: its mark, too."""
     return (re.escape(drill_topic(mirror)),)
 
 
 def check_ours(mirror: Mirror, of: str) -> None:
-    """Refused when a mirror has a drill's name, and is somebody's own: it is not to be cleaned away."""
+    """Refused if a user's own mirror has a drill's name: it must not be cleaned up."""
     if mirror.topics != expressions(of):
         raise Refused(f"drill of mirror {of}", [f"mirror {mirror.name} is no drill's: it carries {mirror.topics}"])
 
 
 def is_drills(mirror: Mirror) -> bool:
-    """Whether a mirror is one that a drill has made, and has left behind when it was killed."""
     return mirror.name.startswith(DRILL) and mirror.topics == expressions(mirror.name.removeprefix(DRILL))
 
 
 def put_up(ledger: Iterable[LedgerEntry], cluster: ClusterName) -> list[LedgerEntry]:
-    """What a drill has made on a cluster that others may not have made, too, by their own hands.
+    """ACLs on a cluster that the drill certainly made.
 
-    Fences and copied rights are entered only by who makes them. Of promoted ones, which may have been there before,
-    those that name a heartbeats topic: it is the drill's, and no grant for it is given by prefix (`decide/promotion`).
+    Fences and copied rights are in the ledger only if we made them. Promoted ones may have existed before, except those
+    that name a heartbeats topic: no grant by prefix covers it.
     """
     certain = (AclPurpose.FENCE, AclPurpose.COPIED)
     return [
@@ -127,28 +120,24 @@ def put_up(ledger: Iterable[LedgerEntry], cluster: ClusterName) -> list[LedgerEn
 
 
 def runs_of(runs: Iterable[Run], mirror: str) -> list[Run]:
-    """Of this mirror's drills, the newest first."""
     mine = [run for run in runs if run.plan.mirror == drill_name(mirror)]
     return sorted(mine, key=lambda run: run.started_ms, reverse=True)
 
 
 def old_runs(runs: Iterable[Run], mirror: str) -> list[Run]:
-    """Those that may be forgotten: only ever when there are as many newer ones as are kept."""
     return [run for run in runs_of(runs, mirror)[KEPT:] if run.state is not RunState.RUNNING]
 
 
 def may_be_forgotten(runs: Iterable[Run], plan: Plan, begun_ms: int) -> bool:
-    """Whether a state topic that knows these runs, and not one of this plan that began then, may have forgotten it.
+    """Whether a state topic that lacks a run of this plan, begun at `begun_ms`, may have forgotten it.
 
-    No other run is ever forgotten: one that is unknown, and no drill's, or that is newer than those that are kept, was
-    never there.
+    Only drill runs older than the kept ones are ever forgotten; any other unknown run never existed.
     """
     newer = [run for run in runs_of(runs, plan.mirror.removeprefix(DRILL)) if run.started_ms > begun_ms]
     return plan.mirror.startswith(DRILL) and len(newer) >= KEPT
 
 
 def drilled(run: Run, steps: Iterable[StepRecord]) -> Drilled:
-    """What a run shows of itself."""
     return Drilled(
         run=run.id,
         mode=run.plan.mode,
@@ -161,15 +150,11 @@ def drilled(run: Run, steps: Iterable[StepRecord]) -> Drilled:
 
 
 def came_through(run: Run) -> bool:
-    """Whether a drill has done what it is for: its outcome is written down when it was looked at, and was good."""
     return run.state is RunState.DONE and bool(run.note)
 
 
 def failed_drills(mirror: str, outcomes: Mapping[Mode, str | MirrorError]) -> MirrorError | None:
-    """What to raise when not all of several drills came through: it names each outcome. None: all came through.
-
-    To be tried again only where that may help every one that failed.
-    """
+    """The error to raise, naming each outcome; None: all passed. Retryable only if every failure is."""
     failed = [outcome for outcome in outcomes.values() if isinstance(outcome, MirrorError)]
     if not failed or len(outcomes) == 1:
         return next(iter(failed), None)
@@ -191,10 +176,10 @@ def forecast(
     mode: Mode,
     conductor: str | None = None,
 ) -> Forecast | None:
-    """By this mirror's newest failover of this mode that was finished; by its newest drill, where there is none.
+    """From the newest finished failover of this mode; without one, from the newest drill.
 
-    `conductor`: who would conduct it. From task to task Airflow waits, a command does not: so one that the same kind of
-    conductor took from its beginning to its end comes first, and of any other the basis says who took it.
+    `conductor`: Airflow waits between tasks and a command does not, so runs by the same kind of conductor are
+    preferred; for others the basis says who conducted.
     """
     finished = [r for r in runs if r.plan.kind is RunKind.FAILOVER and r.plan.mode is mode and r.state is RunState.DONE]
     alike = [r for r in finished if conductor is None or _conducted(r) == {_by_airflow(conductor)}]
@@ -215,7 +200,6 @@ def _by_airflow(conductor: str) -> bool:
 
 
 def _conducted(run: Run) -> set[bool]:
-    """Whether by Airflow; both, if one of them took it over from the other."""
     return {_by_airflow(who) for who in (run.started_by, run.conducted_by)}
 
 

@@ -1,4 +1,4 @@
-"""What a run's chronicle amounts to, and what in it cannot be. Pure: by its lines and its plan, and by nothing else."""
+"""What a run's audit log concludes, and which flaws it has. Judged by its entries and its plan only."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from mirror_core.model.run import Mode, Plan, RunKind, RunState, StepRecord, Ste
 
 NOT_COMPARED: Final = "not_compared"
 BOTH_EMPTY: Final = "neither side held a record"
-"""Step parity's verdict where nothing but the logs' beginnings and ends was to be compared, and those are equal."""
-"""In the gate's evidence: what the run promotes as it is."""
+"""Verdict of step parity when both logs were empty and had equal bounds."""
 NONE: Final = "none"
 
 
@@ -45,7 +44,6 @@ class Flaw:
 
 
 def holds_contents(name: str) -> bool:
-    """Whether a file of a run's folder may hold contents of topics: all of a salvage's but its count and its page."""
     folder, _, rest = name.partition("/")
     return _SALVAGE.fullmatch(folder) is not None and rest not in ("_salvage.json", "_report.html")
 
@@ -54,7 +52,7 @@ _SALVAGE: Final = re.compile(r"_?salvage(-\d+)?(\.incomplete)?")
 
 
 def concluded(entries: Sequence[Entry], plan: Plan) -> tuple[Conclusion, str]:
-    """What the run came to, and why it is no more than that. Of entries without flaws."""
+    """The conclusion, and why it is no stronger. Expects entries without flaws."""
     ends = [entry for entry in entries if entry.kind is Kind.ENDED]
     state = ends[-1].body.get("state") if ends else None
     if state == RunState.ABORTED:
@@ -84,7 +82,6 @@ def concluded(entries: Sequence[Entry], plan: Plan) -> tuple[Conclusion, str]:
 
 
 def flaws(entries: Sequence[Entry], plan: Plan, plan_sha256: str) -> Iterator[Flaw]:
-    """Everything that no run can have written, in order. `plan_sha256`: of the plan as it lies beside."""
     if not entries or entries[0].kind is not Kind.BEGUN:
         yield Flaw("entry 0", "a chronicle begins with the run's beginning, and this one doesn't")
     steps = _Steps(tuple(step.name for step in plan.steps))
@@ -124,8 +121,6 @@ def _approval(entry: Entry, plan: Plan, plan_sha256: str) -> Iterator[str]:
 
 
 class _Steps:
-    """The order in which steps can be taken."""
-
     def __init__(self, left: tuple[str, ...]) -> None:
         self.left = left
         self._last: StepRecord | None = None
@@ -159,7 +154,7 @@ class _Steps:
 
 
 def broken_links(entries: Sequence[Entry], lines: Sequence[str], run: str) -> Iterator[Flaw]:
-    """Where the lines are not a chain, or not of this run. `entries`: what the lines say."""
+    """Where the hash chain is broken, or lines belong to another run."""
     before: str = BEGINNING
     for number, (entry, line) in enumerate(zip(entries, lines, strict=True)):
         where = f"entry {number}"
@@ -173,7 +168,6 @@ def broken_links(entries: Sequence[Entry], lines: Sequence[str], run: str) -> It
 
 
 def _seen(entries: Sequence[Entry], step: str) -> Mapping[str, Any]:
-    """What the step's last attempt saw."""
     found = [e.body for e in entries if e.kind is Kind.STEP and e.body.get("step") == step]
     evidence = found[-1].get("evidence") if found else None
     return evidence if isinstance(evidence, dict) else _NOTHING

@@ -1,7 +1,8 @@
-"""What a user expects of mirrors beyond what Mirrorbook demands: limits for tiers of topics, own expectations. Pure.
+"""A user's expectations of mirrors: limits for tiers of topics, and own Great Expectations
+expectations.
 
-As mirrorbook.yaml has them under `expectations`, or the file that is named there. All of it is added to our own
-demands: there is no word here that takes one of those away.
+Read from `expectations` in mirrorbook.yaml, or from the file named there. They are only added to Mirrorbook's own; none
+can remove one.
 """
 
 from __future__ import annotations
@@ -19,14 +20,9 @@ from mirror_core.model.names import HEARTBEATS, MirrorName, base_name
 
 
 class Judging(StrEnum):
-    """What is judged, each by a table of its own."""
-
     PARITY = "parity"
-    """What a comparison found."""
     SYNC = "sync"
-    """What a sync would find and do."""
     READINESS = "readiness"
-    """What a failover would find."""
 
 
 LIMITS: Final[Mapping[str, str]] = MappingProxyType(
@@ -40,58 +36,47 @@ LIMITS: Final[Mapping[str, str]] = MappingProxyType(
         "max_drill_age_s": "drill_age_s",
     }
 )
-"""Limits of a tier, and the columns of the table of readiness that they hold for."""
+"""Limits of a tier, and the readiness columns that they bound."""
 _DRIFT: Final = "drift"
 _NONE: Final = "none"
 _TIER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]*")
-"""It becomes part of a condition in Great Expectations' words."""
 _CONDITION: Final = "row_condition"
 _FROM_JSON: Final = frozenset({"id", "meta", "severity", "notes", "description", "rendered_content"})
-"""What Great Expectations writes beside type and kwargs when it shows an expectation as JSON; it changes no verdict."""
+"""Keys of an expectation exported as JSON that do not change its result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """Topics that are worth the same to their owner."""
-
     name: str
     topics: Filter = field(repr=False)
     mirrors: frozenset[str] = frozenset()
-    """Names; empty: all."""
     limits: Mapping[str, float]
-    """By their words in the file."""
     no_drift: bool = False
-    """No sync may find anything to do about its topics, their settings and rights to them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """An expectation in Great Expectations' own words. What they say is for Great Expectations to check."""
-
     at: str
-    """File and place."""
     type: str
     kwargs: Mapping[str, object]
     tier: str | None = None
-    """It is about the rows of this tier only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """All that a file says. The first tier that names a topic has it."""
+    """The first tier that matches a topic wins."""
 
     tiers: tuple[Tier, ...] = ()
     own: Mapping[Judging, tuple[Own, ...]] = field(default_factory=dict)
 
     def of(self, mirror: MirrorName) -> Expected:
-        """What is for this mirror, or for the one that it is the way home of."""
         tiers = tuple(t for t in self.tiers if not t.mirrors or base_name(mirror) in t.mirrors)
         names = {tier.name for tier in tiers}
         mine = {j: tuple(o for o in own if o.tier is None or o.tier in names) for j, own in self.own.items()}
         return replace(self, tiers=tiers, own=mine)
 
     def tier_of(self, topic: str) -> str:
-        """Its tier's name; empty when it has none. Heartbeats are ours, whatever the expressions say."""
+        """Empty: none. Heartbeats never belong to a tier."""
         if topic.startswith(HEARTBEATS):
             return ""
         return next((tier.name for tier in self.tiers if topic in tier.topics), "")
@@ -101,9 +86,9 @@ NOTHING: Final = Expected()
 
 
 def expected_of(where: str, raw: object) -> Expected:
-    """The section, checked as far as that needs no Great Expectations. BadRequest says where, what and what to write.
+    """Parses the section. BadRequest says where, what is wrong and what to write.
 
-    `where`: the file, and the section when it is a part of it.
+    Great Expectations itself is not needed. `where`: file, and section.
     """
     if not isinstance(raw, dict):
         raise BadRequest(f"{where}: must be a mapping; in mirrorbook.yaml also the path of a file that holds one")

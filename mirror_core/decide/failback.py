@@ -1,6 +1,6 @@
-"""How to come home after a failover: what the old source has that the new primary never had, and what becomes of it.
+"""Plans a failback: what the old source has that the new primary never had, and what becomes of it.
 
-Pure. "Old source" is the mirror's source, which applications have left; "new primary" is its destination.
+"Old source" is the mirror's source, which applications left; "new primary" is its destination.
 """
 
 from __future__ import annotations
@@ -31,52 +31,35 @@ from mirror_core.rights.needed import lacking_for
 
 @dataclass(frozen=True, slots=True)
 class UnmirroredTopic:
-    """A topic that the mirror's filters match, and that it has never copied."""
-
     partitions: int
     offsets: int | None = None
-    """From log starts to log ends, summed over its partitions. None: unknown."""
+    """Sum of log end minus log start. None: unknown."""
     log_ends: int | None = None
-    """The sum of its log ends: 0 if nothing was ever written to it. None: unknown."""
+    """Sum of log ends: 0 if nothing was ever written. None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldSource:
-    """The old source, seen a moment ago."""
-
     cluster_id: str
     topics: Mapping[str, Topic]
-    """Those of the mirror's topics that it has now."""
     log_ends: Mapping[Partition, Offset]
-    """Of all partitions of these topics, recorded or not."""
     fenced: bool
-    """Every mirror topic that it has is under our standing fence."""
     authorizer: bool = True
     by_command: bool = False
-    """Its `fence_command` keeps applications out, where Kafka's ACLs do not rule it."""
+    """Its `fence_command` keeps applications out, where Kafka's ACLs do not apply."""
     log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
     sizes: Mapping[Partition, int] = field(default_factory=dict)
-    """Bytes of one replica; left out where nobody tells."""
     replicas: Mapping[str, int] = field(default_factory=dict)
-    """Replication factors."""
     compacted: frozenset[str] = frozenset()
-    """Topics that are cleaned by key; looked for where somebody wants logs to be cut."""
     undemotable: tuple[str, ...] = ()
-    """Why applications could not be kept from its topics, such as grants to everybody, and what to do about each."""
     held: frozenset[Acl] | None = None
-    """Access control entries; None: nobody is ruled by them there."""
     cluster_rights: frozenset[Operation] | None = None
-    """What the control principal may do to the cluster; None: not looked at."""
     topic_rights: Mapping[str, frozenset[Operation]] = field(default_factory=dict)
-    """The same of its topics."""
     unmirrored: Mapping[str, UnmirroredTopic] = field(default_factory=dict)
-    """Topics that match the mirror's filters, and that the new primary never had from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPrimary:
-    """The new primary, seen a moment ago."""
-
     cluster_id: str
     topics: Mapping[str, Topic]
     log_ends: Mapping[Partition, Offset]
@@ -84,49 +67,32 @@ class NewPrimary:
     sizes: Mapping[Partition, int] = field(default_factory=dict)
     undemotable: tuple[str, ...] = ()
     given: tuple[Acl, ...] = ()
-    """Rights that the failover gave there, and that are there still."""
     unmirrored: Mapping[str, UnmirroredTopic] = field(default_factory=dict)
-    """Topics that match the mirror's filters, and that it did not make there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailbackView:
-    """Everything that a failback's plan is made from."""
-
     mirror: Mirror
     statuses: Mapping[Partition, PartitionStatus]
-    """Of topics that came to the new primary."""
     old: OldSource | Unseen
     new: NewPrimary | Unseen
     active_runs: tuple[str, ...]
-    """Runs that hold the mirror, or its reverse."""
     reverse: Unseen | None = None
-    """Set when nobody could say whether a run holds the reverse mirror."""
     allowed: Allowed = field(default_factory=Allowed)
-    """What the operator allows beside `none`."""
     debt: Debt | None = None
-    """What the old source is owed, or has been paid."""
     never_came: tuple[str, ...] = ()
-    """Topics of the mirror that it never made on the new primary."""
     unwatched: str = ""
-    """What people are told where nobody watches the old source; empty: nothing."""
     owner: str = ""
-    """Whom to call; empty: nobody is named."""
     new_ruling: Ruling = KAFKAS
-    """Who rules the access rights of the new primary."""
     beside: tuple[tuple[Mirror, frozenset[str]], ...] = ()
-    """Mirrors from the old source to third clusters that answered and are not stopped, with the topics that they share
-    with this one."""
+    """Mirrors from the old source to third clusters, not stopped, with the topics that they share."""
     beside_unseen: tuple[str, ...] = ()
-    """Third clusters that did not answer."""
     circles: tuple[MirrorCircle, ...] = ()
-    """Other mirrors that would take what comes home away again, to the new primary."""
     circle_doubts: tuple[str, ...] = ()
-    """Clusters that could not be asked for such mirrors, in words."""
 
 
 def decide(view: FailbackView) -> Decision:
-    """The plan, always; and why it may not be run."""
+    """The plan, and the reasons why it may not run; none: it may."""
     strategies = _strategies(view)
     return Decision(
         Plan(
@@ -147,7 +113,6 @@ def decide(view: FailbackView) -> Decision:
 
 
 def _strategies(view: FailbackView) -> dict[str, Strategy]:
-    """By topic."""
     if isinstance(view.old, Unseen):
         return {}
     return choose(view.statuses, view.old.topics, view.old.log_ends, view.allowed, _new_topics(view))
@@ -158,7 +123,7 @@ def _new_topics(view: FailbackView) -> Mapping[str, Topic]:
 
 
 class _Logs(Mapping[Partition, Log]):
-    """Of one side, each made when it is looked at: there may be tens of thousands."""
+    """Built on access: there may be tens of thousands."""
 
     def __init__(self, seen: OldSource | NewPrimary) -> None:
         self._seen = seen
@@ -252,7 +217,7 @@ def _new_primary_reasons(view: FailbackView, new: NewPrimary) -> Iterator[str]:
 
 
 def _in_the_way(view: FailbackView, new: NewPrimary) -> list[str]:
-    """Topics that both sides have, each its own: the way home would have to overwrite the old source's, or fail."""
+    """Topics that both sides have independently: failback would overwrite the old source's, or fail."""
     old = {} if isinstance(view.old, Unseen) else view.old.unmirrored
     found = []
     for topic in sorted(new.unmirrored):
@@ -264,7 +229,6 @@ def _in_the_way(view: FailbackView, new: NewPrimary) -> list[str]:
 
 
 def _stay(view: FailbackView) -> list[str]:
-    """Topics that the mirror never brought to the new primary, for people."""
     old = {} if isinstance(view.old, Unseen) else view.old.unmirrored
     named = sorted({*view.never_came, *old} - ({} if isinstance(view.new, Unseen) else view.new.unmirrored).keys())
     return [topic if topic not in old else f"{topic} ({_offsets(old[topic].offsets)})" for topic in named]
@@ -375,7 +339,6 @@ def _figures(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator
 
 
 def _not_mirrored(view: FailbackView, old: OldSource) -> str:
-    """Partitions of the mirror's topics that no plan of it has recorded, and that hold something."""
     found = {p: end - start for p, (start, end) in _tails(view, old).items() if p not in view.statuses}
     if not found:
         return "none"
@@ -396,17 +359,17 @@ def _discarded(view: FailbackView) -> int | None:
 
 
 def tails_fact(found: Mapping[Partition, tuple[Offset, Offset]]) -> Fact:
-    """What an approval to discard is bound to: the run asks once more before it saves anything."""
+    """Binds an approval to what is discarded; the run checks it again before it saves anything."""
     return Fact("divergent tails", digest(f"{p} [{start}, {end})" for p, (start, end) in sorted(found.items())))
 
 
 def written_since(
     came_home: Mapping[Partition, PartitionStatus], ends: Mapping[Partition, Offset]
 ) -> dict[Partition, str]:
-    """Partitions of the new primary that somebody has written after applications had left it, and how far, in words.
+    """New-primary partitions written after applications left, and the offsets.
 
-    `came_home`: of the reverse mirror. One that was FAILED then holds more than was copied, whoever wrote it: it is
-    FAILED again, with that reason. `ends`: of logs that are there.
+    `came_home`: of the reverse mirror. A partition that was FAILED then has a reason already: it is skipped and stays
+    FAILED. `ends`: of logs that exist.
     """
     return {
         p: f"from {s.lmo} to {ends[p]}" for p, s in came_home.items() if not s.reason and ends.get(p, s.lmo) != s.lmo

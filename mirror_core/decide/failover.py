@@ -1,4 +1,4 @@
-"""From what was seen of both sides to the plan of a failover, and to every reason that forbids it now. Pure."""
+"""From a snapshot of both clusters to a failover plan, and every reason that forbids it now."""
 
 from __future__ import annotations
 
@@ -40,18 +40,15 @@ from mirror_core.model.run import Fact, Lasts, Mode, Plan, RunKind
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The plan, always; and why it may not be run. No reasons: it may."""
+    """A plan, and the reasons why it may not run; none: it may."""
 
     plan: Plan
     reasons: tuple[str, ...]
     scope: Scope = NOTHING
-    """What a failover would move."""
     source_seen: bool = True
-    """Whether the source has told all that was asked for."""
 
 
 def decide(view: View) -> Decision:
-    """The plan of a failover of this mirror."""
     return Decision(
         Plan(
             kind=RunKind.FAILOVER,
@@ -79,21 +76,23 @@ def decide(view: View) -> Decision:
 
 
 def bound_of(view: View) -> tuple[Fact, ...]:
-    """What an approval of the plan is bound to. No offset that a group has committed is part of it."""
+    """What an approval is bound to. Never an offset that a group has committed."""
     return tuple(_bound(view))
 
 
 def broken_since(view: View, *, source_seen: bool) -> tuple[str, ...]:
-    """Reasons that may come up while a run is under way, and forbid it to go on: asked before the fence, and before
-    promotion. That the run itself holds the mirror, and has stopped it, is none; nor is a source that has died."""
+    """Reasons that may arise during a run and stop it, checked before the fence and before promotion.
+
+    The run itself holding and stopping the mirror is none, nor is a source that died.
+    """
     return (*_reasons_there(view), *(_reasons_here(view) if source_seen else ()))
 
 
 def changed_since(approved: Iterable[Fact], now: Iterable[Fact], *, source_seen: bool) -> tuple[str, ...]:
-    """Facts that make an approval void, of those that have to last until promotion: the check before it.
+    """Facts that void an approval, of those that must last until promotion.
 
-    A source that has died since it was fenced, drained and compared contradicts nothing: what only it could tell is
-    left out, so that a disaster in the middle of a planned failover does not hold applications up on both sides.
+    Facts that only the source can tell are skipped if it died after fence, drain and comparison: nothing contradicts
+    them, and a disaster during a planned failover must not block both sides.
     """
     lasting = {Lasts.UNTIL_PROMOTION, Lasts.WHILE_SEEN} if source_seen else {Lasts.UNTIL_PROMOTION}
     before, after = ({f.name: f.value for f in facts if f.lasts in lasting} for facts in (approved, now))
@@ -106,9 +105,8 @@ def changed_since(approved: Iterable[Fact], now: Iterable[Fact], *, source_seen:
 
 UNSEEN: Final = "unseen"
 AUTHORIZER: Final = "authorizer of the source"
-"""Name of the fact; "nothing" or "fence_command" where it is not Kafka's."""
+"""Fact name; the value is "nothing" or "fence_command" where it is not Kafka's."""
 SOME: Final = 3
-"""Items that a digest names."""
 
 
 def _bound(view: View) -> Iterator[Fact]:
@@ -160,10 +158,7 @@ def _bound_to_source(source: SourceView | Unseen, here: Ruling, topics: Mapping[
 
 
 def digest(items: Iterable[str]) -> str:
-    """How many, the first three, and a fingerprint of all: for what may be long, and need not be listed.
-
-    Equal for equal items in the same order: callers sort them.
-    """
+    """Count, first three items, and a fingerprint of all. Callers sort the items."""
     first, count, fingerprint = list[str](), 0, hashlib.sha256()
     for item in items:
         count += 1
@@ -199,7 +194,6 @@ def _reasons(view: View) -> Iterator[str]:
 
 
 def _uncopied_reasons(view: View) -> Iterator[str]:
-    """FAILED partitions that the destination lacks. What the source does not have any more is no loss."""
     source, mirror = view.source, view.mirror
     by_topic: dict[str, list[Partition]] = {}
     for partition in sorted(without_copy(view)):
@@ -218,7 +212,6 @@ def _uncopied_reasons(view: View) -> Iterator[str]:
 
 
 def _side_reasons(view: View) -> Iterator[str]:
-    """What is wrong with the clusters."""
     yield from _reasons_there(view)
     yield from _reasons_here(view)
 
@@ -304,7 +297,6 @@ def _source_reasons(view: View, seen: SourceView) -> Iterator[str]:
 
 
 def _ids(view: View, pick: Callable[[PartitionStatus], str]) -> Iterator[tuple[str, set[str]]]:
-    """Recorded topic ids of one side, by topic."""
     by_topic: dict[str, set[str]] = {}
     for partition, status in healthy(view.statuses).items():
         by_topic.setdefault(partition.topic, set()).add(pick(status))

@@ -1,4 +1,4 @@
-"""What a failover plan shows beside its steps: warnings, what is not known, and numbers that always move. Pure."""
+"""What a failover plan shows beside its steps: warnings, unknowns, and changing figures."""
 
 from __future__ import annotations
 
@@ -41,11 +41,10 @@ from mirror_core.model.shell_command import option, shell_command
 from mirror_core.rights.acls import OUR_TOPICS
 
 FAILED_SHOWN: Final = 5
-"""FAILED partitions that a plan names with their reasons: `mirrorbook mirror describe` names all."""
 
 
 def warnings_of(view: View) -> Iterator[str]:
-    """Those with the gravest consequence first: approval pages show the first ones only."""
+    """Gravest first: approval pages show only the first ones."""
     yield from _differs(view)
     yield from uncopied_warning(view)
     yield from words_of(view.debt)
@@ -101,7 +100,6 @@ def _scram_user_command(user: str) -> str:
 
 
 def _differs(view: View) -> Iterator[str]:
-    """A copy that is known to be wrong, or of which nobody can know it."""
     mirror, found = view.mirror, differing(view.proof, view.statuses)
     unlike = [one for one in found if not one.kind.startswith(UNREADABLE)]
     unread = [one for one in found if one.kind.startswith(UNREADABLE)]
@@ -117,7 +115,6 @@ def _differs(view: View) -> Iterator[str]:
 
 
 def _standstill_warnings(mirror: str, lease: Lease | None, now_ms: int) -> Iterator[str]:
-    """What would keep writers waiting."""
     if lease is None or not is_fresh(lease, now_ms):
         yield (
             "no data plane is running for this mirror: the whole lag is copied while writers stand still. "
@@ -175,7 +172,6 @@ def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
 
 
 def _groups_left(view: View) -> Iterator[str]:
-    """Groups that will not go on where they are, by the source, or as it was remembered of it."""
     seen, left = isinstance(view.source, SourceView), view.groups_left
     others = view.source.other_groups if isinstance(view.source, SourceView) else left.others if left else ()
     if others:
@@ -313,7 +309,6 @@ def figures_of(view: View) -> Iterator[tuple[str, str]]:
 
 
 def partition_figures(view: View) -> Iterator[tuple[str, str]]:
-    """Unknown counts as worst; then the greatest lag first, or what is known to be missing."""
     left = frozenset(leaderless.left_behind(view))
     losses = loss_of(view).partitions if left or loses(view) else {}
     lags = {**(dict.fromkeys(losses) if loses(view) else {}), **dict(lags_of(view))}
@@ -339,7 +334,6 @@ def _predicted(view: View) -> str:
 
 
 def group_figures(view: View) -> Iterator[tuple[str, str]]:
-    """What each consumer group would read again."""
     without = Counter(one.group for one in uncommitted_of(view) if one.stands is None)
     if isinstance(view.source, Unseen) or view.mode is Mode.UNPLANNED:
         if isinstance(view.destination, DestinationView):
@@ -366,12 +360,11 @@ def group_figures(view: View) -> Iterator[tuple[str, str]]:
 
 
 def _starts(without: int) -> list[str]:
-    """Of a group for which so many offsets could not be committed."""
     return [f"no offset, {without} time(s): starts there {START}"] if without else []
 
 
 def _synced(view: View) -> str:
-    """How old the groups' offsets on the destination are: the same for all, since they are brought over together."""
+    """One age for all groups: their offsets are synced together."""
     if view.groups is None:
         return "when it was synced last is unknown"
     return f"as committed {since(view.now_ms, view.groups.synced_ms)}"

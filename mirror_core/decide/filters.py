@@ -1,4 +1,6 @@
-"""Live filters: regular expressions over whole names; exclusion wins; what is internal is never matched."""
+"""Topic and group filters: regular expressions over whole names; exclusion wins; internal names never
+match.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,10 @@ from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import HEARTBEATS, drill_group, heartbeat_topic
 
 OWN_PREFIX = "mirrorbook"
-"""Consumer groups of ours begin with this word; nothing is ever committed under them, but by a drill."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which names are meant."""
-
     include: tuple[re.Pattern[str], ...]
     exclude: tuple[re.Pattern[str], ...] = ()
 
@@ -31,13 +30,13 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class TopicFilter(Filter):
-    """The same for topics. Names with two leading underscores belong to Kafka, its tools and us.
+    """Rejects names with two leading underscores (Kafka's, its tools' and ours), and other mirrors'
+    heartbeats.
 
-    A mirror carries its own heartbeats, whatever its expressions say, and never another's.
+    The mirror's own heartbeats always match.
     """
 
     heartbeats: str = ""
-    """Name of their topic."""
 
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str) or name.startswith("__"):
@@ -49,18 +48,16 @@ class TopicFilter(Filter):
 
 
 def topic_filter(mirror: Mirror) -> TopicFilter:
-    """Which topics the mirror carries. BadRequest names an expression that cannot be compiled."""
+    """BadRequest names an expression that does not compile."""
     include, exclude = _compile("--topics", mirror.topics), _compile("--exclude-topics", mirror.exclude_topics)
     return TopicFilter(include, exclude, heartbeat_topic(mirror.name))
 
 
 def topics_named(expressions: Iterable[str]) -> Filter:
-    """Topics that a command is told to take: expressions, or names. Names match themselves, also with dots in them."""
     return Filter(_compile("--topics", expressions))
 
 
 def group_filter(mirror: Mirror) -> Filter:
-    """Which consumer groups the mirror syncs: of ours only its own, if it is a drill's."""
     drilled = drill_group(mirror.name)
     but = "" if drilled is None else f"(?!{re.escape(drilled)}$)"
     own = re.compile(but + re.escape(OWN_PREFIX) + r"[.-].*")

@@ -1,4 +1,6 @@
-"""May a cluster's brokers open to applications before anybody can fence it? By what the other side remembers. Pure."""
+"""May a cluster's brokers open to applications before it is fenced? Decided by what other clusters
+recorded.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,10 @@ from mirror_core.model.standing import Debt
 
 class Gate(StrEnum):
     OPEN = "open"
-    """Nobody has failed away from it, or its fence was seen on each of its brokers and is kept by them."""
+    """No failover left it, or every broker was seen with its fence, which brokers keep."""
     SHUT = "shut"
-    """Applications were moved away, and its fence is pending: opened, it takes writes until somebody has fenced it."""
+    """A failover left it, and its fence is pending."""
     SILENT = "silent"
-    """Nobody who would know has answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +30,14 @@ class Guarded:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What one cluster remembers of the mirrors that lead to it."""
-
     mirrors: tuple[Mirror, ...]
     debts: Mapping[MirrorName, Debt]
 
 
 def guard(cluster: ClusterName, name: MirrorName, others: Mapping[ClusterName, Remembered | str]) -> Guarded:
-    """About one cluster of a mirror, which is either end of it. `others`: all other clusters, or why one is not known.
+    """About one cluster of a mirror, either end. `others`: all other clusters, or why one is unknown.
 
-    A fence that is pending outweighs everything. A mirror's record counts on its own destination only.
+    A pending fence outweighs everything. A mirror's record counts on its own destination only.
     """
     known = [
         (mirror, there.debts.get(mirror.name))

@@ -1,4 +1,4 @@
-"""How far something long has come, and how long it will still take, for whoever waits for it. Pure."""
+"""Progress and time left of something long."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from mirror_core.model.parity import ParityRange
 
 
 def compared(ranges: Sequence[ParityRange], proven: Mapping[Partition, Offset]) -> tuple[int, int]:
-    """Offsets of these ranges that were compared equal, from their beginnings on, and all of them. `proven`: the next
-    offset after that, of each partition."""
+    """Offsets compared equal without interruption from each range's start, and all offsets. `proven`: next
+    offset, by partition.
+    """
     done = sum(min(r.end, max(r.start, proven.get(r.partition, r.start))) - r.start for r in ranges)
     return done, sum(r.end - r.start for r in ranges)
 
 
 def headway(done: int, total: int, seconds: float) -> str:
-    """`3,000 of 5,000 offsets, about 2 min left`, at the speed of the `seconds` that it has taken so far."""
+    """`3,000 of 5,000 offsets, about 2 min left`, at the average speed so far."""
     left = math.ceil(seconds * (total - done) / done) if done > 0 else None
     return f"{done:,} of {total:,} offsets, {'time left unknown' if left is None else f'about {_lasting(left)} left'}"
 
 
 def catching_up(lag: int | None, first: tuple[int, float] | None, now_s: float) -> str:
-    """`2,000 offset(s) left, about 2 min`, at the speed by which a lag shrinks that applications add to. `first`: the
-    first lag that was known, and when."""
     if lag is None or first is None:
         return "an unknown number of offset(s) left"
     done = first[0] - lag
@@ -33,7 +32,6 @@ def catching_up(lag: int | None, first: tuple[int, float] | None, now_s: float) 
 
 
 def _lasting(seconds: int) -> str:
-    """Rounded up, in the unit that people would say."""
     if seconds < 120:
         return f"{seconds} s"
     return f"{math.ceil(seconds / 60)} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,7 +1,7 @@
-"""Partitions with fewer replicas in sync than `min.insync.replicas`, and what ends that. Pure.
+"""Partitions below `min.insync.replicas`, and the remedy.
 
-Kafka 4.0 and newer move the high watermark of such a partition no further (KIP-966): it takes no write with acks=all,
-and shows no consumer what its leader alone has.
+Kafka 4.0 and newer do not advance their high watermark (KIP-966): no write with acks=all succeeds, and consumers do not
+see what only the leader has.
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ from mirror_core.model.shell_command import option, shell_command
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InSync:
-    """Replicas of one partition."""
-
     replicas: tuple[int, ...]
-    """Ids of their brokers."""
     in_sync: tuple[int, ...]
     asked: int
-    """`min.insync.replicas` of its topic."""
 
     @property
     def needed(self) -> int:
-        """More than there are replicas, brokers do not ask for."""
+        """Brokers never ask for more than there are replicas."""
         return min(self.asked, len(self.replicas))
 
     @property
@@ -45,15 +41,11 @@ class InSync:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Short:
-    """A topic of which a partition is short of replicas in sync."""
-
     topic: str
     least: InSync
-    """Of its partitions the one with the fewest."""
 
 
 def lowering(bootstrap: str, topic: str, to: int) -> str:
-    """The line that has a topic do with so many replicas in sync."""
     topics = ["--alter", "--entity-type", "topics", *option("--entity-name", topic)]
     change = [*topics, "--add-config", f"min.insync.replicas={max(1, to)}"]
     where = option("--bootstrap-server", bootstrap)
@@ -61,7 +53,7 @@ def lowering(bootstrap: str, topic: str, to: int) -> str:
 
 
 def not_written(cluster: ClusterName, bootstrap: str, short: Iterable[Short]) -> str:
-    """Why a cluster takes none of our transactions, and what to do; empty: not for want of replicas."""
+    """Why a cluster accepts none of our transactions, and what to do; empty: not for lack of replicas."""
     found = list(short)
     if not found:
         return ""

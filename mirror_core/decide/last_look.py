@@ -1,4 +1,4 @@
-"""What the last look at a source forbids before a planned promotion: what it says, and what nobody knows. Pure."""
+"""What the last probe of the source forbids before a planned promotion."""
 
 from __future__ import annotations
 
@@ -10,20 +10,15 @@ from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What its brokers said. One that hangs, or may not be asked, hides no other."""
+    """One broker that hangs, or may not be asked, hides no other."""
 
     silent: str = ""
-    """Why no broker said anything; empty: some did."""
     elsewhere: str = ""
-    """Id of another cluster, which answers at the source's address."""
+    """Id of another cluster that answers at the source's address."""
     bare: tuple[str, ...] = ()
-    """Brokers that do not show all denials, in words."""
     unsaid: tuple[str, ...] = ()
-    """What is not known, in words."""
     shown: int = 0
-    """So many brokers showed every denial."""
     fenced: bool = False
-    """All brokers did."""
     ends: Mapping[Partition, Offset] = field(default_factory=dict)
 
     @property
@@ -32,12 +27,10 @@ class Said:
 
     @property
     def whole(self) -> bool:
-        """Whether everything is known that was asked."""
         return self.answers and not self.unsaid
 
     @property
     def words(self) -> str:
-        """For the step's evidence."""
         if self.elsewhere:
             return f"silent: its address leads to cluster {self.elsewhere}"
         if self.silent:
@@ -46,7 +39,6 @@ class Said:
 
 
 def contradicted(said: Said, source: ClusterName, drained: Mapping[Partition, Offset]) -> Iterator[str]:
-    """Why a source did not stand still since it was drained up to these offsets, by what it says."""
     if said.elsewhere:
         yield f"the address of {source} leads to cluster {said.elsewhere} now"
     yield from said.bare
@@ -56,9 +48,11 @@ def contradicted(said: Said, source: ClusterName, drained: Mapping[Partition, Of
 
 
 def in_doubt(said: Said, source: ClusterName, mirror: MirrorName, *, held: bool, file: bool) -> str:
-    """Why nobody knows what a source took that does not say everything; empty: that is known. What was not seen took
-    nothing since the drain only if its fence stood all the time: it was `held` up then, and by its `file`, which is
-    here, nobody has lifted it."""
+    """Why it is unknown what the source accepted; empty: it is known.
+
+    An unseen source accepted nothing since the drain only if its fence held all the time: it was `held` at the drain,
+    and its `file`, which is here, was never used to lift it.
+    """
     if said.whole or (held and file):
         return ""
     why = "the file that tells whether its fence stood is not here" if held else "could not be fenced"

@@ -1,7 +1,7 @@
-"""Partitions that nobody leads on the source, and which of them a person may leave behind in a planned failover. Pure.
+"""Offline partitions of the source, and which of them a person may leave behind in a planned failover.
 
-They can be neither drained nor compared. One that is left behind is fenced like the others, since its topic is, and
-promoted with what the destination holds; what only the source has of it is found and saved by a failback.
+They can be neither drained nor compared. One that is left behind is fenced with its topic and promoted as the
+destination has it; a failback finds and saves what only the source has.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from mirror_core.model.ruling import Barred
 from mirror_core.model.run import Mode
 
 LEFT: Final = "left behind"
-"""Name of the fact that an approval is bound to, and of the figure."""
 
 
 def leaderless(view: View) -> tuple[Partition, ...]:
-    """Those that a planned failover would have to drain. What has FAILED is not copied anyway."""
+    """Those that a planned failover would have to drain; FAILED ones are not copied anyway."""
     if view.mode is not Mode.PLANNED or not isinstance(view.source, SourceView):
         return ()
     statuses = view.statuses  # of tens of thousands mostly none is without a leader: only these are looked at
@@ -29,12 +28,10 @@ def leaderless(view: View) -> tuple[Partition, ...]:
 
 
 def left_behind(view: View) -> tuple[Partition, ...]:
-    """Those of them that a person leaves behind. What has a leader again is copied like the others."""
     return tuple(p for p in leaderless(view) if p in view.left)
 
 
 def refusals(view: View) -> Iterator[str]:
-    """Why they forbid the run."""
     without, left, name = leaderless(view), left_behind(view), view.mirror.source
     if others := [p for p in without if p not in view.left]:
         word = (
@@ -51,7 +48,6 @@ def refusals(view: View) -> Iterator[str]:
 
 
 def _unsafe(view: View, without: Collection[Partition]) -> Iterator[str]:
-    """Why none of these may be left behind."""
     mirror, there, source = view.mirror, view.destination, view.source
     named = some(without)
     if mirror.homecoming:
@@ -80,7 +76,6 @@ def _unsafe(view: View, without: Collection[Partition]) -> Iterator[str]:
 
 
 def warning(view: View) -> Iterator[str]:
-    """What becomes of each that is left behind, and what is known of what stays behind."""
     left, source = left_behind(view), view.mirror.source
     if not left:
         return
@@ -95,7 +90,6 @@ def warning(view: View) -> Iterator[str]:
 
 
 def figure(view: View) -> Iterator[tuple[str, str]]:
-    """How many, and how much of them is missing at the least."""
     if left := left_behind(view):
         missing = _missing(view, left)
         known = [count for count in missing if count is not None]
@@ -105,7 +99,6 @@ def figure(view: View) -> Iterator[tuple[str, str]]:
 
 
 def foretold(view: View, counted: Collection[Partition]) -> tuple[int | None, bool]:
-    """Offsets that a planned failover loses with them, of partitions that count; and whether it may be more."""
     missing = _missing(view, [p for p in left_behind(view) if p in counted])
     known = [count for count in missing if count is not None]
     return (sum(known) if known or not missing else None), bool(missing)

@@ -1,7 +1,6 @@
-"""A source that answers again while an unplanned run gives it up: when that takes a person's word, and how to go
-on. Pure.
+"""A source that answers again during an unplanned run: when a person must confirm, and the ways on.
 
-The word is `failover resume NAME --leave-behind`: what was not copied stays on the source.
+The confirmation is `failover resume NAME --leave-behind`: what was not copied stays on the source.
 """
 
 from __future__ import annotations
@@ -10,14 +9,15 @@ from mirror_core.model.names import ClusterName, MirrorName
 
 
 def word_needed(*, answers: bool, stands: bool, silent: bool, held_up: bool) -> bool:
-    """Whether what an unplanned run would leave on its source, which `answers`, is left only by a person's word. Nobody
-    has approved to give up a source that answers (`silent`: it was so then); or the run was `held_up`, and its source
-    took writes meanwhile, unless its fence `stands` all the time."""
+    """Whether leaving records on a source that `answers` needs a person's confirmation.
+
+    Yes if it was `silent` when the plan was approved: nobody agreed to give up a source that answers. Yes if the run
+    was `held_up` while the source may have taken writes, unless its fence `stands` all the time.
+    """
     return answers and (silent or (held_up and not stands))
 
 
 def ways_on(mirror: MirrorName, source: ClusterName) -> str:
-    """Beside a source that is fenced."""
     return (
         f"`mirrorbook failover abort {mirror}`: applications go on writing on {source}, and nothing is lost. Or "
         f"`mirrorbook failover resume {mirror} --leave-behind`: these records stay on {source} only, until a failback "
@@ -26,7 +26,7 @@ def ways_on(mirror: MirrorName, source: ClusterName) -> str:
 
 
 def ways_on_unfenced(mirror: MirrorName, source: ClusterName, why: str) -> str:
-    """Beside one that cannot be fenced. Nobody may be able to reach its brokers, so there is a way on without that."""
+    """Its brokers may be unreachable for everybody, so there is also a way without fencing it."""
     return (
         f"{source} answers now and could not be fenced, so both clusters would take writes ({why}). Stop its brokers "
         f"and `mirrorbook failover resume {mirror}`. Or `mirrorbook failover abort {mirror}`, and plan again. Or keep "
@@ -36,7 +36,7 @@ def ways_on_unfenced(mirror: MirrorName, source: ClusterName, why: str) -> str:
 
 
 def kept(mirror: MirrorName, source: ClusterName) -> str:
-    """Why a run that waits for the word is not given up while its source is silent again: a new run would not ask."""
+    """Why a waiting run is kept while its source is silent again: a new run would not ask."""
     return (
         f"kept: {source} answered when the run was about to promote, and it is silent now. `mirrorbook failover resume "
         f"{mirror} --leave-behind` goes on, and so does action leave_behind of DAG mirror_control: what was not copied "
@@ -46,7 +46,6 @@ def kept(mirror: MirrorName, source: ClusterName) -> str:
 
 
 def another_run(source: ClusterName) -> str:
-    """How Airflow goes on where its run was given up, since the source answers."""
     return (
         f"{source} answers: DAG mirror_failover loses nothing. Or trigger this DAG again: its plan says that {source} "
         "answers, and who approves it leaves behind what is not copied"

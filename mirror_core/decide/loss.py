@@ -1,8 +1,8 @@
-"""What an unplanned failover would lose, from what was last seen of the source. Pure.
+"""What an unplanned failover would lose, from the last observation of the source.
 
-Three clocks say it, and each is a lower estimate: offsets (the source's ends at the last look, less the positions), the
-age of that look, and the age of the newest heartbeat that has arrived. So the bound is: at least so many offsets, and
-whatever was acknowledged since the last look. It widens with every second that the source is silent.
+Three measures, each a lower bound: offsets (the source's last observed ends minus the positions), the age of that
+observation, and the age of the newest heartbeat that arrived. So the bound is: at least so many offsets, plus what was
+acknowledged since the observation. It grows while the source is silent.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from mirror_core.model.sighting import OVER, Heartbeat, Sighting, TransactionPar
 
 
 class _Has(StrEnum):
-    """What one partition has of a transaction."""
-
     ALL = "all"
     SOME = "some"
     NONE = "none"
@@ -30,35 +28,29 @@ class _Has(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """The loss bound at one moment."""
-
     partitions: Mapping[Partition, PartitionLoss]
     known: int
-    """Offsets known to be missing in all; where that is unknown nothing is added."""
     unknown: tuple[Partition, ...]
-    """Partitions of which it is unknown: the source's end was never seen, or the position is not known now."""
+    """The source's end was never seen, or the position is unknown now."""
     listed_s: float | None
-    """Since all topics of the source were listed: of a topic that was created later nothing is known. None: never, or
-    clocks differ."""
+    """Age of the last listing of all source topics: later topics are unknown. None: never, or clocks
+    differ.
+    """
     silent_s: float | None
-    """Since the source was last looked at, the partition where that is longest ago; of those that were led and not
-    FAILED. None: never, or one of them never, or clocks differ."""
+    """Age of the oldest observed end, of partitions that had a leader and are not FAILED. None: one was
+    never seen, or clocks differ.
+    """
     heartbeats: tuple[Heartbeat, ...]
-    """The newest on the destination, by partition of their topic: one for each broker of the source."""
     heartbeat_s: float | None
     """Age of the oldest of these. None: there is none, or clocks differ."""
     transactions: tuple[TransactionLoss, ...]
-    """Those that were seen, and of which not all is known to be there."""
+    """Observed ones that are not known to be complete on the destination."""
     busy: Mapping[str, tuple[Partition, ...]]
-    """Transactional ids with a transaction at the last look, and its partitions: a later one of theirs may be cut, too,
-    and has no name."""
     unnamed: int
-    """Transactions that were too many to be noted."""
 
     @property
     def furthest(self) -> tuple[Partition, PartitionLoss] | None:
-        """The partition that is furthest behind in time, or one of which that is unknown. FAILED ones are not copied,
-        and left out. None: no partition is left."""
+        """The partition furthest behind in time, or one where that is unknown. FAILED ones are left out."""
         copied = [(partition, one) for partition, one in self.partitions.items() if not one.failed]
         return max(copied, key=lambda row: inf if row[1].behind_s is None else row[1].behind_s, default=None)
 
@@ -68,7 +60,6 @@ class Loss:
 
     @property
     def clocks_differ(self) -> bool:
-        """Whether the source was seen at a time that lies in the future of this clock."""
         return any(one.seen_end is not None and one.age_s is None for one in self.partitions.values())
 
     @property
@@ -77,7 +68,6 @@ class Loss:
 
     @property
     def bound(self) -> str:
-        """In words."""
         if self.silent_s is None and len(self.unknown) == len(self.partitions):
             return "unknown: whatever was acknowledged since the source was last looked at, and nobody knows when"
         more = f" (unknown of {len(self.unknown)} partition(s))" if self.unknown else ""
@@ -93,7 +83,6 @@ class Loss:
 
     @property
     def _newer(self) -> str:
-        """What else is not in the bound: topics that nobody has seen."""
         if self.listed_s is None:
             return "; topics and partitions that are not mirrored yet are not in this: when they were listed is unknown"
         if self.silent_s is None or self.listed_s <= self.silent_s:
@@ -102,7 +91,6 @@ class Loss:
 
 
 def loss_of(view: View) -> Loss:
-    """The bound now, whether the source answers or not."""
     there = view.destination if isinstance(view.destination, DestinationView) else None
     return loss(
         view.statuses,
@@ -125,7 +113,6 @@ def loss(
     unmirrored: Collection[Partition] = (),
     without: Collection[Partition] = (),
 ) -> Loss:
-    """The same from its parts. `unmirrored`: as of `View`; `without`: recorded ones that the destination lacks."""
     why = uncopied(statuses, sighting, unmirrored, without)
     partitions = dict(_partitions(statuses, sighting, positions, now_ms, why))
     seen = sighting.transactions if sighting else ()
@@ -154,7 +141,6 @@ def uncopied(
     unmirrored: Collection[Partition] = (),
     without: Collection[Partition] = (),
 ) -> dict[Partition, Uncopied]:
-    """Partitions of which the destination has nothing that the source has, recorded or not, and why."""
     found: dict[Partition, Uncopied] = dict.fromkeys(unmirrored, Uncopied.NOT_MIRRORED)
     if sighting is not None:
         found |= dict.fromkeys(sighting.partitions(), Uncopied.NOT_MIRRORED)
@@ -221,7 +207,9 @@ def _fate(found: Set[_Has | None]) -> Fate:
 
 
 def _has(part: TransactionPart, position: Offset | None) -> _Has | None:
-    """The source holds an open transaction back: a position beyond its first offset came after it had ended."""
+    """An open transaction holds the readable end back: a position beyond its first offset was copied after
+    it ended.
+    """
     if position is None:
         return None
     if part.upto is not None and position >= part.upto:
@@ -232,6 +220,5 @@ def _has(part: TransactionPart, position: Offset | None) -> _Has | None:
 
 
 def oldest(ages: list[float | None]) -> float | None:
-    """None: there is none, or that of one is not known."""
     known = [age for age in ages if age is not None]
     return max(known, default=None) if len(known) == len(ages) else None

@@ -1,4 +1,4 @@
-"""The loss bound in words, for plans and for `describe`. Pure."""
+"""The loss bound as text, for plans and `describe`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,16 @@ from mirror_core.model.run import Mode
 from mirror_core.model.sighting import Heartbeat, Sighting
 
 NOT_MIRRORED: Final = "not mirrored"
-"""Name of a figure, and of the fact that an approval is bound to."""
 LISTED: Final = "topics of the source last listed"
 CUT: Final = "transactions cut in half"
 IN_DOUBT: Final = "transactions in doubt"
 
 
 def loses(view: View) -> bool:
-    """Whether this would be a failover without the source's help, or could become one, and something may be missing."""
     return not view.drained and (isinstance(view.source, Unseen) or view.mode is Mode.UNPLANNED)
 
 
 def loss_figures(view: View) -> Iterator[tuple[str, str]]:
-    """Nothing for a view of which nothing can be missing."""
     if view.drained:
         but = ", but for what FAILED partitions miss" if failed_of(view) else ""
         known = loss_of(view)
@@ -55,8 +52,7 @@ def cut_at(
     ends: Mapping[Partition, Offset],
     now_ms: int,
 ) -> Iterator[tuple[str, str]]:
-    """What became of the transactions that were seen, where the copy has ended for good. `ends`: the last mirrored
-    offsets."""
+    """What became of the observed transactions after the copy has ended. `ends`: last mirrored offsets."""
     found = loss(statuses, sighting, ends, (), now_ms=now_ms)
     yield CUT, _cut(found, sighting, now_ms)
     if sighting is None or sighting.transactions_ms is None:
@@ -74,7 +70,6 @@ def _cut(found: Loss, sighting: Sighting | None, now_ms: int) -> str:
 
 
 def uncopied_in_words(found: Loss) -> str:
-    """Partitions of which the whole log would be lost, the fullest first."""
     rows = sorted(found.uncopied.items(), key=lambda row: (-(row[1].missing or 0), row[0]))
     if not rows:
         return "none" if found.listed_s is not None else "unknown: when the source's topics were listed is not known"
@@ -86,7 +81,6 @@ def uncopied_in_words(found: Loss) -> str:
 
 
 def uncopied_warning(view: View) -> Iterator[str]:
-    """What a failover without the source loses as a whole."""
     if (view.drained or loses(view)) and (found := loss_of(view)).uncopied:
         yield (
             f"{view.mirror.destination} HAS NO COPY of these partitions of {view.mirror.source}, and all that they "
@@ -127,7 +121,6 @@ def loss_warnings(view: View) -> Iterator[str]:
 
 
 def in_words(one: PartitionLoss) -> str:
-    """One partition's part of the loss."""
     if one.uncopied is not None:
         missing = "its loss is unknown" if one.missing is None else f"all of it is missing, {one.missing} offset(s)"
         return f"{one.uncopied}, {missing}, its end last seen {_last_seen(one)}"
@@ -138,7 +131,6 @@ def in_words(one: PartitionLoss) -> str:
 
 
 def behind(found: Loss) -> str:
-    """How far the copy is behind in time."""
     if found.furthest is None:
         return "unknown: no partition is copied"
     partition, one = found.furthest
@@ -152,7 +144,6 @@ def behind(found: Loss) -> str:
 
 
 def looked(found: Loss) -> str:
-    """When the source was last looked at, of the partition where that is longest ago."""
     return UNKNOWN_TIME if found.silent_s is None and found.clocks_differ else ago(found.silent_s)
 
 
@@ -165,7 +156,6 @@ def _last_seen(one: PartitionLoss) -> str:
 
 
 def heartbeats(found: tuple[Heartbeat, ...], now_ms: int) -> str:
-    """Number and age of each partition's newest one."""
     if not found:
         return "none"
     return some(f"partition {beat.partition}: number {beat.number}, {_old(beat, now_ms)}" for beat in found)

@@ -1,8 +1,8 @@
-"""Circles of mirrors: a topic that a mirror copies must not come back to its source by other mirrors.
+"""Circles of mirrors: a topic must not come back to its source through other mirrors.
 
-A topic has the same name on every cluster, so mirrors form a circle only where one topic passes the filters of all of
-them. Mirrors in opposite directions are fine as long as no topic does. Searched upstream, from the mirror's source:
-only clusters that such a topic could come from have to be asked.
+A topic has the same name on every cluster, so mirrors form a circle only where one topic passes all their filters.
+Opposite mirrors are fine as long as no topic does. The search goes upstream from the mirror's source: only clusters
+that such a topic could come from are asked.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ class InboundMirror:
 
     mirror: Mirror
     not_copied: frozenset[str] = frozenset()
-    """Topics that pass its filters and are not copied: given up to applications, or refused."""
+    """Topics that pass the filters but are not copied: promoted, or refused."""
 
     def select(self, topics: Iterable[str]) -> frozenset[str]:
-        """Those that it copies, or would copy if they were on its source. None where its filters cannot be read: it
-        cannot run either."""
         try:
             chosen = topic_filter(self.mirror)
         except BadRequest:
@@ -37,19 +35,15 @@ class InboundMirror:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class MirrorCircle:
-    """Topics that would come back to a mirror's source, and the mirrors that bring them, in the order of copying."""
-
     mirrors: tuple[MirrorName, ...]
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircleSearch:
-    """What is known so far."""
-
     circles: tuple[MirrorCircle, ...]
     not_asked: Mapping[str, ClusterName]
-    """Clusters by id that topics may come from, and whose mirrors are not known."""
+    """By id: clusters that topics may come from, whose mirrors are unknown."""
 
 
 def inbound_mirrors(
@@ -58,7 +52,6 @@ def inbound_mirrors(
     partitions: Mapping[MirrorName, Mapping[Partition, PartitionStatus]],
     excluded: MirrorName,
 ) -> tuple[InboundMirror, ...]:
-    """Mirrors into one cluster that run or may be resumed, from what its state topic says; but for the `excluded`."""
     running = (m for m in mirrors if m.destination_id == cluster_id and m.desired is not Desired.STOPPED)
     return tuple(
         InboundMirror(mirror=mirror, not_copied=_not_copied(partitions.get(mirror.name, {}).values()))
@@ -68,7 +61,6 @@ def inbound_mirrors(
 
 
 def find_circles(mirror: Mirror, topics: Iterable[str], inbound: Mapping[str, Sequence[InboundMirror]]) -> CircleSearch:
-    """Circles that `mirror` closes with these topics. `inbound`: by cluster id, of the clusters that were asked."""
     circles, not_asked = list[MirrorCircle](), dict[str, ClusterName]()
     carried = InboundMirror(mirror=mirror).select(topics)
     paths = [(mirror.source_id, mirror.source, carried, tuple[MirrorName, ...]())] if carried else []
@@ -90,7 +82,6 @@ def find_circles(mirror: Mirror, topics: Iterable[str], inbound: Mapping[str, Se
 
 
 def way_home_mirror(mirror: Mirror) -> Mirror:
-    """The mirror in the other direction that a failback makes, as far as circles are concerned."""
     return replace(
         mirror,
         name=reverse_name(mirror.name),
@@ -102,7 +93,6 @@ def way_home_mirror(mirror: Mirror) -> Mirror:
 
 
 def circle_reasons(mirror: Mirror, circles: Iterable[MirrorCircle]) -> Iterator[str]:
-    """Why a mirror must not run, and what to do."""
     for circle in circles:
         brings = " -> ".join(circle.mirrors)
         yield (
@@ -112,7 +102,6 @@ def circle_reasons(mirror: Mirror, circles: Iterable[MirrorCircle]) -> Iterator[
 
 
 def topic_in_circle(mirror: Mirror, topic: str, circle: MirrorCircle) -> str:
-    """Why a topic that has begun to match is not copied, and what to do."""
     brings = " -> ".join(circle.mirrors)
     return (
         f"topic {topic} on cluster {mirror.source} is not copied to {mirror.destination}: mirror {brings} would bring "
@@ -121,7 +110,6 @@ def topic_in_circle(mirror: Mirror, topic: str, circle: MirrorCircle) -> str:
 
 
 def circle_doubt(cluster: ClusterName, why: str) -> str:
-    """What an operator is told of a cluster that could not be asked."""
     return f"cluster {cluster} could not be asked whether a mirror brings these topics back over it: {why}"
 
 

@@ -1,4 +1,4 @@
-"""What copying a mirror from nothing will take, and who will have it. Pure."""
+"""What a mirror's first copy takes in time and bytes, and warnings before it is created."""
 
 from __future__ import annotations
 
@@ -15,48 +15,41 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.units import in_bytes
 
 SEEDS_PER_S: Final = 5_000_000
-"""Offsets a broker takes as seeds; 5 to 12 million were measured on two busy cores."""
+"""Seed offsets a broker accepts; 5 to 12 million were measured on two busy cores."""
 MARKERS_PER_S: Final = 15_000
-"""Offsets a broker takes as markers: of one partition 16,000 beside other work, of many up to 126,000."""
+"""Marker offsets a broker accepts: 16,000 measured for one partition, up to 126,000 for many."""
 MARKERS_WAIT_S: Final = 2
-"""The first markers wait until the log end has stood still (`copy.gap_markers`)."""
 SEED_BYTES: Final = 0.9
-"""Of one offset in a compressed seed: 0.83, rounded up."""
+"""For one offset in a compressed seed: 0.83, rounded up."""
 MARKER_BYTES: Final = 78
 HIDDEN_BYTES: Final = 11
-"""They are sent as seeds are, though not compressed, and need no look at the log between them."""
 RECORD_BYTES: Final = 7
-"""What a record takes at least, in a log that is not compressed."""
 _FEW_HOLES: Final = 1_000_000
 _NAMED: Final = 5
-"""Topics of a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """Offsets and partitions are counted; seconds and bytes are estimates, on the high side."""
+    """Offsets and partitions are counted; seconds and bytes are high estimates."""
 
     partitions: int
     seeded_partitions: int
-    """Those whose log begins so late that the copy is seeded up to there."""
+    """Their log begins so late that the copy is seeded up to there."""
     seeded_offsets: int
     filled_partitions: int
-    """Those whose copy is brought to the beginning as any gap is filled."""
     filled_offsets: int
     gaps: Gaps
     offsets: int
-    """From the beginnings to what is readable now."""
     bytes: int | None
-    """Of the source's logs, one replica of each; None when the source does not tell of all of them."""
+    """One replica each; None: the source does not tell all sizes."""
     holes: int
-    """Offsets behind the beginnings for whose records the logs have no room, unless they are well compressed; of
-    partitions whose size the source tells. The cleaner has taken what they held."""
+    """Offsets without a record, because the log is too small for them (unless well compressed). The
+    cleaner removed them.
+    """
     too_many_holes: tuple[Partition, ...]
-    """Partitions that have more of them than markers can fill."""
 
     @property
     def seconds(self) -> float:
-        """Until the beginnings are reached, if one task and one broker do it all."""
         if self.gaps is Gaps.HIDDEN:
             return (self.seeded_offsets + self.filled_offsets) / SEEDS_PER_S
         waiting = MARKERS_WAIT_S if self.filled_partitions else 0
@@ -64,12 +57,11 @@ class Outlook:
 
     @property
     def seed_bytes(self) -> int:
-        """On each replica, until the broker deletes the segments: they count for nothing once seeded."""
         return int(self.seeded_offsets * SEED_BYTES)
 
     @property
     def filler_bytes(self) -> int:
-        """On each replica, until the cleaner may have them after promotion, or retention does."""
+        """On each replica, until compaction after promotion, or retention."""
         return self.filled_offsets * (MARKER_BYTES if self.gaps is Gaps.MARKERS else HIDDEN_BYTES)
 
 
@@ -79,7 +71,7 @@ def outlook(
     sizes: Mapping[Partition, int],
     gaps: Gaps = Gaps.MARKERS,
 ) -> Outlook:
-    """For a mirror of which nothing is copied: its topics are absent on the destination, or have never been written."""
+    """For a mirror whose topics are absent or empty on the destination."""
     seeded = [start for start in starts.values() if start > MARKED_START]
     filled = [start for start in starts.values() if 0 < start <= MARKED_START]
     room = {p: sizes[p] // RECORD_BYTES for p in starts if p in sizes}
@@ -99,7 +91,6 @@ def outlook(
 
 
 def in_words(seen: Outlook) -> Iterator[str]:
-    """For a person who is asked to agree. Of beginnings nothing is said where every log begins at 0."""
     size = "bytes unknown: DESCRIBE on the source's cluster is missing" if seen.bytes is None else in_bytes(seen.bytes)
     yield f"to copy: {seen.partitions:,} partitions, {seen.offsets:,} offsets, {size}"
     if seen.seeded_partitions:
@@ -131,8 +122,9 @@ def in_words(seen: Outlook) -> Iterator[str]:
 
 
 def few_replicas(destination: str, factors: Mapping[str, int], brokers: int) -> list[str]:
-    """For a person who is asked to agree: topics of which one broker of the destination is enough to have a record.
-    `factors`: replicas on the source, by topic. Those that have but one there are as safe here."""
+    """Topics for which one destination broker is enough to acknowledge. `factors`: replicas on the source,
+    by topic.
+    """
     here = {topic: mirror_replication_factor(factor, brokers) for topic, factor in factors.items() if factor > 1}
     few = sorted(topic for topic, factor in here.items() if brokers_that_must_have_it(factor) < 2)
     if not few:
@@ -146,7 +138,6 @@ def few_replicas(destination: str, factors: Mapping[str, int], brokers: int) -> 
 
 
 def compacted_for_kafka_go(destination: str, topics: Iterable[str]) -> list[str]:
-    """For a person who is asked to agree. `topics`: cleaned by key, and no transactional producer is known there."""
     found = sorted(topics)
     if not found:
         return []
@@ -159,7 +150,6 @@ def compacted_for_kafka_go(destination: str, topics: Iterable[str]) -> list[str]
 
 
 def unclean_elections(source: str, topics: Iterable[str]) -> list[str]:
-    """For a person who is asked to agree. `topics`: of the source, with unclean.leader.election.enable=true."""
     found = sorted(topics)
     if not found:
         return []
@@ -171,7 +161,6 @@ def unclean_elections(source: str, topics: Iterable[str]) -> list[str]:
 
 
 def refused_settings(destination: str, refused: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """For a person who is asked to agree: settings that the destination refuses. `refused`: topic -> setting -> why."""
     by_setting = dict[str, list[str]]()
     for topic, mine in sorted(refused.items()):
         for key in mine:
@@ -184,7 +173,6 @@ def refused_settings(destination: str, refused: Mapping[str, Mapping[str, str]])
 
 
 def _time(seconds: float) -> str:
-    """Rounded up: it is a limit."""
     whole = int(seconds) + 1
     if whole < 120:
         return f"{whole} s"

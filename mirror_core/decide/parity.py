@@ -1,4 +1,4 @@
-"""What a table of compared chunks proves. Pure: rows in, verdict out; nothing is passed for want of evidence."""
+"""Compared chunks in, parity result out. Lack of evidence never passes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
 
 CHUNK_OFFSETS: Final = 50_000
-"""Offsets of one chunk; chunk k of every partition is [k * size, (k + 1) * size)."""
+"""Chunk k of every partition is [k * size, (k + 1) * size)."""
 FINDINGS_KEPT: Final = 1000
-"""Besides the first one of each partition."""
 NOTHING_COMPARED: Final = "no record was compared: there was nothing to compare in the whole scope"
 NOTHING_HELD: Final = "no record was compared: neither side holds one, and their logs begin and end at the same offsets"
 NOTHING: Final = frozenset({NOTHING_COMPARED, NOTHING_HELD})
@@ -26,37 +25,31 @@ RECORDS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row of the result table: where two logs begin and end (level 1), or one chunk of both."""
+    """One row of the result table: the bounds of two logs (level 1), or one chunk of both."""
 
     partition: Partition
     chunk: int
-    """Number of the chunk; -1 for a row about where the logs begin and end."""
+    """-1 for a row about log bounds."""
     start: Offset
     end: Offset
-    """[start, end): the offsets that this row speaks of."""
     level: int
-    """1 where the logs begin and end; 2 digests of batches; 3 record by record; 0 no longer there to be compared."""
+    """1 log bounds; 2 digests of batches; 3 records; 0 deleted before comparison."""
     src_count: int | None = None
-    """Records; at level 1 offsets of the range that the log holds. None: could not be read."""
+    """Records; at level 1, offsets of the range that the log holds. None: could not be read."""
     dst_count: int | None = None
     src_digest: str = ""
     dst_digest: str = ""
     findings: tuple[Finding, ...] = ()
-    """Differences in order of offsets, the first ones when there are many."""
     differing: int = 0
-    """All differences found."""
     error: str = ""
-    """Why it could not be compared."""
     damaged: tuple[Finding, ...] = ()
-    """Where a log holds bytes that nobody can read, if that is why."""
     shared: tuple[Offset, Offset] | None = None
-    """At level 1: [start, end) of what both logs hold of the range; rows of chunks must cover it."""
+    """At level 1: [start, end) that both logs hold; chunk rows must cover it."""
     held_from: Offset | None = None
-    """At level 1: neither log holds an offset below this one."""
+    """At level 1: neither log holds an offset below this."""
     bare: bool = False
-    """At level 1: both logs begin and end at the end of the range, so neither holds a record."""
+    """At level 1: both logs start and end at the range's end, so neither holds a record."""
     chunks: int = 1
-    """So many neighbouring chunks that agree; `chunk` is the first one's number (`decide.parity_rows`)."""
 
     @property
     def equal(self) -> bool:
@@ -70,19 +63,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """Where one log begins and ends: [start, end). `end` is the next offset to be written."""
+    """[start, end) of one log. `end` is the next offset to be written."""
 
     start: Offset
     end: Offset
     missing_on: str = ""
-    """The cluster, if it has no such topic or partition."""
 
 
 def compare_ends(wanted: ParityRange, source: Ends, destination: Ends) -> tuple[tuple[Row, ...], ParityRange]:
-    """What is known of a range without reading records, and the part of it that both logs hold.
+    """What is known of a range without reading records, and the part that both logs hold.
 
-    The destination must have been looked at before the source: the source only grows at its end and only loses at its
-    start, so a correct mirror seen earlier can never reach beyond it.
+    The destination must be read before the source: the source only grows at its end and loses at its start, so a
+    correct mirror seen earlier never reaches beyond it.
     """
     partition = wanted.partition
     start = Offset(min(max(wanted.start, source.start), wanted.end))
@@ -138,7 +130,7 @@ def _missing(wanted: ParityRange, start: Offset, source: Ends, destination: Ends
 
 
 def trimmed(wanted: ParityRange, log_start: Offset) -> Row:
-    """Stands for [start of the range, log_start), which the source itself no longer has."""
+    """Stands for [range start, log_start), which the source has deleted."""
     return Row(
         partition=wanted.partition, chunk=0, start=wanted.start, end=log_start, level=GONE, src_count=0, dst_count=0
     )
@@ -149,14 +141,12 @@ def _held(start: int, end: int, log: Ends) -> int:
 
 
 def chunks(wanted: ParityRange, size: int) -> Iterator[ParityRange]:
-    """The range cut at multiples of `size`."""
     if wanted.start < wanted.end:
         for cut in range(wanted.start // size * size, wanted.end, size):
             yield replace(wanted, start=Offset(max(cut, wanted.start)), end=Offset(min(cut + size, wanted.end)))
 
 
 def share(ranges: Iterable[ParityRange], tasks: int, size: int) -> list[tuple[ParityRange, ...]]:
-    """Work for at most this many tasks, about equally many offsets each; pieces are cut at chunk boundaries only."""
     rest = [wanted for wanted in ranges if wanted.start < wanted.end]
     total = sum(wanted.end - wanted.start for wanted in rest)
     fair = max(size, -(-total // max(1, tasks)))
@@ -174,10 +164,10 @@ def share(ranges: Iterable[ParityRange], tasks: int, size: int) -> list[tuple[Pa
 
 
 def rounds(ranges: Sequence[ParityRange], tasks: int, size: int) -> Iterator[list[tuple[ParityRange, ...]]]:
-    """The same in rounds of at most this many shares, each of no more than a chunk: whoever is killed has lost a round.
+    """Like `share_ranges`, in rounds of shares of at most one chunk: a killed process loses one round.
 
-    Each partition's chunks come in their order, so that what a round has shown is a beginning. What is cleaned by key
-    comes last, and at once: of each piece that differs the log is read to its end, so the fewer pieces the better.
+    Each partition's chunks come in order, so a finished round proves a beginning. Compacted partitions come last and at
+    once: for each piece that differs the log is read to its end, so fewer pieces are better.
     """
     # One after the other: of a long past there are millions.
     pieces = heapq.merge(
@@ -201,7 +191,7 @@ def rounds(ranges: Sequence[ParityRange], tasks: int, size: int) -> Iterator[lis
 
 
 def fill_gaps(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> tuple[Row, ...]:
-    """The rows in order, and a row with an error for all that they say nothing of: a lost task is no equality."""
+    """Adds an error row wherever the rows say nothing: a lost task is no equality."""
     by_partition: dict[Partition, list[Row]] = {}
     for row in rows:
         by_partition.setdefault(row.partition, []).append(row)
@@ -222,9 +212,9 @@ def fill_gaps(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) ->
 
 
 def judge(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> ParityResult:
-    """The verdict on rows without gaps: failed beats indeterminate beats passed.
+    """The result of rows without gaps: failed beats indeterminate beats passed.
 
-    At level 1 nothing but ends is known, so nothing is proven; the sample are offsets then.
+    Level 1 knows only bounds: nothing is proven, and the sample counts offsets.
     """
     reasons = [f"{row.partition} [{row.start}, {row.end}): {row.error}" for row in rows if row.error]
     vague = [row for row in rows if not row.equal and not row.error and not row.differing]
@@ -261,13 +251,12 @@ def judge(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> Par
 
 
 def sample(row: Row, level: int) -> int:
-    """Records that a row compared; offsets, when the ends of the logs are all that was compared."""
     counts = (row.chunk >= 0) == (level > ENDS) and not row.error
     return min(row.src_count or 0, row.dst_count or 0) if counts else 0
 
 
 def _proven(wanted: ParityRange, rows: Sequence[Row], level: int) -> Offset:
-    """Next offset after the last one that was compared equal without interruption from the range's start."""
+    """Next offset after the last one compared equal without interruption from the range's start."""
     limits = [f.offset for row in rows if row.chunk < 0 for f in row.findings if f.offset is not None]
     if level == ENDS or any(row.chunk < 0 and row.error for row in rows):
         return wanted.start
@@ -289,6 +278,6 @@ def _not_compared(wanted: ParityRange, chunk: int, start: Offset, end: Offset) -
 
 
 def _last_equal(row: Row) -> Offset:
-    """How far an unequal row is equal all the same: up to its first difference, when records were compared."""
+    """How far an unequal row is equal: up to its first difference, if records were compared."""
     offsets = [f.offset for f in row.findings if f.offset is not None]
     return min(offsets) if row.level == RECORDS and offsets and not row.error else row.start

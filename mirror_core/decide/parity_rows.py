@@ -1,8 +1,7 @@
-"""What is kept of a long comparison: memory for what agrees has a bound, and what differs is told as it is. Pure.
+"""Bounds the memory of a long comparison: equal neighbouring chunks are joined, differing ones stay.
 
-A chunk is 50,000 offsets, and a log may have 10^11. So neighbouring chunks that agree become one row, once there are
-many rows. Each row that differs, or that could not be compared, stays; of its findings those that are told, and the
-first one, which says up to where the row is equal.
+A log may have 10^11 offsets and a chunk has 50,000. Each row that differs or could not be compared stays, with the
+findings that are reported and its first one, which says how far the row is equal.
 """
 
 from __future__ import annotations
@@ -16,19 +15,15 @@ from mirror_core.model.names import Partition
 from mirror_core.model.parity import Finding
 
 MANY: Final = 100_000
-"""Rows and findings that come before they are made fewer: some 70 MB."""
 _DIGESTS: Final = 1 << 128
 
 
 class Rows:
-    """Of one comparison so far."""
-
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self.all = list(rows)
         self._new = 0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """What a round has found."""
         for row in rows:
             self.all.append(row)
             self._new += 1 + len(row.findings)
@@ -37,7 +32,6 @@ class Rows:
 
 
 def fewer(rows: Sequence[Row]) -> list[Row]:
-    """The same comparison: `judge` says the same of it."""
     found = list[Row]()
     for row in sorted(_told(rows), key=lambda row: (row.partition, row.chunk >= 0, row.start, row.end)):
         if found and _joinable(found[-1], row):
@@ -53,7 +47,7 @@ def _joinable(one: Row, two: Row) -> bool:
 
 
 def _joined(one: Row, two: Row) -> Row:
-    """Sums: they are the same in whatever order chunks were compared and rows joined."""
+    """Digests are sums, so the order of comparing and joining does not matter."""
     records = (one.src_count or 0) + (two.src_count or 0)
     digest = f"{(int(one.src_digest, 16) + int(two.src_digest, 16)) % _DIGESTS:032x}"
     return replace(
@@ -68,7 +62,7 @@ def _joined(one: Row, two: Row) -> Row:
 
 
 def _told(rows: Sequence[Row]) -> Iterable[Row]:
-    """The rows with findings that may be among the first of all, and each one's first."""
+    """Keeps findings that may be among the first ones reported, and each row's first."""
     order = sorted(_place(finding) for row in rows for finding in row.findings)
     if len(order) <= FINDINGS_KEPT:
         return rows

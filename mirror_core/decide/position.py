@@ -1,16 +1,16 @@
-"""Where copying a partition goes on, and whether the destination still holds what we wrote. Pure.
+"""Where copying a partition resumes, and whether the destination still holds what we wrote.
 
 Every offset of a mirror partition was taken by a record of ours, which counts in the sequence, or by a marker of ours,
-which counts in the number that it carries (`decide.gaps`). So a healthy log ends at
+which counts in the number it carries. So a healthy log ends at
 
     next sequence + offsets filled
 
-A log that ends before that has a gap half filled. One that ends behind it holds what somebody else wrote. For logs
-without gaps sequences are offsets, and the broker itself refuses a batch that would not land at its offset.
+A log that ends before that has a half filled gap. One that ends behind it holds a foreign write. Without gaps sequences
+equal offsets, and the broker itself refuses a batch that would not land at its offset.
 
-A broker that forgets producers (producer.id.expiration.ms, counted from the records' own times) forgets both numbers at
-once, also under a copier at work, and then learns again only the one that comes first. What it knows then adds up to
-less than the log, as if somebody else had written: the logs themselves have to be looked at.
+A broker that forgets producers (producer.id.expiration.ms, counted from record times) forgets both numbers at once,
+even under a running copier, and then learns only the one that comes first. The sum is then less than the log, as if
+others had written: the logs themselves must be compared.
 """
 
 from __future__ import annotations
@@ -22,22 +22,19 @@ from mirror_core.decide.gaps import FILLED_MASK, NO_MARKER, filled, filled_by, m
 from mirror_core.wire.batch import SEQUENCE_MASK
 
 MARKED_START: Final = 100_000
-"""A log that starts at most so far behind the position is reached by markers, which no consumer ever sees."""
+"""A log start at most this far behind the position is reached by markers, which consumers never see."""
 ANYWHERE: Final = -1
-"""In place of an offset below which both sides are known to agree: none is known."""
 _HALF: Final = (FILLED_MASK + 1) // 2
 
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """What the destination's leader remembers of the mirror's producer id."""
-
     next_sequence: int
-    """The sequence that the next batch must begin with; 0 when there were only markers."""
+    """Of the next batch; 0 if there were only markers."""
     coordinator_epoch: int
     """Of the newest marker; -1 without one."""
     newest_ms: int = -1
-    """Time of the newest batch, as its producer gave it; -1 without one."""
+    """Producer's time of the newest batch; -1 without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,64 +42,56 @@ class Seen:
     """Both logs of a partition at about one moment."""
 
     log_start: int
-    """First offset on the destination."""
     log_end: int
-    """Next offset to be written on the destination, as its leader knows it: the position."""
     ours: Ours | None
-    """None when the leader remembers nothing of our producer id."""
     source_start: int
     source_end: int
-    """Next offset to be written on the source, as its leader knows it."""
     ends_as_sent: bool = False
-    """The batch that ends the destination's log was looked at: it has the time that it was sent with."""
+    """The destination's last batch was checked: it has the time that it was sent with."""
     proved_end: int | None = None
-    """Up to there (next offset) both sides were compared and equal, and the destination has had no other leader since;
-    None: nobody has, or it has had one."""
+    """Both sides were compared equal up to here (next offset), and the destination's leader has not
+    changed since; None otherwise.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """Copy on from here."""
-
     offset: int
     sequence: int
-    """Sequence of the next batch."""
     gap_end: int
-    """Offsets [offset, gap_end) are to be filled first: a gap that was left half filled, or that the source's log start
-    leaves. Equal to `offset`: none."""
+    """[offset, gap_end) is filled first: a half filled gap, or up to the source's log start. Equal to
+    `offset`: none.
+    """
     seed_end: int
-    """Offsets [offset, seed_end) are to be seeded first, and deleted. Equal to `offset`: none."""
+    """[offset, seed_end) is seeded first, and deleted. Equal to `offset`: none."""
     check_tail: bool
-    """Nothing vouches for the end of the destination's log: compare it with the source's first."""
+    """The destination's tail is unverified: compare it with the source's first."""
     newest_ms: int = -1
-    """Time of the newest batch of ours, as far as it is remembered."""
     deleted_from: int | None = None
-    """The source deleted the offsets from this one up to its log start before they were copied; None: it did not. On a
-    partition of which nothing was copied yet, that is where the copy begins (`decide.deletions`)."""
+    """The source deleted [this, its log start) before it was copied; None: nothing. For a partition never
+    copied it is where the copy begins.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Somebody else wrote into the destination, at this offset or before."""
+    """A foreign write on the destination, at this offset or before."""
 
     offset: int
     filled: int
-    """Offsets of the log that the mirror's own markers took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The partition cannot go on: the source lost what was copied."""
-
     position: int
-    """Next offset to copy, behind the gap that may be half filled."""
+    """Next offset to copy, behind a half filled gap."""
     reason: str
     check_tail: bool
-    """Nothing vouches for the end of the destination's log: perhaps it was somebody else who made it longer."""
+    """The destination's tail is unverified: a foreign write may have made it longer."""
 
 
 def where_to_resume(seen: Seen) -> Resume | Foreign | Stop:
-    """The position is the destination's log end, if that is where our own records and markers end."""
+    """The position is the destination's log end, if our own records and markers end there."""
     position = seen.log_end
     missing = 0 if seen.ours is None else _missing(seen.ours, position)
     if seen.ours is not None and missing < 0 and not _perhaps_forgotten(seen.ours):
@@ -137,17 +126,16 @@ def where_to_resume(seen: Seen) -> Resume | Foreign | Stop:
 
 
 def ours_behind_data(log_end: int, next_sequence: int) -> Ours:
-    """What a leader remembers of a log that ends with our data, with no marker of it lost."""
     return Ours(next_sequence, marker_number(filled(log_end, next_sequence)))
 
 
 def _perhaps_forgotten(ours: Ours) -> bool:
-    """Whether the leader has seen only data or only markers of ours: all there is, or all since it forgot the rest."""
+    """The leader has seen only data or only markers: that is all, or all since it forgot the rest."""
     return ours.coordinator_epoch == NO_MARKER or ours.next_sequence == 0
 
 
 def _missing(ours: Ours, log_end: int) -> int:
-    """Offsets that our newest gap still lacks; negative: how many somebody else has written."""
+    """Offsets that our newest gap lacks; negative: offsets of a foreign write."""
     if ours.coordinator_epoch == NO_MARKER:
         return -((log_end - ours.next_sequence) & SEQUENCE_MASK)
     missing = (ours.next_sequence + filled_by(ours.coordinator_epoch) - log_end) & FILLED_MASK

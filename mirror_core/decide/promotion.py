@@ -1,4 +1,4 @@
-"""What promotion gives to the applications: staged grants, no wider than the mirror, and none that nobody staged."""
+"""What promotion gives to applications: staged grants, no wider than the mirror."""
 
 from __future__ import annotations
 
@@ -13,29 +13,23 @@ from mirror_core.rights.acls import CHANGING, EVERYBODY, Names, covers, is_wide,
 from mirror_core.rights.provenance import forged, may_take_over_ours, shut_out_of_ours
 
 STAGED = frozenset({AclPurpose.STAGED, AclPurpose.PROMOTED})
-"""Promotion may be repeated: what it gave already is asked for again."""
+"""Promotion may be repeated, so it asks for earlier promoted entries again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promotion:
-    """What becomes of the staged entries that speak of the promoted topics."""
-
     grants: tuple[Acl, ...]
-    """To be created."""
     narrowed: Mapping[Acl, tuple[str, ...]]
-    """Entries given for each of the mirror's topics by its name, and what else they would have opened."""
     refused: Mapping[Acl, str]
-    """Entries that no sync of ours can have staged, and why."""
 
 
 def promotion(
     ledger: Iterable[LedgerEntry], topics: Collection[str], there: Collection[str], own_principals: Set[str]
 ) -> Promotion:
-    """From one mirror's ledger for its destination, the topics that are promoted, and all topics that are there.
+    """From a mirror's ledger, its promoted topics, and all topics on the destination.
 
-    `*` never crosses: on this cluster it means other topics than on the one that it was said for. A prefix does, unless
-    it covers a topic there that is not promoted: another mirror's, ours, or somebody's who never heard of the source.
-    Nor does one that covers heartbeats, which mirrors and drills yet to come will have.
+    `*` never crosses: it means other topics here than where it was granted. A prefix crosses unless it covers a topic
+    here that is not promoted, or heartbeats, which later mirrors and drills will have.
     """
     ours, others = Names(topics), Names(set(there) - set(topics))
     grants, narrowed, refused = set[Acl](), dict[Acl, tuple[str, ...]](), dict[Acl, str]()
@@ -62,10 +56,10 @@ def promotion(
 
 
 def as_synced(ledger: Iterable[LedgerEntry], mirror: Mirror, held: Collection[Acl]) -> tuple[LedgerEntry, ...]:
-    """A ledger as the final sync of a planned failover leaves it, as far as rights to change topics go.
+    """The ledger as the final sync of a planned failover leaves it, for rights to change topics.
 
-    `held`: what applications hold on the source. That gets staged, and what was staged and is not held any more is
-    forgotten. What an earlier promotion gave stays.
+    `held`: what applications hold on the source: it gets staged, and other staged entries are forgotten. Earlier
+    promoted entries stay.
     """
     kept = (e for e in ledger if not (e.purpose is AclPurpose.STAGED and may_change(e.acl)))
     staged = (
@@ -76,21 +70,18 @@ def as_synced(ledger: Iterable[LedgerEntry], mirror: Mirror, held: Collection[Ac
 
 
 def unbacked(ledger: Iterable[LedgerEntry], topics: Collection[str], held: Collection[Acl]) -> tuple[Acl, ...]:
-    """Rights to change these topics that promotion would give, and that nobody holds on the source now."""
     names = Names(topics)
     staged = {e.acl for e in ledger if e.purpose in STAGED and may_change(e.acl) and names.any_covered(e.acl)}
     return tuple(sorted(staged - set(held)))
 
 
 def given_there(ledger: Iterable[LedgerEntry], held: Collection[Acl]) -> tuple[Acl, ...]:
-    """Rights that a promotion gave, and that the cluster still holds which it gave them on."""
     given = {e.acl for e in ledger if e.purpose is AclPurpose.PROMOTED and e.acl.permission is Permission.ALLOW}
     return tuple(sorted(given.intersection(held)))
 
 
 def not_held(given: Iterable[Acl], held: Collection[Acl]) -> tuple[Acl, ...]:
-    """Of these rights, those that nobody holds on the cluster where applications came from: not by a wider one, either,
-    from which promotion may have made them."""
+    """Rights without an equal or wider one on the cluster that applications came from."""
     there = frozenset(held)
     mine = dict[tuple[Resource, str, Operation], list[Acl]]()
     for acl in there:
@@ -106,7 +97,6 @@ def not_held(given: Iterable[Acl], held: Collection[Acl]) -> tuple[Acl, ...]:
 
 
 def _within(acl: Acl, other: Acl) -> bool:
-    """Whether one entry speaks of nothing, from nowhere, that the other does not speak of, too."""
     if acl.pattern is Pattern.PREFIXED and other.pattern is not Pattern.PREFIXED and other.name != "*":
         return False
     return covers(other, acl.name) and other.host in ("*", acl.host)
@@ -119,7 +109,6 @@ def _whole(acl: Acl, beside: tuple[str, ...]) -> bool:
 
 
 def narrowing(acl: Acl, beside: Collection[str], cluster: str) -> str:
-    """Why an entry is not given as it stands, and what its holders then miss."""
     opens = f"{some(beside)}, too" if beside else "all there is"
     if not beside and acl.pattern is Pattern.PREFIXED and meets(acl, HEARTBEATS):
         opens = "heartbeats of mirrors made later, too"
@@ -128,12 +117,10 @@ def narrowing(acl: Acl, beside: Collection[str], cluster: str) -> str:
 
 
 def forgery(acl: Acl, why: str) -> str:
-    """What is said of an entry that is refused."""
     return f"{acl} is recorded as staged, but will not be granted: {why}: find out who may write the state topic"
 
 
 def warnings(what: Promotion, cluster: str) -> Iterator[str]:
-    """What an approver should know of the rights that promotion gives."""
     yield from (forgery(acl, why) for acl, why in what.refused.items())
     yield from (narrowing(acl, beside, cluster) for acl, beside in what.narrowed.items())
     prefixes = sorted({a.name for a in what.grants if a.resource is Resource.TOPIC and a.pattern is Pattern.PREFIXED})

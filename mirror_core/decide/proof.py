@@ -1,4 +1,4 @@
-"""What of an earlier proof still holds, and what a comparison adds to it. Pure."""
+"""What of an earlier comparison still holds, and what a new one adds."""
 
 from __future__ import annotations
 
@@ -14,32 +14,28 @@ from mirror_core.model.parity import Finding, ParityRange, ParityResult
 from mirror_core.model.proof import Difference, Proof, Proved
 
 AGAIN: Final = 1000
-"""Offsets that are compared once more where nothing is new."""
 SHOWN: Final = 10
-"""Differences that a line names."""
 FURTHER: Final = (100 * AGAIN, 10_000 * AGAIN)
-"""As many where those hold no record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What is known before a comparison begins."""
-
     holding: Mapping[Partition, Proved]
     epochs: Mapping[Partition, int]
-    """Leader epochs of the destination, now."""
     ids: Mapping[str, str]
-    """Of the destination's topics, now."""
     source_epochs: Mapping[Partition, int] = field(default_factory=dict)
-    """Of the source, now, where it was asked."""
     differs: tuple[Difference, ...] = ()
     unsaid: Mapping[Partition, Proved] = field(default_factory=dict)
-    """As recorded, where nobody says now whether it holds. It is compared anew, and stays recorded until then: what was
-    compared with a broker that is away may never be compared again."""
+    """Recorded, but no broker confirms it now. Compared anew, yet kept until then: with a broker away it
+    may never be compared again.
+    """
 
     def rest(self, ranges: Sequence[ParityRange], back: int = 0) -> tuple[ParityRange, ...]:
-        """What was not compared yet. Where nothing is new, the end of what was compared last: a look at nothing would
-        show nothing. `back`: and so many offsets before, of what was compared last."""
+        """What was not compared yet. Where nothing is new, the end of the last comparison, so that records are
+        read.
+
+        `back`: and so many offsets of the last comparison.
+        """
         rest = [replace(r, start=self._start(r)) for r in ranges]
         if not back and not any(r.start < r.end for r in rest):
             back = AGAIN
@@ -54,15 +50,15 @@ class Basis:
         return wanted.start if known is None else Offset(min(max(wanted.start, known.end), wanted.end))
 
     def of(self, ranges: Sequence[ParityRange]) -> int:
-        """Records of these ranges' partitions that were compared before."""
         return sum(self.holding[r.partition].records for r in ranges if r.partition in self.holding)
 
 
 def basis(
     proof: Proof | None, ends: Mapping[Partition, Offset], epochs: Mapping[Partition, int], ids: Mapping[str, str]
 ) -> Basis:
-    """`ends`: where the proved epochs end on the destination, as its leaders say now; what they don't say holds no
-    more: it costs another look. What none of them speaks of stays recorded."""
+    """`ends`: where the verified leader epochs end on the destination now. A shorter end voids the record;
+    partitions without one stay recorded, unconfirmed.
+    """
     rows = recorded(proof, ids)
     holding = {p: one for p, one in rows.items() if ends.get(p, -1) >= one.end}
     unsaid = {p: one for p, one in rows.items() if p not in ends}
@@ -71,12 +67,10 @@ def basis(
 
 
 def differing(proof: Proof | None, partitions: Container[Partition]) -> tuple[Difference, ...]:
-    """Which of these partitions are known to differ."""
     return tuple(one for one in proof.differs if one.partition in partitions) if proof else ()
 
 
 def differing_in_words(found: Sequence[Difference], now_ms: int) -> str:
-    """Where, and when that was seen; empty when nothing is known to differ."""
     shown = [_in_words(one, now_ms) for one in found[:SHOWN]]
     more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     return f"{len(found)} partition(s): {'; '.join(shown)}{more}" if shown else ""
@@ -90,25 +84,24 @@ def _in_words(one: Difference, now_ms: int) -> str:
 
 
 def recorded(proof: Proof | None, ids: Mapping[str, str]) -> dict[Partition, Proved]:
-    """How far each partition was compared, of topics that are still the same; as recorded, nobody is asked anew."""
     return {p: one for p, topic_id, one in proof.rows() if ids.get(p.topic) == topic_id} if proof else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """What both sides say now that could speak against an earlier proof."""
+    """What both sides say now that may contradict an earlier comparison."""
 
     here: Mapping[Partition, Offset]
-    """Log starts on the destination, asked for before those of the source."""
+    """Log starts of the destination, read before those of the source."""
     there: Mapping[Partition, Offset]
     ends: Mapping[Partition, Offset]
-    """Where the proved epochs end on the source."""
+    """Where the verified leader epochs end on the source."""
     cleaned: frozenset[Partition]
-    """Of topics that either side cleans by key, those in doubt: of a copy that was behind for long the source may have
-    taken a tombstone, and what it deleted, below what was proved."""
+    """Compacted partitions in doubt: for a copy that lagged, the source may have removed tombstones, and
+    what they deleted, below the verified end.
+    """
 
     def holds(self, partition: Partition, one: Proved) -> bool | None:
-        """None: nobody says so."""
         here, there, end = self.here.get(partition), self.there.get(partition), self.ends.get(partition)
         if (here is not None and there is not None and here > there) or (end is not None and end < one.end):
             return False
@@ -116,8 +109,9 @@ class Since:
 
 
 def undoubted(known: Basis, since: Since) -> Basis:
-    """What still holds when the source, too, was asked: nothing was deleted on the destination that the source has, and
-    the source has lost nothing (KIP-101)."""
+    """What still holds by the source too: the destination deleted nothing that the source has, and the
+    source lost nothing (KIP-101).
+    """
 
     said = {p: since.holds(p, one) for p, one in known.holding.items()}
     holding = {p: one for p, one in known.holding.items() if said[p]}
@@ -126,7 +120,6 @@ def undoubted(known: Basis, since: Since) -> Basis:
 
 
 def in_words(proof: Proof | None, positions: Mapping[Partition, Offset], ids: Mapping[str, str], now_ms: int) -> str:
-    """How much of what is on the destination was compared, and how long ago; as recorded, nobody is asked anew."""
     known = recorded(proof, ids)
     ends = {p: min(known[p].end, end) if p in known else 0 for p, end in positions.items()}
     total, proved = sum(positions.values()), sum(ends.values())
@@ -146,8 +139,6 @@ def _between(least_ms: int, most_ms: int) -> str:
 
 
 def compared_before(known: Basis, ends: Mapping[Partition, Offset]) -> dict[str, str]:
-    """Of what lies below these ends (next offsets), how much was seen to be equal, and what was not, named. What was,
-    and nobody says now whether it still holds, is neither."""
     held = {p: min(known.holding[p].end, end) if p in known.holding else 0 for p, end in ends.items()}
     proved = {p: min(known.unsaid[p].end, end) if p in known.unsaid else held[p] for p, end in ends.items()}
     unsaid = [f"{p} [0, {proved[p]})" for p in sorted(ends) if p in known.unsaid and proved[p]]
@@ -162,9 +153,11 @@ def compared_before(known: Basis, ends: Mapping[Partition, Offset]) -> dict[str,
 def advanced(
     mirror: MirrorName, known: Basis, compared: Sequence[ParityRange], result: ParityResult, now_ms: int
 ) -> Proof:
-    """What holds after these ranges were compared. One that begins anew replaces what was known of its partition; one
-    in which nothing is new says that it holds still, where the source was asked and nothing speaks against it. Where
-    nobody could look as far as was known before, that stays."""
+    """The verification after these ranges were compared.
+
+    A range that begins anew replaces its partition's record. An empty range renews the time, if the source was asked
+    and nothing contradicts. Where the comparison could not read as far as before, the old record stays.
+    """
     proved, doubted = {**known.unsaid, **known.holding}, _doubted(result)
     differs = tuple(_differs(known, compared, result, now_ms))
     places = {one.partition: one.offset or Offset(0) for one in differs if one not in known.differs}
@@ -195,8 +188,9 @@ def advanced(
 
 
 def _doubted(result: ParityResult) -> Callable[[Partition], bool]:
-    """Whether a comparison says nothing of a partition in which nothing was new. Logs that hold no record anywhere, and
-    begin and end alike, were seen to."""
+    """Whether the result says nothing about a partition without new offsets. Empty logs with equal bounds
+    were compared.
+    """
     reasons = set(result.reasons) - {NOTHING_HELD}
     if result.findings or (reasons and (not result.in_doubt or NOTHING_COMPARED in reasons)):
         return lambda partition: True
@@ -205,12 +199,12 @@ def _doubted(result: ParityResult) -> Callable[[Partition], bool]:
 
 @dataclass(frozen=True, slots=True)
 class CertifiedRead:
-    """What a comparison with certificates has read. Those don't tell what the source holds, so only what such a
-    comparison may have found is cleared by the next one, or takes the place of another."""
+    """What a comparison with certificates read. Certificates do not show the source, so it may clear only
+    differences that it could find.
+    """
 
     ranges: Sequence[ParityRange] = ()
     kinds: Collection[str] = ()
-    """Of differences that it may find."""
 
 
 def noted(
@@ -220,8 +214,7 @@ def noted(
     now_ms: int,
     read: CertifiedRead = CertifiedRead(),
 ) -> Proof:
-    """The same, and what this comparison found to differ: from there on the next one compares again. It proves nothing:
-    others go by what it began with. `read`: where it was one with certificates."""
+    """Adds this comparison's differences: the next one starts there. It verifies nothing."""
     theirs = {one.partition for one in proof.differs if one.kind in read.kinds}
     known = Basis({}, {}, ids, differs=proof.differs)
     found = tuple(_differs(known, [one for one in read.ranges if one.partition in theirs], result, now_ms))
@@ -233,12 +226,11 @@ def noted(
 
 
 def _up_to(place: Offset | None, one: Proved) -> Proved:
-    """How many of its records lie below that place nobody knows: none is claimed."""
     return one if place is None or place >= one.end else one._replace(end=place, records=0)
 
 
 def _differs(known: Basis, compared: Sequence[ParityRange], result: ParityResult, now_ms: int) -> Iterator[Difference]:
-    """The first place of each partition, be it unlike or unreadable: found now; or before, if that is known still."""
+    """The first place of each partition, different or unreadable: found now, or earlier and still there."""
     places = dict[Partition, Finding]()
     for found in sorted((*result.findings, *result.damaged), key=lambda one: (one.partition, one.offset or 0)):
         places.setdefault(found.partition, found)
@@ -260,7 +252,6 @@ def _differs(known: Basis, compared: Sequence[ParityRange], result: ParityResult
 
 
 def _stays(one: Difference, looked: ParityRange | None, result: ParityResult) -> bool:
-    """Whether either side holds that place, and it was not seen to be equal."""
     if one.offset is not None and one.offset < result.held_from.get(one.partition, 0):
         return False
     if looked is None:

@@ -1,4 +1,4 @@
-"""Could a mirror be failed over now, and what speaks against it? And if its source died now? Pure."""
+"""Could a mirror be failed over now, and if not, why? And if its source died now?"""
 
 from __future__ import annotations
 
@@ -39,27 +39,18 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """What one look at a mirror has found."""
-
     mirror: Mirror
     run: Standing | None
-    """A run that holds the mirror: then it is that one that counts."""
     conducted: bool | None = None
-    """Whether anybody conducts it; None: that is not known, or there is none."""
     watched: Watched | None = None
-    """Whether anybody watches its old source; None: that is not known, since its destination is silent."""
     points: tuple[Point, ...]
     figures: Mapping[str, str]
-    """As the plan of a planned failover has them."""
     predicted_s: float | None = None
-    """Seconds without writes that a planned failover would take, by an earlier run or drill. None: unknown."""
+    """Seconds without writes in a planned failover, from an earlier run or drill. None: unknown."""
     known_ms: Mapping[Known, int | None] = field(default_factory=dict)
-    """Wall clock of the newest of what a failover would rely on, in ms. None: it never was."""
     differs: int = 0
-    """Partitions of which the copy is known to be another one than the source."""
     unplanned: WithoutSource
     at_ms: int
-    """Wall clock of the look's begin."""
 
     @property
     def ready(self) -> bool:
@@ -70,14 +61,12 @@ class Readiness:
 
 
 def of_plan(decision: Decision) -> Iterator[Point]:
-    """Its refusals, warnings, and what it could not see."""
     yield from (Point(Weight.REFUSAL, reason) for reason in decision.reasons)
     yield from (Point(Weight.WARNING, line) for line in decision.plan.warnings)
     yield from (Point(Weight.WARNING, f"not known: {line}") for line in decision.plan.unknown)
 
 
 def of_ages(mirror: str, known_ms: Mapping[Known, int], now_ms: int) -> Iterator[Point]:
-    """What is old, or never was, or is of nobody knows when."""
     for what in Known:
         at_ms = known_ms.get(what)
         seconds = None if at_ms is None else age_s(now_ms, at_ms)
@@ -90,7 +79,6 @@ def of_ages(mirror: str, known_ms: Mapping[Known, int], now_ms: int) -> Iterator
 
 
 def of_uncompared(mirror: str, partitions: int) -> Iterator[Point]:
-    """Partitions that were never compared, where others were."""
     if partitions:
         yield Point(
             Weight.WARNING, f"{partitions} partition(s) were never compared", REMEDY[Known.PROOF].format(mirror=mirror)
@@ -98,11 +86,10 @@ def of_uncompared(mirror: str, partitions: int) -> Iterator[Point]:
 
 
 _DRIFT: Final = CHANGES - {Action.STAGE, Action.COMMIT}
-"""What is staged waits for the promotion, and groups always move: how old their offsets are is a point of its own."""
+"""Staged entries wait for promotion and group offsets always move: their age is a point of its own."""
 
 
 def of_drift(mirror: str, rows: Iterable[DriftRow]) -> Iterator[Point]:
-    """What a sync would change now, or a person has to decide."""
     found = list(rows)
     pending = Counter(str(row.part) for row in found if row.action in _DRIFT and not row.done)
     if pending:

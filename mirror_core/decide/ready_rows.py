@@ -1,4 +1,4 @@
-"""What a failover would find now, as a table: a row for each partition, of what a plan and its figures know. Pure."""
+"""Readiness as a table: one row for each partition, from a plan and its figures."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from mirror_core.model.mirror import PartitionState, is_fresh
 from mirror_core.model.run import Run
 
 NEVER: Final = float("inf")
-"""The age of what never was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyRow:
-    """One partition. None: not known now. What is of the mirror as a whole is the same in each row."""
+    """None: unknown now. Values of the whole mirror repeat in each row."""
 
     topic: str
     partition: int
@@ -43,7 +42,6 @@ class ReadyRow:
 
 
 def readiness(view: View, runs: Iterable[Run]) -> Iterator[ReadyRow]:
-    """By name. `runs`: those that the mirror's state knows."""
     there = view.destination if isinstance(view.destination, DestinationView) else None
     ends = view.source.stable_ends if isinstance(view.source, SourceView) else {}
     proved = recorded(view.proof, {name: topic.id for name, topic in there.topics.items()} if there else {})

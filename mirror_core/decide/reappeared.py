@@ -1,8 +1,8 @@
-"""Denials of ours that were lifted, and that a cluster has again: which ones, and what people are told of them. Pure.
+"""Our lifted DENYs that a cluster has again: which ones, and what people are told.
 
-Who sleeps right before he denies, and wakes when his run was given up, denies all the same: rights on a cluster know no
-owner. Then he takes away what he has put up, unless he is killed first. Kafka does not tell who made an entry: an equal
-one may be another mirror's, or an administrator's. So nothing here lifts one; they are named, and people find out.
+A process paused right before it denies still denies when it wakes after its run was aborted: ACLs have no owner. It
+removes them again unless it is killed first. Kafka does not record who made an entry, and an equal one may be another
+mirror's or an administrator's. So nothing here lifts one; they are only named.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def reappeared(
     there: Collection[LedgerEntry],
     own_principals: Set[str],
 ) -> tuple[Lifted, ...]:
-    """Of what this mirror has lifted, what one of its clusters has again, and no ledger at hand needs there.
+    """Lifted entries that one of the mirror's clusters has again and no known ledger needs.
 
-    `there`: of that ledger, see `entered_there`. What this mirror's own promotion gave, or its way home's, may be the
-    denial itself: a sync took it for the source's own rule while it stood there again.
+    `there`: see `list_entries_on_cluster`. What this mirror or its reverse promoted may be the DENY itself: a sync took
+    it for a rule of the source.
     """
     own = {e for e in there if e.purpose is AclPurpose.PROMOTED and e.mirror in both_ways(mirror.name)}
     given, needed = {e.acl for e in own}, {e.acl for e in there if e not in own}
@@ -44,8 +44,9 @@ def reappeared(
 
 
 def _homewards(mirror: Mirror, entry: LedgerEntry) -> bool:
-    """Whether it is a fence on the destination of a mirror that is stopped: the way home's may be up there, in a ledger
-    that is not at hand."""
+    """A fence on the destination of a stopped mirror: it may be the reverse mirror's, whose ledger is not
+    at hand.
+    """
     fence = entry.purpose is AclPurpose.FENCE and entry.acl.principal == EVERYBODY
     return fence and entry.cluster == mirror.destination and mirror.desired is Desired.STOPPED
 
@@ -53,7 +54,6 @@ def _homewards(mirror: Mirror, entry: LedgerEntry) -> bool:
 def entered_there(
     mirror: Mirror, cluster: ClusterName, ledger: Iterable[LedgerEntry], mirrors: Mapping[MirrorName, Mirror]
 ) -> list[LedgerEntry]:
-    """What a ledger wants on one of the mirror's clusters, by whatever name it knows that cluster."""
     id_, found = _ids(mirror)[cluster], list[LedgerEntry]()
     for entry in ledger:
         ids = _ids(mirrors[entry.mirror]) if entry.mirror in mirrors else {}
@@ -68,7 +68,6 @@ def _ids(mirror: Mirror) -> dict[ClusterName, str]:
 
 
 def named(found: Iterable[Lifted], mirror: Mirror, cluster: ClusterName) -> str:
-    """Which ones, where, by which runs they were lifted, and what they do; empty: there are none."""
     by_effect = dict[str, list[Lifted]]()
     for one in found:
         by_effect.setdefault(_effect(one.entry, cluster), []).append(one)
@@ -79,7 +78,6 @@ def named(found: Iterable[Lifted], mirror: Mirror, cluster: ClusterName) -> str:
 
 
 def warned(found: Collection[Lifted], mirror: Mirror, cluster: ClusterName) -> str:
-    """One line for a plan; empty: there are none."""
     return f"{_again(found, mirror, cluster)}: see `mirrorbook mirror describe {mirror.name}`" if found else ""
 
 

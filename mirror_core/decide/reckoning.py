@@ -1,4 +1,4 @@
-"""What a plan foretells in numbers, what its run has counted, and how far the one was from the other. Pure."""
+"""What a plan forecasts in numbers, what its run counted, and the difference."""
 
 from __future__ import annotations
 
@@ -23,34 +23,27 @@ from mirror_core.model.run import Evidence, Mode, Run, RunKind, RunState, StepRe
 from mirror_core.model.standing import Debt
 
 GROUPS: Final = 1000
-"""Of so many groups it is foretold, and counted, what each will read again."""
 SECONDS, LOST, AGAIN = "seconds without writes", "offsets lost", "offsets read again"
 _UNSEEN: Final = "the old source was not seen since"
 
 Reached = Mapping[str, Mapping[Partition, Offset]]
-"""By group: the next offset that it would read of each partition."""
+"""By group: the next offset to read of each partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One thing that was foretold, or counted, or both. None: unknown."""
-
     what: str
     of: str = ""
-    """Which step, or which group."""
     least: float | None
-    """Foretold: no less than this."""
     most: float | None
-    """And no more. None: there is no such limit, or nothing was foretold."""
     counted: float | None
     error: float | None
-    """By how much more was counted; below 0: less. None: one of both is unknown."""
+    """Counted minus the nearest forecast value. None: one of them is unknown."""
     by: str = ""
-    """How what was counted is known, or why it is not."""
 
 
 def of_applications(partitions: Iterable[Partition]) -> frozenset[Partition]:
-    """Without heartbeats, which are nobody's loss. A drill has nothing else, and writes them as an application does."""
+    """Without heartbeats, which are no loss. A drill has only heartbeats, so it keeps them."""
     found = frozenset(partitions)
     return frozenset(p for p in found if not p.topic.startswith(HEARTBEATS)) or found
 
@@ -59,7 +52,6 @@ def of_applications(partitions: Iterable[Partition]) -> frozenset[Partition]:
 
 
 def foretold(view: View) -> Foretold:
-    """What a failover by this view will cost, as far as that can be said now."""
     lost, at_least = _lost(view)
     known = view.forecast
     return Foretold(
@@ -73,8 +65,9 @@ def foretold(view: View) -> Foretold:
 
 
 def _lost(view: View) -> tuple[int | None, bool]:
-    """A source that is fenced, drained and compared loses nothing, but for what FAILED partitions miss, and those that
-    are left behind."""
+    """A fenced, drained and compared source loses nothing but what FAILED partitions lack and left-behind
+    ones hold.
+    """
     if not loses(view):
         lost, more = leaderless.foretold(view, of_applications(view.statuses))
         return lost, more or bool(failed_of(view))
@@ -85,7 +78,7 @@ def _lost(view: View) -> tuple[int | None, bool]:
 
 
 def _again(view: View) -> Iterator[tuple[str, tuple[int, int]]]:
-    """None of a group with members on the destination, whose own offsets count."""
+    """Skips groups that are active on the destination."""
     here = view.destination
     if not isinstance(here, DestinationView) or here.groups_unseen:
         return
@@ -103,8 +96,6 @@ def _again(view: View) -> Iterator[tuple[str, tuple[int, int]]]:
 def lost_behind_fence(
     gate: Evidence, failed: Collection[Partition], left: Collection[Partition] = ()
 ) -> tuple[int | None, str]:
-    """Offsets lost by a planned failover, and how that is known. `gate`: what step parity saw; `left`: partitions that
-    were left behind."""
     if gate.get("verdict") == BOTH_EMPTY and not failed and not left:
         return 0, "neither side held a record behind the fence, and their logs begin and end at the same offsets"
     if gate.get("verdict") != Verdict.PASSED:
@@ -117,7 +108,6 @@ def lost_behind_fence(
 
 
 def with_left(lost: int | None, why: str, left: Collection[Partition]) -> tuple[int | None, str]:
-    """The same of a run that has left these behind: nobody knows how much of them is lost, whatever else is known."""
     if not left:
         return lost, why
     known = why if lost is None else f"at least {lost}, {why}"
@@ -125,7 +115,6 @@ def with_left(lost: int | None, why: str, left: Collection[Partition]) -> tuple[
 
 
 def with_uncopied(lost: int | None, why: str, without: Collection[Partition]) -> tuple[int | None, str]:
-    """The same of a run whose mirror had no copy of these (`decide.loss.uncopied`): nobody has counted them."""
     mine = [p for p in sorted(without) if not p.topic.startswith(HEARTBEATS)]
     if not mine:
         return lost, why
@@ -134,20 +123,16 @@ def with_uncopied(lost: int | None, why: str, without: Collection[Partition]) ->
 
 
 def unseen_behind_fence(source: str, why: str) -> str:
-    """How what was lost is known of a source that does not show its fence any more: somebody may have lifted it."""
     return f"nothing of what {source} had at the fence; whether it has taken anything since is not known: {why}"
 
 
 def not_copied(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> tuple[Ranges, tuple[Partition, ...]]:
-    """What applications have written on the old source beyond the last mirrored offsets; and the partitions of which
-    that is not known."""
     theirs = {p: statuses[p] for p in of_applications(statuses)}
     blind = {*unknown_ends(debt, theirs), *(p for p, status in theirs.items() if status.lmo is None)}
     return slipped_in(debt, theirs), tuple(sorted(blind))
 
 
 def lost_with_source(debt: Debt | None, statuses: Mapping[Partition, PartitionStatus]) -> tuple[int | None, str]:
-    """Offsets lost by an unplanned one: what the old source has beyond the last mirrored offsets."""
     if debt is None or not debt.ends.topics:
         return None, _UNSEEN
     taken, blind = not_copied(debt, statuses)
@@ -161,8 +146,11 @@ def lost_with_source(debt: Debt | None, statuses: Mapping[Partition, PartitionSt
 def read_again(
     resumes: Reached, reached: Reached | None, ends: Mapping[Partition, Offset | None]
 ) -> dict[str, int | None]:
-    """By group. `resumes`: where it began on the destination; `reached`: where it had been on the source, None if that
-    was not asked; `ends`: next offset after the last mirrored one. What was lost cannot be read again."""
+    """Records read again, by group.
+
+    `resumes`: start offsets on the destination; `reached`: positions on the source, None if unknown; `ends`: next
+    offset after the last mirrored one. What was lost cannot be read again.
+    """
     return {
         group: _again_of(mine, None if reached is None else reached.get(group), ends)
         for group, mine in islice(sorted(resumes.items()), GROUPS)
@@ -185,12 +173,10 @@ def _again_of(
 
 
 def complete(counted: Counted) -> bool:
-    """Whether nothing of it can become known later."""
     return counted.lost is not None and None not in counted.again.values()
 
 
 def rows(run: Run, steps: Iterable[StepRecord]) -> tuple[Row, ...]:
-    """Everything that this run's plan foretold, beside what was counted. Empty where there is neither."""
     told = run.plan.foretold if isinstance(run.plan.foretold, Foretold) else None
     if run.plan.kind is not RunKind.FAILOVER or (told is None and run.counted is None):
         return ()
@@ -229,7 +215,6 @@ def _row(what: str, of: str, least: float | None, most: float | None, counted: f
 
 
 def past(runs: Iterable[Run], mirror: str) -> list[Run]:
-    """This mirror's failovers that were finished, and its drills, the newest first."""
     return sorted(
         (
             run

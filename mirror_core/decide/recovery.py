@@ -1,7 +1,7 @@
-"""What can be done about a FAILED partition: a table from the sort of failure to the remedies that work. Pure.
+"""What can be done about a FAILED partition: from the failure kind to the remedies that work.
 
-Nothing starts again from offset zero by itself: a retry keeps the topic ids that were recorded, so that a topic which
-was deleted or created anew meanwhile is seen; only a recopy, which is asked for by name, gives up what was copied.
+Nothing restarts from offset zero by itself: a retry keeps the recorded topic ids, so a topic that was deleted or
+recreated is noticed. Only a recopy, which is requested by name, gives up the copy.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionStat
 
 
 class Action(StrEnum):
-    """What `mirrorbook mirror recover` can do."""
-
     RETRY = "retry"
     RECOPY = "recopy"
     ACCEPT = "accept"
@@ -34,19 +32,15 @@ DOES: Final[Mapping[Action, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What is known of a sort of failure."""
-
     happened: str
     first: str
-    """What a person does before recovering."""
     actions: tuple[Action, ...]
-    """Those that can work, the usual one first."""
     copy_is_bad: bool = False
-    """The destination's copy is wrong: an approval to promote holds no more, not even where it is left behind."""
+    """The destination's copy is wrong: it voids an approval to promote, even for a left-behind partition."""
 
 
 OWN_RECORDS: Final = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED})
-"""Kinds where the destination holds records from the offset on that the source does not have, and the same before."""
+"""From the failed offset on, the destination holds records that the source lacks; below, both agree."""
 REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
     {
         FailureKind.DENIED: Remedy(
@@ -142,23 +136,15 @@ COPY_IS_BAD: Final = frozenset(kind for kind, remedy in REMEDIES.items() if reme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicNow:
-    """A topic as both clusters describe it at this moment, and what is recorded of it."""
-
     name: str
     source_id: str | None
-    """None: the source, which answered, does not have it, or does not tell."""
     hidden: bool
-    """A cluster does not tell, for want of a right: also of a topic that does not exist."""
     destination_id: str | None
-    """None: the destination does not have it."""
     states: frozenset[PartitionState]
-    """Of all partitions that this mirror has of it."""
     other_mirror: str | None
-    """Another mirror whose topic the destination's is."""
 
 
 def kind_now(status: PartitionStatus, topic: TopicNow) -> FailureKind:
-    """The sort of failure as it stands now: clusters may have changed since it was recorded."""
     recorded = status.kind or FailureKind.OTHER
     if topic.hidden:
         return FailureKind.DENIED
@@ -174,7 +160,7 @@ def kind_now(status: PartitionStatus, topic: TopicNow) -> FailureKind:
 
 
 def blockers(action: Action, topic: TopicNow, mirror: Mirror, copier: str | None) -> Iterator[str]:
-    """Why an action that its kind allows must not be taken now. `copier`: who runs the data plane."""
+    """Why an otherwise allowed action must wait. `copier`: who runs the data plane."""
     if mirror.desired is Desired.STOPPED or PartitionState.STOPPED in topic.states:
         yield f"mirror {mirror.name} is stopped: its topics may be the applications' by now"
     if action is not Action.RECOPY:
@@ -191,7 +177,6 @@ def blockers(action: Action, topic: TopicNow, mirror: Mirror, copier: str | None
 
 
 def as_markdown() -> Iterator[str]:
-    """The table for the documentation, a line at a time."""
     yield "| kind | what happened | first | then `--action` |"
     yield "|---|---|---|---|"
     for kind, remedy in REMEDIES.items():

@@ -1,4 +1,4 @@
-"""Clusters whose access rights Kafka's ACLs do not rule: which of our protections are missing there. Pure."""
+"""Clusters whose access rights Kafka's ACLs do not rule: which protections are missing there."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ _WHO = "has an authorizer that is not Kafka's (`authorizer: foreign`)"
 
 
 def unclosable(view: View) -> Iterator[str]:
-    """Why a planned failover is refused: nothing could close its source. A drill's has no applications."""
+    """Why a planned failover is refused: nothing can fence its source. A drill needs no fence."""
     if view.here.foreign and view.here.fence is None and not view.mirror.name.startswith(DRILL):
         over = view.mirror.desired is Desired.STOPPED
         yield _unclosable(view.mirror.source) + ("" if over else ". If it is lost: --mode unplanned")
 
 
 def no_way_home(mirror: Mirror, new: Ruling) -> Iterator[str]:
-    """The same of a failback, which ends in a planned failover away from the new primary: it would stop half-way."""
     if new.foreign and new.fence is None and not mirror.name.startswith(DRILL):
         yield f"{_unclosable(mirror.destination)}, and the way home ends with a planned failover away from it"
 
@@ -35,7 +34,6 @@ def _unclosable(cluster: ClusterName) -> str:
 
 
 def as_source(name: ClusterName, ruling: Ruling) -> Iterator[str]:
-    """What a mirror from there lacks."""
     if not ruling.foreign:
         return
     yield f"{name} {_WHO}: access rights of its applications are not copied; see to theirs on the other side yourself"
@@ -47,7 +45,6 @@ def as_source(name: ClusterName, ruling: Ruling) -> Iterator[str]:
 
 
 def as_destination(name: ClusterName, ruling: Ruling) -> Iterator[str]:
-    """What a mirror to there lacks."""
     if not ruling.foreign:
         return
     opens = "its unfence_command lets them in" if ruling.unfence else "let them in yourself"
@@ -62,7 +59,6 @@ def as_destination(name: ClusterName, ruling: Ruling) -> Iterator[str]:
 
 
 def warnings(view: View) -> Iterator[str]:
-    """For a plan, also where a side does not answer."""
     mirror, by_command = view.mirror, view.here.fence is not None
     if view.here.foreign and view.mode is Mode.UNPLANNED:
         closes = "its fence_command closes it when it answers" if by_command else "close it to applications yourself"
@@ -76,14 +72,12 @@ def warnings(view: View) -> Iterator[str]:
 
 
 def watched_only(authorizer: Authorizer) -> str:
-    """Why nothing of ours keeps writers out of a cluster that applications have left, after its name."""
     if authorizer is Authorizer.FOREIGN:
         return f"{authorizer.without_acls}, and no fence_command: Mirrorbook cannot close it to applications"
     return f"{authorizer.without_acls}: it cannot be kept from taking writes"
 
 
 def to_be_closed(cluster: ClusterName) -> str:
-    """What people are called for then: nobody else can do it."""
     return (
         f"cluster {cluster} answers, and Mirrorbook cannot close it to applications, which have moved: close it by its "
         "own means, and give it fence_command and unfence_command in mirrorbook.yaml, so that this is seen to"

@@ -1,4 +1,4 @@
-"""Where a run under way is, and where applications may write meanwhile, by its journal. Pure."""
+"""Where a run is, and where applications may write meanwhile, by its journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Standing:
 
 
 def standing_of(run: Run, steps: Iterable[StepRecord]) -> Standing:
-    """Indeterminate where another version has written a step that this one does not know."""
+    """Indeterminate if another version wrote a step that this one does not know."""
     rows = STEPS[run.plan.kind, run.plan.mode]
     newest = max(steps, key=lambda one: one.started_ms, default=None)
     if newest is None:

@@ -1,7 +1,8 @@
-"""What a failover moves, fixed when its run is begun: every later step goes by it, and shows that it covered it. Pure.
+"""What a failover moves, fixed when its run begins; every later step goes by it and checks that it
+covered it.
 
-Without it each step would find out anew what there is, and what one answer of a cluster happens to leave out would be
-promoted without having been fenced, drained or compared.
+Otherwise each step would list topics anew, and what one response happens to leave out would be promoted without being
+fenced, drained or compared.
 """
 
 from __future__ import annotations
@@ -19,20 +20,18 @@ from mirror_core.model.run import Mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicScope:
-    """A topic whose partitions are promoted together."""
-
     name: str
     drained: tuple[int, ...]
-    """Partitions whose source is there and that are mirrored well: compared, and brought to the source's end."""
+    """Healthy, with a source: drained and compared."""
     as_is: tuple[int, ...]
-    """Promoted with what they hold: FAILED, or their topic is gone from the source."""
+    """Promoted with what they hold: FAILED, or the topic is gone from the source."""
     left: tuple[int, ...] = ()
-    """The same of what is well, and left behind by a person's word, since nobody led it on the source."""
+    """Healthy, but offline on the source and left behind by a person's confirmation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """All topics of a run. What is promoted is fenced on the source, whatever else can be done with it."""
+    """What is promoted is fenced on the source, whatever else can be done with it."""
 
     VERSION: ClassVar[int] = 2
     OLDEST: ClassVar[int] = 1
@@ -63,7 +62,7 @@ NOTHING: Final = Scope()
 
 
 def scope_of(view: View) -> Scope:
-    """The scope of a plan that is made from this view. A planned one is refused where a topic is lost that is well."""
+    """A planned failover is refused where a healthy topic is lost."""
     good, left = healthy(view.statuses), frozenset(left_behind(view))
     by_topic: dict[str, list[Partition]] = {}
     for partition in sorted(view.statuses):
@@ -86,9 +85,7 @@ def scope_of(view: View) -> Scope:
 
 
 def lost_topics(view: View) -> frozenset[str]:
-    """Mirror topics that the destination does not have any more, has another one in place of, or hides from us.
-
-    They are not to be promoted; a planned failover is refused instead."""
+    """Mirror topics that the destination lacks, has replaced, or hides from us: not to be promoted."""
     if not isinstance(view.destination, DestinationView):
         return frozenset()
     ids: dict[str, set[str]] = {}
@@ -100,7 +97,6 @@ def lost_topics(view: View) -> frozenset[str]:
 
 
 def led_again(scope: Scope, led: Collection[Partition]) -> Scope:
-    """The scope in which these, of those that were left behind, are drained like the others."""
     return Scope(
         topics=tuple(_led_again(topic, {p.index for p in led if p.topic == topic.name}) for topic in scope.topics)
     )
@@ -116,7 +112,6 @@ def _led_again(topic: TopicScope, led: Collection[int]) -> TopicScope:
 
 
 def strayed(scope: Scope, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[str]:
-    """What has changed about the mirror's partitions since the scope was fixed, so that it does not cover them."""
     good, known = healthy(statuses), set(scope.promoted)
     yield from _each(sorted(p for p in statuses if p not in known and p.topic in scope.names), "was added")
     yield from _each(sorted({p.topic for p in statuses} - set(scope.names)), "was added")

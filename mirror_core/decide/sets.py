@@ -1,8 +1,8 @@
-"""Several mirrors in one failover: what is due for each of them, whatever has become of the others. Pure.
+"""Several mirrors in one failover: what is due for each, whatever became of the others.
 
-As long as none is promoted, all stay or all go: one that fails takes the others back to where they were. From the first
-promotion on nothing is taken back: one that fails is left for `resume`, and no other one waits for it side by side. Nor
-does any where the source is given up: there is nowhere to stay.
+Until one is promoted, all move or all stay: one that fails takes the others back. After the first promotion nothing is
+taken back: one that fails is left for `resume`, and in parallel order the others do not wait for it. Nor do they in an
+unplanned failover: there is nothing to go back to.
 """
 
 from __future__ import annotations
@@ -21,46 +21,33 @@ from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState, StepRecord
 
 
 class Place(StrEnum):
-    """How far the run of one mirror has come."""
-
     BEGUN = "begun"
-    """Applications notice nothing."""
     PROVED = "proved"
-    """Nor so far; all is done that can be done before they are stopped."""
+    """Not affected yet; everything is done that can be done before they are stopped."""
     STOPPED = "applications stopped"
-    """The fence may be up."""
     READY = "ready"
-    """All is done before the promotion."""
     TURNED = "promoted, not done"
-    """Promotion may have given something: no abort undoes it."""
+    """Promotion may have given rights: no abort."""
     DONE = "done"
     ABORTING = "being given up"
     GONE = "given up"
-    """Aborted, or another run went on from it."""
 
 
 class Move(StrEnum):
-    """What is due for one mirror."""
-
     PROVE = "prove"
     MAKE_READY = "make ready"
-    """Stop its applications, and take all steps before the promotion."""
+    """Stop its applications, and take all steps before promotion."""
     FINISH = "finish"
-    """Take all steps that are left; or end an abort that was begun."""
     ABORT = "abort"
     WAIT = "wait"
-    """For others."""
     NOTHING = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One mirror of the set."""
-
     mirror: MirrorName
     place: Place
     failed: bool = False
-    """A step of it has failed just now: it is not tried again by this process."""
 
 
 TURNED: Final = frozenset({Place.TURNED, Place.DONE})
@@ -74,12 +61,11 @@ _SIDE_BY_SIDE: Final[Mapping[Place, Move]] = MappingProxyType(
         Place.READY: Move.FINISH,
     }
 )
-"""What is due for a mirror alone, before any is promoted. What is due first for any of them is done first."""
+"""Due for a single mirror before any is promoted. The earliest action of any member is due first."""
 _EARLIER_FIRST: Final = (Move.PROVE, Move.MAKE_READY, Move.FINISH)
 
 
 def moves(members: Sequence[Member], order: Order, mode: Mode = Mode.PLANNED) -> tuple[Move, ...]:
-    """What is due now, in the order of the members."""
     if mode is Mode.UNPLANNED:
         return _each_alone(members, order)
     turned = any(one.place in TURNED for one in members)
@@ -95,7 +81,6 @@ def moves(members: Sequence[Member], order: Order, mode: Mode = Mode.PLANNED) ->
 
 
 def _each_alone(members: Sequence[Member], order: Order) -> tuple[Move, ...]:
-    """Nobody waits for one that has failed."""
     found = list[Move]()
     for one in members:
         if one.failed or one.place in _OVER:
@@ -106,7 +91,7 @@ def _each_alone(members: Sequence[Member], order: Order) -> tuple[Move, ...]:
 
 
 def _in_order(members: Sequence[Member], turned: bool) -> tuple[Move, ...]:
-    """All are proved before the first one is stopped. Behind one that failed the others wait, and can be written."""
+    """All are verified before the first is stopped. Behind a failed one the others wait, still writable."""
     found = list[Move]()
     proving = not turned and any(one.place is Place.BEGUN for one in members)
     waiting = False
@@ -122,12 +107,10 @@ def _in_order(members: Sequence[Member], turned: bool) -> tuple[Move, ...]:
 
 
 def undisturbed_all(members: Iterable[Member]) -> bool:
-    """Whether no applications were stopped so far: the moment to ask whether they may be."""
     return all(one.place in UNDISTURBED for one in members)
 
 
 def place_of(run: Run, steps: Iterable[StepRecord], *, turned: bool) -> Place:
-    """How far this run has come, by its journal. `turned`: past its point of no return, as `state.turning` has it."""
     if run.state is not RunState.RUNNING:
         return {RunState.DONE: Place.DONE, RunState.ABORTING: Place.ABORTING}.get(run.state, Place.GONE)
     kind, mode = RunKind.FAILOVER, run.plan.mode
@@ -145,18 +128,17 @@ def place_of(run: Run, steps: Iterable[StepRecord], *, turned: bool) -> Place:
 
 
 def set_of(part_of: str) -> str:
-    """The set whose failover has this id, which a run has as `part_of`; empty: of none."""
     return part_of.rpartition("-")[0].rpartition("-")[0]
 
 
 def waiting_behind(mirror: MirrorName, chosen: MirrorSet) -> MirrorName | None:
-    """The next mirror of a set that is moved in order: its applications stand still until this one's run has ended."""
+    """The next mirror of an ordered set: its applications stand still until this run ends."""
     at = chosen.mirrors.index(mirror) + 1 if mirror in chosen.mirrors else len(chosen.mirrors)
     return chosen.mirrors[at] if chosen.order is Order.IN_ORDER and at < len(chosen.mirrors) else None
 
 
 def stood_still_in_all_s(runs: Iterable[tuple[Run, Iterable[StepRecord]]]) -> float | None:
-    """Seconds from the first application that was stopped to the last promotion; None when it did not come so far."""
+    """From the first stopped application to the last promotion, in seconds; None: did not get so far."""
     first, last = list[int](), list[int | None]()
     for run, steps in runs:
         still, known = standing_still(RunKind.FAILOVER, run.plan.mode), {step.step: step for step in steps}
@@ -168,6 +150,6 @@ def stood_still_in_all_s(runs: Iterable[tuple[Run, Iterable[StepRecord]]]) -> fl
 
 
 def joint_hash(chosen: MirrorSet, plans: Iterable[Plan]) -> str:
-    """SHA-256 in hexadecimal over all plans, and the order: an approval of the set is bound to them."""
+    """SHA-256 in hexadecimal over all plans and the order: what an approval of the set is bound to."""
     lines = [chosen.name, chosen.order, *(f"{plan.mirror} {plan.hash}" for plan in plans)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

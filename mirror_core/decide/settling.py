@@ -1,7 +1,8 @@
-"""Whether the destination of an unplanned failover has come to rest, and which partitions may be left behind. Pure.
+"""Whether the destination of an unplanned failover is quiescent, and which partitions may be left
+behind.
 
-A log that still moves is written by somebody: that is refused, whatever anybody says. One that stands still and is held
-up by its replicas alone is promoted up to its high watermark, if a person says so who was told of it.
+A log that still moves is being written: always refused. One that stands still and lacks only in-sync replicas may be
+promoted up to its high watermark, if a person who was told confirms it.
 """
 
 from __future__ import annotations
@@ -14,16 +15,14 @@ from mirror_core.decide.in_sync import InSync, lowering
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 
 _LINES: Final = 5
-"""Topics for which the line is printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """Where one partition's log ends, looked at twice. None: its leader does not tell."""
+    """One partition's log end, read twice. None: its leader does not tell."""
 
     before: Offset | None
     end: Offset | None
-    """A moment later."""
     high: Offset | None
     """High watermark. A new leader does not know it while too few replicas are in sync (KIP-207)."""
     stable: Offset | None
@@ -34,7 +33,7 @@ class Ends:
 
     @property
     def unreplicated(self) -> bool:
-        """It stands still, and nothing but its replicas is missing: no transaction is open."""
+        """It stands still and lacks only replicas: no transaction is open."""
         return (
             self.end is not None
             and self.before == self.end
@@ -43,7 +42,6 @@ class Ends:
         )
 
     def same(self, later: Ends) -> bool:
-        """Nothing has changed since, nor between that one's two looks."""
         return (self.end, self.high, self.stable) == (later.end, later.high, later.stable) and later.before == later.end
 
     def __str__(self) -> str:
@@ -55,8 +53,6 @@ class Ends:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldUp:
-    """A partition whose log stands still, and whose high watermark cannot follow."""
-
     end: Offset
     high: Offset | None
     replicas: InSync
@@ -66,21 +62,18 @@ class HeldUp:
 
 
 def restless(ends: Mapping[Partition, Ends]) -> dict[Partition, Ends]:
-    """What has moved, has just lost or found its leader, or is not replicated."""
     return {p: one for p, one in sorted(ends.items()) if not one.at_rest}
 
 
 def replicated(one: Ends, replicas: InSync, own: Mapping[int, Offset]) -> bool:
-    """Whether enough replicas are in sync, and each has the whole log by its own broker's word (`own`).
+    """Whether enough replicas are in sync and each reports the whole log (`own`).
 
-    A leader looks at its high watermark when something is appended, or a replica comes or goes: not when its topic asks
-    for fewer replicas than before.
+    A leader updates its high watermark on appends and ISR changes, not when min.insync.replicas is lowered.
     """
     return one.unreplicated and not replicas.short and all(own.get(broker) == one.end for broker in replicas.in_sync)
 
 
 def held_up(found: Mapping[Partition, Ends], replicas: Mapping[Partition, InSync]) -> dict[Partition, HeldUp]:
-    """Of what is restless: what only too few replicas hold up."""
     return {
         p: HeldUp(end=one.end, high=one.high, replicas=replicas[p])
         for p, one in found.items()
@@ -89,25 +82,20 @@ def held_up(found: Mapping[Partition, Ends], replicas: Mapping[Partition, InSync
 
 
 class Told(NamedTuple):
-    """What a person was told of a partition that is held up."""
-
     end: Offset
     high: Offset | None
 
     def holds(self, now: HeldUp) -> bool:
-        """Nothing was written since, and its mirroring would count as done no further down."""
         return self.end == now.end and (self.high is None or (now.high is not None and self.high <= now.high))
 
 
 def agreed(held: Mapping[Partition, HeldUp], told: Mapping[Partition, Told]) -> bool:
-    """Whether all of these were told to the person who leaves them behind."""
     return all(p in told and told[p].holds(one) for p, one in held.items())
 
 
 def ways_on(
     cluster: ClusterName, bootstrap: str, mirror: MirrorName, held: Mapping[Partition, HeldUp]
 ) -> Iterator[str]:
-    """What people can do about them."""
     fewest = dict[str, int]()
     for p, one in held.items():
         fewest[p.topic] = min(fewest.get(p.topic, len(one.replicas.in_sync)), len(one.replicas.in_sync))

@@ -1,7 +1,7 @@
-"""Whether a mirror's source is to be closed to applications, where a command of the user's closes it. Pure.
+"""Whether a user's fence_command must keep a mirror's source closed.
 
-Such a command knows no owner, and whoever calls it may have slept before: afterwards he looks at what the mirror's
-state wants, and puts the cluster right.
+Such a command has no owner, and its caller may have been paused before: so afterwards the caller reads what the
+mirror's state wants and corrects the cluster.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from mirror_core.model.standing import Debt
 
 
 def keeps_shut(mirror: Mirror | None, debt: Debt | None, run: Run | None, *, begun: bool) -> bool | None:
-    """None: nobody knows by this. A failback has gone on so far that only its way home does; or the mirror was deleted,
-    or stopped, as a way home is that has ended: its source may be a mirror's destination by now. `run`: the one that
-    holds the mirror; `begun`: it has called the command, or was about to."""
+    """None: unknown from this. `run`: holds the mirror; `begun`: it called the command, or was about to.
+
+    Unknown: a failback so far on that only its reverse mirror knows; or a mirror deleted or stopped, whose source may
+    be another mirror's destination by now.
+    """
     if failed_over(debt):
         return True
     if debt is None and run is None and (mirror is None or mirror.desired is Desired.STOPPED):

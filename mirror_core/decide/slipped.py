@@ -1,4 +1,4 @@
-"""What a cluster that was failed away from holds beyond what was copied: where it is, and in words. Pure."""
+"""What a cluster holds beyond what was copied, after a failover away from it: late writes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mirror_core.model.sighting import Sighting
 from mirror_core.model.standing import Debt
 
 Ranges = Mapping[Partition, tuple[Offset, Offset]]
-"""Of each partition, offsets from the first one up to the second, which is not part of them."""
+"""By partition: [first, next) offsets."""
 
 
 def slipped_in(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Ranges:
     """What the cluster has beyond the last mirrored offsets, up to where the fence was seen to hold.
 
-    It was written before the cluster fell silent and never copied, or after it came back and before it was fenced:
-    offsets do not tell which.
+    Written before the cluster fell silent and never copied, or after it returned and before it was fenced: offsets do
+    not tell which.
     """
     ends = debt.ends.by_partition()
     return {
@@ -29,18 +29,14 @@ def slipped_in(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Ran
 
 
 def unknown_ends(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> tuple[Partition, ...]:
-    """Of a fence that stands: partitions whose log end was not seen behind it yet. What slipped in there has no name.
+    """Partitions whose log end behind an applied fence is not known yet.
 
-    Nobody leads them, their broker does not answer, or their topic is gone.
+    They are offline, their broker does not answer, or their topic is gone.
     """
     return () if debt.paid_ms is None else tuple(sorted(statuses.keys() - debt.ends.by_partition().keys()))
 
 
 def newly_slipped(now: Debt, before: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Ranges:
-    """What slipped in and people were not called for yet: at first all of it, later what a broker that came last has.
-
-    That a FAILED partition is promoted without its newer records was approved.
-    """
     found = slipped_in(now, statuses)
     if before.paid_ms is None:
         return found
@@ -49,12 +45,11 @@ def newly_slipped(now: Debt, before: Debt, statuses: Mapping[Partition, Partitio
 
 
 def listed(ranges: Ranges) -> str:
-    """The first ones, for people."""
     return some(f"{p} [{start}, {end})" for p, (start, end) in sorted(ranges.items()))
 
 
 def shown_slip(ranges: Ranges, sighting: Sighting | None) -> str:
-    """What slipped in, and how much of it was there already when the data plane last saw the cluster."""
+    """Late ranges, and how much existed when the data plane last observed the cluster."""
     ends = {p: seen.end for p, seen in sighting.seen()} if sighting else {}
     old = sum(max(0, min(end, ends.get(p, start)) - start) for p, (start, end) in ranges.items())
     known = f"; at least {old} of them were there when it was last seen" if old else ""
@@ -62,7 +57,6 @@ def shown_slip(ranges: Ranges, sighting: Sighting | None) -> str:
 
 
 def slip_in_words(debt: Debt | None, statuses: Mapping[Partition, PartitionStatus], sighting: Sighting | None) -> str:
-    """All of it, and where it is not known yet, for `describe`."""
     if debt is None:
         return "none"
     found, unknown = slipped_in(debt, statuses), unknown_ends(debt, statuses)

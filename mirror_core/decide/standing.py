@@ -1,7 +1,7 @@
-"""What a mirror owes the cluster that was failed away from, and what is to be done about it now. Pure.
+"""The pending fence of the cluster that applications left by a failover, and what to do about it now.
 
-The state topic says what is owed (`Debt`); the cluster, when it answers, says what it has. Whoever looks may have slept
-since: so it is decided once before anything is taken over, and once more afterwards.
+The state topic records what is pending; the cluster, when it answers, shows what it has. The deciding process may have
+been paused: so it decides before it takes control of the mirror, and again afterwards.
 """
 
 from __future__ import annotations
@@ -24,23 +24,16 @@ from mirror_core.model.standing import Debt, Owed
 
 
 class Standing(StrEnum):
-    """How things stand between a mirror and the cluster that was failed away from."""
-
     NOTHING = "nothing"
-    """Nothing is owed."""
     OWED = "pending"
-    """The fence is not up yet: the cluster has not answered since, or does not take it."""
     STANDS = "stands"
     """Every broker was seen to have it."""
     WATCHED = "watched"
-    """Nothing of ours keeps writers out of the cluster: it is only looked at whether it takes writes."""
+    """Nothing of ours can fence the cluster: only its writes are watched."""
     LIFTING = "lifting"
-    """A run was given up while the cluster was silent: its fence there is to be taken down."""
 
 
 class Action(StrEnum):
-    """What is to be done now."""
-
     NOTHING = "nothing"
     FENCE = "fence"
     UNFENCE = "unfence"
@@ -49,53 +42,38 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """The cluster, seen a moment ago."""
-
     barred: Barred
-    """What can keep writers out of it."""
     authorizer: Authorizer = Authorizer.KAFKA
-    """What rules its access rights, by mirrorbook.yaml."""
     bare: tuple[str, ...] = ()
-    """Brokers that do not show all denials, in words."""
     ends: Mapping[Partition, Offset] = field(default_factory=dict)
-    """Log ends, of the partitions that have a leader."""
     written: Ranges = field(default_factory=dict)
-    """Behind the ends that are recorded: where records lie that applications have written."""
+    """Application records beyond the recorded ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What was found, what is to be done, and what people are told."""
-
     standing: Standing
     action: Action = Action.NOTHING
     debt: Debt | None = None
-    """As it is to be recorded; None: as it is."""
     lines: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
-    """What somebody has to be called for."""
     once: tuple[str, ...] = ()
-    """Of these, the ones that no later look would find again: who was told of them notes that (`told_of`)."""
+    """Alarms that no later check would find: recorded as reported by `mark_reported`."""
     slipped: Ranges = field(default_factory=dict)
-    """What the cluster holds beyond the last mirrored offsets, up to where its fence was seen to hold."""
     written: Ranges = field(default_factory=dict)
-    """What it has taken behind it, or without one."""
     silent: bool = False
-    """The cluster does not answer, and something waits for its answer."""
     held: bool = False
-    """A run holds the mirror."""
     exposed: bool = False
-    """It answers, and its fence is pending: recorded as owed, and by nobody as seen."""
 
 
 def failed_over(debt: Debt | None) -> bool:
-    """Whether a failover has moved applications away from the source. Each one leaves a debt, also where the source
-    cannot be fenced, and only a failback takes it away."""
+    """Whether a failover moved applications away. Each one leaves this record, even if the source cannot
+    be fenced; only a failback removes it.
+    """
     return debt is not None and debt.owed is Owed.FENCE
 
 
 def standing_of(debt: Debt | None) -> Standing:
-    """How things stand, by what is recorded."""
     if debt is None:
         return Standing.NOTHING
     if debt.owed is Owed.UNFENCE:
@@ -106,42 +84,46 @@ def standing_of(debt: Debt | None) -> Standing:
 
 
 def fenced_beside(debt: Debt | None, run: Run, *, turned: bool) -> bool:
-    """Whether the cluster is kept fenced also while this run holds the mirror: a failover past its point of no return,
-    which no abort undoes (`turned`); and a failback, until it lets the mirror write there, which takes the debt away
-    first."""
+    """Whether the fence is kept while this run holds the mirror.
+
+    Yes for a failover past its point of no return (`turned`), and for a failback until it lets the mirror write there,
+    which first removes the pending fence.
+    """
     return failed_over(debt) and (run.plan.kind is RunKind.FAILBACK or turned)
 
 
 def promoting(debt: Debt, run: Run, begun: Container[tuple[str, str]], *, held_up: bool) -> bool:
-    """Whether it is an unplanned failover that owes its source a fence, and can still be given up if it has given
-    nothing: one that has begun to promote, or that something holds up before. `begun`: runs' ids with the names of
-    steps that have begun."""
+    """Whether it is an unplanned failover with a pending fence that has begun to promote or is stalled
+    before.
+
+    It may still be aborted if it has given nothing. `begun`: (run id, step) pairs.
+    """
     unplanned = run.plan.mode is Mode.UNPLANNED and run.state is RunState.RUNNING
     return failed_over(debt) and debt.run == run.id and unplanned and (held_up or steps.turned(run, begun))
 
 
 def waits_for_home(mirror: MirrorName, debt: Debt | None) -> bool:
-    """Whether a watcher leaves a mirror alone while a failback that it belongs to is under way. Its other side tells.
+    """Whether a watcher skips a mirror during the failback that it belongs to.
 
-    Not where a fence is pending: the new primary was given up on the way home, and its failback never puts one up. Nor
-    where one is to be lifted: applications are still there, and the failback waits for another way home.
+    Not where a fence is pending: the new primary was given up, and its failback never fences it. Nor where one must be
+    lifted: applications are still there.
     """
     return is_way_home(mirror) and standing_of(debt) not in (Standing.OWED, Standing.LIFTING)
 
 
 def nothing_to_watch(mirror: Mirror | None, debt: Debt | None) -> str | None:
-    """Why nobody has to look after a mirror any more; None while somebody has to. Behind a failover that is who keeps
-    the old source fenced, until a failback has lifted that fence."""
+    """None: somebody must watch, after a failover until a failback has lifted the fence."""
     if mirror is None:
         return "the mirror was deleted"
     return "the mirror is stopped" if mirror.desired is Desired.STOPPED and debt is None else None
 
 
 def judge(debt: Debt | None, run: Run | None, seen: Shown | Unseen, *, beside: bool = False) -> Judgement:
-    """What to do about a debt. Nothing while a run holds the mirror: it does so itself, or is about to undo it.
+    """Decides about a pending fence. Nothing while a run holds the mirror: the run does it, or will undo
+    it.
 
-    `beside`: but for a run beside which the cluster is kept fenced. Its conductor may be at work: nothing is recorded.
-    A run of the reverse mirror is part of a failback of this one, which holds it all the time.
+    `beside`: the fence is kept during this run; its conductor may be active, so nothing is recorded. A run of the
+    reverse mirror is part of this mirror's failback, which holds it all the time.
     """
     standing = standing_of(debt)
     if debt is None:
@@ -159,7 +141,6 @@ def judge(debt: Debt | None, run: Run | None, seen: Shown | Unseen, *, beside: b
 
 
 def pending(debt: Debt | None, active_runs: Collection[str]) -> Iterator[str]:
-    """What people are told of a cluster that answers, if its fence is pending."""
     if debt is None or standing_of(debt) is not Standing.OWED:
         return
     what = f"cluster {debt.cluster} answers, and its fence is pending"
@@ -173,8 +154,9 @@ def pending(debt: Debt | None, active_runs: Collection[str]) -> Iterator[str]:
 
 
 def took_meanwhile(debt: Debt, run: Run, taken: Ranges, sighting: Sighting | None) -> Judgement:
-    """Of a source that answers while an unplanned failover stands before its promotion. `taken`: what it has beyond the
-    last mirrored offsets. Nothing is done: the run may still be given up, and then the source takes writes as before.
+    """The source answers before an unplanned failover promotes. `taken`: beyond the last mirrored offsets.
+
+    Nothing is done: the run may be aborted, and then the source accepts writes as before.
     """
     standing = standing_of(debt)
     alarm = (
@@ -192,13 +174,14 @@ def took_meanwhile(debt: Debt, run: Run, taken: Ranges, sighting: Sighting | Non
 
 
 def unsaid(debt: Debt, alarms: Iterable[str]) -> Debt:
-    """The debt with alarms that no later look would find again. Written before, or with, what hides them: whoever dies
-    before people were told leaves them to the next look."""
+    """Adds alarms that no later check would find.
+
+    Written before or with what hides them: a process that dies before people are told leaves them to the next check.
+    """
     return replace(debt, unsaid=tuple(dict.fromkeys((*debt.unsaid, *alarms))))
 
 
 def told_of(debt: Debt, alarms: Collection[str]) -> Debt:
-    """The debt after people were told of these alarms."""
     return replace(debt, unsaid=tuple(alarm for alarm in debt.unsaid if alarm not in alarms))
 
 
@@ -221,10 +204,10 @@ def _looked(debt: Debt, standing: Standing, seen: Shown | Unseen) -> Judgement:
 
 
 def paid(debt: Debt, shown: Mapping[Partition, Offset], now_ms: int, *, by_command: bool = False) -> Debt:
-    """The debt, now that every broker shows the fence. What was paid before stays so: its ends count.
+    """Every broker shows the fence. Ends that were recorded before stay.
 
-    `by_command`: that has ended well, and the logs stand still. What was written behind an earlier call of it slipped
-    in, too: nothing but these ends tells when it was closed again.
+    `by_command`: the command succeeded and the logs stand still. Records written after an earlier call are late writes
+    too: only these ends tell when it was closed again.
     """
     before = debt.ends.by_partition()
     ends = {**before, **shown} if by_command else {**shown, **before}
@@ -232,7 +215,6 @@ def paid(debt: Debt, shown: Mapping[Partition, Offset], now_ms: int, *, by_comma
 
 
 def words(debt: Debt | None) -> Iterator[str]:
-    """How things stand, by what is recorded, for a plan or a terminal. Nothing when nothing is owed."""
     if debt is None:
         return
     match standing_of(debt):
@@ -250,7 +232,6 @@ def words(debt: Debt | None) -> Iterator[str]:
 
 
 def when(ms: int) -> str:
-    """A wall-clock time as people read it."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -291,7 +272,7 @@ def _recorded(now: Debt, before: Debt, seen: Shown) -> Judgement:
 
 
 def _with_ends(debt: Debt, seen: Shown) -> Debt:
-    """With the ends of partitions that had no leader before. Their brokers took the fence up before they opened."""
+    """Adds ends of partitions that were offline. Their brokers had the fence before they opened."""
     return replace(debt, ends=Offsets.of({**seen.ends, **debt.ends.by_partition()}))
 
 

@@ -1,6 +1,6 @@
-"""The steps of a failover and of a failback: one row each, and everything that is said of a step is said here. Pure.
+"""The steps of a failover and of a failback: one row each, with everything that is said of a step.
 
-Plans, the journal's order, tasks of DAGs, reports and the page for people on call are made from these rows.
+Plans, journal order, DAG tasks, reports and the on-call page are made from these rows.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ from mirror_core.model.run import Mode, PlanStep, Run, RunKind, StepRecord
 
 
 class Need(StrEnum):
-    """What must be there while a step runs."""
-
     SOURCE = "source"
     DESTINATION = "destination"
     SPARK = "Spark"
-    """It goes over all data: on Spark where there is one, otherwise in this process, and slowly."""
+    """It reads all data: on Spark if there is one, otherwise slowly in this process."""
     REVERSE_COPY = "data plane of the reverse mirror"
-    """Or this process copies, in one thread."""
     HOME = "applications at home"
-    """The failover of the reverse mirror is done: it has a plan, an approval and a run of its own."""
+    """The failover of the reverse mirror is done; it has its own plan, approval and run."""
 
 
 class Writes(StrEnum):
@@ -41,21 +38,16 @@ class Writes(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One row: a step, named as the method that does it."""
-
     name: str
     does: str
-    """One sentence for a plan: with {source}, {destination} and {back}, the reverse mirror's name."""
+    """One sentence for a plan, with {source}, {destination} and {back}, the reverse mirror's name."""
     unfenced: str = ""
-    """The sentence where nothing keeps writers out of the source, if that makes a difference."""
     by_command: str = ""
-    """The same where a command of the user's does."""
     needs: frozenset[Need]
     writes: Writes
     reversible: bool = True
     """Whether an abort is possible once the step has begun."""
     if_it_fails: str
-    """Advice for people on call, with the same names."""
 
     def sentence(self, barred: Barred) -> str:
         return {Barred.BY_NOTHING: self.unfenced, Barred.BY_COMMAND: self.by_command}.get(barred) or self.does
@@ -170,7 +162,7 @@ _LOST: Final = (
     ),
     *(step for step in _FAILOVER if step.name in ("record_lmo", "promote", "switch", "canary", "report")),
 )
-"""The source is presumed dead: nothing asks it anything, and nothing waits for it."""
+"""The source is presumed dead: no step queries it or waits for it."""
 
 _FAILBACK: Final = (
     Step(
@@ -234,36 +226,36 @@ STEPS: Final[Mapping[tuple[RunKind, Mode], tuple[Step, ...]]] = MappingProxyType
         (RunKind.FAILBACK, Mode.PLANNED): _FAILBACK,
     }
 )
-"""A failback is always planned: both sides are needed for it."""
+"""A failback is always planned: it needs both sides."""
 
 
 _NAMES: Final = {which: tuple(step.name for step in steps) for which, steps in STEPS.items()}
 
 
 def names(kind: RunKind, mode: Mode = Mode.PLANNED) -> tuple[str, ...]:
-    """The steps in order."""
     return _NAMES[kind, mode]
 
 
 def point_of_no_return(kind: RunKind, mode: Mode = Mode.PLANNED) -> str:
-    """The first step that no abort undoes once it has begun, or, in a failover, once it has given anything."""
+    """The first step that no abort undoes once it has begun, or, in a failover, has given rights."""
     return next(step.name for step in STEPS[kind, mode] if not step.reversible)
 
 
 def turned(run: Run, begun: Container[tuple[str, str]]) -> bool:
-    """Whether its point of no return has begun: `state.turning` tells whether that has given anything yet. `begun`:
-    runs' ids with the names of steps that have begun."""
+    """Whether its point of no return has begun; it may not have given anything yet. `begun`: (run id,
+    step) pairs.
+    """
     return (run.id, point_of_no_return(run.plan.kind, run.plan.mode)) in begun
 
 
 def standing_still(kind: RunKind, mode: Mode = Mode.PLANNED) -> tuple[str, ...]:
-    """Steps during which applications can write nowhere."""
     return tuple(step.name for step in STEPS[kind, mode] if step.writes is Writes.NOWHERE)
 
 
 def stood_still_s(run: Run, steps: Iterable[StepRecord]) -> float | None:
-    """Seconds from the first attempt at the first of those steps to the end of the last one, what was waited between
-    them too; None when it did not come so far."""
+    """Seconds from the first attempt of the first such step to the end of the last, waits included. None:
+    did not get so far.
+    """
     timed, known = standing_still(run.plan.kind, run.plan.mode), {step.step: step for step in steps}
     if not timed or timed[0] not in known or timed[-1] not in known:
         return None
@@ -272,24 +264,21 @@ def stood_still_s(run: Run, steps: Iterable[StepRecord]) -> float | None:
 
 
 def took_s(step: StepRecord) -> float | None:
-    """Seconds of its last attempt; None when that has not ended."""
     return None if step.ended_ms is None else (step.ended_ms - step.started_ms) / 1000
 
 
 def undisturbed(kind: RunKind, mode: Mode = Mode.PLANNED) -> tuple[str, ...]:
-    """Steps before those, of which applications notice nothing."""
     return names(kind, mode)[: names(kind, mode).index(standing_still(kind, mode)[0])]
 
 
 def needing(kind: RunKind, need: Need) -> tuple[str, ...]:
-    """Steps of a planned run that need this, in order."""
     return tuple(step.name for step in STEPS[kind, Mode.PLANNED] if need in step.needs)
 
 
 def planned(
     kind: RunKind, mirror: Mirror, mode: Mode = Mode.PLANNED, *, barred: Barred = Barred.BY_DENIALS
 ) -> tuple[PlanStep, ...]:
-    """The steps of this mirror's plan. `barred`: what keeps writers out of the source, as far as is known."""
+    """`barred`: what keeps writers out of the source, as far as known."""
     words = {"source": mirror.source, "destination": mirror.destination, "back": reverse_name(mirror.name)}
     return tuple(
         PlanStep(
@@ -309,7 +298,6 @@ def as_rows(
     destination: str = "west",
     back: str = "NAME-back",
 ) -> Iterator[tuple[str, str, str, str, str]]:
-    """For people on call: step, where applications write, what it needs, how it is undone, what to do if it fails."""
     words = {"source": source, "destination": destination, "back": back}
     on = {Writes.SOURCE: f"on {source}", Writes.NOWHERE: "nobody", Writes.DESTINATION: f"on {destination}"}
     short = {Need.SOURCE: source, Need.DESTINATION: destination}
@@ -320,7 +308,6 @@ def as_rows(
 
 
 def as_markdown(kind: RunKind, mode: Mode = Mode.PLANNED, **names: str) -> Iterator[str]:
-    """The rows as pages show them; the one that is for all mirrors calls its clusters as `as_rows` does."""
     yield "| step | applications write | needs | undo | if it fails |"
     yield "|---|---|---|---|---|"
     turning = point_of_no_return(kind, mode)

@@ -1,4 +1,4 @@
-"""What of the old source has to go, how that may be done topic by topic, and what each way costs. Pure."""
+"""What of the old source must be discarded, how to do that for each topic, and what each way costs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from mirror_core.model.units import in_bytes
 CUTTING: Final = frozenset({Strategy.OFFLINE, Strategy.REPLICA})
 """They keep the beginning of the log, so there must be one."""
 COSTED: Final = 20
-"""Topics whose costs are shown one by one, the largest first."""
 _NO_TOPICS: Final[Mapping[str, Topic]] = MappingProxyType({})
 _RISKS: Final[Mapping[Strategy, str]] = MappingProxyType(
     {
@@ -33,25 +32,20 @@ _RISKS: Final[Mapping[Strategy, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What the operator allows to be done with topics that have a divergent tail, beside `none`."""
-
     everywhere: Strategy | None = None
     """None: the cheapest that needs nobody at a broker."""
     topics: Mapping[str, Strategy] = field(default_factory=lambda: MappingProxyType({}))
-    """For these topics instead."""
 
     def of(self, topic: str) -> Strategy | None:
-        """Heartbeats are ours, small, and nobody's records: what is said for all topics is not meant for them."""
+        """Heartbeats are small and ours: the general choice does not apply to them."""
         return self.topics.get(topic, None if topic.startswith(HEARTBEATS) else self.everywhere)
 
     @property
     def strategies(self) -> frozenset[Strategy]:
-        """All that are named."""
         return frozenset({*self.topics.values(), *([self.everywhere] if self.everywhere else [])})
 
     @classmethod
     def parse(cls, words: tuple[str, ...]) -> Allowed:
-        """From `STRATEGY` and `TOPIC=STRATEGY`, in any order."""
         everywhere: Strategy | None = None
         topics: dict[str, Strategy] = {}
         for word in words:
@@ -69,17 +63,13 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One partition's log on one cluster."""
-
     start: Offset
     end: Offset
-    """Next offset to be written."""
     size: int | None = None
-    """Bytes of one replica; None: not known."""
 
 
 def point(status: PartitionStatus) -> Offset:
-    """From here on the old source holds something else than the new primary, or would, if it had anything."""
+    """First offset from which the old source may differ from the new primary."""
     if not status.destination_topic_id:  # never added on the new primary: what is there now is not the mirror's
         return Offset(0)
     lmo = Offset(0) if status.lmo is None else status.lmo
@@ -87,14 +77,13 @@ def point(status: PartitionStatus) -> Offset:
 
 
 def is_anew(status: PartitionStatus, topics: Mapping[str, Topic]) -> bool:
-    """Its topic was created anew on the old source: it holds nothing of the mirror's."""
+    """The topic was recreated on the old source: it holds nothing of the mirror's."""
     topic = topics.get(status.partition.topic)
     return topic is not None and topic.id != status.source_topic_id
 
 
 def came(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:
-    """Without topics that the mirror never made on the new primary: the old source has all there is of them, and keeps
-    it."""
+    """Without topics that the mirror never created on the new primary: the old source keeps those."""
     made = {p.topic for p, s in statuses.items() if s.destination_topic_id}
     return {p: s for p, s in statuses.items() if p.topic in made}
 
@@ -102,9 +91,9 @@ def came(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, Parti
 def tails(
     statuses: Mapping[Partition, PartitionStatus], topics: Mapping[str, Topic], log_ends: Mapping[Partition, Offset]
 ) -> dict[Partition, tuple[Offset, Offset]]:
-    """What the old source has beyond the truncation point: [from, end) per partition, where not empty.
+    """What the old source has beyond the truncation point: nonempty [from, end) by partition.
 
-    All of it is tail in a topic that was created anew there, and in a partition that the mirror has never recorded.
+    In a recreated topic, and in a partition that the mirror never recorded, everything is tail.
     """
     mirrored = {p.topic for p in statuses} & topics.keys()
     found = {}
@@ -119,10 +108,10 @@ def tails(
 
 
 def wider(topics: Mapping[str, Topic], new_topics: Mapping[str, Topic]) -> dict[str, tuple[int, int]]:
-    """Topics with more partitions on the old source than on the new primary, and both numbers.
+    """Topics with more partitions on the old source than on the new primary, and both counts.
 
-    Kafka never takes a partition away, so only a topic that is made anew can have as many as the new primary's: keys
-    would go to other partitions at home.
+    Kafka never removes partitions, so only a recreated topic can match; otherwise keys would map to other partitions
+    after failback.
     """
     return {
         name: (topic.partitions, new_topics[name].partitions)
@@ -138,7 +127,6 @@ def choose(
     allowed: Allowed,
     new_topics: Mapping[str, Topic] = _NO_TOPICS,
 ) -> dict[str, Strategy]:
-    """By topic: deleting and creating concerns all of its partitions, and so does a choice."""
     divergent = {p.topic for p in tails(statuses, topics, log_ends)} | wider(topics, new_topics).keys()
     anew = {p.topic for p, s in statuses.items() if is_anew(s, topics)}
     found = {}
@@ -162,8 +150,6 @@ def objections(
     compacted: Collection[str] = (),
     new_topics: Mapping[str, Topic] = _NO_TOPICS,
 ) -> Iterator[str]:
-    """Why what the operator asked for cannot be done. `old`: the old source's name; `compacted`: cleaned by key;
-    `new_topics`: those of the new primary."""
     strange = sorted(set(allowed.topics) - {p.topic for p in statuses})
     if strange:
         yield f"not topics of this mirror: {some(strange)}"
@@ -208,7 +194,6 @@ def objections(
 def _objections_to_width(
     found: Mapping[str, tuple[int, int]], allowed: Allowed, old: str, anew: Collection[str]
 ) -> Iterator[str]:
-    """`found`: as `wider` tells it."""
     for topic, (had, has) in found.items():
         wanted = allowed.of(topic)
         if wanted in CUTTING | {Strategy.NONE} and topic not in anew:
@@ -226,7 +211,6 @@ def costs(
     replicas: Mapping[str, int],
     strategies: Mapping[str, Strategy],
 ) -> Iterator[tuple[str, str]]:
-    """What each way of taking a divergent topic back would cost, in words. `replicas`: of topics on the old source."""
     divergent = [t for t, s in strategies.items() if s is not Strategy.NONE]
     whole = _by_topic((p.topic, log.size) for p, log in new.items())
     held = _by_topic((p.topic, log.size) for p, log in old.items())
@@ -245,14 +229,13 @@ def costs(
 
 
 def _behind(log: Log, start: Offset) -> int | None:
-    """Bytes of the log from an offset on, if its records are of one size."""
+    """Assumes records of equal size."""
     if log.size is None:
         return None
     return round(log.size * max(0, log.end - max(start, log.start)) / max(1, log.end - log.start))
 
 
 def _by_topic(sizes: Iterable[tuple[str, int | None]]) -> dict[str, int | None]:
-    """Sums; None where one of them is not known."""
     found: dict[str, int | None] = {}
     for topic, size in sizes:
         before = found.get(topic, 0)

@@ -1,4 +1,4 @@
-"""Mirrors of the same topics from the old source to a third cluster: what a failback does to them. Pure."""
+"""Sibling mirrors, from the old source to third clusters: what a failback does to their topics."""
 
 from __future__ import annotations
 
@@ -11,18 +11,14 @@ from mirror_core.model.names import ClusterName
 
 
 class Changed(NamedTuple):
-    """Topics of which the old source will not hold what it holds now."""
-
     anew: frozenset[str]
-    """Created there once more."""
     cut: frozenset[str]
-    """Its logs end earlier there."""
 
 
 def warnings(
     source: ClusterName, beside: Collection[tuple[Mirror, frozenset[str]]], changed: Changed | None
 ) -> Iterator[str]:
-    """`source`: the old source; `beside`: with the topics that each shares; `changed`: None while it is not seen."""
+    """`beside`: siblings with the topics that each shares; `changed`: None while the old source is unseen."""
     for other, topics in beside:
         carries = f"mirror {other.name} carries {some(sorted(topics))} from {source} to {other.destination}"
         if changed is None:

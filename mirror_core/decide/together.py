@@ -1,8 +1,9 @@
-"""Topics that belong together: until when the destination has everything that the source had of all of them. Pure.
+"""Topics that belong together: up to when the destination has everything that the source had of all of
+them.
 
-Each partition ends where its copy ended. For each it is known from the data plane's looks until when it is whole; the
-earliest of these holds for all. A partition that has no copy counts as well, and so does the moment when the source's
-topics were listed: later ones may hold anything.
+Each partition's copy has an end, and the data plane's observations tell up to when it is complete; the earliest of
+these counts. Partitions without a copy count too, and so does the last listing of topics: later topics may hold
+anything.
 """
 
 from __future__ import annotations
@@ -23,24 +24,18 @@ from mirror_core.model.sighting import Sighting
 COMPLETE: Final = "complete up to"
 
 Groups = Sequence[tuple[str, ...]]
-"""Regular expressions over whole names of topics, by group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Together:
-    """One group."""
-
     name: str
     upto_ms: int | None
-    """Everything that the source had acknowledged before this moment is there, of every partition. None: unknown."""
+    """Everything acknowledged before this moment is there, of every partition. None: unknown."""
     last: tuple[Partition, ...]
-    """Whose moment that is, the first; or of which it is unknown. Empty: the listing of topics is older."""
     why: str = ""
-    """Why it is unknown; empty: it is known."""
 
 
 def of_view(view: View) -> Iterator[tuple[str, str]]:
-    """Figures of a plan without the source."""
     here = view.destination
     positions = here.positions if isinstance(here, DestinationView) else {}
     found = uncopied(view.statuses, view.sighting, view.unmirrored, without_copy(view))
@@ -55,8 +50,9 @@ def together(
     positions: Mapping[Partition, Offset],
     without: Mapping[Partition, Uncopied] | None = None,
 ) -> Iterator[Together]:
-    """Each group that is named; where none is, all topics of the mirror. `without`: what has no copy, where more is
-    known of that than the sighting says."""
+    """Each named group; without any, all topics. `without`: partitions without a copy, if known better
+    than by the observation.
+    """
     without = uncopied(statuses, sighting) if without is None else without
     whole = dict(_whole(sighting, positions, without)) if sighting else {}
     listed_ms = sighting.listed_ms if sighting else None
@@ -73,7 +69,6 @@ def together(
 
 
 def _why(mine: Collection[Partition], unknown: Collection[Partition], without: Mapping[Partition, Uncopied]) -> str:
-    """Partitions that have no copy first."""
     if not mine:
         return "the mirror has no such topic"
     if not unknown:
@@ -85,7 +80,7 @@ def _why(mine: Collection[Partition], unknown: Collection[Partition], without: M
 def _whole(
     sighting: Sighting, positions: Mapping[Partition, Offset], without: Collection[Partition]
 ) -> Iterator[tuple[Partition, int]]:
-    """A position that is beyond an end contains what was there when it was seen. Of an empty log nothing is missing."""
+    """A position beyond an observed end contains what was there at that time. An empty log lacks nothing."""
     before, starts = dict(sighting.whole()), dict(sighting.starts())
     for partition, seen in sighting.seen():
         position = starts.get(partition) if partition in without else positions.get(partition)

@@ -1,7 +1,7 @@
-"""What a mirror topic's configuration must be while it is mirrored, and what it becomes at promotion.
+"""A mirror topic's configuration while it is mirrored, and what it becomes at promotion.
 
-While it is mirrored, nothing on the destination may drop, rewrite or refuse a record that the source still has. So
-some settings are the mirror's own for that time; what the source says of them is applied at promotion.
+While it is mirrored, the destination must not drop, rewrite or refuse a record that the source still has. So some
+configs are the mirror's for that time; the source's values are applied at promotion.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Final
 _FOREVER: Final = str(2**63 - 1)
 _LARGEST_BATCH: Final = 2**31 - 1
 BATCH_MARGIN_BYTES: Final = 1 << 20
-"""A batch whose records had to be encoded again may be larger than the source's limit."""
 
 FIXED: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -30,18 +29,20 @@ FIXED: Final[Mapping[str, str]] = MappingProxyType(
         "unclean.leader.election.enable": "false",  # it may lose records that were acknowledged to the mirror
     }
 )
-"""Values that hold as long as a topic is mirrored, whatever the source says."""
+"""Fixed while a topic is mirrored, whatever the source has."""
 
 CLEANED: Final = "compact,delete"
-"""The policy of a mirror topic that is cleaned by key as the source's is. With `compact` alone DeleteRecords, which
-follows the source's log start, is refused (POLICY_VIOLATION); without limits of retention `delete` does no more."""
+"""For a compacted mirror topic. With `compact` alone DeleteRecords, which follows the source's log
+start, fails (POLICY_VIOLATION); without retention limits `delete` adds nothing.
+"""
 
 PROMISES: Final = ("delete.retention.ms", "min.compaction.lag.ms")
-"""How long the source keeps tombstones, and anything, for readers. A cleaned mirror topic is held at what is in effect
-on the source, also where that is only its brokers' default: the destination's may be shorter."""
+"""How long the source keeps tombstones, and anything, for readers. Set to the source's effective
+values, broker defaults included: the destination's may be shorter.
+"""
 
 HELD: Final = frozenset({*FIXED, "min.insync.replicas", "max.message.bytes"})
-"""Settings that are the mirror's while it mirrors; the source's values are applied at promotion."""
+"""The mirror's while it mirrors; the source's values apply at promotion."""
 
 TAKES: Final = frozenset(
     {
@@ -53,8 +54,9 @@ TAKES: Final = frozenset(
         "min.insync.replicas",  # fewer could acknowledge what the topic promises to have on more
     }
 )
-"""Settings that say which records a topic takes, and what it makes of them: what was written under other values stays
-so. Applications get no right to write before these are final."""
+"""They decide which records a topic accepts and how it changes them; written records stay so.
+Applications may write only after these are final.
+"""
 
 KEEPS_RECORDS: Final = frozenset(
     {
@@ -66,8 +68,9 @@ KEEPS_RECORDS: Final = frozenset(
         "unclean.leader.election.enable",
     }
 )
-"""Settings of FIXED with whose value a copy stands or falls: by another one the destination drops or rewrites records
-without an error. By another value of the other settings it refuses a record, which is seen."""
+"""Of the fixed configs, those whose other values would drop or rewrite records without an error. Other
+values of the rest make a broker refuse a record, which is noticed.
+"""
 
 NEVER: Final = frozenset(
     {
@@ -86,21 +89,19 @@ NEVER: Final = frozenset(
         "message.timestamp.difference.max.ms",
     }
 )
-"""Settings that are neither copied nor removed, at no time."""
 
 
 def cleans(effective: Mapping[str, str]) -> bool:
-    """Whether these settings of a topic let the cleaner take records that newer ones of their key replace."""
     return "compact" in effective.get("cleanup.policy", "").replace(" ", "").split(",")
 
 
 def mirroring_configs(
     source_effective: Mapping[str, str], replication_factor: int, *, cleaned: bool = False
 ) -> dict[str, str]:
-    """The settings that the mirror holds, for a topic with this replication factor on the destination.
+    """Configs that the mirror sets, for this replication factor on the destination.
 
-    `cleaned`: it may be cleaned by key by now. Not before it has caught up with a source that is: older records may
-    have no key, as seeds have none, and a cleaned topic takes no such records.
+    `cleaned`: it may be compacted already. Not before it has caught up with a compacted source: older records, and
+    seeds, may have no key, and a compacted topic refuses those.
     """
     limit = int(source_effective.get("max.message.bytes") or 1 << 20)
     promises = {key: source_effective[key] for key in PROMISES if key in source_effective}
@@ -119,27 +120,26 @@ def wanted_configs(
     *,
     cleaned: bool = False,
 ) -> dict[str, str]:
-    """All overrides of a topic while it is mirrored: the mirror's own, and the source's others."""
     copied = {key: value for key, value in source_overrides.items() if key not in HELD | NEVER}
     return {**copied, **mirroring_configs(source_effective, replication_factor, cleaned=cleaned)}
 
 
 def with_limit(wanted: Mapping[str, str], effective: Mapping[str, str]) -> dict[str, str]:
-    """A limit that was raised for a batch stays: the source may hold others that are older than its present limit."""
+    """Keeps a raised limit: the source may hold batches older than its present limit."""
     limit = max(int(wanted["max.message.bytes"]), int(effective.get("max.message.bytes") or 0))
     return {**wanted, "max.message.bytes": str(limit)}
 
 
 def raised_limit(needs_bytes: int, source_limit: int | None) -> int:
-    """max.message.bytes of a mirror topic that has refused a batch of this size: all that the source's topic takes now.
+    """max.message.bytes after a batch of this size was refused: all that the source accepts now.
 
-    A batch above that, or of a source that does not tell its limit, is older, and the next one may be larger still."""
+    A larger batch, or one from a source that hides its limit, is older; the next may be larger still.
+    """
     allowed = 0 if source_limit is None else source_limit + BATCH_MARGIN_BYTES
     return min(max(allowed, needs_bytes if needs_bytes <= allowed else 2 * needs_bytes), _LARGEST_BATCH)
 
 
 def promotion_configs(source_overrides: Mapping[str, str], replication_factor: int) -> dict[str, str]:
-    """All overrides of a topic once applications write it: the source's. Where it has none, the cluster's defaults."""
     final = {key: value for key, value in source_overrides.items() if key not in NEVER}
     insync = final.get("min.insync.replicas")
     if insync is not None and int(insync) > replication_factor:
@@ -148,7 +148,6 @@ def promotion_configs(source_overrides: Mapping[str, str], replication_factor: i
 
 
 def config_changes(wanted: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str | None]:
-    """From these overrides to those wanted: values to set, and None for what is to be removed."""
     changes: dict[str, str | None] = {key: value for key, value in wanted.items() if current.get(key) != value}
     changes.update({key: None for key in current if key not in wanted and key not in NEVER})
     return changes
@@ -156,17 +155,15 @@ def config_changes(wanted: Mapping[str, str], current: Mapping[str, str]) -> dic
 
 @dataclass(frozen=True, slots=True)
 class AcceptedSettings:
-    """Of a new topic's settings those that the cluster accepts, and why it refuses the others, by name."""
-
     configs: Mapping[str, str]
     refused: Mapping[str, str]
 
 
 def search_accepted(wanted: Mapping[str, str]) -> Generator[dict[str, str], str | None, AcceptedSettings | None]:
-    """Yields settings to validate; is sent why they were refused as a whole, or None if they were accepted.
+    """Yields configs to validate; receives why they were refused as a whole, or None if accepted.
 
-    Returns None when settings are not the reason. Adds one setting at a time to those that the mirror needs, or to
-    none: at most one trial for each setting, and three more.
+    Returns None if configs are not the reason. Adds one config at a time to the mirror's own, or to none: at most one
+    trial per config, and three more.
     """
     accepted = {key: value for key, value in wanted.items() if key in HELD}
     if (yield accepted) is not None:
@@ -185,7 +182,6 @@ def search_accepted(wanted: Mapping[str, str]) -> Generator[dict[str, str], str 
 
 
 def lower_limit(key: str, value: str | None) -> tuple[str, ...]:
-    """What to set instead where the cluster refuses this value: the source's limit, without our margin."""
     limit = int(value or 0) - BATCH_MARGIN_BYTES if key == "max.message.bytes" else 0
     return (str(limit),) if limit > 0 else ()
 
@@ -193,7 +189,6 @@ def lower_limit(key: str, value: str | None) -> tuple[str, ...]:
 def harmful_without(
     wanted: Mapping[str, str | None], refused: Mapping[str, str], effective: Mapping[str, str]
 ) -> dict[str, str]:
-    """Of the refused settings those without which a copy could lose records unseen, with the value in effect."""
     return {
         key: effective.get(key, "unknown") for key in sorted(refused) if _harms(key, wanted[key], effective.get(key))
     }
@@ -206,10 +201,11 @@ def _harms(key: str, wanted: str | None, effective: str | None) -> bool:
 
 
 def brokers_that_must_have_it(replication_factor: int) -> int:
-    """Before a record counts as copied. Of two replicas it is one: else nothing is copied while either is down."""
+    """Before a record counts as copied. With two replicas one: else nothing is copied while either is
+    down.
+    """
     return 2 if replication_factor >= 3 else 1
 
 
 def mirror_replication_factor(source: int, destination_brokers: int) -> int:
-    """As many replicas as the source has, where there are brokers for them."""
     return max(1, min(source, destination_brokers))

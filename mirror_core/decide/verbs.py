@@ -1,7 +1,7 @@
-"""The verbs of a mirror: what each does, and every reason why it may not act now. Pure.
+"""The commands on a mirror: what each does, and every reason why it may not act now.
 
-A verb that writes must first become the writer of the mirror's state, which ends whoever was that before: the conductor
-of a run, for example. So it is decided before that whether it may act, and once more afterwards.
+A writing command must first become the writer of the mirror's state, which fences the previous one, such as a run's
+conductor. So these rules are checked before, and again afterwards.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from mirror_core.model.run import Run, RunKind
 
 
 class Verb(StrEnum):
-    """What can be asked of a mirror that exists."""
-
     START = "start"
     PAUSE = "pause"
     RESUME = "resume"
@@ -36,15 +34,11 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is known of a verb."""
-
     does: str
     undone: str
-    """How a person undoes it; empty: not at all, so nobody does it unasked."""
+    """Empty: cannot be undone, so it is never done unasked."""
     wants: frozenset[Desired] = frozenset(Desired)
-    """What must be desired of the mirror."""
     otherwise: str = ""
-    """What to do when it is not."""
 
 
 RULES: Final[Mapping[Verb, Rule]] = MappingProxyType(
@@ -85,27 +79,18 @@ RULES: Final[Mapping[Verb, Rule]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A mirror, as the state topic tells of it at one moment."""
-
     mirror: Mirror | None
-    """None: it has been deleted."""
     run: Run | None
-    """The failover or failback that holds it."""
     statuses: Sequence[PartitionStatus]
     copier: str | None
-    """Who keeps its data plane running."""
     writing_s: float
-    """For so many seconds tasks of a data plane, of this one or the last, may still write."""
     failed_over: bool = False
-    """Whether a failover has moved applications to the destination."""
     closed: ClusterName | None = None
-    """The cluster that was failed away from and that its `fence_command` has closed, which no broker shows."""
+    """The cluster that was failed away from and closed by its `fence_command`, which no broker shows."""
     conducted: Conducted = NOT_KNOWN
-    """Whether anybody conducts the run."""
 
 
 def refusals(verb: Verb, seen: Seen) -> Iterator[str]:
-    """Every reason why it may not be done now."""
     rule = RULES[verb]
     if seen.mirror is None:
         yield "it has just been deleted"
@@ -137,7 +122,7 @@ def refusals(verb: Verb, seen: Seen) -> Iterator[str]:
 def strayed(
     statuses: Iterable[PartitionStatus], ends: Mapping[Partition, Offset], destination: ClusterName
 ) -> Iterator[str]:
-    """Why partitions that were stopped cannot go on where they ended. `ends`: of the destination's logs, now."""
+    """Why stopped partitions cannot go on where they ended. `ends`: destination log ends now."""
     for status in statuses:
         if status.state is not PartitionState.STOPPED:
             continue
@@ -154,7 +139,6 @@ def strayed(
 
 
 def effects(verb: Verb, seen: Seen) -> Iterator[str]:
-    """What a person should know before agreeing, besides what the verb does."""
     if verb is Verb.STOP:
         yield f"{len(seen.statuses) - len(_of(seen, PartitionState.STOPPED))} partitions become STOPPED"
     if verb is Verb.DELETE:
@@ -173,22 +157,16 @@ def effects(verb: Verb, seen: Seen) -> Iterator[str]:
 def leads_home(
     name: MirrorName, runs: Iterable[Run], conducted: Callable[[Run], Conducted] = lambda run: NOT_KNOWN
 ) -> Iterator[str]:
-    """Why a mirror is not its owner's alone: a failback, of the one that it is the reverse of, cannot end without it.
-
-    `runs`: what its source remembers, which also tells whether they are conducted.
-    """
     for run in runs:
         if is_led_home(name, run):
             yield f"the applications' way home leads over this mirror: {held_by(run, conducted(run))}"
 
 
 def is_led_home(name: MirrorName, run: Run) -> bool:
-    """Whether the run is a failback that has not ended, over this mirror."""
     return run.plan.kind is RunKind.FAILBACK and run.ended_ms is None and reverse_name(run.plan.mirror) == name
 
 
 def held_by(run: Run, conducted: Conducted) -> str:
-    """Why nobody else may change the mirror, and what to do."""
     command = f"`mirrorbook {run.plan.kind}"
     under_way = f"{run.plan.kind} {run.id} is under way, begun by {run.started_by}"
     resume, abort = f"{command} resume {run.plan.mirror}` goes on with it", f"{command} abort {run.plan.mirror}`"
@@ -204,7 +182,6 @@ def held_by(run: Run, conducted: Conducted) -> str:
 
 
 def interrupted(run: Run) -> str:
-    """A run that began between a verb's look and its taking the mirror's state over."""
     return (
         f"{run.plan.kind} {run.id} began at this very moment, and whoever conducts it has been interrupted by this "
         f"(exit code 5). Nothing else was changed: `mirrorbook {run.plan.kind} resume {run.plan.mirror}` goes on "
@@ -213,7 +190,6 @@ def interrupted(run: Run) -> str:
 
 
 def as_markdown() -> Iterator[str]:
-    """The table for the documentation, a line at a time."""
     yield "| verb | what it does | of a mirror that is | undone by | off a terminal, without `--yes` |"
     yield "|---|---|---|---|---|"
     for verb, rule in RULES.items():

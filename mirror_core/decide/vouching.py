@@ -1,7 +1,7 @@
-"""How much of what a run promoted its certificates prove, and how that is said. Pure.
+"""How much of what a run promoted its certificates cover.
 
-Of a run without its source nothing can be compared with that. Its certificates are compared with the destination after
-the promotion: applications write already, so nothing that is found here can stop the run.
+Without the source there is nothing else to compare with. Certificates are compared with the destination after
+promotion: applications write already, so a finding cannot stop the run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ WHERE: Final = "certificates_read_from"
 PAGE: Final = "certificates_report"
 AGAIN: Final = "to_prove_more"
 REASONS: Final = 5
-"""Reasons and differences that the evidence names; the report of the comparison has them all."""
 
 _NOTHING: Final[Mapping[Partition, str]] = MappingProxyType({})
 
@@ -38,17 +37,12 @@ Spans = tuple[tuple[Offset, Offset], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One partition up to its last mirrored offset."""
-
     held: int
-    """Offsets that the log holds."""
     proved: int
     left: Spans
-    """[first, next) of those that are not proved."""
 
 
 def parts(logs: Mapping[Partition, tuple[Offset, Offset]], rows: Iterable[Row]) -> dict[Partition, Part]:
-    """`logs`: [start, LMO) of what each log holds. Proved is what a certificate was compared equal with."""
     equal: dict[Partition, list[tuple[Offset, Offset]]] = {}
     for row in rows:
         if row.chunk >= 0 and row.equal:
@@ -76,9 +70,9 @@ def compared(
     left_out: Mapping[Partition, str] = _NOTHING,
     unmarked: Sequence[Partition] = (),
 ) -> Evidence:
-    """What the comparison has found. `altered`: files of certificates that are not as they were written; `left_out`:
-    what was not compared, and why; `unmarked`: partitions without a last mirrored offset, so nobody knows which of
-    their records were copied."""
+    """`altered`: certificate files that were changed; `left_out`: not compared, and why; `unmarked`:
+    partitions without a last mirrored offset, where it is unknown which records were copied.
+    """
     held, proved = sum(part.held for part in found.values()), sum(part.proved for part in found.values())
     short = {p: part for p, part in found.items() if part.left}
     # One that is whole in what was compared is no proof of a mirror of which something was not.
@@ -96,12 +90,10 @@ def compared(
 
 
 def unknown(why: str) -> Evidence:
-    """Nothing could be compared, and why."""
     return {VERDICT: Verdict.INDETERMINATE.value, PROVED: UNKNOWN, LEFT: UNKNOWN, WHY: why, OTHER: NONE}
 
 
 def as_copied(steps: Iterable[StepRecord]) -> bool:
-    """Whether nothing of what a run promoted was seen to be other than its certificates say."""
     return of_run(steps).get(OTHER, NONE) == NONE
 
 
@@ -128,21 +120,19 @@ def _first(lines: Iterable[str]) -> str:
 
 
 def in_full(seen: Evidence) -> bool:
-    """Whether all of it is proved."""
     return seen.get(VERDICT) == Verdict.PASSED
 
 
 def of_run(steps: Iterable[StepRecord]) -> Evidence:
-    """What step `report` of a run has said of it; empty: nothing."""
     return next((s.evidence for s in steps if s.step == "report" and VERDICT in s.evidence), {})
 
 
 class NotAsCopied(MirrorError):
-    """A run is done, and what it promoted is not what its certificates say."""
+    """A run is done, and what it promoted differs from its certificates."""
 
 
 def refuse_other(*runs: tuple[str, Iterable[StepRecord]]) -> None:
-    """NotAsCopied when the report of one of these runs says so: who started it must not take it for a success."""
+    """NotAsCopied if a run's report shows a mismatch: it must not count as success."""
     told = {run: of_run(steps) for run, steps in runs}
     bad = {run: seen for run, seen in told.items() if seen.get(OTHER, NONE) != NONE}
     if bad:
@@ -154,7 +144,6 @@ def refuse_other(*runs: tuple[str, Iterable[StepRecord]]) -> None:
 
 
 def sentence(seen: Evidence) -> str:
-    """For a page, or the last words of a run."""
     if not seen:
         return UNKNOWN
     proved, left, why = (seen.get(name, UNKNOWN) for name in (PROVED, LEFT, WHY))

@@ -1,7 +1,6 @@
-"""Whether anybody watches the old source of a failover, by the newest watcher's sign of life. Pure.
+"""Whether a process watches the old source of a failover, by the newest watcher's heartbeat.
 
-Somebody has to for as long as that cluster has a pending or standing fence: watchers put it up when the cluster answers
-again, and see that it holds.
+Needed while the fence is pending or applied: watchers apply it when the cluster answers again, and check that it holds.
 """
 
 from __future__ import annotations
@@ -21,16 +20,12 @@ from mirror_core.model.names import DRILL, MirrorName
 from mirror_core.model.standing import Debt
 
 STEP: Final = "watch"
-"""No step of any plan: the place among what steps keep where a watcher says that it is one."""
+"""Pseudo step under which watchers store their heartbeats."""
 LOOKS: Final = 3
-"""So many of its looks may be missing."""
 COMES_S: Final = 180.0
-"""So long after a failover a watcher may take to come."""
 
 _LAST_MS: Final = 253_402_300_800_000
-"""No later moment can be shown: the year 10000."""
 _LONGEST_S: Final = 7200.0
-"""No watcher says that it looks less often."""
 _WATCHER: Final = msgspec.json.Decoder(Watcher)  # once, by the thread that imports this: see `state/records.py`
 _OPEN: Final[Mapping[Standing, str]] = MappingProxyType(
     {
@@ -40,38 +35,29 @@ _OPEN: Final[Mapping[Standing, str]] = MappingProxyType(
         Standing.LIFTING: "nobody would remove its fence when it answers, and its applications stay kept out",
     }
 )
-"""What happens without a watcher."""
 
 
 class Watching(StrEnum):
-    """What is known of the watchers of one mirror."""
-
     NOT_NEEDED = "none needed"
-    """No fence is pending or standing."""
     SOMEBODY = "somebody"
     AWAITED = "awaited"
-    """None has come yet, and the failover was a moment ago."""
     NOBODY = "nobody"
-    """The last one was not heard of for too long: by a clock that may differ from its own."""
+    """The last one was not heard of for too long, by this machine's clock."""
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """What is known at one moment."""
-
     watching: Watching
     mirror: MirrorName
     cluster: str = ""
     fence: Standing = Standing.NOTHING
     words: str = ""
-    """How it is known, or why it is not."""
 
     def __str__(self) -> str:
         return self.words or self.watching
 
     def alarms(self) -> Iterator[str]:
-        """What somebody has to be called for; nothing: all is well, or may still become so."""
         if self.fence is Standing.NOTHING and self.watching is Watching.UNKNOWN:
             yield self.words
         elif self.watching in (Watching.NOBODY, Watching.UNKNOWN):
@@ -80,7 +66,6 @@ class Watched:
 
 
 def judged(mirror: MirrorName, debt: Debt | None, watcher: Watcher | None, now_ms: int) -> Watched:
-    """`watcher`: the newest sign of life."""
     if debt is None or mirror.startswith(DRILL):
         return Watched(watching=Watching.NOT_NEEDED, mirror=mirror)
     found = Watched(watching=Watching.UNKNOWN, mirror=mirror, cluster=debt.cluster, fence=standing_of(debt))
@@ -111,7 +96,6 @@ def judged(mirror: MirrorName, debt: Debt | None, watcher: Watcher | None, now_m
 
 
 def newest(mirror: MirrorName, checkpoints: Mapping[tuple[str, str, str], Checkpoint]) -> Watcher | None:
-    """The newest sign of life; None: there is none that this Mirrorbook reads."""
     kept = checkpoints.get((mirror, STEP, Watcher.__name__))
     if kept is None or kept.version != Watcher.VERSION:
         return None

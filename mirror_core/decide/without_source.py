@@ -1,4 +1,4 @@
-"""What an unplanned failover would be if the source died now: whether it could be run, and what it would cost. Pure."""
+"""What an unplanned failover would be if the source died now: whether it could run, and its cost."""
 
 from __future__ import annotations
 
@@ -71,7 +71,6 @@ class WithoutSource:
 
 
 def facts_of(found: WithoutSource) -> dict[str, str]:
-    """In words, for a person."""
     now = UNKNOWN if found.missing_now is None else f"{found.missing_now:,} offset(s) by what the source shows now"
     behind = UNKNOWN if found.behind_s is None else f"{found.behind_s:.1f}"
     return {
@@ -84,7 +83,6 @@ def facts_of(found: WithoutSource) -> dict[str, str]:
 
 
 def again_in_words(found: WithoutSource) -> str:
-    """Of all groups together."""
     if found.groups is None:
         return UNKNOWN
     known = [one.most for one in found.groups.values() if one.most is not None]
@@ -96,7 +94,6 @@ def again_in_words(found: WithoutSource) -> str:
 
 
 def group_in_words(one: Again | None) -> str:
-    """None: it has offsets on neither side, or nobody knows."""
     if one is None or one.most is None:
         return UNKNOWN
     now = UNKNOWN if one.now is None else f"{one.now:,}"
@@ -104,7 +101,7 @@ def group_in_words(one: Again | None) -> str:
 
 
 def without_source(decision: Decision, view: View, seen: View) -> WithoutSource:
-    """`decision`: by `view`, which has no source. `seen`: the view of the same look with the source in it."""
+    """`decision`: for `view`, which has no source. `seen`: the same snapshot with the source."""
     there, mirror = view.destination, view.mirror
     if (
         not isinstance(there, DestinationView)
@@ -138,13 +135,12 @@ def without_source(decision: Decision, view: View, seen: View) -> WithoutSource:
 
 
 def _source(seen: View) -> SourceView | None:
-    """If it answered, and is the one that the mirror was made from."""
     source = seen.source
     return source if isinstance(source, SourceView) and source.cluster_id == seen.mirror.source_id else None
 
 
 def _missing_now(seen: View) -> int | None:
-    """Positions were read before the ends, so what was copied between the two is counted as missing."""
+    """Positions were read before the ends, so offsets copied in between count as missing."""
     source, copied = _source(seen), healthy(seen.statuses)
     if source is None or not copied:
         return None
