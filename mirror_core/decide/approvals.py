@@ -44,7 +44,6 @@ def is_approver(policy: ApprovalPolicy, approval: Approval) -> bool:
 
 
 def verified(policy: ApprovalPolicy, recorded: Iterable[RecordedApproval]) -> tuple[Approval, ...]:
-    """Approvals that count, in the order of the tasks; they may approve different plans."""
     found = {r.task: r.approval for r in recorded if r.question == policy.question and is_approver(policy, r.approval)}
     return tuple(found[task] for task in policy.tasks if task in found)
 
@@ -86,7 +85,6 @@ def unmet(approvals: Sequence[Approval], people: int) -> tuple[str, ...]:
 
 
 def stale(approvals: Sequence[Approval], now_ms: int) -> tuple[str, ...]:
-    """Why no run may begin with these; empty: it may. The newest counts: that person saw the same plan."""
     if not approvals:
         return ()
     newest = max((held for one in approvals if (held := _held(one)) is not None), default=None)
@@ -196,10 +194,6 @@ def _same(one: Approval, other: Approval) -> bool:
 def come_back(
     source: str, command: str, *, silent: bool, answers: bool, seen: bool, held: Run | None = None
 ) -> tuple[str, ...]:
-    """Why an approval given while the source was silent is void now that the source answers.
-
-    `seen`: it answered every query. `command` shows the new plan; `held`: the planned run that this one would replace.
-    """
     if not (silent and answers):
         return ()
     when = "" if seen else f" as soon as {source} tells all that is asked"
@@ -214,10 +208,6 @@ def come_back(
 
 
 def approved_unseen(plan_hash: str | None, answering: Sequence[str], *, yes: bool) -> tuple[str, ...]:
-    """Why answering sources are not given up by a plan hash alone.
-
-    The hash is the same whether or not they were silent, so the approver may not have known.
-    """
     if not (plan_hash and yes and answering):
         return ()
     return (

@@ -95,7 +95,6 @@ def expressions(mirror: str) -> tuple[str, ...]:
 
 
 def check_ours(mirror: Mirror, of: str) -> None:
-    """Refused if a user's own mirror has a drill's name: it must not be cleaned up."""
     if mirror.topics != expressions(of):
         raise Refused(f"drill of mirror {of}", [f"mirror {mirror.name} is no drill's: it carries {mirror.topics}"])
 
@@ -154,7 +153,6 @@ def came_through(run: Run) -> bool:
 
 
 def failed_drills(mirror: str, outcomes: Mapping[Mode, str | MirrorError]) -> MirrorError | None:
-    """The error to raise, naming each outcome; None: all passed. Retryable only if every failure is."""
     failed = [outcome for outcome in outcomes.values() if isinstance(outcome, MirrorError)]
     if not failed or len(outcomes) == 1:
         return next(iter(failed), None)
@@ -176,11 +174,6 @@ def forecast(
     mode: Mode,
     conductor: str | None = None,
 ) -> Forecast | None:
-    """From the newest finished failover of this mode; without one, from the newest drill.
-
-    `conductor`: Airflow waits between tasks and a command does not, so runs by the same kind of conductor are
-    preferred; for others the basis says who conducted.
-    """
     finished = [r for r in runs if r.plan.kind is RunKind.FAILOVER and r.plan.mode is mode and r.state is RunState.DONE]
     alike = [r for r in finished if conductor is None or _conducted(r) == {_by_airflow(conductor)}]
     for known, same in ((alike, True), (finished, False)):

@@ -36,7 +36,6 @@ LIMITS: Final[Mapping[str, str]] = MappingProxyType(
         "max_drill_age_s": "drill_age_s",
     }
 )
-"""Limits of a tier, and the readiness columns that they bound."""
 _DRIFT: Final = "drift"
 _NONE: Final = "none"
 _TIER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]*")
@@ -76,7 +75,6 @@ class Expected:
         return replace(self, tiers=tiers, own=mine)
 
     def tier_of(self, topic: str) -> str:
-        """Empty: none. Heartbeats never belong to a tier."""
         if topic.startswith(HEARTBEATS):
             return ""
         return next((tier.name for tier in self.tiers if topic in tier.topics), "")

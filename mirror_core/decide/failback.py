@@ -33,9 +33,7 @@ from mirror_core.rights.needed import lacking_for
 class UnmirroredTopic:
     partitions: int
     offsets: int | None = None
-    """Sum of log end minus log start. None: unknown."""
     log_ends: int | None = None
-    """Sum of log ends: 0 if nothing was ever written. None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +44,6 @@ class OldSource:
     fenced: bool
     authorizer: bool = True
     by_command: bool = False
-    """Its `fence_command` keeps applications out, where Kafka's ACLs do not apply."""
     log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
     sizes: Mapping[Partition, int] = field(default_factory=dict)
     replicas: Mapping[str, int] = field(default_factory=dict)
@@ -85,7 +82,6 @@ class FailbackView:
     owner: str = ""
     new_ruling: Ruling = KAFKAS
     beside: tuple[tuple[Mirror, frozenset[str]], ...] = ()
-    """Mirrors from the old source to third clusters, not stopped, with the topics that they share."""
     beside_unseen: tuple[str, ...] = ()
     circles: tuple[MirrorCircle, ...] = ()
     circle_doubts: tuple[str, ...] = ()

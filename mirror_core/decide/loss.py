@@ -50,7 +50,6 @@ class Loss:
 
     @property
     def furthest(self) -> tuple[Partition, PartitionLoss] | None:
-        """The partition furthest behind in time, or one where that is unknown. FAILED ones are left out."""
         copied = [(partition, one) for partition, one in self.partitions.items() if not one.failed]
         return max(copied, key=lambda row: inf if row[1].behind_s is None else row[1].behind_s, default=None)
 

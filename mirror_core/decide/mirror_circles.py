@@ -19,8 +19,6 @@ from mirror_core.model.names import ClusterName, MirrorName, Partition, reverse_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboundMirror:
-    """A started or paused mirror, as its destination records it."""
-
     mirror: Mirror
     not_copied: frozenset[str] = frozenset()
     """Topics that pass the filters but are not copied: promoted, or refused."""
@@ -43,7 +41,6 @@ class MirrorCircle:
 class CircleSearch:
     circles: tuple[MirrorCircle, ...]
     not_asked: Mapping[str, ClusterName]
-    """By id: clusters that topics may come from, whose mirrors are unknown."""
 
 
 def inbound_mirrors(

@@ -20,7 +20,6 @@ MARKERS_PER_S: Final = 15_000
 """Marker offsets a broker accepts: 16,000 measured for one partition, up to 126,000 for many."""
 MARKERS_WAIT_S: Final = 2
 SEED_BYTES: Final = 0.9
-"""For one offset in a compressed seed: 0.83, rounded up."""
 MARKER_BYTES: Final = 78
 HIDDEN_BYTES: Final = 11
 RECORD_BYTES: Final = 7
@@ -34,7 +33,6 @@ class Outlook:
 
     partitions: int
     seeded_partitions: int
-    """Their log begins so late that the copy is seeded up to there."""
     seeded_offsets: int
     filled_partitions: int
     filled_offsets: int
@@ -61,7 +59,6 @@ class Outlook:
 
     @property
     def filler_bytes(self) -> int:
-        """On each replica, until compaction after promotion, or retention."""
         return self.filled_offsets * (MARKER_BYTES if self.gaps is Gaps.MARKERS else HIDDEN_BYTES)
 
 
@@ -71,7 +68,6 @@ def outlook(
     sizes: Mapping[Partition, int],
     gaps: Gaps = Gaps.MARKERS,
 ) -> Outlook:
-    """For a mirror whose topics are absent or empty on the destination."""
     seeded = [start for start in starts.values() if start > MARKED_START]
     filled = [start for start in starts.values() if 0 < start <= MARKED_START]
     room = {p: sizes[p] // RECORD_BYTES for p in starts if p in sizes}
@@ -122,9 +118,6 @@ def in_words(seen: Outlook) -> Iterator[str]:
 
 
 def few_replicas(destination: str, factors: Mapping[str, int], brokers: int) -> list[str]:
-    """Topics for which one destination broker is enough to acknowledge. `factors`: replicas on the source,
-    by topic.
-    """
     here = {topic: mirror_replication_factor(factor, brokers) for topic, factor in factors.items() if factor > 1}
     few = sorted(topic for topic, factor in here.items() if brokers_that_must_have_it(factor) < 2)
     if not few:

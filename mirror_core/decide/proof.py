@@ -92,7 +92,6 @@ class Since:
     """What both sides say now that may contradict an earlier comparison."""
 
     here: Mapping[Partition, Offset]
-    """Log starts of the destination, read before those of the source."""
     there: Mapping[Partition, Offset]
     ends: Mapping[Partition, Offset]
     """Where the verified leader epochs end on the source."""
@@ -188,9 +187,6 @@ def advanced(
 
 
 def _doubted(result: ParityResult) -> Callable[[Partition], bool]:
-    """Whether the result says nothing about a partition without new offsets. Empty logs with equal bounds
-    were compared.
-    """
     reasons = set(result.reasons) - {NOTHING_HELD}
     if result.findings or (reasons and (not result.in_doubt or NOTHING_COMPARED in reasons)):
         return lambda partition: True
@@ -199,10 +195,6 @@ def _doubted(result: ParityResult) -> Callable[[Partition], bool]:
 
 @dataclass(frozen=True, slots=True)
 class CertifiedRead:
-    """What a comparison with certificates read. Certificates do not show the source, so it may clear only
-    differences that it could find.
-    """
-
     ranges: Sequence[ParityRange] = ()
     kinds: Collection[str] = ()
 
@@ -214,7 +206,6 @@ def noted(
     now_ms: int,
     read: CertifiedRead = CertifiedRead(),
 ) -> Proof:
-    """Adds this comparison's differences: the next one starts there. It verifies nothing."""
     theirs = {one.partition for one in proof.differs if one.kind in read.kinds}
     known = Basis({}, {}, ids, differs=proof.differs)
     found = tuple(_differs(known, [one for one in read.ranges if one.partition in theirs], result, now_ms))

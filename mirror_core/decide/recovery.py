@@ -160,7 +160,6 @@ def kind_now(status: PartitionStatus, topic: TopicNow) -> FailureKind:
 
 
 def blockers(action: Action, topic: TopicNow, mirror: Mirror, copier: str | None) -> Iterator[str]:
-    """Why an otherwise allowed action must wait. `copier`: who runs the data plane."""
     if mirror.desired is Desired.STOPPED or PartitionState.STOPPED in topic.states:
         yield f"mirror {mirror.name} is stopped: its topics may be the applications' by now"
     if action is not Action.RECOPY:

@@ -36,7 +36,6 @@ class Place(StrEnum):
 class Move(StrEnum):
     PROVE = "prove"
     MAKE_READY = "make ready"
-    """Stop its applications, and take all steps before promotion."""
     FINISH = "finish"
     ABORT = "abort"
     WAIT = "wait"
@@ -132,13 +131,11 @@ def set_of(part_of: str) -> str:
 
 
 def waiting_behind(mirror: MirrorName, chosen: MirrorSet) -> MirrorName | None:
-    """The next mirror of an ordered set: its applications stand still until this run ends."""
     at = chosen.mirrors.index(mirror) + 1 if mirror in chosen.mirrors else len(chosen.mirrors)
     return chosen.mirrors[at] if chosen.order is Order.IN_ORDER and at < len(chosen.mirrors) else None
 
 
 def stood_still_in_all_s(runs: Iterable[tuple[Run, Iterable[StepRecord]]]) -> float | None:
-    """From the first stopped application to the last promotion, in seconds; None: did not get so far."""
     first, last = list[int](), list[int | None]()
     for run, steps in runs:
         still, known = standing_still(RunKind.FAILOVER, run.plan.mode), {step.step: step for step in steps}

@@ -15,7 +15,6 @@ from mirror_core.model.run import Strategy
 from mirror_core.model.units import in_bytes
 
 CUTTING: Final = frozenset({Strategy.OFFLINE, Strategy.REPLICA})
-"""They keep the beginning of the log, so there must be one."""
 COSTED: Final = 20
 _NO_TOPICS: Final[Mapping[str, Topic]] = MappingProxyType({})
 _RISKS: Final[Mapping[Strategy, str]] = MappingProxyType(
@@ -77,13 +76,11 @@ def point(status: PartitionStatus) -> Offset:
 
 
 def is_anew(status: PartitionStatus, topics: Mapping[str, Topic]) -> bool:
-    """The topic was recreated on the old source: it holds nothing of the mirror's."""
     topic = topics.get(status.partition.topic)
     return topic is not None and topic.id != status.source_topic_id
 
 
 def came(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:
-    """Without topics that the mirror never created on the new primary: the old source keeps those."""
     made = {p.topic for p, s in statuses.items() if s.destination_topic_id}
     return {p: s for p, s in statuses.items() if p.topic in made}
 
@@ -229,7 +226,6 @@ def costs(
 
 
 def _behind(log: Log, start: Offset) -> int | None:
-    """Assumes records of equal size."""
     if log.size is None:
         return None
     return round(log.size * max(0, log.end - max(start, log.start)) / max(1, log.end - log.start))

@@ -50,9 +50,6 @@ def together(
     positions: Mapping[Partition, Offset],
     without: Mapping[Partition, Uncopied] | None = None,
 ) -> Iterator[Together]:
-    """Each named group; without any, all topics. `without`: partitions without a copy, if known better
-    than by the observation.
-    """
     without = uncopied(statuses, sighting) if without is None else without
     whole = dict(_whole(sighting, positions, without)) if sighting else {}
     listed_ms = sighting.listed_ms if sighting else None

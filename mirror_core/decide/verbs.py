@@ -122,7 +122,6 @@ def refusals(verb: Verb, seen: Seen) -> Iterator[str]:
 def strayed(
     statuses: Iterable[PartitionStatus], ends: Mapping[Partition, Offset], destination: ClusterName
 ) -> Iterator[str]:
-    """Why stopped partitions cannot go on where they ended. `ends`: destination log ends now."""
     for status in statuses:
         if status.state is not PartitionState.STOPPED:
             continue

@@ -33,8 +33,6 @@ class Few(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """Recorded topics that our principal may not DESCRIBE: they may exist or not."""
-
     topics: frozenset[str] = frozenset()
     why: str = ""
 
@@ -53,12 +51,10 @@ class SourceView:
     groups: tuple[str, ...] = ()
     other_groups: tuple[str, ...] = ()
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
-    """Committed offsets (next to read) on the mirror's topics, of the groups read in time."""
     grants: tuple[Acl, ...] = ()
     groups_unread: int = 0
     leaderless: tuple[Partition, ...] = ()
     state_writers: tuple[str, ...] = ()
-    """Other principals that may write or delete the state topic there."""
     hidden: Hidden = NOTHING_HIDDEN
     reappeared: str = ""
     shuts_out: str = ""
@@ -77,7 +73,6 @@ class DestinationView:
     joined: tuple[str, ...] = ()
     """Groups with members there, possibly dead ones before their session timeout."""
     groups_unseen: bool = False
-    """A broker did not report its groups in time: all are unknown."""
     groups_unread: int = 0
     heartbeats: tuple[Heartbeat, ...] = ()
     leaderless: tuple[Partition, ...] = ()
@@ -118,15 +113,12 @@ class View:
     hooks: Mapping[str, str] = field(default_factory=dict)
     hook_problems: tuple[str, ...] = ()
     continues: str | None = None
-    """The planned run that an unplanned one would continue, because its source died."""
     conducted: str = ""
     debt: Debt | None = None
     drained: bool = False
-    """That run had fenced and drained the source: nothing is missing."""
     sighting: Sighting | None = None
     proof: Proof | None = None
     strangers: tuple[str, ...] = ()
-    """SCRAM users with rights on the destination, now or after promotion, that only the source knows."""
     groups: GroupsSeen | None = None
     groups_left: GroupsLeft | None = None
     given: tuple[Acl, ...] | None = None

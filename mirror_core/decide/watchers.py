@@ -42,7 +42,6 @@ class Watching(StrEnum):
     SOMEBODY = "somebody"
     AWAITED = "awaited"
     NOBODY = "nobody"
-    """The last one was not heard of for too long, by this machine's clock."""
     UNKNOWN = "unknown"
 
 
