@@ -1,1 +1,26 @@
-"""Keeps copying going: the driver, its plans and epochs, where tasks run, what is counted and shown."""
+"""Keeps one mirror copying: the driver, its plans and epochs, where tasks run, metrics.
+
+Theory of operation
+
+`driver.Replication` holds the lease, and copying happens in epochs of 30 s. Each epoch: refresh the state, check that
+copying may go on (`start_check`), plan (`epoch_planner.Planner`), record what changed, promise in the lease until when
+tasks may write, submit tasks to a `task_runner.Runner`, and process their reports (`epoch_results.EpochResults`).
+
+Invariants:
+
+- The lease decides who copies; the promise in it bounds how long its tasks may write; sequences decide what may be
+  written. Only the last one has to be right for the data to be right.
+- What is new is recorded before it is copied; trimmed ranges are recorded before tasks pass them.
+- While the state topic rejects writes, tasks go on up to the promise, and none starts.
+- Nothing slow runs on the driver's thread without renewing the lease (`driver.LeaseKeepalive`). Receipts, heartbeats
+  and observations have threads of their own; when these fail, copying goes on.
+- A receipt's head is in the state topic before its file is stored (`receipt_writer`).
+
+For an unplanned failover, `heartbeat_writer` writes to the source until a run begins to fence, `source_monitor`
+stores observations of it, and `recovery_point` says up to when each partition is complete.
+
+Tasks report by datagrams (`datagram_receiver`) to `progress` and to the claim board of `copy.driver_messages`.
+`counters` and `progress` are exported by `prometheus_collector`; what is unknown has no sample.
+
+Start reading at `driver`, then `epoch_planner` and `epoch_results`.
+"""

@@ -1,7 +1,7 @@
-"""FAILED partitions that the data plane tries again by itself: what was refused may be allowed by now.
+"""Retries FAILED partitions whose cause may pass by itself, such as a missing right.
 
-Both logs are looked at again, as after a `mirror recover`. Where the failure says that they differ, or that something
-else stands in a topic's place, people decide.
+Both logs are checked again, as after `mirror recover`. Where the logs differ, or another topic took the place,
+operators decide.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ PASSING: Final = frozenset({FailureKind.DENIED, FailureKind.REFUSED})
 
 
 def again_ms(kind: FailureKind, now_ms: int) -> int | None:
-    """When a partition that fails now is tried again; None: people see to it."""
+    """When a partition that fails now is retried; None: operators see to it."""
     return now_ms + int(AGAIN_S * 1000) if kind in PASSING else None
 
 
 def tried_again(
     known: Mapping[Partition, PartitionStatus], copied: frozenset[PartitionState], now_ms: int, *, held: bool
 ) -> dict[Partition, PartitionStatus | None]:
-    """Those whose time has come, as they begin again; None: as if never seen, since nothing was copied.
+    """FAILED partitions that are due, as they restart; None: as if never seen, since nothing was copied.
 
-    None while a run holds the mirror (`held`): it goes by which partitions were FAILED when it was planned.
-    Of a topic of which nothing is `copied` only one, as a trial: a right that is still missing is missing for all.
+    Empty while a run holds the mirror (`held`): its plan relies on which partitions were FAILED. Of a topic of which
+    nothing is `copied` only one partition is tried: a missing right is missing for all.
     """
     if held:
         return {}
@@ -44,21 +44,20 @@ def tried_again(
 
 
 def told(status: PartitionStatus) -> str | None:
-    """Why it is FAILED, and when it is tried again."""
     if status.state is not PartitionState.FAILED or status.again_ms is None:
         return status.reason
     return f"{status.reason}. The data plane tries again: {when(status.again_ms)}"
 
 
 def _due(status: PartitionStatus, now_ms: int) -> bool:
-    """Without a time: an older version recorded it."""
+    """Without a time: due now."""
     passing = status.state is PartitionState.FAILED and status.kind in PASSING
     return passing and (status.again_ms is None or status.again_ms <= now_ms)
 
 
 def anew(status: PartitionStatus) -> PartitionStatus | None:
-    """A FAILED one as it begins again; None: as if never seen. The ids stay, so that another topic of the same name is
-    noticed; where nothing was copied there are none yet."""
+    """A FAILED status as it restarts; None: as if never seen. Topic ids stay, so that a replaced topic is
+    noticed."""
     if not status.destination_topic_id:
         return None
     state = after(status.state, Event.RECOVER)

@@ -1,4 +1,4 @@
-"""Whether the data plane may run: what the clusters, and the state topic, say to that."""
+"""Checks whether the data plane may run, by clusters and state topic."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from mirror_core.state.records import State
 
 
 def check_data_principal(link: Link) -> None:
-    """Raises when a cluster does not let it in."""
+    """Raises when a cluster rejects its login."""
     for cluster in (link.source, link.destination):
         with ClusterClient(cluster, Principal.DATA, timeout_s=10.0) as client:
             client.metadata(())
 
 
 _TAKE_OVER: Final = ("drain", "settle")
-"""Steps from which on a failover has the data plane to itself: the lease that they take grows old."""
+"""From these steps on a failover has the data plane to itself: the lease that they take expires."""
 
 
 def refuse_to_run(state: State, link: Link) -> None:
-    """Refused when the mirror is not meant to be copied now."""
+    """Raises Refused when the mirror must not be copied now."""
     name = link.mirror.name
     mirror = state.mirrors.get(name)
     run = state.active_run(name)
     if mirror is None:
         raise Refused(f"mirror {name}", ["it has been deleted"])
-    # Until a failover takes it over, the data plane keeps the lag small: applications still write.
+    # Until a failover takes over, the data plane keeps the lag small.
     taken = run is not None and any((run.id, step) in state.steps for step in _TAKE_OVER)
     if run is not None and (run.plan.kind is not RunKind.FAILOVER or taken):
         raise HeldByRun(
@@ -45,6 +45,6 @@ def refuse_to_run(state: State, link: Link) -> None:
         raise Refused(f"mirror {name}", [f"it is {mirror.desired}: `mirrorbook mirror {how} {name}` lets it run"])
     debt = state.debts.get(name)
     if run is None and debt is not None and debt.owed is Owed.UNFENCE:
-        # Nobody can write there, and whoever supervises us has somebody who mends that.
+        # Nobody can write there until the fence is lifted.
         what = f"cluster {debt.cluster} still has the fence of run {debt.run}, which was given up"
         raise Refused(f"mirror {name}", [f"{what}: `mirrorbook mirror watch {name}` lifts it when it answers"])

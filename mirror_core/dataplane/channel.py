@@ -1,4 +1,4 @@
-"""Where the driver hears its tasks, wherever they run: one port, one thread, datagrams with an epoch's seal."""
+"""Receives tasks' datagrams for the driver: one port, one thread, authenticated by epoch."""
 
 from __future__ import annotations
 
@@ -22,25 +22,23 @@ from mirror_core.model.logs import logger
 from mirror_core.model.text import format_address
 
 _RECALLED: Final = 3
-"""Epochs that are listened to: two overlap, and the last words of one before them may be late."""
+"""Epochs accepted: two overlap, and datagrams of the one before may be late."""
 _BUFFER: Final = 4 << 20
 _LAST_WORDS_S: Final = 1.0
 _WAKE_S: Final = 0.1
 Hear = Callable[[Letter], bytes]
-"""Takes in a letter; the answer to it, or nothing. Raises msgspec's errors for what makes no sense."""
 
 _log = logger(__name__)
 
 
 def ears(board: Board, progress: Progress | None) -> Mapping[int, Hear]:
-    """What a driver listens for; `progress` is where what tasks say of themselves is kept, if anybody wants to know."""
     return {Sort.CLAIMS: board.take, Sort.PROGRESS: progress.hear if progress else lambda letter: b""}
 
 
 class Channel:
-    """Receives in a thread of its own while entered.
+    """Receives in its own thread while entered.
 
-    Anyone who reaches the port can send there. No datagram ends the thread: without it lags are unknown and gaps wait.
+    Anyone may send to the port. No datagram ends the thread: without it lags are unknown and gaps wait.
     """
 
     def __init__(self, listening: Listening, hear: Mapping[int, Hear]) -> None:
@@ -53,14 +51,12 @@ class Channel:
             ) from None
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
         self.foreign = 0
-        """Datagrams that were ignored: not a task's of this process, or of long ago."""
         self._host = listening.host
         self._address = self.socket.getsockname()
         self._hear = hear
         self._key = secrets.token_bytes(32)
         self._newest = 0
         self._numbers: dict[tuple[int, bytes], int] = {}
-        """Of each attempt of a task: the last number that was taken from it."""
         self._leaving = False
         self._thread = threading.Thread(target=self._listen, name="channel", daemon=True)
 
@@ -81,12 +77,11 @@ class Channel:
             _log.info("%d datagrams of strangers were ignored", self.foreign)
 
     def at(self, epoch: int) -> DriverAt:
-        """How this epoch's tasks reach us. From the newest epoch on, those long before it aren't listened to."""
         self._newest = max(self._newest, epoch)
         return DriverAt(host=self._host, port=self._address[1], token=token_of(self._key, epoch))
 
     def take(self, datagram: bytes) -> bytes | None:
-        """Take in one datagram; the one to answer it with, if any. None when it is not one of ours."""
+        """The response, b"" without one; None when the datagram is not ours."""
         letter = opened(datagram, self._token)
         if letter is None:
             return None
@@ -113,24 +108,23 @@ class Channel:
         while True:
             try:
                 datagram, sender = self.socket.recvfrom(LARGEST + 1)
-                if self._leaving and not datagram:  # the waker: all before it was taken in, however long that took
+                if self._leaving and not datagram:  # the wakeup: everything before it is processed
                     return
                 answer = self.take(datagram)
                 if answer:
                     self.socket.sendto(answer, sender)
-            except OSError as error:  # an answer that could not be sent: whoever asked asks again
+            except OSError as error:  # not sent: the task asks again
                 _log.info("no answer sent: %s", error)
                 continue
             if answer is None:
                 if not self._is_repetition(datagram):
                     self._ignored(sender)
                 if self._leaving and time.monotonic() > ends_at:
-                    return  # in a flood of strangers nobody waits for the waker
+                    return  # a flood of foreign datagrams may delay the wakeup
                 if self._leaving:
                     ends_at = min(ends_at, time.monotonic() + _LAST_WORDS_S)
 
     def _is_repetition(self, datagram: bytes) -> bool:
-        """A network's, or a copy that has come to another address of this machine."""
         letter = opened(datagram, self._token)
         return letter is not None and (letter.epoch, letter.sender) in self._numbers
 

@@ -1,4 +1,4 @@
-"""What the driver counts of its own work, for whoever watches: told on the driver's thread, read on any other."""
+"""The driver's counts: written on its thread, read on any other."""
 
 from __future__ import annotations
 
@@ -22,91 +22,64 @@ from mirror_core.model.sighting import Sighting
 from mirror_core.state.lease import HeldLease
 
 EPOCH_BUCKETS_S: Final = (1.0, 10.0, 29.0, 31.0, 35.0, 45.0, 60.0, 120.0)
-"""Upper bounds, seconds. A healthy epoch takes the 30 s that it is planned for, and a moment for the last answers."""
+"""Upper bounds. A healthy epoch takes 30 s and a moment for the last responses."""
 
 
 class Retry(StrEnum):
-    """What is done again because it did not work out."""
-
     TASK = "task"
-    """A task ended early though its partitions are well: a broker went away."""
     EPOCH = "epoch"
-    """An epoch failed as a whole: its tasks could not be run, or their reports were lost."""
     PLAN = "plan"
-    """A cluster could not be looked at: copying goes on with the last plan."""
+    """A cluster did not respond: copying goes on with the last plan."""
     GROUPS = "groups"
-    """What groups commit on the source could not be followed: copying goes on, and syncs look at each group."""
+    """Group commits could not be followed: syncs check each group."""
     RECEIPTS = "receipts"
-    """An epoch's receipts could not be stored: copying goes on."""
     STATE = "state"
-    """The state topic took nothing for a while: copying went on until the end that it knew, and then waited."""
+    """The state topic rejected writes: copying went on to the promised end, then waited."""
     PROOF = "proof"
-    """What is new could not be compared with the source, or not all of it: copying goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """What the receipts of one topic say together, since this process began."""
-
     offsets: int = 0
     records: int = 0
     gaps: int = 0
-    """Offsets that hold no record, filled or seeded."""
+    """Offsets without a record, filled or seeded."""
     batches: int = 0
     bytes: int = 0
 
 
 class Missed(NamedTuple):
-    """What the source deleted of one topic before it was copied."""
-
     offsets: int = 0
     newest_ms: int = 0
-    """Wall clock when the last of them were found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All counts at one moment."""
-
     lease: Lease | None
-    """As last written by this process; None before it has one."""
     copying: frozenset[Partition]
-    """Partitions that tasks are to copy."""
     states: Mapping[tuple[str, PartitionState], int]
-    """Partitions by topic and recorded state."""
     throttle: int | None
-    """Bytes per second that may be read from the source; None: no limit, or not known yet."""
+    """Bytes per second read from the source; None: no limit, or unknown."""
     known_ms: Mapping[Known, int]
-    """Wall clock of the newest of each, as the state topic has it."""
     never_copied: Mapping[str, Missed]
-    """By topic, as the state topic has them; those without any are not in it."""
     filled: Mapping[str, int]
-    """The same of offsets that markers have filled: the most of one of its partitions (`PartitionStatus.filled`)."""
+    """Offsets filled by markers, of the topic's partition with the most."""
     copied: Mapping[str, Copied]
-    """By topic."""
     retries: Mapping[Retry, int]
     epochs: tuple[int, ...]
-    """Epochs that took up to each of EPOCH_BUCKETS_S, and, last, all of them."""
+    """Cumulative, by EPOCH_BUCKETS_S; the last one counts all."""
     epochs_s: float
-    """Seconds of all epochs together."""
     cpu_s: float
-    """CPU seconds of the copying tasks."""
     heartbeats: Mapping[Outcome, int]
-    """Seconds in which heartbeats were due, by what became of them; empty where none are made."""
     heartbeat_ms: int | None
-    """Wall clock of the newest one that the source acknowledged."""
     sighting: Sighting | None
-    """The newest look at the source."""
     unreached_ms: Mapping[Partition, int]
-    """Partitions that lack something of what was seen on the source, open transactions included, and since when."""
+    """Since when partitions lack something observed on the source, open transactions included."""
     findings: int | None
-    """Differences, and places that cannot be read, that the newest comparison beside the copying found; None: none was
-    made."""
+    """Differences and unreadable places of the newest comparison; None: none was made."""
 
 
 class Counters:
-    """The counts of one data plane. Thread-safe."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lease: HeldLease | None = None
@@ -124,18 +97,14 @@ class Counters:
         self._findings: int | None = None
 
     def holds(self, lease: HeldLease) -> None:
-        """This process runs the data plane from now on; the lease is read whenever somebody asks."""
         self._lease = lease
 
     def watches(self, watch: Watch) -> None:
-        """What watches its source; read whenever somebody asks."""
         self._watch = watch
 
     def recorded(
         self, statuses: Iterable[PartitionStatus], throttle: int | None, known_ms: Mapping[Known, int]
     ) -> None:
-        """All of the mirror's partitions, its throttle (bytes per second), and how old is what a failover would rely
-        on, as the state topic has them now."""
         known = tuple(statuses)
         with self._lock:
             self._copying = frozenset(s.partition for s in known if s.state in COPIED)
@@ -152,17 +121,15 @@ class Counters:
             self._known_ms = known_ms
 
     def retried(self, what: Retry) -> None:
-        """Something is done again."""
         with self._lock:
             self._retries[what] += 1
 
     def compared(self, findings: int) -> None:
-        """A comparison beside the copying found so many differences."""
         with self._lock:
             self._findings = findings
 
     def reported(self, reports: Iterable[TaskReport], seconds: float) -> None:
-        """An epoch has ended; `seconds` from its planned start until all its reports were there."""
+        """`seconds`: from the epoch's planned start until all its reports arrived."""
         with self._lock:
             self._epochs[next((i for i, limit in enumerate(EPOCH_BUCKETS_S) if seconds <= limit), -1)] += 1
             self._epochs_s += seconds
@@ -180,7 +147,6 @@ class Counters:
                     )
 
     def snapshot(self) -> Snapshot:
-        """All counts now."""
         watch = self._watch
         with self._lock:
             return Snapshot(

@@ -1,7 +1,7 @@
-"""The driver of the data plane: holds the lease, plans epochs, hands them to a runner, keeps what they report.
+"""The data plane's driver: holds the lease, plans epochs, runs tasks, processes reports.
 
-Epochs overlap: the next one's tasks are submitted a little before the boundary, connect and wait, and begin when the
-old ones stop by their own clock. What the clocks get wrong the sequences of the destination's log refuse.
+Epochs overlap: the next tasks connect and wait before the boundary, and start when the old ones stop by their own
+clock. Where clocks are wrong, the sequences refuse.
 """
 
 from __future__ import annotations
@@ -45,22 +45,18 @@ LEAD_S: Final = 2.0
 _TICK_S: Final = 0.1
 _LAST_WORDS_S, _AFTER_FAILURE_S = 10.0, 1.0
 _MARGIN_MS: Final = 1_000
-"""Added to a task's stop before we promise that it sends nothing more."""
+"""Added to a task's stop in the promise of its last write."""
 _EPOCHS: Final = 5
-"""That may fail as a whole, in a row, before the driver gives up and lets its supervisor start a new one."""
+"""Consecutive failed epochs, before the supervisor starts a new driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to run the data plane."""
-
     until_caught_up: bool = False
-    """End when every partition has reached where the source ended at the start."""
     receipts: str | None = None
     """Folder or URL."""
     epoch_s: float = EPOCH_S
     progress: Progress | None = None
-    """What tasks say of themselves is kept there."""
 
 
 @dataclass(slots=True)
@@ -70,8 +66,6 @@ class _Running:
 
 
 class Replication:
-    """One process's care for one mirror's data plane."""
-
     def __init__(
         self,
         link: Link,
@@ -94,13 +88,11 @@ class Replication:
         self._number = 0
         self._failures_in_row = 0
         self._has_copied = False
-        """An epoch has ended well."""
         self._untold = ""
-        """Why the state topic takes nothing; empty while it does."""
         self._patience = Patience()
 
     def run(self) -> Summary:
-        """Copy until told to stop, or until caught up. Raises LostOwnership when another process takes the mirror."""
+        """Raises LostOwnership when another process takes the mirror."""
         source, destination = (ClusterClient(one, timeout_s=10.0) for one in (self.link.source, self.link.destination))
         with about(mirror=self.link.mirror.name), self._patience.lending(source, destination):
             return self._run(source, destination)
@@ -116,7 +108,7 @@ class Replication:
             self.counters.watches(self._watch)
             if not self.options.until_caught_up:
                 self._watch.prepare(lease)
-            # Whatever is wrong with the request is known before Spark has spent its seconds on starting.
+            # Find bad requests before Spark takes seconds to start.
             began = time.monotonic()
             source.hurries(not self.options.until_caught_up)  # nothing is copied before the first plan
             work = self._plan(planner, lease)
@@ -130,7 +122,7 @@ class Replication:
                 else:
                     with Follower(self.link, lambda: self.counters.retried(Retry.GROUPS)) as self._follower:
                         self._go_on(planner, lease, work, planned_s)
-                    with suppress(Unwritten):  # it is the mirror's own again when the source is seen to have it, too
+                    with suppress(Unwritten):  # counts as its own once the source has it, too
                         self._follower.last_words(lease)
         summary, now = self.results.summary, time.monotonic()
         summary.seconds, summary.copy_seconds = now - started, now - first
@@ -142,7 +134,7 @@ class Replication:
     def _lease(self) -> Iterator[HeldLease]:
         may_run = partial(refuse_to_run, link=self.link)
         with kept(acquire(self.link.destination, self.link.mirror.name, new_owner(), may_run)) as lease:
-            may_run(lease.state)  # a run may have begun meanwhile
+            may_run(lease.state)  # a run may have started
             lease.may_go_on = may_run
             self.counters.holds(lease)
             yield lease
@@ -180,7 +172,7 @@ class Replication:
             left = {
                 p: ends[p]
                 for p in work.partitions
-                # Also what has nothing to copy is looked at once: somebody else may have written there.
+                # Partitions without lag are checked once, too: others may have written.
                 if p in ends
                 and p not in self.results.summary.failed
                 and self.results.summary.positions.get(p, -1) < ends[p]
@@ -204,9 +196,9 @@ class Replication:
         start_ms, began = now_ms(), time.monotonic() - planned_s
         while not self.stop.is_set():
             stop_ms = start_ms + int(self._length.s * 1000)
-            ends = time.monotonic() + (stop_ms - now_ms()) / 1000  # the wall clock may be set meanwhile
+            ends = time.monotonic() + (stop_ms - now_ms()) / 1000  # the wall clock may be set
             if self._begun(lease, work, start_ms, stop_ms):
-                # Far away it takes seconds to plan and to say so: nobody is to wait for it behind the boundary.
+                # A far plan takes seconds, and must end before the boundary.
                 lead_s = min(LEAD_S + time.monotonic() - began, self.options.epoch_s / 2)
                 self._follow_log_start(planner, lease, work, stop_ms - int(lead_s * 1000))
                 ends = self._tend(lease, ends, lead_s)
@@ -215,21 +207,21 @@ class Replication:
                 ends = time.monotonic()
             if self.stop.is_set():
                 return
-            # Where nothing copies, nobody is held up by how long it takes.
+            # Without running tasks the plan may take long.
             boundary_ms, began = _wall_ms(ends) if self._running else None, time.monotonic()
             try:
                 state = self._patience.until_done(lease, lease.read, boundary_ms)
                 refuse_to_run(lease.know(state), self.link)
                 planner.source.hurries(False)
                 work = self._plan(planner, lease, boundary_ms)
-            except RemoteFault as error:  # what may not be, or makes no sense, may be right again at the next plan
+            except RemoteFault as error:  # the next plan may succeed
                 self.counters.retried(Retry.PLAN)
                 self.say(f"cannot plan anew, going on with the last plan: {error}{planner.hanging()}")
-            # Now, since an epoch that took its beginning from before a long look would be short, or over.
+            # Now: counted from before a slow plan, the epoch would be short, or over.
             start_ms = _wall_ms(ends)
 
     def _begun(self, lease: HeldLease, work: Work, start_ms: int, stop_ms: int) -> bool:
-        """False when nothing may begin, since the state topic does not know until when it would write."""
+        """False when the state topic cannot record until when tasks would write."""
         try:
             if work.partitions:
                 self._submit(lease, work, None, start_ms, stop_ms)
@@ -241,9 +233,9 @@ class Replication:
         return True
 
     def _tend(self, lease: HeldLease, ends: float, lead_s: float) -> float:
-        """Keep the lease, and take in what is told, until it is time to plan anew; when the epoch ends (monotonic).
+        """Renews the lease until it is time to plan; returns the epoch's end (monotonic).
 
-        While the state topic takes nothing, tasks go on for as long as it says that they may write; none begin.
+        While the state topic rejects writes, running tasks go on as long as was promised, and none starts.
         """
         failures = self._failures_in_row
         while not self.stop.is_set() and time.monotonic() < ends - lead_s:
@@ -322,7 +314,7 @@ class Replication:
     # -- reports -------------------------------------------------------------------------------------------------
 
     def _reap(self, lease: HeldLease, *, final: bool = False) -> None:
-        """Take in what has ended. On the way out nothing is raised: the reason to leave is already on its way."""
+        """On the way out (`final`) nothing is raised: the reason to leave is already on its way."""
         if not final:
             self.results.receipts.tell(lease)
         wait((one.tasks for one in self._running), timeout=_LAST_WORDS_S if final else 0)
@@ -336,7 +328,7 @@ class Replication:
             except BadRequest as error:
                 if not (final or self._has_copied):
                     raise
-                if self._has_copied:  # its configuration was right: certificates or secrets are being replaced
+                if self._has_copied:  # the configuration was right: secrets are being replaced
                     self._epoch_failed(lease, one.epoch, error, final=final)
             except MirrorError as error:
                 self._epoch_failed(lease, one.epoch, error, final=final)
@@ -351,14 +343,13 @@ class Replication:
         _log.info("failed%s: %s", " at the end" if final else "", error, epoch=epoch.number)
         self.results.lost(lease, epoch.number, str(error))
         if final:
-            return  # cancelled on purpose; the destination's log tells what it had done
+            return  # cancelled on purpose
         self._failures_in_row += 1
         self.counters.retried(Retry.EPOCH)
         self.say(f"epoch {epoch.number} failed, the next one looks at the destination: {error}")
         if self._failures_in_row >= _EPOCHS or not (error.retryable or isinstance(error, RemoteFault | BadRequest)):
-            raise error  # such as Spark's own process gone: another epoch of this process would fail like this one
+            raise error  # another epoch would fail, too (Spark's process is gone)
 
 
 def _wall_ms(ends: float) -> int:
-    """This monotonic time by the wall clock of now; now, if it is over."""
     return now_ms() + max(0, round((ends - time.monotonic()) * 1000))

@@ -1,4 +1,4 @@
-"""An epoch of the data plane, what its tasks are told, and how long the next one lasts."""
+"""An epoch, its assignments, and the length of the next one."""
 
 from __future__ import annotations
 
@@ -18,22 +18,17 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """What all of its tasks have in common."""
-
     number: int
     start_ms: int
     stop_ms: int
     throttle: int | None
-    """Bytes per second, of all tasks together."""
+    """Bytes per second, of all tasks."""
     driver: DriverAt | None
-    """Who is told the progress."""
     looks_s: float = 0.0
-    """How long its tasks may go on comparing logs after its end."""
 
 
 class Length:
-    """Of the next epoch, in seconds. A comparison of logs that does not end with its task begins anew: one that takes
-    longer than an epoch gets a longer one."""
+    """A comparison that its task does not finish starts anew: a long one gets a longer epoch."""
 
     def __init__(self, usual_s: float, say: Callable[[str], None]) -> None:
         self._usual_s, self._say = usual_s, say
@@ -41,7 +36,6 @@ class Length:
         self.looks_s = looks_s(usual_s)
 
     def heard(self, epoch: Epoch, reports: Iterable[TaskReport]) -> None:
-        """Take in what has become of an epoch."""
         told = tuple(reports)
         cut_short, untold = sum(report.looks_cut_short for report in told), any(report.untold for report in told)
         was, lasted_s = self.s, (epoch.stop_ms - epoch.start_ms) / 1000
@@ -59,7 +53,6 @@ class Length:
 def assignments_of(
     link: Link, epoch: Epoch, given: Mapping[Partition, Assigned], lags: Mapping[Partition, int], slots: int
 ) -> list[Assignment]:
-    """The work of at most so many tasks, shared out by lags."""
     groups = assign(lags, slots)
     rates = shares(epoch.throttle, groups, lags)
     _log.debug("%d partitions for %d tasks", len(lags), len(groups), epoch=epoch.number)

@@ -1,9 +1,8 @@
-"""The driver's heart: a heartbeat a second on the source, in a thread of its own that copying never waits for.
+"""Writes a heartbeat to the source every second, in a thread that copying never waits for.
 
-It must not write any more once a run has begun to fence: on a source where nobody can be denied (no authorizer, or we
-are a super user) the logs would never stand still. So before every beat it reads on in the state topic, where a
-conductor notes each step before taking it, and holds when it finds one: until the driver has seen that run ended. A
-driver that has lost its lease, or sleeps, permits nothing more.
+It must stop once a run has begun to fence: where nobody can be denied (no authorizer, super user) the logs would never
+stand still. So before each heartbeat it reads the state topic, where a conductor records each step before taking it,
+and stops until the driver has seen that run ended. A driver without its lease, or asleep, allows nothing.
 """
 
 from __future__ import annotations
@@ -38,27 +37,22 @@ BEAT_S: Final = 1.0
 _PAUSE_S: Final = 0.02
 _STATE: Final = Partition(TOPIC, 0)
 HARMLESS: Final = frozenset({"prove"})
-"""Steps of a run during which applications go on writing on the source, and so does the heart."""
+"""Steps during which applications still write on the source."""
 
 
 class Outcome(StrEnum):
-    """What became of a second's heartbeats."""
-
     ACKNOWLEDGED = "acknowledged"
     FAILED = "failed"
-    """Not all were acknowledged, or it could not be seen whether they may be written."""
+    """Not all acknowledged, or it is unknown whether writing is allowed."""
     HELD = "held"
-    """A run fences the source, or the lease is not fresh."""
 
 
 class _Journal(NamedTuple):
-    """The state topic, to be read on in."""
-
     client: ClusterClient
     reader: LogReader
 
     def end(self) -> Offset:
-        """Where it ends, and all before is decided: what an open transaction will say is waited for."""
+        """The end before which everything is decided: waits for open transactions."""
         end = list_offsets(self.client, [_STATE], Point.HIGH_WATERMARK)[_STATE]
         deadline = time.monotonic() + BEAT_S
         while list_offsets(self.client, [_STATE], Point.STABLE_END)[_STATE] < end:
@@ -73,8 +67,6 @@ class _Journal(NamedTuple):
 
 
 class Heart:
-    """Of one driver. `judge` and `permit` are for the driver's thread."""
-
     def __init__(self, link: Link, driver: str, say: Callable[[str], None]) -> None:
         self.topic = heartbeat_topic(link.mirror.name)
         self._link = link
@@ -85,18 +77,15 @@ class Heart:
         self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
         self._until_ms = 0
         self.held_by: str | None = None
-        """The run that fences the source."""
         self._denied = False
         self._read: Offset | None = None
-        """Where to read on in the state topic."""
         self._partitions = 0
         self.outcomes: Counter[Outcome] = Counter()
         self.newest_ms: int | None = None
-        """Wall clock of the newest one that all of the source's brokers have acknowledged."""
         self._words = ""
 
     def prepare(self) -> None:
-        """Create the topic where it is missing; where that is not possible, say why and do without."""
+        """Creates the topic; reports why where that fails, and does without."""
         try:
             with ClusterClient(self._link.destination, timeout_s=LIMITS.watched_side_s) as destination:
                 self._read = list_offsets(destination, [_STATE], Point.LOG_END)[_STATE]
@@ -111,7 +100,7 @@ class Heart:
             self._thread.start()
 
     def judge(self, state: State) -> None:
-        """What the state topic says of runs: asked at each plan of the driver. Ends a hold whose run has ended."""
+        """At each plan. Ends a hold whose run has ended."""
         run = state.active_run(self._link.mirror.name)
         begun = {step for of, step in state.steps if run and of == run.id} - HARMLESS
         with self._lock:
@@ -123,11 +112,10 @@ class Heart:
             self._denied = False
 
     def permit(self, lease: Lease) -> None:
-        """The driver lives and has its lease: beat on until that would be old."""
         self._until_ms = lease.beat_ms + int(FRESH_S * 1000)
 
     def close(self) -> None:
-        """Return when nothing is written any more."""
+        """Returns when nothing is written any more."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -175,7 +163,7 @@ class Heart:
         return Outcome.ACKNOWLEDGED
 
     def _holds(self, journal: _Journal) -> bool:
-        """Whether a run has begun to fence, as the state topic says in this moment."""
+        """Whether a run has begun to fence, by the state topic now."""
         end = journal.end()
         for key in journal.keys(end if self._read is None else self._read, end):
             run = fencing(key, self._link.mirror.name)
@@ -187,7 +175,6 @@ class Heart:
             return self.held_by is not None or self._denied
 
     def _tell(self, words: str) -> None:
-        """Say it once, not every second."""
         if words != self._words:
             self._words = words
             _log.info("%s", words)
@@ -195,7 +182,7 @@ class Heart:
 
 
 def fencing(key: str, mirror: MirrorName) -> str | None:
-    """The run of this mirror that begins a step behind which nobody may write on the source; None for other keys."""
+    """This mirror's run that starts a step after which nobody may write on the source; None: another key."""
     kind, _, rest = key.partition("/")
     run, _, step = rest.partition("/")
     return run if kind == "step" and step not in HARMLESS and mirror_of(key) == mirror else None

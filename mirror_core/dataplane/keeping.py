@@ -1,7 +1,7 @@
-"""Receipts are stored behind the copying's back: a full disk, or a store that hangs, costs evidence and no copying.
+"""Writes receipts in background threads: a full disk or a hung store costs evidence, not copying.
 
-The thread packs what an epoch's tasks have told; the driver writes a head that tells of the file, into the state
-topic; only then the thread stores it. So a file that was lost, altered or put there by others is known to be that.
+The thread packs an epoch's receipts; the driver writes a head naming the file to the state topic; only then the thread
+stores it. So lost, altered or foreign files are detected.
 """
 
 from __future__ import annotations
@@ -26,17 +26,15 @@ from mirror_core.model.receipts import Kept, ReceiptsHead
 from mirror_core.state.records import State
 
 WAITING: Final = 500
-"""Epochs whose receipts may wait, four hours' worth; then the oldest are given up, and are holes for readers."""
+"""Four hours of epochs; then the oldest are dropped, and are holes."""
 WAITING_BYTES: Final = 256 << 20
-"""That they may take meanwhile; then likewise. As files those of 50,000 partitions take 4 MB, as they were told 75."""
+"""Likewise. 50,000 partitions take 4 MB as a file, 75 MB unpacked."""
 _RECEIPT_BYTES: Final = 1_500
 _AGAIN_S: Final = 10.0
 _TICK_S: Final = 0.02
 
 
 class Heads(Protocol):
-    """What is needed of the driver's lease."""
-
     @property
     def state(self) -> State: ...
 
@@ -44,10 +42,8 @@ class Heads(Protocol):
 
 
 class _Epoch:
-    """What an epoch's tasks have told; and as it is to be stored, once it was packed."""
-
     def __init__(self, generation: int, number: int, told: Sequence[Receipt]) -> None:
-        # The hour (UTC) in which the first of them began, as its day's folder is chosen.
+        # The hour (UTC) in which the first receipt started.
         self.part = datetime.fromtimestamp(min(one.started_ms for one in told) / 1000, UTC).isoformat()[:13]
         self._name = generation, number
         self._told = told
@@ -60,12 +56,10 @@ class _Epoch:
 
     @property
     def bytes(self) -> int:
-        """Of memory."""
         file = self._file
         return _RECEIPT_BYTES * len(self._told) if file is None else len(file.content)
 
     def packed(self) -> File:
-        """By the thread that stores, or, while that one waits, by the one that packs."""
         with self._packing:
             if self._file is None:
                 self._file, self._told = receipts.packed(*self._name, self._told), ()
@@ -73,12 +67,9 @@ class _Epoch:
 
 
 class Keeper:
-    """Of one mirror and process. Nothing is kept before `open`."""
-
     def __init__(
         self, mirror: MirrorName, say: Callable[[str], None], failed: Callable[[], None], *, again_s: float = _AGAIN_S
     ) -> None:
-        """`failed` is called at each attempt that did not work out; the next one comes `again_s` later."""
         self._mirror = mirror
         self._say = say
         self._failed = failed
@@ -88,11 +79,8 @@ class Keeper:
         self._changed = threading.Condition()
         self._leaving = self._alone = False
         self._asked: tuple[str, File] | None = None
-        """Part and file of which a head is to tell."""
         self._told: File | None = None
-        """Of which the newest head tells."""
         self._arrived: set[tuple[str, str]] = set()
-        """Part and name of what is there, and not yet told to be."""
         self._trouble = ""
         self._given_up = 0
         self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="receipts", daemon=True)
@@ -103,7 +91,7 @@ class Keeper:
         threading.Thread(target=copy_context().run, args=(self._pack,), name="receipts-pack", daemon=True).start()
 
     def _pack(self) -> None:
-        """Whatever waits behind another one: a store that hangs, or a head that cannot be written, may take hours."""
+        """Packs waiting epochs: a hung store or head may take hours."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._leaving or self._behind() is not None)
@@ -116,7 +104,6 @@ class Keeper:
         return next((one for one in islice(self._waiting, 1, None) if one.loose), None)
 
     def take(self, generation: int, epoch: int, told: Sequence[Receipt]) -> None:
-        """What an epoch's tasks have told. Never waits."""
         if self._folder is None or not told:
             return
         with self._changed:
@@ -130,7 +117,7 @@ class Keeper:
         return len(self._waiting) > WAITING or sum(one.bytes for one in self._waiting) > WAITING_BYTES
 
     def tell(self, lease: Heads, *, last: bool = False) -> None:
-        """Write what heads have to say now: once for each file, which also says that those before have arrived."""
+        """Writes a head once per file, which also says that earlier files are stored."""
         with self._changed:
             part, file = self._asked or ("", None)
             there = set(self._arrived)
@@ -152,8 +139,8 @@ class Keeper:
             self._changed.notify_all()
 
     def close(self, lease: Heads | None, limit_s: float) -> None:
-        """Store what still waits, for at most so long; what could not be stored is said. Without a lease no head can
-        be written any more, and no file."""
+        """Stores what waits, at most `limit_s`, and reports the rest. Without a lease no head can be written,
+        so no file."""
         if self._folder is None:
             return
         deadline = time.monotonic() + limit_s
@@ -195,7 +182,7 @@ class Keeper:
                     self._arrived.add((first.part, file.name))
                 if stored and self._waiting and self._waiting[0] is first:
                     self._waiting.popleft()
-                elif stored:  # given up while it was being stored
+                elif stored:  # dropped while being stored
                     self._given_up -= 1
                 elif not stored and self._leaving:
                     return
@@ -203,7 +190,6 @@ class Keeper:
                     self._changed.wait_for(lambda: self._leaving, self._again_s)
 
     def _told_of(self, part: str, file: File) -> bool:
-        """Wait until a head tells of it; False when nobody writes one any more."""
         with self._changed:
             self._asked = (part, file)
             self._changed.wait_for(lambda: self._told is file or self._alone)

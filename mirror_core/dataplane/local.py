@@ -1,4 +1,4 @@
-"""Copying tasks in threads of this process: for the smallest deployment, and for the night when Spark is down too."""
+"""Runs copying tasks in threads of this process."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from mirror_core.sync.compaction import Easing
 
 _ROUND_MS: Final = 10_000
 _LOOKS_S: Final = 120.0
-"""For a comparison of logs to end after its round: cut short, it would begin anew in each."""
+"""For a comparison after its round: interrupted, it would start anew in each."""
 STALL_S: Final = 60.0
-"""Applications stand still while a run copies: when nothing comes for so long, it says so, and people decide."""
+"""Applications stand still while a run copies: without progress it reports, and operators decide."""
 
 Deleted = Callable[[Sequence[Deletion]], None]
-"""Records what the source deleted before it was copied."""
 
 
 class LocalRunner:
-    """A `Runner`. One task fills a core: threads share the interpreter, so more would not copy faster."""
+    """One task fills a core: threads share the interpreter, so more do not copy faster."""
 
     def __init__(self, slots: int = 1) -> None:
         self.slots = slots
@@ -62,7 +61,6 @@ class LocalRunner:
 
 
 def not_reached(ends: Mapping[Partition, Offset], receipts: Iterable[Receipt]) -> dict[Partition, Offset]:
-    """Those of these ends (next offsets) that no receipt tells of."""
     furthest: dict[Partition, Offset] = {}
     for receipt in receipts:
         furthest[receipt.partition] = max(receipt.next, furthest.get(receipt.partition, receipt.next))
@@ -70,7 +68,7 @@ def not_reached(ends: Mapping[Partition, Offset], receipts: Iterable[Receipt]) -
 
 
 class LocalCopy:
-    """A `runbook.services.Copy`: what is left of a mirror, copied by the caller itself."""
+    """Implements `runbook.services.Copy`: the caller copies what is left of a mirror."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -78,7 +76,7 @@ class LocalCopy:
     def __call__(
         self, ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: Deleted
     ) -> None:
-        """Copy up to these ends (next offsets), which must not move any more; raises when it cannot."""
+        """Copies up to these ends (next offsets), which must not move; raises when it cannot."""
         deadline, moved = time.time() + timeout_s, time.monotonic()
         left, best = dict(ends), dict[Partition, Offset]()
         easing = Easing(self.link.source, self.link.destination, say=lambda line: None)
@@ -109,10 +107,10 @@ class LocalCopy:
     def _assignment(self, ends: dict[Partition, Offset], deadline_s: float) -> Assignment:
         mirror, start_ms = self.link.mirror, now_ms()
         stop_ms = min(start_ms + _ROUND_MS, int(deadline_s * 1000) + 1)
-        # As recorded, not as found: a source that was cut or created anew since must not pass for the one copied.
+        # As recorded: a source truncated or recreated since must not pass for the copied one.
         state = read_state(self.link.destination)
         statuses = state.partitions.get(mirror.name, {})
-        # Who is idle, and was compared to its end, is not looked at once more while applications stand still.
+        # Partitions verified to their end are not compared again while applications stand still.
         ids = {partition.topic: status.destination_topic_id for partition, status in statuses.items()}
         proved = recorded(state.proofs.get(mirror.name), ids)
         return Assignment(

@@ -1,6 +1,6 @@
-"""The driver's lookout: looks at the source every second, in a thread of its own, for the day on which it is silent.
+"""Observes the source each second, in its own thread, for the day on which it does not respond.
 
-What it sees is kept in the state topic, at a bounded rate: see `Sighting`.
+Observations are stored in the state topic, at a bounded rate.
 """
 
 from __future__ import annotations
@@ -32,52 +32,45 @@ _log = logger(__name__)
 
 EVERY_S: Final = 1.0
 BYTES_PER_S: Final = 32 << 10
-"""Of sightings, into the state topic: a mirror of 50,000 partitions is looked at every quarter of a minute."""
+"""A mirror of 50,000 partitions is stored every quarter of a minute."""
 MOST_TRANSACTIONS: Final = 200
-"""That are named in a sighting; of more, the newest are."""
 _ALONE: Final = 10
-"""For so many times as long as it took to ask for transactions they are left alone then, if it took longer than a look
-may: each broker tells all producers of each partition, and sources with thousands of them have more to do than that."""
+"""Pause after a slow request for transactions, times its duration: each broker lists all producers of
+each partition."""
 _LISTING_PAUSE: Final = 10
-"""Times as long as a listing of all topics took, until the next one: a tenth of a processor, and of the link, at most.
-Measured: the answer about 50,000 partitions is 2 to 4 MB, and takes 0.1 to 0.25 s of processor time to read."""
+"""Times the duration of a listing: at most a tenth of a processor. Measured: 50,000 partitions take 2
+to 4 MB, and 0.1 to 0.25 s to parse."""
 _MAX_LISTING_PAUSE_S: Final = 30.0
-"""The planner lists all topics once an epoch, too."""
 _MOST_ALONE_S: Final = 300.0
-"""It may have been this machine that slept."""
 _MOST_REMEMBERED: Final = 2_000
-"""Of those that are over and not copied yet."""
 
 Key = tuple[str, int, int]
-"""Id, producer id, when it began: an id has one transaction after the other."""
+"""Id, producer id, start: an id has one transaction at a time."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What was seen so far; what cannot be seen now stays as it was. No client, no clock."""
+    """What was observed so far; what cannot be observed now stays. No client, no clock."""
 
     mirror: MirrorName
     seen: dict[Partition, Seen]
     leaderless: frozenset[Partition] = frozenset()
     transactions: dict[Key, TransactionSeen] | None = None
-    """None: never asked."""
     transactions_ms: int | None = None
     at_ms: int = 0
     wholeness: Wholeness = field(default_factory=Wholeness)
     recorded: Mapping[Partition, PartitionStatus] = field(default_factory=dict)
     unrecorded: frozenset[Partition] = frozenset()
-    """Partitions that match the mirror's filters, and that no plan has recorded yet."""
     ids: dict[str, str] = field(default_factory=dict)
-    """Topic ids on the source."""
     starts: dict[Partition, Offset] = field(default_factory=dict)
     listed_ms: int | None = None
 
     def topics(self, found: Mapping[str, TopicView], listed_ms: int | None) -> None:
-        """Topics of the source as one answer described them. `listed_ms`: when it has listed all that match."""
+        """`listed_ms`: when all matching topics were listed; None: only some were described."""
         for name, view in found.items():
             first = self.recorded.get(Partition(name, 0))
             before = self.ids.get(name) or (first.source_topic_id if first else view.id)
-            if before != view.id:  # what was seen was another topic's
+            if before != view.id:  # another topic's ends
                 self.seen = {p: seen for p, seen in self.seen.items() if p.topic != name}
                 self.starts = {p: start for p, start in self.starts.items() if p.topic != name}
             self.ids[name] = view.id
@@ -93,15 +86,14 @@ class Memory:
             self.unrecorded, self.listed_ms = frozenset(new), listed_ms
 
     def known(self) -> frozenset[Partition]:
-        """Recorded or not."""
         return self.unrecorded | self.recorded.keys()
 
     def uncopied(self) -> frozenset[Partition]:
-        """Partitions of which nothing, or nothing more, is copied: their whole log may be lost."""
+        """Partitions that are not (or no longer) copied: their whole log may be lost."""
         return self.unrecorded | {p for p, s in self.recorded.items() if not is_healthy(s) or not self._is_copy(p, s)}
 
     def _is_copy(self, partition: Partition, status: PartitionStatus) -> bool:
-        """Whether the destination may have a copy of the log that the source has now."""
+        """Whether the destination may hold the source's current log."""
         return bool(status.destination_topic_id) and self._id(partition.topic, status) in ("", status.source_topic_id)
 
     def _id(self, topic: str, status: PartitionStatus | None) -> str:
@@ -109,7 +101,6 @@ class Memory:
         return "" if status is not None and found == status.source_topic_id else found
 
     def ends(self, at_ms: int, ends: Mapping[Partition, Offset], leaderless: Collection[Partition]) -> None:
-        """The source's ends, asked for at this time."""
         self.at_ms = at_ms
         self.leaderless = frozenset(leaderless)
         found = {p: Seen(end, at_ms) for p, end in ends.items()}
@@ -119,12 +110,10 @@ class Memory:
         self.wholeness.seen({p: look for p, look in found.items() if p in copies})
 
     def keep(self, recorded: Mapping[Partition, PartitionStatus]) -> None:
-        """What the mirror has recorded now. Forget what is neither that nor on the source."""
         self.recorded = recorded
         self.unrecorded -= recorded.keys()
 
     def forget_others(self) -> None:
-        """What is not known any more: neither recorded, nor on the source."""
         known, uncopied = self.known(), self.uncopied()
         names = {p.topic for p in known}
         self.seen = {p: seen for p, seen in self.seen.items() if p in known}
@@ -132,24 +121,23 @@ class Memory:
         self.ids = {topic: id_ for topic, id_ in self.ids.items() if topic in names}
 
     def open(self, at_ms: int, found: Mapping[Key, TransactionSeen]) -> None:
-        """Transactions that were open at this time; those that were so before and are not now are over."""
+        """Transactions open at this time; earlier ones that are missing have ended."""
         before = self.transactions or {}
         over = {key: t if t.state == OVER else replace(t, state=OVER) for key, t in before.items() if key not in found}
-        # A transaction that is being ended is told without the partitions that have its marker already.
+        # An ending transaction is described without partitions that have its marker.
         newest = sorted(over, key=lambda key: key[2])[-_MOST_REMEMBERED:]
         self.transactions = {key: over[key] for key in newest}
         self.transactions |= {key: _joined(before.get(key), t) for key, t in found.items()}
         self.transactions_ms = at_ms
 
     def bound(self, ends: Mapping[Partition, Offset]) -> None:
-        """Ends seen after `open`: what is over lies below them."""
+        """Ends observed after the transactions: ended ones lie below."""
         self.transactions = {
             key: replace(t, parts=tuple(_below(part, ends) for part in t.parts)) if t.state == OVER else t
             for key, t in (self.transactions or {}).items()
         }
 
     def copied(self, positions: Mapping[Partition, Offset]) -> None:
-        """Forget those that are over and wholly on the destination."""
         self.transactions = {
             key: t
             for key, t in (self.transactions or {}).items()
@@ -157,7 +145,6 @@ class Memory:
         }
 
     def over(self) -> frozenset[Partition]:
-        """Partitions of transactions that are over and not yet known to be copied."""
         told = (self.transactions or {}).values()
         return frozenset(part.partition for t in told if t.state == OVER for part in t.parts)
 
@@ -200,8 +187,6 @@ class Memory:
 
 
 class Lookout:
-    """Looks at one mirror's source while entered. `before`: the newest sighting of an earlier process, if any."""
-
     def __init__(self, link: Link, before: Sighting | None) -> None:
         self._link = link
         self._memory = _remembered(before) if before else Memory(link.mirror.name, {})
@@ -213,16 +198,12 @@ class Lookout:
         self._list_from = 0.0
         self._new: Sighting | None = None
         self.newest = before
-        """The newest sighting, taken up by `news` or not."""
         self.unreached: Mapping[Partition, int] = {}
-        """Partitions that lacked something of what was seen then, and since when."""
 
     def watch(self, recorded: Mapping[Partition, PartitionStatus]) -> None:
-        """What is recorded of the mirror from now on, FAILED partitions too. What else matches its filters is found."""
         self._recorded = dict(recorded)
 
     def news(self) -> Sighting | None:
-        """A sighting that nobody has taken up yet, to be recorded."""
         with self._lock:
             found, self._new = self._new, None
             return found
@@ -231,11 +212,10 @@ class Lookout:
         self._thread.start()
 
     def close(self) -> None:
-        """It ends by itself when a dead source has used up the time limit; nobody waits for that."""
+        """Does not wait: a dead source may use up its timeout."""
         self._stop.set()
 
     def look(self, source: ClusterClient, destination: ClusterClient) -> Sighting:
-        """One look. Raises when no broker of the source answers."""
         memory = self._memory
         memory.keep(self._recorded)
         described = self._describe(source)
@@ -254,7 +234,7 @@ class Lookout:
         if asked := memory.over() | memory.wholeness.behind():
             try:
                 positions = led_offsets(destination, asked, Point.HIGH_WATERMARK).offsets
-            except MirrorError as error:  # what was seen of the source counts all the same
+            except MirrorError as error:  # the observation of the source counts
                 _log.debug("positions could not be looked at: %s", error)
             else:
                 memory.copied(positions)
@@ -265,8 +245,6 @@ class Lookout:
         return found
 
     def _describe(self, source: ClusterClient) -> Mapping[str, TopicView]:
-        """Topics of the mirror, and others that match its filters: by a listing of all, or by their names alone while a
-        listing, which takes long where there are many, is left alone."""
         began, asked_ms = time.monotonic(), now_ms()
         if began >= self._list_from:
             try:
@@ -288,16 +266,15 @@ class Lookout:
         return found
 
     def _ask_starts(self, source: ClusterClient, described: Mapping[str, TopicView]) -> None:
-        """Where logs begin of which the destination has nothing: all of them is lost if the source dies now."""
+        """Of logs that the destination lacks: all of them is lost if the source dies now."""
         if not (uncopied := self._memory.uncopied()):
             return
         try:
             self._memory.starts |= led_offsets(source, uncopied, Point.START, led=described).offsets
-        except MirrorError as error:  # the ends that were seen count all the same
+        except MirrorError as error:  # the observed ends count
             _log.debug("log starts could not be looked at: %s", error)
 
     def _opened(self, source: ClusterClient, topics: Collection[str]) -> dict[Key, TransactionSeen] | None:
-        """Open transactions; None when they cannot be asked for, or are left alone now: those seen last stay."""
         began = time.monotonic()
         if began < self._alone_until:
             return None
@@ -326,12 +303,11 @@ class Lookout:
 
 
 def _remembered(before: Sighting) -> Memory:
-    """What an earlier process has seen."""
     return Memory(
         before.mirror,
         dict(before.seen()),
         wholeness=Wholeness(dict(before.whole())),
-        unrecorded=frozenset(before.partitions()),  # until it is known what is recorded
+        unrecorded=frozenset(before.partitions()),  # until the record is read
         ids=before.ids(),
         starts=dict(before.starts()),
         listed_ms=before.listed_ms,
@@ -343,7 +319,6 @@ def _pause_s(sighting: Sighting) -> float:
 
 
 def _open(source: ClusterClient, topics: Collection[str]) -> dict[Key, TransactionSeen] | None:
-    """Open transactions with their first offsets; None when they cannot be asked for."""
     try:
         found = open_transactions(source, topics)
         firsts = _firsts(source, {p for t in found for p in t.partitions})
@@ -354,7 +329,6 @@ def _open(source: ClusterClient, topics: Collection[str]) -> dict[Key, Transacti
 
 
 def _firsts(source: ClusterClient, partitions: Collection[Partition]) -> dict[tuple[int, Partition], Offset]:
-    """First offset of the open transaction of a producer id, by partition. Without those that cannot be asked for."""
     led = (
         {p for broker, mine in source.leaders(partitions).items() if broker >= 0 for p in mine} if partitions else set()
     )

@@ -1,7 +1,6 @@
-"""The data plane's metrics: names, labels, and what they mean. One table, which the documentation is compared with.
+"""Names, labels and meanings of the data plane's metrics; the documentation is compared with them.
 
-Labels end at the topic: a mirror may have 50,000 partitions, and a dozen series for each would burden Prometheus for
-figures that `mirrorbook mirror describe` has when somebody wants them.
+Labels end at the topic: a dozen series for each of 50,000 partitions would burden Prometheus.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One metric. The name is as Prometheus stores it; OpenMetrics' family lacks `_total` and `_info`."""
+    """The name is as Prometheus stores it; OpenMetrics' family lacks `_total` and `_info`."""
 
     name: str
     kind: str
     labels: tuple[str, ...]
-    """Besides `mirror`, which all have."""
+    """Besides `mirror`."""
     meaning: str
 
     @property
@@ -220,7 +219,6 @@ METRICS: Final = (
 
 
 def as_markdown(metrics: Iterable[Described] = METRICS) -> Iterator[str]:
-    """The table for the documentation, a line at a time."""
     yield "| name | type | labels | meaning |"
     yield "|---|---|---|---|"
     for metric in metrics:

@@ -1,5 +1,4 @@
-"""The data plane's figures under names for Prometheus (`metric_names.py`). What is not known has no sample: neither 0
-nor the last value would be true."""
+"""Exports the metrics of `metric_names` to Prometheus. An unknown value has no sample."""
 
 from __future__ import annotations
 
@@ -18,8 +17,6 @@ from mirror_core.model.names import Partition
 
 
 class Exposition(Collector):
-    """Reads counters and progress whenever a scrape asks."""
-
     def __init__(self, mirror: Mirror, counters: Counters, progress: Progress) -> None:
         self._mirror = mirror
         self._counters = counters
@@ -30,8 +27,6 @@ class Exposition(Collector):
 
 
 class _Sample(NamedTuple):
-    """A value of the metric of that name; `suffix` for the parts of a histogram."""
-
     metric: str
     labels: tuple[str, ...]
     value: float
@@ -40,7 +35,6 @@ class _Sample(NamedTuple):
 
 
 def families(mirror: Mirror, told: Snapshot, figures: Mapping[Partition, Figures]) -> list[Metric]:
-    """Every metric of the table with the samples that are known. Pure."""
     known = {described.name: described for described in METRICS}
     found = {d.name: Metric(d.family, d.meaning, d.kind, d.unit) for d in METRICS}
     for sample in _samples(mirror, told, figures):
@@ -114,7 +108,7 @@ def _lags(told: Snapshot, figures: Mapping[Partition, Figures]) -> Iterator[_Sam
     for partition in told.copying:
         by_topic[partition.topic].append(figures.get(partition))
     for topic, of_topic in sorted(by_topic.items()):
-        # One unknown partition makes the topic unknown: the sum of the others would pass for all of them.
+        # One unknown partition makes the topic's sum unknown.
         lags = [f.lag for f in of_topic if f is not None and f.lag is not None]
         yield _Sample("mirrorbook_lag_unknown_partitions", (topic,), len(of_topic) - len(lags))
         if len(lags) == len(of_topic):

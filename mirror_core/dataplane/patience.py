@@ -1,4 +1,4 @@
-"""Waiting, with a lease in the hand, for what may take longer than it stays fresh."""
+"""Renews the lease during slow calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Closing(Protocol):
 
 
 class Patience:
-    """For one thing at a time: starting Spark, or asking brokers of which one may hang."""
+    """One call at a time."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="at-work")
@@ -30,10 +30,10 @@ class Patience:
         self._doing.set_result(None)
 
     def until_done(self, lease: HeldLease, work: Callable[[], T], until_ms: int | None = None) -> T:
-        """What `work` gives, done in another thread.
+        """Runs `work` in another thread and returns its result.
 
-        Unreachable when it is not done by then (wall clock). What it finds later is of no use, since others have
-        written meanwhile; and nothing else is begun before it has ended. LostOwnership as of the lease.
+        Raises Unreachable when it is not done by `until_ms` (wall clock): a late result is outdated. Nothing else
+        starts before it has ended. Raises LostOwnership like the lease.
         """
         if not self._doing.done():
             raise Unreachable("the last look at both clusters is not over yet")
@@ -41,15 +41,14 @@ class Patience:
         while not doing.done():
             if until_ms is not None and now_ms() >= until_ms:
                 raise Unreachable("the look at both clusters is not over yet")
-            with suppress(Unwritten):  # whoever is to write by what is found learns of it
+            with suppress(Unwritten):  # the next writer raises it
                 lease.beat()
             wait((doing,), timeout=_TICK_S)
         return doing.result()
 
     @contextmanager
     def lending(self, *used: Closing) -> Iterator[None]:
-        """Until left, work may use these. Nobody waits for what still hangs then: they are closed when it has ended,
-        since whoever comes back from a hung broker opens the next connection."""
+        """Closes the resources once the work has ended; does not wait: a hung call may open connections later."""
         try:
             yield
         finally:

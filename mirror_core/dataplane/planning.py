@@ -1,4 +1,4 @@
-"""What the data plane is to do next: which partitions, how far behind, what is new and what has gone wrong."""
+"""Plans the next epoch: which partitions, their lag, what is new, what has failed."""
 
 from __future__ import annotations
 
@@ -26,52 +26,42 @@ from mirror_core.state.table import Event, after
 from mirror_core.sync.topics import Placement, create_missing, mirror_topics
 
 COPIED = frozenset({PartitionState.LOG_ALIGNMENT, PartitionState.MIRRORING})
-"""States in which tasks copy a partition."""
 _known = partial(known_offsets, within_s=LIMITS.copied_leader_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One look at both clusters."""
-
     partitions: Mapping[Partition, Assigned]
     lags: Mapping[Partition, int]
-    """Source's last stable offset minus position, in offsets; where both are known."""
+    """The source's last stable offset minus position, where both are known."""
     ends: Mapping[Partition, Offset]
-    """Source's last stable offset, where it is known."""
     changes: tuple[PartitionRecord, ...]
-    """Statuses that are new or different; to be recorded before anything is copied."""
     failed: Mapping[Partition, str]
-    """Partitions that are left out, with the reason."""
     undecided: tuple[str, ...] = ()
-    """Topics that are left out, since nobody knows whether they are still there: in words, with what to do."""
+    """Topics left out because it is unknown whether they exist: text for operators."""
 
 
 @dataclass(slots=True)
 class Planner:
-    """Looks at both clusters with the control principal. Remembers what it missed once: metadata may lag behind."""
+    """Uses the control principal. Remembers topics missed once: metadata may lag."""
 
     link: Link
     source: ClusterClient
     destination: ClusterClient
     absent: set[str] = field(default_factory=set)
     began: dict[Partition, Offset] = field(default_factory=dict)
-    """Log starts on the destination before anything was copied (`PartitionStatus.began`)."""
     unmoved: Mapping[Partition, str] = field(default_factory=dict)
-    """Logs whose start the destination refused to move up at the last look, and why."""
     here: Mapping[str, TopicView] | None = None
     there: Mapping[str, TopicView] | None = None
-    """Who leads on the destination and on the source, as a broker said at the last plan; None: to be asked again."""
+    """Leaders by the last plan's metadata; None: request them."""
     shorter: set[Partition] = field(default_factory=set)
-    """Logs of which more was deleted on the destination than on the source, at the last look."""
     undecided: list[str] = field(default_factory=list)
-    """As this plan leaves them (`Work.undecided`)."""
 
     def plan(self, state: State, *, all_ends: bool) -> Work:
-        """Create what is missing, and say what to copy.
+        """Creates missing topics; returns what to copy.
 
-        `all_ends`: every partition's end is needed, and Unreachable raised when nobody leads one. Otherwise those are
-        left to their tasks, which wait for a leader: a dead broker's partitions hold up no others.
+        `all_ends`: every end is needed; raises Unreachable for a partition without a leader. Otherwise such partitions
+        are left to their tasks, and hold up no others.
         """
         self.undecided = []
         known = state.partitions.get(self.link.mirror.name, {})
@@ -87,10 +77,10 @@ class Planner:
         self._add_unlisted(known, topics, fresh, once=all_ends)
         self._begin(fresh)
         copied = [p for p, s in fresh.items() if s.state in COPIED]
-        # Where nothing had to be made we were told a moment ago who leads: it takes more to ask that than offsets.
+        # Reuse the leaders just described unless topics were created: metadata costs more than offsets.
         made = all_ends or bool(placement.rows)
         self.here, self.there = (None, None) if made else (placement.ready, topics)
-        # Positions first: while tasks copy, ends are not behind them.
+        # Positions first, so that ends are not below them.
         if all_ends:
             positions = list_offsets(self.destination, copied, Point.LOG_END)
             ends = list_offsets(self.source, copied, Point.STABLE_END)
@@ -108,15 +98,15 @@ class Planner:
         )
 
     def follow_log_start(self, partitions: Iterable[Partition]) -> list[Failure]:
-        """Move the destination's log start up to the source's: it must not delete by its own clock while mirroring.
+        """Moves the destination's log starts up to the source's; it must not trim by its own clock.
 
-        Returns what somebody else has deleted there meanwhile, seen twice: of leaders that have just changed, the new
-        one may not know for a moment how far the old one had deleted.
+        Returns what somebody else trimmed there, seen twice: a new leader may not know at once how far the old one had
+        trimmed.
         """
         wanted = list(partitions)
         if not wanted:
             return []
-        # In this order: what a task or we have deleted here was deleted there before.
+        # In this order: what was trimmed here was trimmed there before.
         here = _known(self.destination, wanted, Point.START, led=self.here)
         there = _known(self.source, wanted, Point.START, led=self.there)
         starts = {p: (ours, theirs) for p, ours in here.items() if (theirs := there.get(p)) is not None}
@@ -132,13 +122,13 @@ class Planner:
                 delete_records(self.destination, behind)
         except Unreachable:
             raise
-        except RemoteFault as error:  # of these; the others' are moved
+        except RemoteFault as error:  # the others are moved
             self.unmoved = {p: str(why) for p, why in error.refused.items()}
         return [_deleted(self.destination.name, p, there[p], here[p]) for p in sure]
 
     def _begin(self, fresh: dict[Partition, PartitionStatus]) -> None:
-        """Note where logs begin on the destination that nobody has looked at: before the first record is copied, and
-        in the state topic, so that what is deleted there while no data plane runs is found by the next one."""
+        """Records initial log starts in the state topic before the first record is copied, so that later
+        trimming is found."""
         copied = {p: s for p, s in fresh.items() if s.state in COPIED}
         unknown = [p for p, s in copied.items() if s.began is None]
         starts = _known(self.destination, unknown, Point.START) if unknown else {}
@@ -151,23 +141,22 @@ class Planner:
         positions: Mapping[Partition, Offset],
         ends: Mapping[Partition, Offset],
     ) -> None:
-        """Where no task has told it yet, and the copy has come so far: an older version did not record it, and on the
-        way home there is a copy before the first task. What the source deletes from now on is counted."""
+        """Where no task has reported it and the copy has reached it. What the source trims from now on is
+        counted."""
         unknown = [p for p, s in fresh.items() if s.source_start is None and p in positions and p in ends]
         starts = _known(self.source, unknown, Point.START) if unknown else {}
         reached = {p: start for p, start in starts.items() if start <= positions[p]}
         fresh.update({p: replace(fresh[p], source_start=start) for p, start in reached.items()})
 
     def hanging(self) -> str:
-        """Brokers that let a question go unanswered lately, in words; empty when there are none."""
         names = [f"cluster {c.name}: broker {b}" for c in (self.source, self.destination) for b in sorted(c.silent)]
         return f" ({', '.join(names)})" if names else ""
 
     def _leave_disputed(
         self, known: Mapping[Partition, PartitionStatus], fresh: dict[Partition, PartitionStatus]
     ) -> None:
-        """Topics that one broker calls replaced, and another one knows as they were: the next plan looks again. So it
-        does while a broker is silent that may know them, and until then nothing of them is copied."""
+        """Topics that one broker reports as replaced and another does not, or may not: the next plan checks
+        again."""
         new = [(s.partition, s.kind) for s in _changed(known, fresh)]
         for client, kind in ((self.source, FailureKind.RECREATED), (self.destination, FailureKind.REPLACED)):
             mine = [p for p, what in new if what is kind]
@@ -190,10 +179,10 @@ class Planner:
         *,
         once: bool,
     ) -> None:
-        """What was copied, and twice in a row is not among the topics that a broker lists: one that is cut off from the
-        controllers may list for long what was there before a topic was made. What another one knows is copied. It is
-        deleted when all of them say that they do not know it: one that is silent may. `once`: this plan is the only
-        one."""
+        """Copied topics missing from the listing twice: a broker without controllers may list old metadata.
+
+        What another broker knows is copied. It is deleted once all brokers say so. `once`: there is no next plan.
+        """
         missing = {p.topic for p, s in known.items() if s.state in COPIED and p.topic not in topics}
         sure = missing if once else missing & self.absent
         self.absent = missing
@@ -203,7 +192,7 @@ class Planner:
         mine = {p: s for p, s in known.items() if p.topic in sure and s.state in COPIED}
         there = {p: s for p, s in mine.items() if s.source_topic_id in heard.ids[p.topic]}
         fresh.update(there)
-        # Listings leave out what may not be seen, too.
+        # Listings hide topics without DESCRIBE, too.
         denied = hidden_among(self.source, {p.topic for p in mine.keys() - there.keys()})
         for partition in mine.keys() - there.keys():
             topic = partition.topic
@@ -255,7 +244,6 @@ def _status(
 def _changed(
     known: Mapping[Partition, PartitionStatus], fresh: Mapping[Partition, PartitionStatus]
 ) -> list[PartitionStatus]:
-    """Those that are new or different: nearly all are the same objects."""
     return [s for p, s in fresh.items() if s is not (old := known.get(p)) and s != old]
 
 
@@ -272,14 +260,12 @@ def _deleted(cluster: str, partition: Partition, there: Offset, here: Offset) ->
 
 
 def aligned(status: PartitionStatus, found: Aligned) -> PartitionStatus:
-    """The status of a copied partition after a task has found it to agree with the source under this epoch's leader."""
     state = after(status.state, Event.ALIGNED) if status.state is PartitionState.LOG_ALIGNMENT else status.state
     start = found.source_start if status.source_start is None else status.source_start
     return replace(status, state=state, source_epoch=found.source_epoch, source_start=start, filled=found.filled)
 
 
 def fail(status: PartitionStatus, failure: Failure) -> PartitionStatus:
-    """The status with what a task or the planner found."""
     return replace(
         status,
         state=after(status.state, Event.FAIL),
@@ -291,7 +277,7 @@ def fail(status: PartitionStatus, failure: Failure) -> PartitionStatus:
 
 
 def assigned(status: PartitionStatus, until: Offset | None = None, proved: Proved | None = None) -> Assigned:
-    """What a task is told of a partition; `until`: the next offset to copy at which it is done."""
+    """`until`: the next offset to copy at which it is done."""
     return Assigned(
         partition=status.partition,
         source_topic_id=status.source_topic_id,

@@ -1,4 +1,4 @@
-"""What becomes of what copying tasks report: sums, receipts, states of partitions, metrics, words for people."""
+"""Processes task reports: sums, receipts, partition states, metrics, messages."""
 
 from __future__ import annotations
 
@@ -28,35 +28,26 @@ from mirror_core.sync.compaction import Easing
 _log = logger(__name__)
 MOST_WAITS: Final = 5
 LONG: Final = 500
-"""Characters of one that others are told: it is written with each beat of the lease."""
 _NOTHING: Final[Mapping[Partition, str]] = MappingProxyType({})
 
 
 @dataclass(slots=True, kw_only=True)
 class Summary:
-    """What one process copied."""
-
     seconds: float = 0.0
     copy_seconds: float = 0.0
-    """Without the time until the first task began."""
     epochs: int = 0
     records: int = 0
     bytes: int = 0
     cpu_s: float = 0.0
-    """CPU seconds of the copying tasks."""
     positions: dict[Partition, Offset] = field(default_factory=dict)
-    """Next offset to copy, as far as receipts tell."""
     failed: dict[Partition, str] = field(default_factory=dict)
     never_copied: dict[Partition, int] = field(default_factory=dict)
-    """Offsets that were found to be deleted on the source before they were copied; recorded by this process."""
+    """Trimmed on the source before they were copied; recorded by this process."""
     undecided: tuple[str, ...] = ()
-    """What one that was to catch up has left out (`Work.undecided`)."""
     caught_up: bool = False
 
 
 class Results:
-    """Of one process, over all of its epochs."""
-
     def __init__(self, link: Link, counters: Counters, say: Callable[[str], None]) -> None:
         self.link = link
         self.summary = Summary()
@@ -64,25 +55,21 @@ class Results:
         self.say = say
         self.receipts = Keeper(link.mirror.name, say, lambda: counters.retried(Retry.RECEIPTS))
         self._aligned: dict[Partition, Aligned] = {}
-        """How tasks found partitions to agree with the source; not in the state topic yet."""
         self.board = Board()
-        """Where tasks tell what cannot wait for their reports."""
         self._undecided: tuple[str, ...] = ()
-        """As the newest plan has it (`Work.undecided`)."""
         self._deletions: dict[Deletion, None] = {}
-        """Of reports; perhaps not in the state topic yet."""
         self.answered: set[Partition] = set()
-        """Those of which all that was sent was answered, by what tasks have told since this process began."""
+        """Partitions whose requests were all answered, since this process started."""
         self._heard_of = 0
-        """The newest epoch that has ended. Tasks of older ones may go on looking into logs, and know less."""
+        """Newest epoch that ended. Older tasks may still compare logs, and know less."""
         self._recovered: dict[Partition, int] = {}
-        """Of those that were FAILED, and are copied again: the newest epoch that knew nothing of that."""
+        """Recovered partitions: the newest epoch that did not know it."""
         self._easing = Easing(link.source, link.destination, say)
         self._unmoved: dict[Partition, str] = {}
         self._said: dict[Partition, str] = {}
 
     def remember(self, lease: HeldLease) -> None:
-        """Record which partitions agree with the source, and under which of its leaders, before anything else is."""
+        """Records, before anything else, under which leader epochs partitions agree with the source."""
         known = lease.state.partitions.get(self.link.mirror.name, {})
         seen = {p: aligned(known[p], e) for p, e in self._aligned.items() if p in known and known[p].state in COPIED}
         news = [PartitionRecord(self.link.mirror.name, s) for p, s in seen.items() if s != known[p]]
@@ -100,7 +87,6 @@ class Results:
         newest: int,
         final: bool,
     ) -> None:
-        """What an epoch's tasks have told. `newest`: the youngest epoch that was submitted. `final`: on the way out."""
         self.summary.epochs += 1
         done = [receipt for report in reports for receipt in report.receipts]
         for receipt in done:
@@ -117,7 +103,7 @@ class Results:
             self._heard_of = epoch
         self.answered.difference_update(found.partition for found in aligned if not found.answered)
         if any(report.retry and not report.aligned for report in reports):
-            self.answered.clear()  # a task that broke does not tell what it had begun
+            self.answered.clear()  # a failed task does not report what it sent
         self.receipts.take(lease.generation, epoch, done)
         _log.debug("ended: %d receipts", len(done), epoch=epoch)
         for number, report in enumerate(reports):
@@ -136,26 +122,24 @@ class Results:
         if epoch >= self._heard_of:
             lease.waits = waits_of([*self._undecided, *(report.retry for report in reports), *eased])
         if failures:
-            self.count(lease, final=final)  # before they are FAILED: then it would have to wait
+            self.count(lease, final=final)  # before they are FAILED, which postpones it
             self.found(lease, failures)
 
     def _is_of(self, epoch: int, partition: Partition) -> bool:
-        """Whether what an epoch's task has told is of the copy that there is now: people may have recovered it."""
+        """Whether a report is about the current copy: it may have been recovered since."""
         return epoch > self._recovered.get(partition, 0)
 
     def lost(self, lease: HeldLease, epoch: int, why: str) -> None:
-        """An epoch has failed as a whole: what its tasks had sent may be in the log."""
         self.answered.clear()
         if epoch >= self._heard_of:
             lease.waits = waits_of([*self._undecided, f"epoch {epoch} failed: {why}"])
         self._heard_of = max(epoch, self._heard_of)
 
     def idle(self, lease: HeldLease) -> None:
-        """Nothing is to be copied as of a plan: no epoch will tell that what the last one waited for is over."""
         lease.waits = waits_of(self._undecided)
 
     def count(self, lease: HeldLease, *, final: bool) -> None:
-        """Record what the source deleted before it was copied, as tasks have told; those that wait for it go on."""
+        """Records ranges trimmed on the source; tasks that wait for it go on."""
         told = self.board.deletions()
         self._deletions.update((deletion, None) for deletion in told)
         if not self._deletions:
@@ -181,7 +165,7 @@ class Results:
     def _count(self, lease: HeldLease) -> None:
         name = self.link.mirror.name
         known = lease.state.partitions.get(name, {})
-        # A FAILED one's status is a person's to change meanwhile (`mirror recover`): it waits until it is copied again.
+        # Operators change FAILED statuses (`mirror recover`): postponed until it is copied again.
         later = {d: None for d in self._deletions if d.partition in known and known[d.partition].state not in COPIED}
         fresh = recorded(known, self._deletions.keys() - later.keys(), now_ms())
         self._put(lease, known, fresh)
@@ -204,7 +188,6 @@ class Results:
         )
 
     def found(self, lease: HeldLease, failures: Sequence[Failure], unmoved: Mapping[Partition, str] = _NOTHING) -> None:
-        """Record them. `unmoved`: log starts that could not be moved up, and why; said once."""
         for partition, why in unmoved.items():
             if self._unmoved.get(partition) != why:
                 self.say(f"copying goes on, and this is tried again: {why}")
@@ -230,7 +213,6 @@ class Results:
         self.counters.recorded(statuses.values(), state.mirrors[name].throttle, dict(known))
 
     def planned(self, work: Work, *, newest: int) -> None:
-        """What a plan has found. `newest`: as of `copied`."""
         self.copied(work.partitions, newest=newest)
         for partition, reason in work.failed.items():
             self.failed(partition, reason)
@@ -240,8 +222,6 @@ class Results:
         self._undecided = work.undecided
 
     def copied(self, partitions: Iterable[Partition], *, newest: int) -> None:
-        """What is to be copied as of a plan: also what was FAILED, and is recovered or tried again. `newest`: the
-        youngest epoch that was submitted before it."""
         for partition in self.summary.failed.keys() & set(partitions):
             del self.summary.failed[partition]
             self._recovered[partition] = newest
@@ -255,15 +235,13 @@ class Results:
 
 
 def waits_of(said: Iterable[str]) -> tuple[str, ...]:
-    """Of what tasks said at their end, as much as a person reads; empty when nothing kept them from copying."""
     told = sorted({words if len(words) <= LONG else f"{words[:LONG]}..." for words in said if words})
     more = [f"and {len(told) - MOST_WAITS} more"] if len(told) > MOST_WAITS else []
     return (*told[:MOST_WAITS], *more)
 
 
 def raise_if_failed(summary: Summary) -> None:
-    """PartitionFailed when partitions were left behind; Indeterminate when topics were, which may not be there any
-    more."""
+    """Raises PartitionFailed, or Indeterminate for topics that may not exist any more."""
     if summary.failed:
         listed = "".join(f"\n  - {partition}: {reason}" for partition, reason in sorted(summary.failed.items()))
         raise PartitionFailed(

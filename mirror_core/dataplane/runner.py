@@ -1,4 +1,4 @@
-"""What the driver asks of wherever its tasks run. Implemented by threads here (`local`) and by Spark above."""
+"""Where copying tasks run: executors of Spark, or threads. Both run `copy.task.run`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,20 @@ from mirror_core.model.errors import MirrorError
 
 
 class RunnerGone(MirrorError):
-    """What runs tasks is dead, and this process can't have another one: only a new process can."""
+    """Only a new process can have another runner."""
 
     retryable: ClassVar[bool] = False
 
 
 class Runner(Protocol):
-    """Where copying tasks run: Spark executors, or threads of this process. Both run `copy.task.run`."""
-
     slots: int
-    """Tasks of one epoch; twice as many can be alive while two epochs overlap."""
+    """Tasks of one epoch; twice as many while two overlap."""
 
     listening: Listening
-    """Where the driver has to listen, so that tasks reach it."""
 
-    def submit(self, assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
-        """Start one epoch's tasks at once; the future ends when all have."""
+    def submit(self, assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]: ...
 
     def folder(self, place: str) -> Folder:
-        """Of this machine, or of what else the runner reaches. BadRequest when it does not reach it."""
+        """Raises BadRequest when the runner does not reach it."""
 
-    def close(self) -> None:
-        """Stop whatever still runs, and wait for it."""
+    def close(self) -> None: ...

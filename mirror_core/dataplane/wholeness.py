@@ -1,6 +1,6 @@
-"""Until when each partition is whole on the destination: the newest look at the source whose end has been copied. Pure.
+"""Recovery points: the newest observation of the source whose ends were copied, per partition. Pure.
 
-A position goes on after the last look, so what was whole stays so: whoever asks later gets a lower estimate.
+Positions only grow after it, so a later reader gets a lower estimate.
 """
 
 from __future__ import annotations
@@ -13,21 +13,15 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.sighting import Seen
 
 MOST: Final = 8
-"""Looks that are remembered of a partition that is far behind, of which there may be 50,000; of more, every other one
-is forgotten."""
+"""Per lagging partition, of which there may be 50,000; of more, every other one is dropped."""
 
 
 class Wholeness:
-    """Of one mirror's partitions. `before`: what an earlier process knew of those that were behind."""
-
     def __init__(self, before: Mapping[Partition, int] = MappingProxyType({})) -> None:
         self._waiting: dict[Partition, list[Seen]] = {}
-        """Looks whose end has not been reached yet, the oldest first."""
         self._reached = {p: Seen(Offset(0), at_ms) for p, at_ms in before.items()}
-        """The newest one whose end has been."""
 
     def seen(self, found: Mapping[Partition, Seen]) -> None:
-        """Ends of the source, just looked at."""
         for partition, look in found.items():
             reached = self._reached.get(partition)
             line = self._waiting.setdefault(partition, [])
@@ -39,15 +33,14 @@ class Wholeness:
                 line[:] = line[::2]
 
     def behind(self) -> frozenset[Partition]:
-        """Whose positions it takes to know more."""
         return frozenset(p for p, line in self._waiting.items() if line)
 
     def at(self, positions: Mapping[Partition, Offset]) -> None:
-        """How far these were copied, asked for after the ends."""
+        """Positions must be requested after the ends."""
         for partition, position in positions.items():
             reached = self._reached.get(partition)
             if reached is not None and position < reached.end:
-                del self._reached[partition]  # copied anew from its beginning
+                del self._reached[partition]  # recopied
             line = self._waiting.get(partition, [])
             done = [look for look in line if look.end <= position]
             if done:
@@ -55,15 +48,14 @@ class Wholeness:
                 self._waiting[partition] = line[len(done) :]
 
     def keep(self, partitions: Collection[Partition]) -> None:
-        """Forget all others."""
         self._waiting = {p: line for p, line in self._waiting.items() if p in partitions}
         self._reached = {p: look for p, look in self._reached.items() if p in partitions}
 
     def unreached(self) -> dict[Partition, int]:
-        """Of those that are behind: wall clock since when not all that was seen on the source is there; at the latest,
-        for what was behind before it was ever looked at."""
+        """Lagging partitions: wall clock since when something observed is missing; at the latest, for older
+        lags."""
         return {p: self._reached[p].at_ms if p in self._reached else n[0].at_ms for p, n in self._waiting.items() if n}
 
     def since(self) -> dict[Partition, int]:
-        """Of those that are behind: wall clock of the newest look whose end was reached, where there is one."""
+        """Lagging partitions: wall clock of the newest observation that was reached."""
         return {p: self._reached[p].at_ms for p, line in self._waiting.items() if line and p in self._reached}
