@@ -1,7 +1,7 @@
-"""Access control entries: read from any one broker's own authorizer, created and deleted exactly, awaited everywhere.
+"""Kafka ACLs: described, created and deleted exactly, awaited on every broker.
 
-CreateAcls returning means that the controller has it; brokers act on it up to some hundred milliseconds later. Only
-DescribeAcls at each broker, answered from that broker's authorizer, says that it holds there.
+CreateAcls returns when the controller has the change; brokers enforce it later. Only DescribeAcls on each broker,
+answered by its own authorizer, shows that it holds there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RESOURCES: Final[Mapping[int, Resource]] = MappingProxyType(
 )
 _PATTERNS: Final[Mapping[int, Pattern]] = MappingProxyType({3: Pattern.LITERAL, 4: Pattern.PREFIXED})
 _OPERATIONS: Final[Mapping[int, Operation]] = MappingProxyType(
-    dict(enumerate(Operation, start=2))  # the enum is in the order of Kafka's codes, of which 0 and 1 are no operation
+    dict(enumerate(Operation, start=2))  # The enum follows Kafka's codes from 2 on.
 )
 _PERMISSIONS: Final[Mapping[int, Permission]] = MappingProxyType({2: Permission.DENY, 3: Permission.ALLOW})
 _MOST_IN_ONE_REQUEST: Final = 1000
@@ -54,23 +54,21 @@ ALL: Final = DescribeAclsRequest(
     operation=i8(_ANY),
     permission_type=i8(_ANY),
 )
-"""Asks for every entry."""
 BARRIER_S: Final = 15.0
-"""How long every broker has to show a change."""
 _NO_AUTHORIZER: Final = (ErrorCode.security_disabled,)
 
 
 @dataclass(frozen=True, slots=True)
 class AuthorizerOff:
-    """Kafka's ACLs do not rule the cluster: nothing can be granted, denied or fenced by them."""
+    """Kafka's ACLs do not govern the cluster: nothing can be granted, denied or fenced by them."""
 
     cluster: str
     said: Authorizer = Authorizer.KAFKA
-    """What mirrorbook.yaml says of it; KAFKA: its brokers have said that they have no authorizer."""
+    """`authorizer` in mirrorbook.yaml; KAFKA: the brokers themselves report that they have none."""
 
     @property
     def foreign(self) -> bool:
-        """Something else rules it. Otherwise everybody may do everything."""
+        """Otherwise every principal may do everything."""
         return self.said is Authorizer.FOREIGN
 
     @property
@@ -80,17 +78,15 @@ class AuthorizerOff:
 
 @dataclass(frozen=True, slots=True)
 class Acls:
-    """What one broker's authorizer holds."""
-
     entries: frozenset[Acl]
     unknown: tuple[str, ...] = ()
-    """Entries of kinds that this Mirrorbook does not know, described for a person; left alone."""
+    """Of kinds unknown to this version, as text; never changed."""
 
 
 def describe_acls(client: ClusterClient, broker: int | None = None) -> Acls | AuthorizerOff:
-    """All entries, as this broker sees them (any one, when None). Needs DESCRIBE on the cluster.
+    """Entries as this broker sees them (any when None). Needs DESCRIBE on the cluster.
 
-    Asked of nobody where mirrorbook.yaml says that Kafka's ACLs do not rule the cluster.
+    Sends no request where mirrorbook.yaml says that Kafka's ACLs do not govern the cluster.
     """
     if off := unruled(client):
         return off
@@ -98,13 +94,12 @@ def describe_acls(client: ClusterClient, broker: int | None = None) -> Acls | Au
 
 
 def unruled(client: ClusterClient) -> AuthorizerOff | None:
-    """What mirrorbook.yaml says; None: the brokers are asked."""
+    """None: ask the brokers."""
     said = client.config.ruling.authorizer
     return None if said is Authorizer.KAFKA else AuthorizerOff(client.name, said)
 
 
 def acls_of(client: ClusterClient, answer: DescribeAclsResponse) -> Acls | AuthorizerOff:
-    """What it says."""
     if answer.error_code in _NO_AUTHORIZER:
         return AuthorizerOff(client.name)
     if answer.error_code is not ErrorCode.none:
@@ -135,10 +130,8 @@ def acls_of(client: ClusterClient, answer: DescribeAclsResponse) -> Acls | Autho
 
 
 def create_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
-    """Create entries; those that exist stay. They hold only after `present_on_every_broker`.
-
-    Needs ALTER on the cluster. Up to 1000 go in one request; each is applied or refused by itself.
-    """
+    """Existing entries stay. Call `wait_until_acls_present` before relying on them. Needs ALTER on the
+    cluster."""
 
     def attempt(wanted: list[Acl]) -> dict[Acl, tuple[ErrorCode, str | None]]:
         requests = [CreateAclsRequest(creations=tuple(_creation(acl) for acl in some)) for some in _shares(wanted)]
@@ -150,7 +143,7 @@ def create_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
 
 
 def delete_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
-    """Delete exactly these entries, no others; those already gone are done. Needs ALTER on the cluster."""
+    """Only these; missing ones count as deleted. Needs ALTER on the cluster."""
 
     def attempt(wanted: list[Acl]) -> dict[Acl, tuple[ErrorCode, str | None]]:
         requests = [DeleteAclsRequest(filters=tuple(_exactly(acl) for acl in some)) for some in _shares(wanted)]
@@ -167,17 +160,16 @@ def delete_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
 
 
 def present_on_every_broker(client: ClusterClient, acls: Collection[Acl], timeout_s: float = BARRIER_S) -> None:
-    """Return when every broker shows all these entries; Unreachable names the broker that did not in time."""
+    """Unreachable names the broker that does not show all entries in time."""
     _everywhere(client, lambda held: set(acls) <= held, len(acls), "it shows all of", timeout_s)
 
 
 def absent_on_every_broker(client: ClusterClient, acls: Collection[Acl]) -> None:
-    """Return when no broker shows any of these entries; Unreachable names the broker that did in the end."""
+    """Unreachable names the broker that still shows one of the entries."""
     _everywhere(client, lambda held: not held & set(acls), len(acls), "it has dropped all of", BARRIER_S)
 
 
 def _ruled(client: ClusterClient, acls: Iterable[Acl]) -> list[Acl]:
-    """These entries, in order. BadRequest where the configuration forbids to touch any."""
     wanted = sorted(set(acls))
     if wanted and unruled(client):
         raise BadRequest(

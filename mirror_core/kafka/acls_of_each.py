@@ -1,4 +1,4 @@
-"""What each broker of a cluster says of access rights, all asked at the same time."""
+"""ACLs of each broker, requested in parallel."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from mirror_core.model.errors import MirrorError, Unreachable
 
 
 def acls_of_each(client: ClusterClient) -> dict[int, Acls | AuthorizerOff | MirrorError]:
-    """What each broker's own authorizer holds, or why it does not say; within one time limit for all of them."""
-
     if off := unruled(client):
         return dict.fromkeys(client.brokers(), off)
 
@@ -22,7 +20,7 @@ def acls_of_each(client: ClusterClient) -> dict[int, Acls | AuthorizerOff | Mirr
             return acls_of(client, connection.call(ALL, DescribeAclsResponse))
         except Unreachable:
             raise
-        except MirrorError as error:  # one that may not be asked hides no other
+        except MirrorError as error:
             return error
 
     return dict(ask_brokers(client, dict.fromkeys(client.brokers(), asked)))

@@ -1,4 +1,4 @@
-"""What each broker lets a principal see, tried by name, and which settings stand in its configuration."""
+"""Which resources each broker lets a principal describe, and its own settings."""
 
 from __future__ import annotations
 
@@ -34,25 +34,23 @@ _SEEN: Final = TRANSIENT | {
     ErrorCode.group_id_not_found,
     ErrorCode.transactional_id_not_found,
 }
-"""What a broker answers only to those who may DESCRIBE the resource: it looks at rights before anything else."""
+"""Codes that only principals with DESCRIBE receive: brokers check rights before anything else."""
 
 Named = tuple[Resource, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What one broker said to one principal."""
-
     settings: Mapping[str, str | None] | None
-    """Those that are set, by name; a value that the broker hides is None. None instead of all: it may not be read."""
+    """By name; a value that the broker hides is None. None instead of the mapping: not readable."""
     named: Mapping[Named, bool]
-    """Whether the principal may DESCRIBE it. What is left out met another error."""
+    """Without resources that failed with another error."""
 
 
 def admissions(
     client: ClusterClient, settings: Collection[str], wanted: Collection[Named]
 ) -> dict[int, Admission | RemoteFault]:
-    """Ask every broker at the same time. Changes nothing, and nothing need exist. Without settings none are read."""
+    """Read-only; the resources need not exist."""
     asked = {broker: partial(_ask, client, broker, settings, wanted) for broker in client.brokers()}
     return ask_brokers(client, asked)
 

@@ -1,4 +1,4 @@
-"""A frame that is received as its bytes come: whoever has other connections waits for none of them."""
+"""Non-blocking reception of one response frame."""
 
 from __future__ import annotations
 
@@ -11,22 +11,18 @@ from mirror_core.kafka.connection import Connection, frame_size
 from mirror_core.model.errors import Unreachable
 
 _LENGTH: Final = 4
-"""Bytes that say how long the frame is."""
 
 
 class Arriving:
-    """The next frame of a connection."""
-
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._buffer, self._have = bytearray(_LENGTH), 0
         self._sized = False
-        """The buffer is for the frame, and no longer for its length."""
         self.heard_at = 0.0
-        """Monotonic time at which bytes came last."""
+        """Monotonic time."""
 
     def take(self) -> bytearray | None:
-        """The frame, without its length, once all of it has come."""
+        """Without the length prefix; None while bytes are missing."""
         while self._have < len(self._buffer):
             count = self._receive(memoryview(self._buffer)[self._have :])
             if not count:
@@ -41,7 +37,7 @@ class Arriving:
         return found
 
     def _receive(self, view: memoryview) -> int:
-        """Bytes that are there; 0 when there are none. With TLS also while a part of a record is there."""
+        """0 when nothing is available; with TLS also while a record is incomplete."""
         where, sock = self._connection.where, self._connection.sock
         tls = isinstance(sock, ssl.SSLSocket)
         try:

@@ -1,4 +1,4 @@
-"""Several brokers asked at the same time: one that hangs costs a time limit once, and hides no other."""
+"""Parallel requests to several brokers: a broker that hangs costs one time limit and hides no other."""
 
 from __future__ import annotations
 
@@ -22,30 +22,29 @@ Address = tuple[str, int]
 _GRACE_S: Final = 0.5
 _LATE_S: Final = 0.5
 _LATE_TRIPS: Final = 8
-"""Together how long a broker has in a hurry: as many round trips as it takes to connect by TLS, sign in by SCRAM, and
-ask."""
+"""With `_FAIL_FAST_S`, the wait in fail-fast mode: enough for TLS, SCRAM and a request."""
 _SILENT_S: Final = 10.0
-"""A broker that has let a time limit pass is not asked again for so long. An epoch's plan has five questions."""
+"""A broker that timed out is skipped for this long: an epoch's plan makes five fan-outs."""
 
 
 class Silent(Unreachable):
-    """A broker has let the whole time limit pass: it hangs, or the way to it is cut, and nobody says so."""
+    """The broker used up the whole time limit without an answer."""
 
 
 class Late(Unreachable):
-    """A broker has not answered yet. It may be slow, or hang: who has time learns it."""
+    """With more time it may answer."""
 
 
 def ask_brokers(
     client: ClusterClient, asked: Mapping[int, Callable[[Connection], Answer]], *, at_leisure: bool = False
 ) -> dict[int, Answer | RemoteFault]:
-    """What each broker says, or why nobody knows; it may have said what makes no sense. Any other error is raised.
+    """Each broker's result or fault (malformed responses included). Raises other errors.
 
-    Where the client is in a hurry, who does not answer soon is `Late`; not where this question is asked `at_leisure`.
+    In fail-fast mode slow brokers yield `BrokerResponsePending`, unless `wait_full_timeout`.
     """
     found: dict[int, Answer | RemoteFault] = {}
     asking: dict[int, tuple[Address, Future[tuple[Connection, Answer]]]] = {}
-    within_s = _LATE_S + _LATE_TRIPS * client.round_trip_s  # told by connections that are lent now
+    within_s = _LATE_S + _LATE_TRIPS * client.round_trip_s  # includes connections in use
     pool = ThreadPoolExecutor(max(1, len(asked)), thread_name_prefix="ask")
     for broker, send in asked.items():
         try:
@@ -56,7 +55,7 @@ def ask_brokers(
             found[broker] = error
             continue
         asking[broker] = address, pool.submit(copy_context().run, _ask, client, address, client.lend(address), send)
-    pool.shutdown(wait=False)  # who hangs keeps its thread, not us
+    pool.shutdown(wait=False)  # a hanging broker keeps its thread, not us
     last, wrong = time.monotonic() + client.timeout_s + _GRACE_S, list[MirrorError]()
     deadline = min(last, time.monotonic() + within_s) if client.hurry and not at_leisure else last
     for broker, (address, one) in asking.items():
@@ -86,7 +85,6 @@ def ask_brokers(
 def _ask(
     client: ClusterClient, address: Address, connection: Connection | None, send: Callable[[Connection], Answer]
 ) -> tuple[Connection, Answer]:
-    """A connection that had died while idle is opened again once."""
     began = time.monotonic()
     try:
         if connection is not None:
@@ -106,7 +104,6 @@ def _asked(connection: Connection, send: Callable[[Connection], Answer]) -> tupl
 
 
 def _ended(client: ClusterClient, broker: int, late: Future[tuple[Connection, Answer]]) -> None:
-    """When nobody waits any more."""
     if (error := late.exception()) is None:
         late.result()[0].close()
     elif isinstance(error, Silent):

@@ -1,7 +1,6 @@
-"""A cluster as seen through control requests: who leads what, and any request to any broker.
+"""A cluster through control requests: metadata, leaders, any request to any broker.
 
-Blocking and short-tempered: every wait has a limit, and a dead cluster is known within it. A request whose connection
-breaks is sent once more, so only requests that do no harm when repeated belong here; records go through the copy task.
+Every wait has a limit. A request whose connection breaks is sent once more, so all requests here must be idempotent.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from mirror_core.model.errors import BadRequest, RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 
 _FORWARDED_S: Final = 45.0
-"""A broker that forwards a request to a controller that hangs asks its successor after `controller.socket.timeout.ms`,
-30 s; measured: 30.1 s, once for each broker, and no time for a controller that was killed."""
+"""A broker that forwards to a hanging controller tries the next after controller.socket.timeout.ms, 30
+s; measured: 30.1 s, once per broker."""
 _KEPT_S: Final = 0.5
 _KEPT_TRIPS: Final = 4
-"""Together how long a broker may take to a question for any, on a connection that was kept, before all are asked."""
+"""With `_POOLED_TIMEOUT_S`, a pooled connection's timeout before all brokers are tried."""
 _SIGN_IN_TRIPS: Final = 5
 _NO_TOPICS: Final = MetadataRequest(
     topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
@@ -41,7 +40,7 @@ Answer = TypeVar("Answer")
 
 
 class Leader(NamedTuple):
-    """Who leads a partition. Broker -1: nobody does at present."""
+    """Broker -1: the partition is offline."""
 
     broker: int
     epoch: int
@@ -49,8 +48,8 @@ class Leader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic as one broker described it. `id`: 32 hexadecimal digits (KIP-516), zeroes from clusters without ids;
-    `in_sync`: replicas in sync, of the partition that has fewest."""
+    """`id`: 32 hexadecimal digits (KIP-516), zeros without topic ids. `in_sync`: the partitions' smallest
+    ISR."""
 
     name: str
     id: str
@@ -62,18 +61,16 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What one Metadata answer said."""
-
     cluster_id: str
     controller: int
     brokers: Mapping[int, tuple[str, int]]
     topics: Mapping[str, TopicView]
     denied: frozenset[str]
-    """Topics asked for by name that this principal may not describe."""
+    """Requested, but not visible to this principal."""
 
 
 def by_leader(partitions: Iterable[Partition], topics: Mapping[str, TopicView]) -> dict[int, list[Partition]]:
-    """Partitions by the broker that leads them; those without a leader, or unknown, under -1."""
+    """Offline and unknown partitions are under -1."""
     by_broker: dict[int, list[Partition]] = {}
     for partition in partitions:
         topic = topics.get(partition.topic)
@@ -83,10 +80,7 @@ def by_leader(partitions: Iterable[Partition], topics: Mapping[str, TopicView]) 
 
 
 class ClusterClient:
-    """Connections are opened on demand, one a broker, and kept. Not for use by several threads at once.
-
-    While a run is at work (`kept`), the next client goes on with them.
-    """
+    """One connection per broker, opened on demand, from the pool if it is on. Not thread-safe."""
 
     def __init__(
         self, config: ClusterConfig, principal: Principal = Principal.CONTROL, *, timeout_s: float = 10.0
@@ -99,30 +93,27 @@ class ClusterClient:
         self._brokers: Mapping[int, tuple[str, int]] = {}
         self._controller = -1
         self._doubts = Doubts()
-        self.silent: dict[int, float] = {}  # brokers that let a time limit pass, and when (monotonic): of `at_once`
+        self.silent: dict[int, float] = {}  # by broker, monotonic: see `fan_out`
         self.hurry = False
 
     def hurries(self, hurry: bool) -> None:
-        """Whether a broker that may hang is left soon from now on, where others are, or can be, asked (`at_once`)."""
+        """Give up a slow broker early where others can answer."""
         self.hurry = hurry
 
     def alike(self) -> ClusterClient:
-        """Another one, with nothing open yet, for another thread."""
+        """For another thread; nothing is open yet."""
         return ClusterClient(self.config, self.principal, timeout_s=self.timeout_s)
 
     # -- sending -------------------------------------------------------------------------------------------------
 
     def call(self, request: Request, answer: type[Response], broker: int | None = None) -> Response:
-        """Send to one broker (any, when None). A connection that had died while idle is opened again once."""
+        """To this broker, or any. Reopens once a connection that died while idle."""
         return self._once_more(broker, lambda connection: connection.call(request, answer))
 
     def call_each(
         self, requests: Sequence[Request], answer: type[Response], broker: int | None = None
     ) -> list[Response]:
-        """The same for many requests of one kind: the next ones travel while the first one is answered.
-
-        What was answered before a connection died is not asked again.
-        """
+        """Pipelined. Responses received before a connection died are not requested again."""
         found: list[Response] = []
 
         def rest(connection: Connection) -> None:
@@ -140,10 +131,10 @@ class ClusterClient:
         except Unreachable:
             if not idle:
                 raise
-        return self._sent(self.address(broker), send)  # of any: another one, where the first one has gone for good
+        return self._sent(self.address(broker), send)  # for any broker: another one if the first is gone
 
     def _sent(self, address: tuple[str, int], send: Callable[[Connection], Answer]) -> Answer:
-        """A connection of which an answer was not taken whole is not used again: the rest of it would be the next."""
+        """Closes a connection with unread bytes: they would answer the next request."""
         try:
             return send(self._connect(address))
         except BaseException:
@@ -151,20 +142,17 @@ class ClusterClient:
             raise
 
     def call_controller(self, request: Request, answer: type[Response], broker: int | None = None) -> Response:
-        """Send to the active controller by way of this broker, or of any (KRaft brokers forward, others must be it).
+        """Through this broker, or any (KRaft brokers forward; others must be the controller).
 
-        A broker that hangs is passed over, unless it is named. One that answers may itself wait for a controller that
-        hangs, so this answer has more time than others.
+        Skips a hanging broker unless it is named. Waits longer than other calls, because the answering broker may wait
+        for a hanging controller.
         """
         return self.call_controller_each([request], answer, broker)[0]
 
     def call_controller_each(
         self, requests: Sequence[Request], answer: type[Response], broker: int | None = None
     ) -> list[Response]:
-        """The same for many requests of one kind, which are carried out one after the other.
-
-        What was answered before a connection died is not asked again.
-        """
+        """Pipelined, executed in order. Received responses are not requested again."""
         found: list[Response] = []
 
         def rest(connection: Connection) -> None:
@@ -179,28 +167,27 @@ class ClusterClient:
         return found
 
     def _awake(self, broker: int | None) -> tuple[str, int]:
-        """Address of a broker that has answered just now: of this one, or the controller's, or any."""
+        """A broker that has just answered: this one, else the controller, else any."""
         if broker is None and self._controller < 0:
             self.metadata(())
         wanted = self._controller if broker is None else broker
         try:
             self.call(_NO_TOPICS, MetadataResponse, wanted)
             return self.address(wanted)
-        except Unreachable:  # a KRaft broker calls any one that it believes to be alive the controller
+        except Unreachable:  # a KRaft broker names any live-looking broker as controller
             if broker is not None:
                 raise
         self.metadata(())
         return self.address(None)
 
     def brokers(self) -> tuple[int, ...]:
-        """Ids of all brokers now in the cluster."""
         self.metadata(())
         return tuple(sorted(self._brokers))
 
     # -- metadata ------------------------------------------------------------------------------------------------
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterView:
-        """Describe these topics; all that this principal may see, when None. Left out: those that do not exist."""
+        """None: all visible topics. Without topics that do not exist."""
         named = (MetadataRequestTopic(topic_id=None, name=TopicName(t)) for t in topics or ())
         wanted = None if topics is None else tuple(named)
         answer = self._ask_any(replace(_NO_TOPICS, topics=wanted), MetadataResponse)
@@ -227,27 +214,24 @@ class ClusterClient:
         return ClusterView(answer.cluster_id or "", self._controller, dict(self._brokers), found, frozenset(denied))
 
     def leaders(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
-        """Partitions by the broker that leads them; those without a leader, or unknown, under -1."""
+        """Offline and unknown partitions are under -1."""
         wanted = list(partitions)
         return by_leader(wanted, self.metadata({p.topic for p in wanted}).topics)
 
     @property
     def round_trip_s(self) -> float:
-        """The longest of its connections'; 0 while none has had a response."""
         return max((one.round_trip_s for one in self._connections.values()), default=0.0)
 
     # -- connections ---------------------------------------------------------------------------------------------
 
     def ask_another(self) -> None:
-        """What a broker has said of leaders does not hold: it may be cut off from the controllers, and not from us. The
-        next question for any goes to another one, if one answers soon."""
+        """Its broker may be cut off from the controllers: prefer another for the next request to any."""
         self._doubts.doubt()
 
     def _ask_any(self, request: Request, answer: type[Response]) -> Response:
-        """Ask known brokers, then the bootstrap servers, all at once: the first good answer wins.
+        """First good response: existing connections, then all known brokers in parallel.
 
-        One after the other would cost a time limit for each dead broker, and a plan must be there within seconds; so
-        would waiting for all of them, for one that hangs.
+        One by one, each dead broker would cost a time limit.
         """
         addresses = list(dict.fromkeys([*self._brokers.values(), *self.config.bootstrap]))
         ours = tuple(self._connections)
@@ -255,7 +239,7 @@ class ClusterClient:
             next(filter(self._has, addresses), None)
         self._open_others(addresses)
         for address, connection in self._doubts.in_order(self._connections):
-            # Others were not asked yet: one that was kept is not waited for as if there were none.
+            # With other brokers untried, a pooled connection gets less time.
             brief = min(self.timeout_s, _KEPT_S + _KEPT_TRIPS * connection.round_trip_s)
             limit = brief if self.hurry or address not in ours else self.timeout_s
             try:
@@ -280,12 +264,12 @@ class ClusterClient:
     def _open_others(self, addresses: Sequence[tuple[str, int]]) -> None:
         if others := self._doubts.to_open(addresses, self._connections, time.monotonic()):
             limit_s = _KEPT_S + _SIGN_IN_TRIPS * self.round_trip_s
-            # Nobody needs them: where a file cannot be read now, we go on with the connections that we have.
+            # Optional: if a file is unreadable now, existing connections suffice.
             with suppress(BadRequest), closing(Opening(self.name, self.open, others)) as opening:
                 self._connections |= next(opening.connected(limit_s), {})
 
     def address(self, broker: int | None) -> tuple[str, int]:
-        """Host and port of a broker; of any that answers, when None."""
+        """Of any broker that answers, when None."""
         if broker is None:
             if not self._connections:
                 self.metadata(())
@@ -298,19 +282,18 @@ class ClusterClient:
             raise Unreachable(f"cluster {self.name}: broker {broker} is not in the cluster now") from None
 
     def key(self, address: tuple[str, int]) -> Hashable:
-        """Of connections to this broker that are alike: see `kept.KEPT`."""
+        """Identifies interchangeable connections in `CONNECTION_POOL`."""
         return address, tuple(sorted(self.config.properties(self.principal).items()))
 
     def _has(self, address: tuple[str, int]) -> bool:
-        """Whether there is a connection, of ours or kept by another client; it may have died while idle."""
         if address not in self._connections and (kept := KEPT.take(self.key(address))):
             kept.wait_for(self.timeout_s)
             self._connections[address] = kept
         return address in self._connections
 
     def lend(self, address: tuple[str, int]) -> Connection | None:
-        """A connection that is open, for another thread; to be given back when its answer was taken whole."""
-        if self._has(address) and self._connections[address].has_something:  # its end: brokers close what is idle
+        """For another thread, which returns it once its response was read completely."""
+        if self._has(address) and self._connections[address].has_something:  # brokers close idle connections
             self._connections.pop(address).close()
         return self._connections.pop(address) if self._has(address) else None
 
@@ -319,7 +302,7 @@ class ClusterClient:
         self._connections[address] = connection
 
     def open(self, address: tuple[str, int]) -> Connection:
-        """A new one, which is the caller's. By any thread."""
+        """Owned by the caller. Thread-safe."""
         return Connection(self.config, self.principal, *address, timeout_s=self.timeout_s)
 
     def _connect(self, address: tuple[str, int]) -> Connection:

@@ -1,4 +1,4 @@
-"""The one place that knows kio, which encodes and decodes everything but the records themselves."""
+"""Encoding and decoding with kio of all messages but record batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ def _reader(kind: Any) -> Any:
 
 
 def encode(request: Request, correlation: int, client_id: str) -> bytes:
-    """A request with its header, without the frame's length."""
     kind = type(request)
     buffer = io.BytesIO()
     header: Any = kind.__header_schema__
@@ -50,7 +49,7 @@ def encode(request: Request, correlation: int, client_id: str) -> bytes:
 
 
 def decode(answer: type[Response], frame: bytearray | bytes, correlation: int, where: str) -> Response:
-    """A response of this type, or a named error."""
+    """RemoteFault when the response is malformed or answers another request."""
     data = bytes(frame)
     name = answer.__name__
     try:

@@ -1,6 +1,6 @@
-"""mirrorbook.yaml: clusters by name, as librdkafka client properties, with references instead of secrets; and hooks.
+"""mirrorbook.yaml: clusters as librdkafka properties, hooks, sets, evidence.
 
-`${env:NAME}` is an environment variable, `${file:PATH:KEY}` the value of KEY in a properties file (`KEY=value` lines).
+`${env:NAME}` is an environment variable, `${file:PATH:KEY}` the value of KEY in a properties file.
 """
 
 from __future__ import annotations
@@ -32,49 +32,42 @@ from mirror_core.model.text import suggestion
 _log = logger(__name__)
 
 ANONYMOUS: Final = "ANONYMOUS"
-"""What brokers call everybody who says neither name nor certificate: not us alone."""
+"""The principal of every unauthenticated client."""
 _TYPE: Final = "User:"
 _REFERENCE = re.compile(r"\$\{([\w.-]+):([^}]*)\}")
 _FILE = re.compile(r"\$\{file:([^}]*)\}")
 _SECTIONS: Final = ("clusters", "mirrors", "evidence", "sets", "expectations")
 _HELD: Final[dict[Path, str]] = {}
-"""Configurations that only the memory of this process has, by the path that stands for them."""
+"""By path; only in this process's memory."""
 
 
 class Principal(StrEnum):
-    """As whom to connect. Executors only ever use DATA."""
-
     CONTROL = "control"
     DATA = "data"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """Client properties of one cluster. Secrets are left out of its repr and never stored by us."""
+    """Secrets are not in its repr."""
 
     name: ClusterName
     control: Mapping[str, str] = field(repr=False)
     data: Mapping[str, str] = field(repr=False)
     users: Mapping[Principal, str] = field(default_factory=dict)
-    """Names that mirrorbook.yaml gives: brokers may call a client otherwise than its login or certificate says."""
+    """From mirrorbook.yaml, where brokers map the login or certificate to another name."""
     ruling: Ruling = KAFKAS
     knows_data: bool = True
-    """False: what the data principal logs in by was not read (`load_config` of CONTROL alone)."""
+    """False if `load_config` read for CONTROL only."""
 
     def properties(self, principal: Principal = Principal.CONTROL) -> dict[str, str]:
-        """librdkafka properties, references resolved already."""
         return dict(self.control if principal is Principal.CONTROL else self.data)
 
     @property
     def bootstrap(self) -> tuple[tuple[str, int], ...]:
-        """Host and port of each bootstrap server."""
         return addresses(self.control["bootstrap.servers"], f"cluster {self.name}: bootstrap.servers")
 
     def user(self, principal: Principal = Principal.CONTROL) -> str | None:
-        """The name of its Kafka principal, without `User:`; None when only a certificate says it that cannot be read.
-
-        By mirrorbook.yaml, else the SASL user, else the certificate's subject. See `certain`.
-        """
+        """Kafka principal without `User:`; None if only an unreadable certificate has it."""
         if principal in self.users:
             return self.users[principal]
         properties = self.properties(principal)
@@ -90,7 +83,7 @@ class ClusterConfig:
             return None
 
     def certain(self, principal: Principal) -> bool:
-        """False when the name is a certificate's subject: brokers may have rules that make another name of it."""
+        """False for a certificate's subject: brokers may map it."""
         properties = self.properties(principal)
         by_subject = (
             properties.get("security.protocol", "").upper() == "SSL" and "ssl.certificate.location" in properties
@@ -100,20 +93,17 @@ class ClusterConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All clusters of one mirrorbook.yaml, and what is called when a mirror's applications move."""
-
     path: Path
     clusters: Mapping[ClusterName, ClusterConfig]
     mirrors: MirrorSections = field(default_factory=MirrorSections)
     signing_key: Path | None = None
-    """Signs evidence; None: it stays unsigned."""
+    """None: evidence stays unsigned."""
     evidence_copy: str | None = None
-    """A folder, or a URL of a file system that Spark reaches: where each bundle is written to, too."""
+    """Folder or Spark URL for a copy of each bundle."""
     sets: Mapping[str, MirrorSet] = field(default_factory=dict)
-    """Mirrors that move together."""
+    """Mirrors that fail over together."""
     expectations: object = field(default_factory=dict)
-    """As the file has them, or the path of the file that it names. Whoever judges by them checks them: a mistake in
-    what is expected of a mirror must hold up neither its copying nor its failover."""
+    """Section or path; unchecked, because a mistake here must stop neither copying nor a failover."""
 
     def cluster(self, name: str) -> ClusterConfig:
         try:
@@ -123,28 +113,29 @@ class Config:
             raise BadRequest(f"unknown cluster {name!r}: {self.path} knows {known}") from None
 
     def hooks(self, mirror: MirrorName) -> tuple[Hook, ...]:
-        """Of this mirror, or of the one that it is the way home of: applications move back by the same hooks."""
+        """A reverse mirror uses its forward mirror's hooks."""
         return of_mirror(self.mirrors.switch, mirror, ())
 
     def belonging(self, mirror: MirrorName) -> tuple[tuple[str, ...], ...]:
-        """Groups of this mirror's topics that belong together, on the way home, too."""
+        """Consistency groups of topics; a reverse mirror has its forward mirror's."""
         return of_mirror(self.mirrors.together, mirror, ())
 
     def owner(self, mirror: MirrorName) -> str:
-        """Whom to call about this mirror, on the way home, too; empty: the file names nobody."""
+        """Contact for the mirror and its reverse mirror; may be empty."""
         return self.mirrors.owner(mirror)
 
     def resolved(self, where: str, text: str) -> str:
-        """A value of the file with its references replaced: a secret, perhaps. BadRequest when one leads nowhere."""
+        """References may yield secrets. BadRequest for a dangling one."""
         return _REFERENCE.sub(lambda match: _resolve(self.path, where, match), text)
 
 
 class _FollowedProperties(Mapping[str, str]):
-    """Client properties whose `${file:…}` references are followed again when those files have changed: passwords are
-    replaced under a running process. While a file cannot be used, what it said before counts."""
+    """Resolved again when a referenced file changes, so passwords can rotate.
+
+    While a file is unusable, the old values stay.
+    """
 
     def __init__(self, path: Path, texts: Mapping[str, tuple[str, str]]) -> None:
-        """`texts`: by property, where it stands in the file at `path`, and its value as it is written there."""
         self._path, self._texts = path, texts
         self._files = [_source(path, argument) for _, text in texts.values() for argument in _FILE.findall(text)]
         self._versions = self._now()
@@ -182,7 +173,7 @@ class _FollowedProperties(Mapping[str, str]):
 
 
 def _version(file: Path) -> tuple[int, int, int] | None:
-    """Another one when it was replaced or written over; None: it cannot be looked at."""
+    """Changes with the file; None: unreadable."""
     try:
         found = file.stat()
     except OSError:
@@ -191,7 +182,7 @@ def _version(file: Path) -> tuple[int, int, int] | None:
 
 
 def addresses(text: str, where: str) -> tuple[tuple[str, int], ...]:
-    """Host and port of each of these, separated by commas. `where`: what begins the error's words."""
+    """`where` begins error messages."""
     found = []
     for server in text.split(","):
         host, colon, port = server.strip().rpartition(":")
@@ -205,7 +196,7 @@ def addresses(text: str, where: str) -> tuple[tuple[str, int], ...]:
 
 
 def find_config(explicit: Path | None) -> Path:
-    """The file to read: --config, then MIRRORBOOK_CONFIG, then ./mirrorbook.yaml."""
+    """--config, then MIRRORBOOK_CONFIG, then ./mirrorbook.yaml."""
     chosen = explicit or Path(os.environ.get("MIRRORBOOK_CONFIG") or "mirrorbook.yaml")
     if chosen.is_dir():
         raise BadRequest(f"{chosen} is a folder: give the file in it")
@@ -213,25 +204,22 @@ def find_config(explicit: Path | None) -> Path:
         raise BadRequest(
             f"no configuration at {chosen}: give --config FILE, set MIRRORBOOK_CONFIG, or write mirrorbook.yaml"
         )
-    # Links stay: Kubernetes leads them elsewhere with each change of a secret, and otherwise on an executor.
+    # Keep symlinks: Kubernetes retargets them with each change, and executors differ.
     return chosen.absolute()
 
 
 def hold_config(path: Path, text: str) -> None:
-    """Let this process find a mirrorbook.yaml at this path that no disk has: its text may hold secrets.
+    """For a path that is on no disk: the text may hold secrets. Other processes cannot see it.
 
-    Threads of this process open it like a file, with relative paths from the folder that the path names; no other
-    process can.
+    Relative paths start at the path's folder.
     """
     _HELD[path] = text
 
 
 def load_config(path: Path, *, only: Principal | None = None) -> Config:
-    """Read and check a mirrorbook.yaml.
+    """`only_principal`: the other principal's secrets are not followed and need not exist.
 
-    `only`: who connects as one principal and as nobody else. What leads to secrets of the other one is not followed:
-    they need not be there. DATA is for executors; CONTROL for who only looks, and reads no more of the data principal
-    than who it is.
+    DATA is for executors; CONTROL for read-only commands.
     """
     try:
         held = _HELD.get(path)
@@ -261,7 +249,7 @@ def load_config(path: Path, *, only: Principal | None = None) -> Config:
 
 
 def _check_not_world_writable(path: Path) -> None:
-    """BadRequest if it is: whoever changes such a file has passwords sent to a cluster of their own."""
+    """Whoever can write the file can redirect passwords."""
     if path.stat().st_mode & stat.S_IWOTH:
         raise BadRequest(
             f"{path}: every user of this machine can change it, and with it where passwords are sent: chmod o-w {path}"
@@ -273,7 +261,7 @@ def _expectations(path: Path, section: object) -> object:
 
 
 def _evidence(path: Path, section: object) -> dict[str, Any]:
-    """Relative paths are relative to the file's folder. The key itself is read by whoever signs."""
+    """Relative paths start at the file's folder."""
     known = {"signing_key", "copy_to"}
     if not isinstance(section, dict) or section.keys() - known:
         raise BadRequest(f"{path}: `evidence:` must be a mapping with the keys {', '.join(sorted(known))}")
@@ -311,7 +299,7 @@ def _cluster(path: Path, name: str, raw: object, only: Principal | None) -> Clus
     if not (both if is_data else control).get("bootstrap.servers"):
         raise BadRequest(f"{where}: bootstrap.servers is missing")
     if data is None and not own.keys() & _LOGINS:
-        data = ours  # it connects as the control principal does
+        data = ours  # same login as the control principal
     users = {Principal.CONTROL: ours, Principal.DATA: data}
     return ClusterConfig(
         ClusterName(name),
@@ -327,7 +315,7 @@ _LOGINS: Final = frozenset({"security.protocol", "sasl.username", "ssl.certifica
 
 
 def _user(path: Path, where: str, raw: dict[object, object]) -> str | None:
-    """The entry `principal`, which is ours and no client property."""
+    """Mirrorbook's own entry `principal`."""
     if "principal" not in raw:
         return None
     principal = _properties(path, where, {"principal": raw.pop("principal")})["principal"]
@@ -348,7 +336,6 @@ def _properties(path: Path, where: str, raw: Mapping[object, object]) -> _Follow
 
 
 def _source(path: Path, argument: str) -> Path:
-    """The file that `${file:PATH:KEY}` names."""
     return (path.parent / argument.rpartition(":")[0]).absolute()
 
 
@@ -371,7 +358,9 @@ def _resolve(path: Path, where: str, match: re.Match[str]) -> str:
         _check_not_world_writable(source)
         lines = source.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"  # no text: it may hold the secret
+        why = (
+            error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        )  # never the text: it may hold the secret
         raise BadRequest(f"{where}: {source} cannot be read: {why}") from None
     for line in lines:
         name, equals, value = line.partition("=")

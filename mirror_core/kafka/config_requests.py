@@ -1,4 +1,4 @@
-"""Requests about topics' dynamic configuration."""
+"""DescribeConfigs and IncrementalAlterConfigs requests for topics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ _DELETE: Final = i8(1)
 
 
 def settings_request(topics: Iterable[str]) -> DescribeConfigsRequest:
-    """For all settings of these topics."""
     return DescribeConfigsRequest(
         resources=tuple(
             DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
@@ -31,7 +30,7 @@ def settings_request(topics: Iterable[str]) -> DescribeConfigsRequest:
 def change_request(
     topics: Iterable[str], changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
 ) -> IncrementalAlterConfigsRequest:
-    """To set overrides of these topics, or to remove those whose new value is None."""
+    """None removes the override."""
     resources = tuple(
         AlterConfigsResource(
             resource_type=_TOPIC,

@@ -1,4 +1,4 @@
-"""One connection to one broker: TCP, TLS, SASL, frames. Blocking, with a time limit on every wait."""
+"""One blocking connection to one broker: TCP, TLS, SASL, frames. Every wait has a time limit."""
 
 from __future__ import annotations
 
@@ -34,36 +34,34 @@ from mirror_core.model.text import format_address
 
 CLIENT_ID = "mirrorbook"
 MAX_FRAME = 128 << 20
-"""Answers longer than this are refused: we never ask for as much."""
+"""No request asks for as much."""
 
 _UNDER_WAY_BYTES: Final = 128 << 10
-"""Of requests that a broker has not answered yet: as much as lines hold, so that we are not stopped by a broker that is
-stopped by us, who do not read its answers before all is sent."""
+"""Fits into socket buffers: a broker that waits for us to read must not block our writes."""
 _ROUND_TRIPS: Final = 3
-"""Measured before the shortest one is taken for the distance: signing in by SASL has as many."""
+"""Samples before the shortest counts as the distance; SASL takes as many."""
 _REVOCATION = frozenset({3, 11, 12, 23})
-"""OpenSSL's codes for a certificate that is revoked, or a list of revoked ones that is missing, or not in force."""
+"""OpenSSL: certificate revoked, or CRL missing or not in force."""
 _OTHER_NAME = frozenset({62, 64})
-"""OpenSSL's codes for a certificate that is good, but for another host name or address."""
+"""OpenSSL: valid for another host name or address."""
 
 _NO_TOPICS = MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
 _SESSION_SHARE: Final = (0.7, 0.85)
-"""Of a session's lifetime, after which it is renewed: another share for each connection, so not all of them at once."""
+"""Share of a SASL session's lifetime; random, so connections do not renew together."""
 _TIMEVAL = struct.Struct("@ll")
 
 
 class Connection:
-    """Frames in and out. `sock` is open to the copy task, which waits on several connections at once."""
+    """`sock` is public: the copying task polls several."""
 
     _renew_at = math.inf
-    """When the session is to be renewed, by the monotonic clock."""
 
     def __init__(
         self, cluster: ClusterConfig, principal: Principal, host: str, port: int, *, timeout_s: float = 10.0
     ) -> None:
         self.where = f"cluster {cluster.name}, broker {format_address(host, port)}"
         self.awaits = False
-        """An answer is still to come: what is read next is not for the next question."""
+        """The next bytes do not answer a new request."""
         self.timeout_s = timeout_s
         self._to = cluster, principal, host, port
         self._receive_s = timeout_s
@@ -72,7 +70,7 @@ class Connection:
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
         if protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
             raise BadRequest(f"cluster {cluster.name}: security.protocol {protocol!r} is not supported")
-        # With TLS 1.3 a broker refuses a client without certificate after the handshake, by closing the connection.
+        # With TLS 1.3 a broker refuses clients without certificate after the handshake.
         self._hint, self._welcome = "", False
         tls = None
         if protocol.endswith("SSL"):
@@ -86,8 +84,7 @@ class Connection:
         except UnicodeError:
             raise Unreachable(f"{self.where}: cannot connect: {host!r} can be no host's name") from None
         self.round_trip_s = 0.0
-        """Shortest time so far from a request to the broker's response; 0 before the first one. What TCP or TLS take
-        says nothing: a sidecar, a proxy or a load balancer near by may end them."""
+        """Shortest, from request to response; 0 before the first. TLS handshakes may end at a proxy."""
         self._round_trips = 0
         try:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -150,12 +147,13 @@ class Connection:
 
     @property
     def session_ends(self) -> bool:
-        """Whether the session is to be renewed before anything else is sent."""
         return time.monotonic() >= self._renew_at
 
     def renew_session(self) -> None:
-        """Sign in again, if it is time: brokers close a connection that is used after its session
-        (connections.max.reauth.ms, KIP-368). Only with nothing in flight."""
+        """Sign in again when due: brokers close connections beyond connections.max.reauth.ms (KIP-368).
+
+        Only with nothing in flight.
+        """
         if not self.session_ends:
             return
         brief_s, (cluster, principal, _, _) = self._receive_s, self._to
@@ -164,10 +162,7 @@ class Connection:
         self.receive_within(brief_s)
 
     def call(self, request: Request, answer: type[Response], timeout_s: float | None = None) -> Response:
-        """Send one request and wait for its answer, as long as for any or this long.
-
-        Only for connections without requests in flight.
-        """
+        """Only with nothing in flight."""
         self.renew_session()
         usual, correlation, asked = self.timeout_s, next(self._ids), time.monotonic()
         self.awaits = True
@@ -179,19 +174,19 @@ class Connection:
             self.wait_for(usual)
         self._measure(asked)
         found = self._decoded(answer, frame, correlation)
-        self.awaits = False  # and not before: it may have been the answer to another question
+        self.awaits = False  # only now: the frame may have answered another request
         return found
 
     def call_each(self, requests: Sequence[Request], answer: type[Response]) -> list[Response]:
-        """The same for several requests, sent before the first answer is there: brokers answer in their order."""
+        """Pipelined; brokers answer in order."""
         return list(self.answers(requests, answer))
 
     def answers(self, requests: Sequence[Request], answer: type[Response]) -> Iterator[Response]:
-        """The same, each answer as soon as it is there."""
+        """Pipelined; yields responses as they arrive."""
         return (self._decoded(answer, frame, due) for due, frame in self._exchanged(requests))
 
     def call_all(self, asked: Sequence[tuple[Request, type[AnyResponse]]]) -> list[AnyResponse]:
-        """The same for requests of several kinds, each with the kind of its answer."""
+        """Pipelined requests of several kinds."""
         frames = self._exchanged([request for request, _ in asked])
         return [self._decoded(answer, frame, due) for (due, frame), (_, answer) in zip(frames, asked, strict=True)]
 
@@ -200,8 +195,7 @@ class Connection:
             return decode(answer, frame, due, self.where)
 
     def _exchanged(self, requests: Sequence[Request]) -> Iterator[tuple[int, bytearray]]:
-        """Send as many as may be under way, and the next ones as answers come; `awaits` ends when the last one was
-        taken without an error."""
+        """Keeps the pipeline filled; ends `response_pending` after the last good response."""
         self.awaits = True
         sent, size = deque[tuple[int, int]](), 0
         for request in requests:
@@ -226,14 +220,12 @@ class Connection:
         self._round_trips += 1
 
     def measure_round_trip(self) -> None:
-        """Ask until enough requests were answered: the first one may wait for a proxy's own connection to the broker,
-        and any of them for a busy broker."""
+        """Several samples: a proxy's own connect or a busy broker distorts single ones."""
         while self._round_trips < _ROUND_TRIPS:
             self.call(_NO_TOPICS, MetadataResponse)
 
     def wait_for(self, seconds: float) -> None:
-        """Wait so long for each answer. The kernel does, where it can: Python would ask it twice each time, and have a
-        frame in pieces."""
+        """Enforced by the kernel where possible, which saves system calls."""
         self.timeout_s = self._receive_s = seconds
         if isinstance(self.sock, ssl.SSLSocket):
             self.sock.settimeout(seconds)
@@ -243,7 +235,7 @@ class Connection:
             self.sock.setsockopt(socket.SOL_SOCKET, option, _timeval(seconds))
 
     def receive_within(self, seconds: float) -> None:
-        """From now on wait so long for what comes, where that may be `brief`; for all else the time limit stays."""
+        """For `brief` reads; other waits keep theirs."""
         self._receive_s = seconds
         if isinstance(self.sock, ssl.SSLSocket):
             self.sock.settimeout(seconds)
@@ -251,11 +243,10 @@ class Connection:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
 
     def next_id(self) -> int:
-        """A correlation id not used before on this connection."""
         return next(self._ids)
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """One frame of these parts, without joining them: records go out from the buffer they came in."""
+        """Parts are not joined: records leave from the buffer they arrived in."""
         frame = framed(parts)
         left, rest = sum(map(len, frame)), self.push(frame, self.timeout_s)
         while rest:
@@ -264,14 +255,13 @@ class Connection:
             left, rest = len(rest), self.push([rest], self.timeout_s)
 
     def push(self, parts: Sequence[Buffer], patience_s: float) -> memoryview:
-        """As `sockets.push`: what is left is to be pushed on before anything else is sent."""
+        """See `sockets.push`: push unsent bytes before sending anything else."""
         try:
             return push(self.sock, parts, patience_s)
         except OSError as error:
             raise self._ended(f"connection lost while sending: {error.strerror or type(error).__name__}") from None
 
     def receive(self) -> bytearray:
-        """The next whole frame, without its length."""
         header = bytearray(4)
         self.receive_into(memoryview(header))
         frame = bytearray(frame_size(header, self.where))
@@ -279,14 +269,14 @@ class Connection:
         return frame
 
     def receive_into(self, view: memoryview) -> None:
-        """Fill the view from the socket."""
         while len(view):
             view = view[self.receive_some(view) :]
 
     def receive_some(self, view: memoryview, *, whole: bool = True, brief: bool = False) -> int:
-        """Bytes that have come into the view: at least one; all, where the kernel waits for them and they are to be
-        `whole`, as far as they come within the time limit. 0 when none do, and that is `brief`; what is not to be whole
-        is not waited for then."""
+        """`whole`: let the kernel fill the view if it can. `brief`: return 0 when nothing comes in time.
+
+        Not `whole` and `brief`: never wait.
+        """
         try:
             count = receive(self.sock, view, whole=whole, wait=whole or not brief)
         except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
@@ -302,29 +292,29 @@ class Connection:
         return count
 
     def _ended(self, words: str) -> Unreachable:
-        """It went away. Who has shaken hands, and ends it before any answer, is there, and does not take us."""
+        """An end after TLS and before any response is a refusal by a live broker."""
         refused = isinstance(self.sock, ssl.SSLSocket) and not self._welcome
         return (NotLetIn if refused else Unreachable)(f"{self.where}: {words}{self._hint}")
 
     @property
     def has_something(self) -> bool:
-        """To be read at once, or an end."""
+        """Bytes to read, or the end."""
         decrypted = self.sock.pending() if isinstance(self.sock, ssl.SSLSocket) else 0
         return decrypted > 0 or bool(readable([self.sock], 0.0))
 
     @property
     def greeted(self) -> bool:
-        """Whether the broker has said anything. A kernel takes connections for one that hangs."""
+        """A kernel accepts connections for hanging brokers, too."""
         return self._welcome
 
     def another(self) -> Connection:
-        """One more to the same broker. Uses nothing of this one, so any thread may ask for it."""
+        """To the same broker. Thread-safe."""
         return Connection(*self._to, timeout_s=self.timeout_s)
 
     def cut(self) -> None:
-        """From any thread: nothing is sent any more, and who waits for an answer finds the end."""
-        with suppress(OSError):  # it has ended already
-            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # also below TLS, whose own shutdown begins a dialogue
+        """Thread-safe."""
+        with suppress(OSError):  # already closed
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # below TLS, whose own shutdown starts a dialogue
 
     def close(self) -> None:
         self.sock.close()
@@ -339,8 +329,10 @@ class Connection:
 
 
 def answering(connection: Connection, *, measured: bool = False) -> Connection:
-    """The same, when an answer has come on it; else it is closed. Threads of their own take connections and let us sign
-    in, also where those that handle requests hang, as on a disk that does. `measured`: so is its round trip."""
+    """After a response; closes the connection otherwise.
+
+    Brokers sign clients in with other threads than those that handle requests, which may hang.
+    """
     try:
         connection.call(_NO_TOPICS, MetadataResponse)
         if measured:
@@ -352,11 +344,10 @@ def answering(connection: Connection, *, measured: bool = False) -> Connection:
 
 
 def _timeval(seconds: float) -> bytes:
-    return _TIMEVAL.pack(int(seconds), max(1, int(seconds % 1 * 1e6)))  # 0 would be for ever
+    return _TIMEVAL.pack(int(seconds), max(1, int(seconds % 1 * 1e6)))  # 0 means no timeout
 
 
 def frame_size(header: bytes | bytearray | memoryview, where: str) -> int:
-    """The length of the frame that follows its four length bytes."""
     (size,) = struct.unpack_from(">i", header)
     if not 4 <= size <= MAX_FRAME:
         raise RemoteFault(

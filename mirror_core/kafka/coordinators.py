@@ -1,7 +1,6 @@
-"""Every broker asked for what it coordinates: complete, or said not to be.
+"""A request to every broker about what it coordinates; complete, or an error.
 
-A coordinator leads a partition of a log (of transactions, of groups). While leaders are elected or moved, what goes
-from a broker that was not asked yet to one that was already would be in nobody's answer.
+An entry that moves from a broker not yet asked to one already asked would be in no response.
 """
 
 from __future__ import annotations
@@ -20,14 +19,11 @@ T = TypeVar("T")
 
 
 class Moving(Unreachable):
-    """A coordinator is not ready yet, or not the coordinator any more."""
+    """A coordinator is loading, or has moved."""
 
 
 def ask_all(client: ClusterClient, log: str, ask: Callable[[int], T]) -> dict[int, T]:
-    """What `ask` tells of each broker, without a coordinator of this log having moved meanwhile.
-
-    `ask` raises Moving where one is not ready. Asked again up to the client's time limit; raises Moving then.
-    """
+    """No coordinator's leader changed meanwhile. Retries until the client's limit, then CoordinatorMoving."""
     deadline = time.monotonic() + client.timeout_s
     while True:
         before = client.metadata([log])
@@ -44,6 +40,5 @@ def ask_all(client: ClusterClient, log: str, ask: Callable[[int], T]) -> dict[in
 
 
 def _leaders(view: ClusterView, log: str) -> Mapping[int, Leader]:
-    """Nothing where the log does not exist yet, or we may not describe it."""
     seen = view.topics.get(log)
     return seen.partitions if seen else {}

@@ -1,4 +1,4 @@
-"""What a topic's setting is where the topic itself sets none."""
+"""Default values of topic settings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ _ON_THE_TOPIC: Final = 1
 
 
 def default_of(client: ClusterClient, topic: str, name: str) -> str | None:
-    """The value that this topic would have without one of its own; None when the cluster has no such setting.
-
-    Needs DESCRIBE_CONFIGS on the topic.
-    """
+    """The value without a topic override; None: unknown setting. Needs DESCRIBE_CONFIGS on the topic."""
     resource = DescribeConfigsResource(resource_type=_TOPIC, resource_name=topic, configuration_keys=(name,))
     request = DescribeConfigsRequest(resources=(resource,), include_synonyms=True)
     result = client.call(request, DescribeConfigsResponse).results[0]

@@ -1,7 +1,4 @@
-"""Which brokers' word on leaders has turned out not to hold. They may be cut off from the controllers, and not from us.
-
-No I/O; the clock is given.
-"""
+"""Brokers with wrong metadata about leaders, perhaps cut off from the controllers. No I/O."""
 
 from __future__ import annotations
 
@@ -15,14 +12,11 @@ Connection = TypeVar("Connection")
 
 _SOME: Final = 3
 _AGAIN_S: Final = 10.0
-"""So many others are connected to at a time; and not more often, whatever they say."""
 _ENOUGH: Final = 8
-"""Connections: what does not hold for that many brokers is no fault of theirs, and may last for days."""
+"""If so many agree, their metadata is no fault of theirs."""
 
 
 class Doubts:
-    """Of one cluster's brokers."""
-
     def __init__(self) -> None:
         self._told_by: Address | None = None
         self._doubted = set[Address]()
@@ -30,25 +24,24 @@ class Doubts:
         self._open_at = -math.inf
 
     def told(self, address: Address) -> None:
-        """It has answered the newest question for any."""
         self._told_by = address
 
     def doubt(self) -> None:
-        """What was told last does not hold."""
         if self._told_by is not None:
             self._doubted.add(self._told_by)
             self._anew = True
 
     def in_order(self, connections: Mapping[Address, Connection]) -> list[tuple[Address, Connection]]:
-        """Who is doubted comes last, and is asked all the same where nobody else answers."""
         return sorted(
             connections.items(),
             key=lambda one: (one[0] in self._doubted, one[0] in self._doubted and one[0] == self._told_by),
         )
 
     def to_open(self, known: Sequence[Address], connected: Collection[Address], now: float) -> list[Address]:
-        """Others to connect to, if all that we are connected to are doubted. When all that there are have been doubted,
-        or enough, it is only the last one that is; so they are asked in turn."""
+        """Where to connect when all connected brokers are stale.
+
+        When all, or many, are stale, only the last stays marked, so they take turns.
+        """
         if not self._anew:
             return []
         self._anew = False

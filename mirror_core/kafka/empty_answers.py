@@ -1,8 +1,7 @@
-"""What a Fetch answer without a whole batch proves. Said once, for whoever reads a log. Pure.
+"""What a Fetch response without a complete batch proves. Pure.
 
-Compaction may take the last batches before the end of what is readable: then a broker answers with nothing, though
-there should be something. But it does so, too, where other partitions of the same answer have used up its size; where
-a quota throttles it; and where remote storage should have given what lies there (`kafka.tiered`).
+Compaction may remove the last readable batches. But brokers also return nothing when other partitions used up the size,
+a quota throttles, or remote storage is slow.
 """
 
 from __future__ import annotations
@@ -11,31 +10,29 @@ from enum import Enum
 from typing import Final
 
 SURE: Final = 2
-"""Honest empty answers in a row that it takes to believe that nothing is left there."""
+"""In a row, conclusive, before the rest counts as empty."""
 
 
 class Proof(Enum):
     END = "end"
-    """All that is readable has been read."""
+    """Everything readable was read."""
     NOTHING = "nothing"
-    """The answer's size was used up, or the broker throttled: ask for this partition alone."""
+    """Size used up or throttled."""
     TORN = "torn"
-    """The log holds bytes there that are no batch."""
+    """Bytes that are no batch."""
     ONCE_MORE = "once more"
-    """Not yet: ask again."""
     ASK_LEADER = "ask leader"
-    """A gap, if the leader holds that part of the log itself: ask it now (a part that is local now was local then)."""
+    """The leader's local log start decides (what is local now was local then)."""
     REMOTE = "remote"
-    """Remote storage should have given it: no number of empty answers proves a gap."""
+    """Empty responses prove no gap here."""
     GAP = "gap"
-    """There is nothing up to the end of what is readable."""
+    """Nothing left below the readable end."""
 
 
 def proof(position: int, upto: int, size: int, *, honest: bool, before: int, local_start: int | None) -> Proof:
-    """What an answer says of [position, upto), which brought `size` bytes and no whole batch.
+    """`size` bytes and no complete batch came for [position, end).
 
-    `honest`: it was asked for this partition alone, and was not throttled. `before`: such answers before it, in a row.
-    `local_start`: before it the leader holds nothing itself; None: not asked.
+    `conclusive`: only this partition, unthrottled. `previous_empty`: earlier ones. `local_start`: None: unknown yet.
     """
     if position >= upto:
         return Proof.END

@@ -1,4 +1,4 @@
-"""Where a leader epoch ended in a partition's log, as its present leader knows it (KIP-101, KIP-320)."""
+"""Where leader epochs end in a log, according to its current leader (KIP-101, KIP-320)."""
 
 from __future__ import annotations
 
@@ -26,26 +26,22 @@ from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 
 _OLDER: Final = 8
-"""Epochs that are gone back through for one offset: of the others it is not known which one it was written in."""
+"""Limit of older epochs tried for one offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochEnds:
-    """As far as they can be known now."""
-
     offsets: Mapping[Partition, Offset]
-    """Left out are partitions whose leader knows of no epoch at all (message formats v0 and v1), or of none that is as
-    new as the one that was asked for."""
+    """Without partitions whose leader knows no epoch (formats v0, v1), or none so old."""
     unknown: Mapping[Partition, RemoteFault]
-    """Why not: Unreachable, or MissingPermission."""
+    """Unreachable or MissingPermission."""
 
 
 def epoch_ends(client: ClusterClient, epochs: Mapping[Partition, int], led: Mapping[int, list[Partition]]) -> EpochEnds:
-    """Next offset after the last record of each partition's epoch, or of the newest older one that its leader knows.
+    """Offset after the epoch's last record, or that of the newest older epoch known to the leader.
 
-    Records that were read under this epoch and lie at that offset or behind are no part of the log any more. An epoch
-    that was current is answered with the log end, one that retention has forgotten with the log start. One request a
-    broker; needs DESCRIBE. `led`: the partitions by the broker that leads them.
+    Records read under this epoch from there on are no longer in the log. The current epoch yields the log end, a
+    forgotten one the log start. Needs DESCRIBE.
     """
     found, unknown = dict[Partition, Offset](), dict[Partition, RemoteFault]()
     asked = {broker: _question({p: epochs[p] for p in mine}) for broker, mine in led.items()}
@@ -74,10 +70,9 @@ class Place(NamedTuple):
 
 
 def epochs_before(client: ClusterClient, places: Iterable[Place]) -> dict[Place, int]:
-    """The leader epoch of the record before each offset, as a consumer commits it that has read that record.
+    """Leader epoch of the record before each offset, as a consumer would commit it.
 
-    Left out is what is not certain: another leader by now, a log that knows no epochs, one with more epochs behind the
-    offset than are asked for. Raises nothing but what asking for the leaders raises.
+    Leaves out what is uncertain. Raises only what the Metadata request raises.
     """
     wanted = [place for place in dict.fromkeys(places) if place.offset > 0]
     view = client.metadata({place.partition.topic for place in wanted}).topics if wanted else {}
@@ -91,7 +86,7 @@ def epochs_before(client: ClusterClient, places: Iterable[Place]) -> dict[Place,
     epochs = {partition: leader.epoch for partition, leader in leaders.items()}
     rest = [place for place in wanted if place.partition in epochs]
     for _ in range(_OLDER):
-        # A partition has one epoch here at a time: its places differ in when they are found, and in nothing else.
+        # Each round tests one epoch per partition.
         found |= {place: 0 for place in rest if epochs[place.partition] == 0}
         rest = [place for place in rest if epochs[place.partition] > 0]
         told = _ends(client, leaders, {place.partition: epochs[place.partition] - 1 for place in rest})
@@ -105,10 +100,10 @@ def epochs_before(client: ClusterClient, places: Iterable[Place]) -> dict[Place,
 
 
 def _proved(client: ClusterClient, leaders: Mapping[Partition, Leader], found: Mapping[Place, int]) -> dict[Place, int]:
-    """Those of which a leader says, as it will say it to a consumer, that their epoch has come as far as the offset."""
+    """Keeps epochs that reach the offset, as the leader will tell a consumer."""
     proved, rest = dict[Place, int](), dict(found)
     while rest:
-        asked = {place.partition: epoch for place, epoch in rest.items()}  # one of each partition by one request
+        asked = {place.partition: epoch for place, epoch in rest.items()}  # a request takes one epoch per partition
         ends = _ends(client, leaders, asked)
         mine = {place: epoch for place, epoch in rest.items() if asked[place.partition] == epoch}
         proved |= {
@@ -123,8 +118,6 @@ def _proved(client: ClusterClient, leaders: Mapping[Partition, Leader], found: M
 
 
 class _End(NamedTuple):
-    """The newest epoch up to the one that was asked for, and where it ends."""
-
     epoch: int
     end: int
 
@@ -132,7 +125,6 @@ class _End(NamedTuple):
 def _ends(
     client: ClusterClient, leaders: Mapping[Partition, Leader], epochs: Mapping[Partition, int]
 ) -> dict[Partition, _End]:
-    """As far as they are known by those who lead the partitions still, in the same epoch."""
     by_broker: dict[int, dict[Partition, int]] = {}
     for partition, epoch in epochs.items():
         by_broker.setdefault(leaders[partition].broker, {})[partition] = epoch
@@ -150,7 +142,6 @@ def _ends(
 def _question(
     epochs: Mapping[Partition, int], leaders: Mapping[Partition, Leader] = MappingProxyType({})
 ) -> Callable[[Connection], OffsetForLeaderEpochResponse]:
-    """`leaders`: a broker that does not lead the partition in that epoch refuses to tell."""
     topics: dict[str, list[OffsetForLeaderPartition]] = {}
     for partition, epoch in epochs.items():
         row = OffsetForLeaderPartition(

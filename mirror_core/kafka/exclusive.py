@@ -1,14 +1,12 @@
-"""A writer that nobody else can be at the same time: the owner of a transactional id (KIP-98), for one partition.
+"""Exclusive transactional writes to one partition: the owner of a transactional id (KIP-98).
 
-Whoever takes an id fences its last owner, whose next request is refused. A write is a whole transaction: begun, filled
-and ended by one call. What came of one that was not answered is settled before the next one begins.
+Taking an id fences its owner. One call begins, fills and ends a transaction; an unanswered one is finished before the
+next.
 
-A write has succeeded when its COMMIT marker is seen in the log behind its records: brokers take markers from whoever
-holds CLUSTER_ACTION, so that the coordinator's word does not suffice. Where foreign markers keep an id from writing,
-the next numbered one is taken instead (`unfinished_transactions`).
+A write succeeds when its COMMIT marker follows it in the log: the coordinator's response is not enough, since holders
+of CLUSTER_ACTION can write markers. Where foreign markers block an id, the next numbered one takes over.
 
-librdkafka has such a producer, too. It connects three times, and looks twice a second whether it can go on: to take an
-id took it 0.6 s near by, and 3.7 s at a round trip of 160 ms, while applications stood still.
+librdkafka needed 3.7 s to take an id at 160 ms round trip, while applications stood still.
 """
 
 from __future__ import annotations
@@ -47,28 +45,27 @@ from mirror_core.wire.fields import MalformedAnswer
 from mirror_core.wire.records import Codec, is_abort_marker
 
 _APPENDED_S: Final = 10.0
-"""So long replicas are waited for."""
 _GIVE_UP_S: Final = 5.0
 _BATCH_BYTES: Final = 512 << 10
-"""Of plain records: half of what brokers take as one batch by default."""
+"""Uncompressed: half of the default max.message.bytes."""
 _FETCH_BYTES: Final = 1 << 20
 _MARKER_WAIT_MS: Final = 100
 _AT_ONCE: Final = 5
-"""So many batches of a producer a broker knows again (KIP-98)."""
+"""As many as brokers recognize when repeated (KIP-98)."""
 
 Row = tuple[str, bytes | None]
 
 
 class ForeignAbort(Exception):
-    """Somebody else has aborted the transaction: nothing of it counts, and it may be written again."""
+    """Aborted by another client: nothing counts, and it may be written again."""
 
 
 class IdUsedUp(Exception):
-    """Markers of somebody else keep this id from writing: nothing was written, and the next id may be taken."""
+    """Blocked by foreign markers: nothing was written; the next id may be taken."""
 
 
 class _Stuck(Exception):
-    """The coordinator cannot finish the transaction before."""
+    """The coordinator cannot finish the previous transaction."""
 
     def __init__(self, transaction: DecidedTransaction) -> None:
         self.transaction = transaction
@@ -77,13 +74,13 @@ class _Stuck(Exception):
 class _Phase(Enum):
     IDLE = auto()
     OPEN = auto()
-    """A transaction may have been begun; its end was not asked for."""
+    """Perhaps begun."""
     ENDING = auto()
-    """Its commit was asked for."""
+    """Commit requested."""
 
 
 class ExclusiveProducer(TransactionBrokers):
-    """Not for several threads at once. `where`: what errors begin with. Connections are closed when it is forgotten."""
+    """Not thread-safe. `where` begins error messages."""
 
     def __init__(
         self, cluster: ClusterConfig, transactional_id: str, partition: Partition, *, transaction_ms: int, where: str
@@ -91,9 +88,8 @@ class ExclusiveProducer(TransactionBrokers):
         super().__init__(cluster, transactional_id, partition, where)
         self._first_id = transactional_id
         self.number = 0
-        """Of the id: 0 for `transactional_id` itself, n for `transactional_id~n`."""
+        """0: `transactional_id` itself; n: `transactional_id~n`."""
         self.used_up = False
-        """Nothing more can be written under this id."""
         self._transaction_ms = transaction_ms
         self._producer = (-1, -1)
         """Id and epoch."""
@@ -101,10 +97,7 @@ class ExclusiveProducer(TransactionBrokers):
         self._phase = _Phase.IDLE
 
     def take(self, timeout_s: float, number: int = 0) -> None:
-        """Own the id of this number from now on, or of the first later one that is not used up.
-
-        What its last owner has left open is aborted, and that owner is fenced.
-        """
+        """This number, or the next usable. Aborts the owner's open transaction and fences the owner."""
         deadline = time.monotonic() + timeout_s
         while True:
             self.number, self.used_up = number, False
@@ -118,17 +111,19 @@ class ExclusiveProducer(TransactionBrokers):
                 number += 1
 
     def write(self, rows: Iterable[Row], timeout_s: float) -> None:
-        """Keys and values, all or none. Fenced, ForeignAbort or IdUsedUp; or a RemoteFault, and then `settle` comes
-        before the next write."""
+        """All or none. Raises ProducerFenced, ForeignAbort or TransactionalIdExhausted.
+
+        After a RemoteFault call `finish_transaction` before the next write.
+        """
         if self._phase is not _Phase.IDLE:
             raise RuntimeError("the transaction before was not settled")
-        if self._astray:  # what is late, and reaches brokers later than this does, is refused from here on (KIP-360)
+        if self._astray:  # fences late copies of earlier requests (KIP-360)
             self._phase = _Phase.OPEN
             self.settle(timeout_s)
         if self.used_up:
             raise IdUsedUp
-        # A reader undoes many small ones in a thirtieth of what zstd would cost him. No time: brokers refuse that of a
-        # clock which is an hour ahead of theirs (KIP-937), and it may be the only machine left to fail over from.
+        # gzip: many small batches decompress 30 times faster than zstd. No timestamp: brokers refuse
+        # those an hour ahead (KIP-937), and this machine may be the only one left.
         batches = list(batches_of(rows, _BATCH_BYTES, Codec.GZIP, NO_TIMESTAMP, TRANSACTIONAL))
         deadline = time.monotonic() + timeout_s
         self._phase = _Phase.OPEN
@@ -136,7 +131,7 @@ class ExclusiveProducer(TransactionBrokers):
             self._begin(deadline)
             appended = self._append_as_owner(batches, min(deadline, time.monotonic() + _APPENDED_S))
         except RemoteFault:
-            self._abort(min(timeout_s, _GIVE_UP_S))  # others' records wait behind an open one
+            self._abort(min(timeout_s, _GIVE_UP_S))  # an open transaction hides others' records
             raise
         self._phase = _Phase.ENDING
         self._end(deadline, committed=True)
@@ -146,9 +141,9 @@ class ExclusiveProducer(TransactionBrokers):
             raise ForeignAbort
 
     def settle(self, timeout_s: float) -> bool:
-        """End what a write has left open, which failed or was interrupted: True when nothing of it is in the log.
+        """After a failed write. True: nothing of it is in the log.
 
-        False: its commit was asked for, or there was nothing to be ended; the log tells what came of it.
+        False: commit was requested, or nothing was open; read the log for the outcome.
         """
         deadline = time.monotonic() + timeout_s
         if self._phase is _Phase.IDLE:
@@ -157,7 +152,7 @@ class ExclusiveProducer(TransactionBrokers):
         try:
             if ending:
                 self._end(deadline, committed=True)
-            else:  # the abort comes first: it asks whose the id is, and a new epoch asks nobody while one is open
+            else:  # abort first: it checks ownership, which a new epoch does not while one is open
                 self._end(deadline, committed=False)
                 self._renew("write", deadline)
         except _Stuck as stuck:
@@ -166,7 +161,6 @@ class ExclusiveProducer(TransactionBrokers):
         return not ending
 
     def _abort(self, timeout_s: float) -> None:
-        """The first reason counts, unless this one says that the id was taken."""
         try:
             self.settle(timeout_s)
         except MirrorError:
@@ -175,7 +169,7 @@ class ExclusiveProducer(TransactionBrokers):
     # -- requests ------------------------------------------------------------------------------------------------
 
     def _renew(self, action: str, deadline: float) -> None:
-        """A new epoch: of this owner (KIP-360: only while it is still he), or of a new one, who has none yet."""
+        """KIP-360: for this owner only while it still owns the id."""
         known, epoch = self._producer
         request = InitProducerIdRequest(
             transactional_id=TransactionalId(self._id),
@@ -223,7 +217,7 @@ class ExclusiveProducer(TransactionBrokers):
         self._coordinated("write", request, EndTxnResponse, code_in, deadline)
 
     def _stuck_check(self) -> Callable[[ErrorCode], None]:
-        """To be told each code of one request: raises _Stuck where the transaction before does not end."""
+        """Checks each response code of one request: _TransactionStuck if the previous one hangs."""
         begun = time.monotonic()
 
         def check(code: ErrorCode) -> None:
@@ -239,7 +233,7 @@ class ExclusiveProducer(TransactionBrokers):
         self.used_up = True
 
     def _is_committed(self, appended: Sequence[range], deadline: float) -> bool:
-        """Whether readers get all that was appended: no marker of this producer aborts any of it."""
+        """True when no marker of this producer aborts any appended batch."""
         position, aborted = appended[0].stop, False
         owed_at = time.monotonic() + LIMITS.transaction_marker_s
         while True:
@@ -257,7 +251,7 @@ class ExclusiveProducer(TransactionBrokers):
                 raise Unreachable(f"{self._where}: cannot write: the marker of its commit is not in the log in time")
 
     def _read_markers(self, position: int, deadline: float) -> tuple[list[tuple[int, bool]], int]:
-        """Markers of this producer from an offset on, with whether they abort; and the next offset to be read."""
+        """Own markers (offset, is abort), and the next offset to be read."""
 
         def read(connection: Connection) -> tuple[tuple[list[tuple[int, bool]], int], ErrorCode]:
             link = FetchLink(connection, max_bytes=_FETCH_BYTES, partition_max_bytes=_FETCH_BYTES, at_once=True)
@@ -287,7 +281,7 @@ class ExclusiveProducer(TransactionBrokers):
         return self._insisting("write", attempt, deadline)
 
     def _append_as_owner(self, made: Sequence[tuple[bytearray, int]], deadline: float) -> list[range]:
-        """As `_append`. IdUsedUp where the coordinator knows this owner, and only the partition refuses it."""
+        """TransactionalIdExhausted if only the partition refuses this owner, not the coordinator."""
         try:
             return self._append(made, deadline)
         except Fenced:
@@ -296,7 +290,7 @@ class ExclusiveProducer(TransactionBrokers):
             raise IdUsedUp from None
 
     def _append(self, made: Sequence[tuple[bytearray, int]], deadline: float) -> list[range]:
-        """In the log, behind the transaction's beginning, on all replicas in sync. The offsets of each batch."""
+        """To all in-sync replicas. Returns each batch's offsets."""
         known, epoch = self._producer
         appended = list[range]()
         batches = [(memoryview(batch), count) for batch, count in made]
@@ -322,7 +316,7 @@ class ExclusiveProducer(TransactionBrokers):
     def _sent(
         self, connection: Connection, batches: list[tuple[memoryview, int]], limit_s: float, appended: list[range]
     ) -> ErrorCode:
-        """What went wrong first, if anything; batches that brokers have are taken out, and their offsets added."""
+        """Returns the first error. Removes acknowledged batches and adds their offsets."""
         connection.renew_session()
         due = [connection.next_id() for _ in batches]
         for (batch, _), correlation in zip(batches, due, strict=True):
@@ -339,7 +333,7 @@ class ExclusiveProducer(TransactionBrokers):
             if int.from_bytes(frame[:4], signed=True) != correlation:
                 raise RemoteFault(f"{connection.where}: Produce answer to another request")
             code = code_of(answer.error)
-            if code is ErrorCode.duplicate_sequence_number:  # its first answer was lost
+            if code is ErrorCode.duplicate_sequence_number:  # its first response was lost
                 code = ErrorCode.none
             if first is ErrorCode.none:
                 first = code

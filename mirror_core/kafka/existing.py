@@ -1,5 +1,7 @@
-"""Which topics exist, where their absence decides something. Brokers tell nothing of a topic that one may not DESCRIBE:
-a listing leaves it out, as if it were gone, and asked by its name they say that it is denied."""
+"""Which topics exist, where absence matters.
+
+Without DESCRIBE, listings omit a topic as if deleted; requests by name say "denied".
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ _SHOWN = 10
 
 
 def existing(client: ClusterClient, topics: Iterable[str]) -> Mapping[str, TopicView]:
-    """Those of these topics that exist. MissingPermission if this principal may not DESCRIBE one of them."""
+    """MissingPermission if one may not be described."""
     view = client.metadata(topics)
     if view.denied:
         raise undescribed(client, view.denied)
@@ -25,17 +27,13 @@ def existing(client: ClusterClient, topics: Iterable[str]) -> Mapping[str, Topic
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """Which of some partitions a cluster has. What is neither absent nor denied is there, with a leader or without."""
-
     absent: frozenset[Partition]
-    """There is no such topic or partition, by two brokers, if there are two that answer."""
+    """By two brokers, if two answer."""
     denied: Mapping[Partition, str]
-    """Brokers do not tell whether they exist, and why."""
 
 
 def presence(client: ClusterClient, partitions: Collection[Partition]) -> Presence:
-    """Ask a second broker for what the first one does not know: one that is cut off from the controllers may not know
-    it yet."""
+    """A second broker confirms absence: the first may be cut off from the controllers."""
     absent, denied = _unlisted(client, partitions)
     if absent:
         client.ask_another()
@@ -54,12 +52,12 @@ def _unlisted(
 
 
 def hidden_among(client: ClusterClient, unlisted: Collection[str]) -> frozenset[str]:
-    """Of topics that a listing has left out: those that this principal may not DESCRIBE. The others are gone."""
+    """Not describable; the other unlisted ones are deleted."""
     return client.metadata(unlisted).denied if unlisted else frozenset()
 
 
 def undescribed(client: ClusterClient, topics: Collection[str]) -> MissingPermission:
-    """The error for topics that this client's principal may not DESCRIBE, with the grant that is missing."""
+    """Names the missing grant."""
     names = sorted(topics)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     user = client.config.user(client.principal) or "<its principal>"

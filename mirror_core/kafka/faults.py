@@ -1,4 +1,4 @@
-"""Error codes of control requests, made into our errors; and asking again while an error is one of a moment."""
+"""Kafka error codes as exceptions, and retries of retriable ones."""
 
 from __future__ import annotations
 
@@ -32,16 +32,15 @@ _AGAIN: Final = TRANSIENT | {
 _OF_SETTINGS: Final = frozenset({ErrorCode.invalid_config, ErrorCode.policy_violation})
 _PAUSE_S: Final = 0.05
 _DUMP: Final = "Request Request("
-"""A broker's words that begin so are its own object, printed: they tell a person nothing."""
+"""Then the message is a printed broker object, useless to people."""
 
 Key = TypeVar("Key")
 _NONE: Final[Mapping[Any, RemoteFault]] = MappingProxyType({})
 Answers = Mapping[Key, tuple[ErrorCode, str | None]]
-"""What the broker said of each thing asked for: its code, and its own words when it has any."""
+"""Code and message for each key."""
 
 
 def code_of(number: int) -> ErrorCode:
-    """Brokers may be newer than what we know."""
     try:
         return ErrorCode(number)
     except ValueError:
@@ -56,8 +55,7 @@ def fault(
     words: str | None = None,
     refused: Mapping[Any, RemoteFault] = _NONE,
 ) -> RemoteFault:
-    """The error for one refused request; `action`: the operation, and in brackets the right that it needs, which is
-    named only where a right is what is missing."""
+    """`action`: operation (needs RIGHT); the right is shown for authorization errors only."""
     said = "" if words is None or words.startswith(_DUMP) else words
     detail = f"{code.name}" + (f" ({said})" if said else "")
     operation = action if code in DENIED else _without_right(action)
@@ -83,11 +81,9 @@ def settle(
     expected: Collection[ErrorCode] = (),
     refusals: MutableMapping[Key, RemoteFault] | None = None,
 ) -> dict[Key, ErrorCode]:
-    """Attempt all, and those again whose error is one of a moment, within the client's time limit.
+    """Retries retriable codes within the client's time limit; accepted keys stay done.
 
-    Returns `none` or one of the `expected` codes for each. Raises for the first other one, and says how many more
-    there were; those that were accepted beside it stay done. With `refusals` each of those goes there with its error,
-    and none is raised.
+    Raises for the first refused key and counts the others, or collects them in `refusals`.
     """
     rest, done = list(wanted), dict[Key, ErrorCode]()
     deadline = time.monotonic() + client.timeout_s

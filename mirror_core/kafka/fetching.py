@@ -1,4 +1,4 @@
-"""Fetching from one source broker: one request in flight, one reused buffer."""
+"""Fetches from one source broker: one request in flight, one reused buffer."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from mirror_core.wire import fetch
 from mirror_core.wire.fields import MalformedAnswer
 
 _BEGINNING: Final = struct.Struct(">ii")
-"""Correlation id and throttle time of an answer."""
+"""Correlation id and throttle time."""
 _LEAST_SHARE: Final = 128 << 10
-"""Bytes of a partition; a thousand partitions take turns."""
+"""A thousand partitions take turns."""
 _PER_PARTITION: Final = 16 << 10
-"""Bytes of the whole answer for each partition asked for: a question about a thousand costs the broker more."""
+"""Of the response: many partitions cost the broker more."""
 _SPARE: Final = 1 << 20
 _LENGTH: Final = 4
-"""Bytes that say how long the answer is."""
 
 
 class FetchLink:
-    """Ask, then take the answer before asking again. Views of an answer are good until the next one is taken."""
+    """Send a Fetch, then read its response. Views are valid until the next one."""
 
     def __init__(
         self,
@@ -40,53 +39,51 @@ class FetchLink:
         at_once: bool = False,
         brief_s: float | None = None,
     ) -> None:
-        """The most bytes to ask for, of all partitions and of each; mostly it will be less (`FetchSizer`), or all of
-        it `at_once`. `brief_s`: for so long `arrived` waits for an answer that has begun; None: as long as for any."""
+        """Limits; requests mostly ask for less, or for all with `full_size`.
+
+        `receive_timeout_s`: for the rest of a response; None: the usual timeout.
+        """
         self.connection = connection
         self._brief_s = brief_s
         if brief_s is not None:
             connection.receive_within(brief_s)
         self.pending = False
         self.asked = 0
-        """Requests so far."""
         self.throttle_ms = 0
-        """Of the newest answer: a throttled broker answers with nothing."""
+        """A throttled broker returns no data."""
         self.room = 0
-        """The newest answer, if of at most so many bytes, had room for more of every partition."""
+        """A response of at most this size had room for more of every partition."""
         self.took = 0
-        """Bytes of the newest answer."""
         self.filled = False
-        """The newest answer, or what it brought of a partition, was so long that there must be more."""
+        """The newest response was so full that more data must exist."""
         self._sizer = FetchSizer(max_bytes, sys.maxsize if at_once else NEAR_BYTES)
         self._partition_max_bytes = partition_max_bytes
         self._share = 0
-        """Bytes of a partition that the newest question asked for at most."""
         self._asked_at = self._heard_at = 0.0
         self._max_wait_ms = 0
         self._buffer = bytearray(_LENGTH)
         self._have, self._due = 0, _LENGTH
-        """Bytes of the answer and its length: that have come, and in all, as far as is known."""
         self._late = False
         self._correlation = 0
         self._asked: dict[tuple[str, int], Partition] = {}
 
     def limit(self, max_bytes: int, partition_max_bytes: int) -> None:
-        """From the next question on ask for so much at most, and keep no buffer for far more."""
+        """For later requests; also frees a much larger buffer."""
         if max_bytes < self.most and len(self._buffer) > 2 * max_bytes + _SPARE:
-            self._buffer = bytearray(_LENGTH)  # views of the newest answer keep the old one
+            self._buffer = bytearray(_LENGTH)  # views keep the old buffer
         self._sizer.limit(max_bytes)
         self._partition_max_bytes = partition_max_bytes
 
     def ask(self, wanted: Iterable[fetch.Wanted], *, max_wait_ms: int, isolation: fetch.Isolation) -> None:
-        """Send a Fetch; the broker holds it until there is a byte to return or the wait is over."""
+        """The broker answers when it has a byte, or after the wait."""
         items = list(wanted)
         self.connection.renew_session()
         self._correlation = self.connection.next_id()
         self.asked += 1
         self._asked = {(i.partition.topic, i.partition.index): i.partition for i in items}
         size = min(self._sizer.most, max(self._sizer.size, _PER_PARTITION * len(items)))
-        # All partitions in each answer: a Produce takes one batch of each, so the more there are the fewer it takes.
-        # None of several may use up a whole answer, however small it is: then there would never be `room`.
+        # All partitions in each response: the more there are, the fewer Produce requests.
+        # No single one may fill the response: then `room_bytes` would never hold.
         least = min(_LEAST_SHARE, size // 2)
         self._share = min(self._partition_max_bytes, max(least, size // max(1, len(items))))
         self.room = size - self._share
@@ -107,34 +104,28 @@ class FetchLink:
 
     @property
     def waits_s(self) -> float:
-        """For how long an answer, or more of it, has been due that the broker has no reason to hold back; below 0
-        before that."""
+        """Time since a response, or more of it, was due; negative before."""
         due = max(self._heard_at, self._asked_at + (self._max_wait_ms + self.throttle_ms) / 1000)
         return time.monotonic() - due if self.pending else -math.inf
 
     @property
     def partitions(self) -> Collection[Partition]:
-        """That a question under way is about."""
         return self._asked.values() if self.pending else ()
 
     @property
     def asked_for(self) -> Collection[Partition]:
-        """That the newest question was about."""
         return self._asked.values()
 
     @property
     def most(self) -> int:
-        """Bytes that are asked for at most."""
         return self._sizer.most
 
     @property
     def alone(self) -> bool:
-        """Whether the newest request named one partition only."""
         return len(self._asked) == 1
 
     def arrived(self) -> bool:
-        """Receive the answer into the reused buffer; whether it is there, to be taken. One that takes longer than a
-        time limit is received as its bytes come from then on, and whoever else is there has the time."""
+        """True when complete. After a time limit it takes only available bytes: others get their turn."""
         began, brief = time.monotonic(), self._brief_s is not None
         limit_s = self._brief_s or self.connection.timeout_s
         while self._have < self._due:
@@ -157,11 +148,11 @@ class FetchLink:
     def _make_room(self) -> None:
         self._due = _LENGTH + frame_size(self._buffer, self.connection.where)
         if len(self._buffer) < self._due:
-            # A new one, not a longer one: page faults of fresh memory cost more than the copy, so grow seldom.
+            # Replace, not extend: page faults of fresh memory cost more than the copy.
             self._buffer = bytearray(self._due + _SPARE)
 
     def take(self) -> Iterator[fetch.Fetched]:
-        """Wait until the answer is there, and go through its partitions."""
+        """Waits; yields the partitions."""
         while not self.arrived():
             if not readable([self.connection.sock], self.connection.timeout_s):
                 raise Unreachable(f"{self.connection.where}: no answer within {self.connection.timeout_s} s")
@@ -187,7 +178,7 @@ class FetchLink:
 
 
 def fetch_once(link: FetchLink, partition: Partition, offset: int) -> fetch.Fetched | None:
-    """One partition from one offset on, uncommitted records too, without waiting; None when nothing came back."""
+    """Uncommitted records included; does not wait. None: no data."""
     wanted = [fetch.Wanted(partition, offset)]
     link.ask(wanted, max_wait_ms=0, isolation=fetch.Isolation.READ_UNCOMMITTED)
     return next(iter(list(link.take())), None)

@@ -1,7 +1,7 @@
-"""Committed offsets of many groups at once: a coordinator is asked about many by one request. It takes the commits of
-one group by one request, so those travel behind each other.
+"""Committed offsets of many groups.
 
-What cannot be answered at this moment (a coordinator that moves, or loads) is left out: whoever asks, asks again.
+OffsetFetch covers many groups; OffsetCommit takes one, so commits are pipelined. Groups with moving coordinators are
+left out: the caller retries.
 """
 
 from __future__ import annotations
@@ -33,56 +33,51 @@ from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 
 Commits = Mapping[Partition, tuple[Offset, str]]
-"""Offsets (next to be read) to commit, with the application's own note."""
+"""Offset (next to be read) and metadata."""
 DONE: Final = ErrorCode.none.name
 BARE: Final = "committed without its metadata"
-"""The offset is committed, and the application's note is not: the brokers' offset.metadata.max.bytes is smaller."""
+"""Metadata exceeds the brokers' offset.metadata.max.bytes."""
 TAKEN: Final = frozenset({DONE, BARE})
 JOINED: Final = frozenset({"unknown_member_id", "illegal_generation", "rebalance_in_progress", "stale_member_epoch"})
-"""The broker's words for a group that has members."""
+"""The group has members."""
 _TOO_LARGE_TOGETHER: Final = frozenset({ErrorCode.invalid_commit_offset_size, ErrorCode.unknown_server_error})
 """A coordinator writes the offsets of a request as one batch, which has to fit into max.message.bytes of its topic: by
 default 300 offsets with the longest note. Brokers of 4.x say nothing better than `unknown_server_error` then."""
 _TOO_LARGE: Final = frozenset({ErrorCode.offset_metadata_too_large.name, *(code.name for code in _TOO_LARGE_TOGETHER)})
 _PAUSE_S: Final = 0.05
 _ASKED_TOGETHER: Final = 50
-"""Groups by one request: each may have committed for thousands of partitions, and all come in one answer."""
+"""Each may have thousands of partitions."""
 _PARTITIONS: Final = 20_000
-"""Of all groups by one request, where it names them: with the longest note that brokers take (4 KiB) they still fit."""
+"""With 4 KiB of metadata each, the response still fits."""
 NOT_ALLOWED: Final = frozenset({"group_authorization_failed", "topic_authorization_failed"})
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What groups committed, and why that of others is not known."""
-
     offsets: Mapping[str, Offsets]
     faults: Mapping[str, RemoteFault]
 
 
 def fetch_all(client: ClusterClient, groups: Iterable[Group]) -> Fetched:
-    """Everything that these groups committed, as far as it can be known within the client's time limit."""
     coordinators = {group.id: group.coordinator for group in groups}
     return GroupBatches(client, coordinators).fetch_known(dict.fromkeys(coordinators))
 
 
 class GroupBatches:
-    """Asks about groups of one cluster, and commits for them. Remembers where their coordinators are."""
-
     def __init__(self, client: ClusterClient, coordinators: Mapping[str, int] = MappingProxyType({})) -> None:
-        """`coordinators`: as far as they are known already, by group."""
+        """Already known, by group."""
         self._client = client
         self._coordinators = dict(coordinators)
 
     def fetch(self, wanted: Mapping[str, Collection[Partition] | None]) -> dict[str, Offsets]:
-        """What these groups committed on these partitions (None: on all), of groups that we may DESCRIBE."""
+        """Raises the first fault. None: all partitions."""
         found, faults = self._fetch(wanted, self._by_coordinator(wanted)[0])
         for error in faults.values():
             raise error
         return found
 
     def fetch_now(self, wanted: Mapping[str, Collection[Partition] | None]) -> Fetched:
-        """The same, with the reason for those of which it cannot be known: one group's fault hides no other."""
+        """One attempt; faults hide no other group."""
         led, denied = self._by_coordinator(wanted)
         found, faults = self._fetch(wanted, led)
         for group, word in denied.items():
@@ -90,7 +85,6 @@ class GroupBatches:
         return Fetched(found, faults)
 
     def fetch_known(self, wanted: Mapping[str, Collection[Partition] | None]) -> Fetched:
-        """The same, tried until the client's time limit."""
         found, faults = dict[str, Offsets](), dict[str, RemoteFault]()
         deadline = time.monotonic() + self._client.timeout_s
         while rest := {g: p for g, p in wanted.items() if g not in found and g not in faults}:
@@ -128,8 +122,7 @@ class GroupBatches:
     def _rows(
         self, wanted: Mapping[str, Collection[Partition] | None], broker: int, groups: list[str]
     ) -> tuple[list[OffsetFetchResponseGroup], dict[str, RemoteFault]]:
-        """What one coordinator says. Groups whose answer cannot be taken are asked about in halves: together they may
-        have committed for more than fits into an answer."""
+        """In halves when a response fails: it may be too large."""
         requests = [fetch_request({group: wanted[group] for group in share}) for share in _shares(wanted, groups)]
         try:
             answers = self._client.call_each(requests, OffsetFetchResponse, broker)
@@ -147,10 +140,10 @@ class GroupBatches:
     def commit(
         self, wanted: Mapping[str, Commits], epochs: Mapping[Place, int] = MappingProxyType({})
     ) -> dict[str, dict[Partition, str]]:
-        """Commit for groups without members; for each partition `DONE`, `BARE`, or the broker's word against it.
+        """For groups without members; `COMMITTED`, `COMMITTED_WITHOUT_METADATA` or an error name each.
 
-        `unknown_member_id` and its like mean that the group has members. Needs READ on the groups and topics. A note
-        that is larger than brokers take is left out: without its offset a group would skip, or read all again.
+        Needs READ on groups and topics. Oversized metadata is dropped: without its offset a group would skip or reread
+        everything.
         """
         led, denied = self._by_coordinator(wanted)
         said = {group: dict.fromkeys(wanted[group], word) for group, word in denied.items()}
@@ -194,8 +187,6 @@ class GroupBatches:
         return said
 
     def _by_coordinator(self, groups: Iterable[str]) -> tuple[dict[int, list[str]], dict[str, str]]:
-        """The groups by the broker that keeps them; and those that we may not even ask about, or whose name no broker
-        takes, with its word: one group's refusal is no other's."""
         refused = dict[str, str]()
         wanted = sorted(groups)
         unknown = [group for group in wanted if group not in self._coordinators]
@@ -212,7 +203,6 @@ class GroupBatches:
 
 
 def _shares(wanted: Mapping[str, Collection[Partition] | None], groups: Iterable[str]) -> list[list[str]]:
-    """Those that are asked about together."""
     shares, size = list[list[str]](), 0
     for group in groups:
         more = len(wanted[group] or ())

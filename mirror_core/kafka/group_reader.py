@@ -1,6 +1,6 @@
-"""Reading as a consumer group does, which commits, and goes on where it has committed: for a drill's group.
+"""Consumes as a drill's group: commits, then continues from the committed offsets.
 
-Consumers are told which partitions to read and are no members, so one that is killed leaves nobody to wait for.
+Manual assignment: a killed consumer leaves no member behind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DENIED: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GR
 def work(
     config: ClusterConfig, group: str, start: Mapping[Partition, Offset], until: Mapping[Partition, Offset]
 ) -> None:
-    """Read [start, until) of each partition, and commit that it was done. Needs READ on the group."""
+    """[start, until) of each partition. Needs READ on the group."""
     consumer = _consumer(config, group)
     try:
         _read(config, consumer, start, until)
@@ -35,7 +35,7 @@ def work(
 
 
 def go_on(config: ClusterConfig, group: str, ends: Mapping[Partition, Offset]) -> dict[Partition, list[Offset]]:
-    """The offsets that the group reads from where it stands on this cluster up to these ends. Commits nothing."""
+    """Returns the offsets read up to `ends`. Commits nothing."""
     consumer = _consumer(config, group)
     try:
         found = consumer.committed([TopicPartition(p.topic, p.index) for p in ends], timeout=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Consumer groups: which there are, whether they have members, what they committed; and committing for empty ones."""
+"""Consumer groups: states, members, committed offsets; commits for empty groups."""
 
 from __future__ import annotations
 
@@ -42,26 +42,23 @@ from mirror_core.wire.group_offsets import TOPIC as OFFSETS
 
 _LIST_GROUPS_KEY: Final = 16
 _TYPES_KNOWN_FROM: Final = 5
-"""Version of ListGroups that tells classic, consumer (KIP-848), share and streams groups apart."""
+"""From here on ListGroups returns types (KIP-848)."""
 _OF_CLASSIC: Final = "classic"
 _SOUGHT_TOGETHER: Final = 500
-"""Groups whose coordinators are asked for by one request."""
 
 OFFSET_KINDS: Final = frozenset({"classic", "consumer"})
-"""Kinds of groups whose progress is in committed offsets that another group of consumers can take up."""
+"""Another consumer group can continue from their offsets."""
 IDLE_STATES: Final = frozenset({"Empty", "Dead"})
-"""States of a group without members; only to such a group may others commit."""
+"""Only then can an administrator commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as its coordinator listed it."""
-
     id: str
     kind: str
-    """classic, consumer, share or streams, in lower case."""
+    """classic, consumer, share or streams."""
     state: str
-    """Kafka's word: Empty, Stable, PreparingRebalance, Assigning..."""
+    """Kafka's name: Empty, Stable..."""
     coordinator: int
 
     @property
@@ -71,35 +68,28 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a group committed for one partition."""
-
     offset: Offset
     """Next offset to be read."""
     leader_epoch: int
-    """Of the log that the consumer read from; -1 when an administrator committed, or a client that knows none."""
+    """-1 from administrators and old clients."""
     metadata: str
-    """The application's own note; Kafka Streams keeps its stream time there."""
+    """The application's; Kafka Streams stores its stream time there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """All that a group committed."""
-
     committed: Mapping[Partition, Committed]
     unsettled: frozenset[Partition]
-    """Partitions with an offset that belongs to an open transaction."""
+    """Offset in an open transaction."""
 
 
 def list_groups(client: ClusterClient) -> dict[str, Group]:
-    """All groups that this principal may see, from every broker. Needs DESCRIBE on the cluster, or on the groups.
-
-    Coordinators that are being elected or moved are waited for, up to the client's time limit.
-    """
+    """Needs DESCRIBE on the cluster or the groups. Waits for moving coordinators."""
     newest = api_versions(client).get(_LIST_GROUPS_KEY, (0, 0))[1]
     typed = newest >= _TYPES_KNOWN_FROM
 
     def listed(broker: int) -> Any:
-        # One of two generated classes with the same fields, but for the newer one's group type.
+        # Two generated classes; the newer one has group types.
         answer: Any = (
             client.call(ListGroupsV5(states_filter=(), types_filter=()), ListedV5, broker)
             if typed
@@ -121,8 +111,7 @@ def list_groups(client: ClusterClient) -> dict[str, Group]:
 
 
 def find_coordinators(client: ClusterClient, groups: Sequence[str]) -> dict[str, Coordinator]:
-    """Of each group, the broker that keeps it, also when it does not exist yet; or why it is not known now. Needs
-    DESCRIBE on the groups."""
+    """Also of groups that do not exist. Needs DESCRIBE on the groups."""
     requests = [
         FindCoordinatorRequest(key_type=i8(0), coordinator_keys=tuple(groups[start : start + _SOUGHT_TOGETHER]))
         for start in range(0, len(groups), _SOUGHT_TOGETHER)
@@ -131,7 +120,6 @@ def find_coordinators(client: ClusterClient, groups: Sequence[str]) -> dict[str,
 
 
 def find_coordinator(client: ClusterClient, group: str) -> int:
-    """The same of one group, waited for. Raises when it is not known."""
     deadline = time.monotonic() + client.timeout_s
     while True:
         found = find_coordinators(client, [group])[group]
@@ -139,11 +127,11 @@ def find_coordinator(client: ClusterClient, group: str) -> int:
             return int(found.node_id)
         if found.error_code not in TRANSIENT or time.monotonic() > deadline:
             raise fault(client, f"group {group}", "FindCoordinator", found.error_code, found.error_message)
-        time.sleep(0.05)  # the first look at a new cluster makes it create __consumer_offsets
+        time.sleep(0.05)  # a new cluster creates __consumer_offsets now
 
 
 def delete_group(client: ClusterClient, group: str) -> None:
-    """Delete it with all that it has committed; done already when it does not exist. Needs DELETE on the group."""
+    """A missing group counts as deleted. Needs DELETE on the group."""
 
     def attempt(groups: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
         request = DeleteGroupsRequest(groups_names=tuple(GroupId(one) for one in groups))
@@ -154,8 +142,7 @@ def delete_group(client: ClusterClient, group: str) -> None:
 
 
 def fetch_request(wanted: Mapping[str, Iterable[Partition] | None]) -> OffsetFetchRequest:
-    """For what these groups of one coordinator committed, on these partitions or (None) on all; offsets of open
-    transactions are marked as such."""
+    """One coordinator's groups; None: all partitions. Marks offsets of open transactions."""
     groups = tuple(OffsetFetchRequestGroup(group_id=GroupId(g), topics=_by_topic(p)) for g, p in wanted.items())
     return OffsetFetchRequest(groups=groups, require_stable=True)
 
@@ -170,7 +157,6 @@ def _by_topic(partitions: Iterable[Partition] | None) -> tuple[OffsetFetchReques
 
 
 def offsets_in(client: ClusterClient, answer: OffsetFetchResponseGroup) -> Offsets:
-    """What an answer without an error says of its group."""
     committed, unsettled = {}, set()
     for topic in answer.topics:
         for row in topic.partitions:
@@ -189,9 +175,9 @@ def offsets_in(client: ClusterClient, answer: OffsetFetchResponseGroup) -> Offse
 def commit_request(
     group: str, offsets: Mapping[Partition, tuple[Offset, str]], epochs: Mapping[Place, int] = MappingProxyType({})
 ) -> OffsetCommitRequest:
-    """As an administrator commits offsets (next to be read) with their metadata, for a group without members.
+    """As an administrator, for a group without members; offsets next to be read.
 
-    `epochs`: leader epochs of this cluster's log, where they are certain: with another one Java consumers hang.
+    `epochs`: only certain ones of this cluster's log; Java consumers hang with a wrong one.
     """
     by_topic = dict[str, list[OffsetCommitRequestPartition]]()
     for partition, (offset, metadata) in sorted(offsets.items(), key=lambda item: item[0]):

@@ -1,6 +1,6 @@
-"""Whether a question that takes long is being answered: a big cluster has much to say, a dead one says nothing.
+"""Extends a long request's deadline while responses keep arriving.
 
-Whoever asks in a thread of its own gives it a `Hearing`; connections that are read in it tell it of each answer.
+Connections report reads to the context's `ProgressMonitor`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CURRENT: Final[ContextVar[Hearing | None]] = ContextVar("hearing", default=None
 
 
 class Hearing:
-    """Of one question. What is heard by a question within it is heard by this one, too."""
+    """Also counts for the enclosing monitor."""
 
     def __init__(self) -> None:
         self._within = _CURRENT.get()
@@ -27,7 +27,7 @@ class Hearing:
 
     @contextmanager
     def here(self) -> Iterator[None]:
-        """What connections hear in this context, and in threads that go on with a copy of it."""
+        """Also for threads in a copy of this context."""
         token = _CURRENT.set(self)
         try:
             yield
@@ -35,7 +35,7 @@ class Hearing:
             _CURRENT.reset(token)
 
     def last(self) -> float:
-        """When something was heard last (monotonic); now, while nothing is awaited."""
+        """Monotonic; now, during local processing."""
         return time.monotonic() if self._reading else self._last
 
     def heard(self) -> None:
@@ -51,14 +51,14 @@ class Hearing:
 
 
 def heard() -> None:
-    """Something has come from a broker."""
+    """Called by connections when bytes arrive."""
     if (hearing := _CURRENT.get()) is not None:
         hearing.heard()
 
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """What takes this process's own time, such as to make sense of a long answer, is no silence of the broker's."""
+    """Decoding time is not the broker's silence."""
     hearing = _CURRENT.get()
     if hearing is None:
         yield
@@ -67,5 +67,5 @@ def reading() -> Iterator[None]:
     try:
         yield
     finally:
-        hearing.heard()  # before it awaits again: whoever looks in between would take all that time for silence
+        hearing.heard()  # first, so that no reader counts that time as silence
         hearing.reads(-1)

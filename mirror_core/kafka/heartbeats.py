@@ -1,6 +1,6 @@
-"""Heartbeats: small numbered, timed records in a topic of their own on a mirror's source, mirrored like any other.
+"""Heartbeats: small numbered records with a time, in a mirrored topic on the source.
 
-Written without retries: one that is late says nothing any more, and the next one comes in a second.
+No retries: a late one is worthless, the next follows within a second.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ from mirror_core.wire.batch import NO_TIMESTAMP
 
 SETTINGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
-    # By size, not by time: the tail of a log that nobody writes any more must not vanish before it was compared.
+    # By size: an unwritten log's tail must survive until it is compared.
     "retention.ms": "-1",
     "retention.bytes": str(8 << 20),
     "segment.bytes": str(2 << 20),
     **BROKER_TIME,
 }
-"""Some hours of them, and no more than 10 MiB for each broker."""
+"""Some hours, at most 10 MiB a broker."""
 _TIMEOUT_MS: Final = 1_500
 _LATE_S: Final = 2.0
 _TAIL: Final = 64
-"""Offsets at the end of a partition that are looked through for its newest heartbeat."""
 _DECODER: Final = msgspec.json.Decoder(Heartbeat)
-"""Made by the thread that imports this: two that meet a type for the first time crash msgspec (0.22)."""
+"""Created at import: two threads meeting a type first crash msgspec (0.22)."""
 _DENIED: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 
 
 def ensure_topic(client: ClusterClient, topic: str) -> int:
-    """Create the topic, one partition led by each broker, unless it is there. Returns how many partitions it has."""
+    """One partition led by each broker. Returns the partition count."""
     view = client.metadata([topic])
     if topic in view.denied:
         raise fault(client, f"topic {topic}", "Metadata (needs DESCRIBE)", ErrorCode.topic_authorization_failed)
@@ -65,12 +64,11 @@ def ensure_topic(client: ClusterClient, topic: str) -> int:
 
 
 class Beats:
-    """Writes heartbeats to one cluster. Not for use by several threads at once."""
+    """Not thread-safe."""
 
     def __init__(self, cluster: ClusterConfig, topic: str) -> None:
         self._topic = topic
         self._timestamp = 0
-        """Of each record: 0 is librdkafka's own clock."""
         settings: dict[str, Any] = {
             "acks": "all",
             "retries": 0,
@@ -83,7 +81,7 @@ class Beats:
         self._producer = self._client.current()
 
     def write(self, beats: list[Heartbeat]) -> tuple[int, str, bool]:
-        """How many were acknowledged, the first trouble with the others in words, and whether writing is denied."""
+        """Number acknowledged, first problem, whether denied."""
         acknowledged, troubles = 0, list[KafkaError]()
 
         def told(error: KafkaError | None, message: object) -> None:
@@ -107,19 +105,18 @@ class Beats:
             self.drop()
         self._client.note(acknowledged=acknowledged > 0)
         if any(error.code() == KafkaError.INVALID_TIMESTAMP for error in troubles):
-            self._timestamp = NO_TIMESTAMP  # a topic of an older version, which may not be changed, and clocks differ
+            self._timestamp = NO_TIMESTAMP  # the topic rejects this clock's time
         denied = any(error.code() in _DENIED for error in troubles)
         words = "" if acknowledged == len(beats) else troubles[0].name() if troubles else "no answer in time"
         return acknowledged, words, denied
 
     def drop(self) -> None:
-        """Nothing that was not sent yet is sent any more."""
         self._producer.purge()
         self._producer.flush(0)
 
 
 def newest(cluster: ClusterConfig, topic: str, *, timeout_s: float) -> tuple[Heartbeat, ...]:
-    """The newest heartbeat of each partition that can be read within the time limit; none without such a topic."""
+    """Of each readable partition; empty without the topic."""
     found = []
     with ClusterClient(cluster, timeout_s=timeout_s) as client:
         view = client.metadata([topic]).topics.get(topic)
@@ -140,12 +137,11 @@ def _last(reader: LogReader, partition: Partition, start: Offset, end: Offset) -
         for _, record in reader.records(partition, start, end):
             last = _read(record.value, partition) or last
     except MirrorError:
-        pass  # one partition that cannot be read does not hide the others
+        pass  # an unreadable partition hides no others
     return last
 
 
 def _read(value: bytes | memoryview | None, partition: Partition) -> Heartbeat | None:
-    """None for what somebody else wrote there."""
     try:
         beat = _DECODER.decode(value or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError):

@@ -1,7 +1,6 @@
-"""Connections that nobody uses just now, kept while a run is at work, for its next look at the same broker.
+"""Pool of idle connections, on while a run is active.
 
-To open one and sign in takes five round trips. A run looks dozens of times while applications stand still: 200 ms away
-that was more than half of the standstill. Outside of `keeping()` nothing is kept.
+Connecting and signing in takes five round trips; at 200 ms that was more than half of a run's downtime.
 """
 
 from __future__ import annotations
@@ -15,16 +14,14 @@ from mirror_core.kafka.connection import Connection
 
 
 class Kept:
-    """By whose they are: the broker's address, and everything that was used to sign in there."""
-
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a collector that runs under it may end a client that gives its own back
+        self._lock = threading.RLock()  # reentrant: garbage collection may close a client here
         self._at_work = 0
         self._idle: dict[Hashable, list[Connection]] = {}
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Until the last one leaves; then all are closed."""
+        """The last user closes all."""
         with self._lock:
             self._at_work += 1
         try:
@@ -39,7 +36,7 @@ class Kept:
                 one.close()
 
     def put(self, key: Hashable, connection: Connection) -> None:
-        """Whoever had it needs it no more. Closed where none are kept, or when an answer is still to come."""
+        """Closes it when the pool is off or a response is outstanding."""
         with self._lock:
             if self._at_work and not connection.awaits:
                 self._idle.setdefault(key, []).append(connection)
@@ -47,7 +44,7 @@ class Kept:
         connection.close()
 
     def take(self, key: Hashable) -> Connection | None:
-        """One that the broker has not closed, as far as is known here; nobody else gets it."""
+        """Skips those that the broker has closed."""
         while True:
             with self._lock:
                 idle = self._idle.get(key)
@@ -57,7 +54,7 @@ class Kept:
             connection.close()
 
     def forget(self, key: Hashable) -> None:
-        """One of them was found dead: whoever took another one would find that, too, after all of a time limit."""
+        """One was dead: each other one could cost a time limit."""
         with self._lock:
             idle = self._idle.pop(key, [])
         for one in idle:
@@ -65,4 +62,3 @@ class Kept:
 
 
 KEPT: Final = Kept()
-"""This process's."""

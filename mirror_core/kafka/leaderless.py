@@ -1,5 +1,7 @@
-"""Partitions that nobody leads, by two brokers: one may be cut off from the controllers, and not from us. What it says
-of leaders is old, and whoever decides by it would leave behind what has one."""
+"""Offline partitions, confirmed by two brokers.
+
+One may be cut off from the controllers; trusting it would abandon partitions that have a leader.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,7 @@ from mirror_core.model.names import Partition
 
 
 def leaderless(client: ClusterClient, partitions: Collection[Partition]) -> frozenset[Partition]:
-    """Those that nobody leads. Two brokers are asked, if there are two that answer; of each partition the answer with
-    the higher leader epoch counts. A leader that does not answer is one all the same."""
+    """The higher leader epoch counts. A silent leader is still a leader."""
     topics = {p.topic for p in partitions}
     first = client.metadata(topics).topics
     client.ask_another()
@@ -28,14 +29,16 @@ def _epoch_and_broker(topics: Mapping[str, TopicView], partition: Partition) -> 
 
 
 def offsets_by_two(client: ClusterClient, partitions: Collection[Partition], point: Point, *, within_s: float) -> Led:
-    """`led_offsets`, but two brokers are asked whether a partition has no leader. One that has, and whose leader does
-    not answer, is in neither part of what is returned."""
+    """A second broker confirms missing leaders.
+
+    Partitions with a silent leader are in neither part.
+    """
     found = led_offsets(client, partitions, point, within_s=within_s)
     if not found.leaderless:
         return found
     try:
         without = leaderless(client, found.leaderless)
         more = led_offsets(client, found.leaderless - without, point, within_s=within_s)
-    except RemoteFault:  # what is known of the others stays known
+    except RemoteFault:  # keep what is known
         return found
     return Led({**found.offsets, **more.offsets}, without)

@@ -1,4 +1,4 @@
-"""One connection of a client for a while, for what is more than a request and its answer."""
+"""Exclusive use of one of a client's connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirror_core.kafka.connection import Connection
 
 @contextmanager
 def lent(client: ClusterClient, address: tuple[str, int]) -> Iterator[Connection]:
-    """Given back at the end. Closed where anything goes wrong, also an interruption: answers may come at any time."""
+    """Closed on any error or interruption: responses could still arrive."""
     connection = client.lend(address) or client.open(address)
     try:
         yield connection

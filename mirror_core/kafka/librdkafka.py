@@ -1,4 +1,4 @@
-"""Clients of librdkafka, as we make them."""
+"""librdkafka clients."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _log = logger(__name__)
 
 Client = TypeVar("Client", Consumer, Producer)
 
-QUIET: Final = {"log_level": 0, "error_cb": lambda error: None}  # errors reach us through the calls themselves
+QUIET: Final = {"log_level": 0, "error_cb": lambda error: None}  # errors reach us through calls
 FAILING_S: Final = 5.0
-"""A producer of which nothing was acknowledged for so long is made anew."""
+"""Then it is replaced."""
 
 
 def client(kind: Callable[[dict[str, Any]], Client], cluster: ClusterConfig, properties: dict[str, Any]) -> Client:
-    """BadRequest for properties that it doesn't know or take."""
+    """BadRequest for properties that librdkafka rejects."""
     try:
         return kind(properties)
     except KafkaException as error:
@@ -31,11 +31,12 @@ def client(kind: Callable[[dict[str, Any]], Client], cluster: ClusterConfig, pro
 
 
 class RenewedProducer:
-    """A producer of the control principal that is made anew when its certificates or passwords have changed, and when
-    all that it sends fails for some seconds: librdkafka reads them once. Not for several threads at once."""
+    """Recreated when credentials change or all writes fail: librdkafka reads files once.
+
+    Not thread-safe.
+    """
 
     def __init__(self, cluster: ClusterConfig, settings: dict[str, Any]) -> None:
-        """BadRequest for properties that librdkafka does not take, or files that it cannot use."""
         self._cluster, self._settings = cluster, settings
         self._signed_by = self._credentials()
         self._producer = self._made()
@@ -43,14 +44,14 @@ class RenewedProducer:
         self._trouble = ""
 
     def current(self) -> Producer:
-        """The producer to use now. What the one before has in line is dropped, and its callbacks are told."""
+        """A replaced one drops its queue and calls its callbacks."""
         credentials = self._credentials()
         failing_s = 0.0 if self._failing_since is None else time.monotonic() - self._failing_since
         if credentials == self._signed_by and failing_s < FAILING_S:
             return self._producer
         try:
             made = self._made()
-        except BadRequest as error:  # a certificate is there and its key is not yet: the next call tries again
+        except BadRequest as error:  # certificate without its new key: retry next time
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 _log.warning("goes on with the credentials from before: %s", error, cluster=self._cluster.name)
@@ -62,7 +63,6 @@ class RenewedProducer:
         return made
 
     def note(self, *, acknowledged: bool) -> None:
-        """What became of something that was sent."""
         if acknowledged:
             self._failing_since = None
         elif self._failing_since is None:

@@ -1,4 +1,4 @@
-"""Logs looked at as their leaders have them, in one round trip: where they begin and end, and who has written them."""
+"""Log bounds and producers from each leader in one round trip."""
 
 from __future__ import annotations
 
@@ -26,29 +26,26 @@ from mirror_core.model.names import Offset, Partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLook:
-    """One partition's log. A broker answers the requests of a connection one after the other: in this order."""
+    """In request order: a broker handles a connection's requests one by one."""
 
     start: Offset
     before: Offset
-    """Log end before the producers were asked for."""
+    """Before the producers were described."""
     producers: tuple[ProducerView, ...]
     replicated: Offset | None
-    """High watermark; None: the leader does not know it."""
     after: Offset
-    """Log end after all that."""
+    """After everything else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What is known now, and why the rest is not, where there are words for it."""
-
     logs: Mapping[Partition, LogLook]
     unknown: Mapping[Partition, RemoteFault]
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Two points of each log, the last one asked for after the first; and why the rest is not known, as above."""
+    """The second was requested after the first."""
 
     points: Mapping[Partition, tuple[Offset, Offset]]
     unknown: Mapping[Partition, RemoteFault]
@@ -58,8 +55,7 @@ _POINTS = (Point.START, Point.LOG_END, Point.HIGH_WATERMARK, Point.LOG_END)
 
 
 def look(client: ClusterClient, led: Mapping[int, list[Partition]]) -> Looked:
-    """`led`: partitions by the broker that leads them. Left out: what it does not lead any more, whose broker does not
-    answer, what cannot be told at the moment."""
+    """Without partitions that moved, or whose broker does not answer."""
     logs: dict[Partition, LogLook] = {}
     unknown: dict[Partition, RemoteFault] = {}
     answers = ask_brokers(client, {broker: _question(mine) for broker, mine in led.items()})
@@ -80,7 +76,6 @@ def _question(partitions: list[Partition]) -> Callable[[Connection], list[AnyRes
 
 
 def ends_of(client: ClusterClient, led: Mapping[int, list[Partition]], first: Point, last: Point) -> Ends:
-    """`led`, and what is left out: as in `look`."""
     found: dict[Partition, tuple[Offset, Offset]] = {}
     unknown: dict[Partition, RemoteFault] = {}
     asked = {broker: _ends(mine, first, last) for broker, mine in led.items()}

@@ -1,4 +1,4 @@
-"""Markers to one destination broker, and the log ends that tell what became of them."""
+"""WriteTxnMarkers to one destination broker, and the log ends that show their effect."""
 
 from __future__ import annotations
 
@@ -23,48 +23,41 @@ from mirror_core.wire.fields import MalformedAnswer
 
 _FRESH_S: Final = 0.1
 _LOOKS: Final = 4
-"""So many of the newest say how far the broker is now. A way may become longer while a connection lasts."""
+"""Newest ones only: a route may become longer."""
 _PATIENCE_S: Final = 0.6
-"""With a broker for log ends, after an answer that lay here for too long: whoever is further away can do nothing in any
-turn, and an owner has learned the length of the way."""
+"""After a late read."""
 _GLANCE_S: Final = 0.05
-"""Between two glances at an answer that is waited for."""
 
 
 class _Way(NamedTuple):
-    """How long an answer took, as far as is known: it came between two glances."""
+    """It arrived between two polls: bounds of one round trip."""
 
     least_s: float
     most_s: float
 
 
 class MarkerLink:
-    """One request at a time: it is sent, and its answer is taken once it has come. Whoever takes it may be late.
-
-    Never sends anything again: a marker sent twice may be two markers.
-    """
+    """One request at a time. Never retries: a marker sent twice may be two markers."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._arriving = Arriving(connection)
         self._correlation = 0
         self._asked_at = 0.0
-        """Monotonic time before the newest request was sent."""
         self._sent_at = self._nothing_at = 0.0
-        """Monotonic times at which it was sent, and at which its answer had not come yet."""
+        """Monotonic: sent; response not yet there."""
         self._late = False
-        """The newest answer on log ends may have lain here for too long."""
+        """It may have waited here too long."""
         self._ways = deque[_Way](maxlen=_LOOKS)
-        """Of the newest looks at log ends whose answers were not taken late."""
 
     def ask_ends(self, partitions: Iterable[Partition]) -> None:
-        """Ask for the next offset to be written, for partitions that this broker leads."""
+        """Log end: next offset to be written."""
         correlation = self.connection.next_id()
         self._send(encode(offsets_request(list(partitions), Point.LOG_END), correlation, CLIENT_ID), correlation)
 
     def ends(self) -> Mapping[Partition, tuple[ErrorCode, int]] | None:
-        """The answer; None: it has not come yet. After one that was taken late it is waited for, though not for long:
-        who is always late would never learn what may be acted upon."""
+        """None: not there yet. After a late read it waits a little: else who is always late never learns fresh
+        ends."""
         frame = self._answer()
         until = self._asked_at + _PATIENCE_S if self._late else 0.0
         while frame is None and (rest_s := until - time.monotonic()) > 0.0:
@@ -82,13 +75,12 @@ class MarkerLink:
         }
 
     def ask_markers(self, entries: Iterable[markers.Entry]) -> None:
-        """Append markers. Unless `codes` tells, any number of them may be appended, at any time from now on."""
+        """Unless `receive_codes` tells, any number may be appended, at any time."""
         correlation = self.connection.next_id()
         self._send(markers.encode(entries, correlation, CLIENT_ID), correlation)
 
     def codes(self) -> Mapping[tuple[str, int], int] | None:
-        """The error code of each partition, which may hide that only some of its markers were appended; None: it has
-        not come yet."""
+        """None: not there yet. A code may hide that some markers were appended."""
         frame = self._answer()
         if frame is None:
             return None
@@ -102,12 +94,14 @@ class MarkerLink:
             raise RemoteFault(f"{where}: WriteTxnMarkers answer makes no sense: {error}") from None
 
     def round_trip_s(self) -> float:
-        """To the broker and back, or more: how long after its question the quickest of the newest answers was taken."""
+        """Upper bound: the shortest recent one."""
         return min((way.most_s for way in self._ways), default=self.connection.round_trip_s)
 
     def stale(self, age_s: float) -> bool:
-        """Whether log ends that were asked for so long ago say too little of now: the answer took, or lay, too long.
-        Only the way to a broker far away excuses that, and not for how long answers lay here."""
+        """Whether log ends of this age say too little about now.
+
+        Only distance excuses age, not waiting here.
+        """
         return age_s > _FRESH_S + 2 * min((way.least_s for way in self._ways), default=0.0)
 
     def _send(self, request: bytes, correlation: int) -> None:
@@ -117,7 +111,7 @@ class MarkerLink:
         self._sent_at = self._nothing_at = time.monotonic()
 
     def _answer(self) -> bytearray | None:
-        """Unreachable when nothing of it comes in time."""
+        """Unreachable when nothing arrives in time."""
         now, limit_s = time.monotonic(), self.connection.timeout_s
         frame = self._arriving.take()
         if frame is None:
@@ -127,9 +121,9 @@ class MarkerLink:
         return frame
 
     def _measure(self) -> None:
-        # Whoever stood still while he sent the question has seen nothing of how long the answer took.
+        # A pause during the send hides how long the response took.
         way = _Way(self._nothing_at - self._sent_at, time.monotonic() - self._asked_at)
-        # Of a broker that is further away than we wait for, more is known than what a turn leaves open.
+        # A distant broker's lower bound excuses a wide poll interval.
         self._late = way.most_s - way.least_s > max(_FRESH_S, way.least_s)
         if not self._late:
             self._ways.append(way)

@@ -1,4 +1,4 @@
-"""Where logs begin and end, and who wrote them last."""
+"""Log offsets (start, high watermark, stable end, log end) and producer states."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ _AGAIN_S: Final = 0.1
 
 
 class Point(Enum):
-    """Which offset of a log is asked for: (timestamp, replica id, isolation level) of ListOffsets."""
+    """Timestamp, replica id and isolation level of ListOffsets."""
 
     START = (-2, -1, 0)
     """First offset still in the log."""
     HIGH_WATERMARK = (-1, -1, 0)
     """Next offset after what all in-sync replicas have."""
     STABLE_END = (-1, -1, 1)
-    """Last stable offset: next offset a read_committed consumer cannot read yet."""
+    """Last stable offset: the first that a read_committed consumer cannot read yet."""
     LOG_END = (-1, 0, 0)
-    """Next offset to be written by the leader. Only a replica is told this one, so we ask with a replica id (0)."""
+    """Log end on the leader. Only replicas are told it, hence replica id 0."""
     REPLICA_END = (-1, -2, 0)
-    """Next offset to be written by the broker that is asked, whether it leads or not (the replica id of debuggers)."""
+    """Log end on the broker asked, leader or not (the debugging replica id)."""
 
 
 def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
-    """The offset of each partition, from its leader. Retries leader changes until the client's time limit."""
+    """Retries leader changes until the client's time limit."""
     return list_points(client, partitions, [point])[point]
 
 
 def list_points(
     client: ClusterClient, partitions: Iterable[Partition], points: Sequence[Point]
 ) -> dict[Point, dict[Partition, Offset]]:
-    """Several offsets of each partition, each asked for after the one before it, in one round trip to a leader.
+    """In this order, in one round trip to each leader.
 
-    The limit counts from the last offset that was learned: a broker that was just given a thousand partitions takes
-    them up one by one, and says NOT_LEADER_OR_FOLLOWER of the others meanwhile.
+    The limit restarts with each offset learned: a broker given a thousand partitions takes them up one by one and
+    answers NOT_LEADER_OR_FOLLOWER for the rest.
     """
     wanted = list(dict.fromkeys(partitions))
     found: dict[Point, dict[Partition, Offset]] = {point: {} for point in points}
@@ -61,7 +61,7 @@ def list_points(
     while wanted:
         before, misled = len(wanted), False
         for broker, mine in client.leaders(wanted).items():
-            if broker < 0:  # by one broker, which may be cut off from the controllers
+            if broker < 0:  # this broker may be cut off from the controllers
                 problem, misled = f"no leader for {mine[0]}", True
                 continue
             answers = client.call_each([offsets_request(mine, p) for p in points], ListOffsetsResponse, broker)
@@ -91,7 +91,6 @@ def _rows(answer: ListOffsetsResponse) -> Iterator[tuple[Partition, ErrorCode, O
 
 
 def _passing(client: ClusterClient, partition: Partition, code: ErrorCode) -> str:
-    """An error of a moment, in words. Raises what will not pass."""
     if code is ErrorCode.topic_authorization_failed:
         raise MissingPermission(
             f"cluster {client.name}, topic {partition.topic}: "
@@ -104,11 +103,8 @@ def _passing(client: ClusterClient, partition: Partition, code: ErrorCode) -> st
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """Offsets as far as they can be known now."""
-
     offsets: Mapping[Partition, Offset]
     leaderless: frozenset[Partition]
-    """Nobody leads these."""
 
 
 def led_offsets(
@@ -119,10 +115,10 @@ def led_offsets(
     within_s: float = 0.0,
     led: Mapping[str, TopicView] | None = None,
 ) -> Led:
-    """The same without those that cannot be known: a broker or a partition that is gone does not hide the others.
+    """Silent brokers and offline partitions hide no others.
 
-    Asked again for `within_s` while something is missing whose leader does not keep silent. Raises when no broker
-    answers at all. `led`: who leads them, as a broker has just said.
+    Retries for `within_s` what no silent leader explains. Raises when no broker answers. `topics`: metadata to begin
+    with.
     """
     wanted, found = dict.fromkeys(partitions), dict[Partition, Offset]()
     deadline = time.monotonic() + within_s
@@ -147,7 +143,7 @@ def led_offsets(
         if misled:
             client.ask_another()
         if told is not None and wanted:
-            continue  # what was said a moment ago is no reason to leave any out
+            continue  # given metadata may be stale
         if wanted.keys() <= leaderless | silent or time.monotonic() >= deadline:
             return Led(found, leaderless)
         time.sleep(0.05)
@@ -165,19 +161,16 @@ def known_offsets(
     within_s: float = 0.0,
     led: Mapping[str, TopicView] | None = None,
 ) -> dict[Partition, Offset]:
-    """Those that are known now: a partition may have no leader, a broker may not answer, and a new leader does not know
-    its high watermark while too few replicas are in sync (KIP-207)."""
+    """Without offline partitions, silent brokers, and high watermarks unknown to new leaders (KIP-207)."""
     return dict(led_offsets(client, partitions, point, within_s=within_s, led=led).offsets)
 
 
 def untold(cluster: ClusterName, partition: Partition, led: Led) -> str:
-    """Why an offset of a partition is not among these."""
     return f"cluster {cluster}: " + ("nobody leads it" if partition in led.leaderless else "its leader does not answer")
 
 
 def points_of(client: ClusterClient, partitions: Collection[Partition], points: Sequence[Point]) -> list[Led]:
-    """Offsets of these partitions, one point after the other. What has no leader at the moment, as in an election, is
-    asked for again within the client's limit, for all points together; then it stays unknown, and hides no other."""
+    """One result per point; offline partitions are retried within the client's limit."""
     deadline, found = time.monotonic() + client.timeout_s, list[Led]()
     for point in points:
         while True:
@@ -191,21 +184,20 @@ def points_of(client: ClusterClient, partitions: Collection[Partition], points: 
 
 
 def offsets_of(answer: ListOffsetsResponse) -> dict[Partition, Offset]:
-    """Those that the broker knows."""
     return {partition: offset for partition, code, offset in _rows(answer) if code is ErrorCode.none}
 
 
 def replica_ends(client: ClusterClient, broker: int, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
-    """Log ends of one broker's own replicas; left out are those that it does not hold, or not yet."""
+    """Without partitions that the broker does not hold."""
     request = offsets_request(sorted(partitions), Point.REPLICA_END)
     return offsets_of(client.call(request, ListOffsetsResponse, broker))
 
 
 def offsets_request(partitions: list[Partition], point: Point) -> ListOffsetsRequest:
-    """The request for partitions that all have the same leader."""
+    """All with the same leader."""
     timestamp, replica, isolation = point.value
     at, topics = i64(timestamp), dict[str, list[ListOffsetsPartition]]()
-    # One for all topics: making it checks its numbers, which was half of the time that many partitions took.
+    # Shared by topics: creating them took half of the time.
     rows = {i: ListOffsetsPartition(partition_index=i32(i), timestamp=at) for i in {p.index for p in partitions}}
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(rows[partition.index])
@@ -217,10 +209,10 @@ def offsets_request(partitions: list[Partition], point: Point) -> ListOffsetsReq
 
 
 def log_start(connection: Connection, partition: Partition) -> tuple[ErrorCode, int]:
-    """First offset still in a log, by the broker that leads it: one round trip, and no second try.
+    """First offset in the log, from its leader: one round trip, no retry.
 
-    The high watermark is asked for, too: a new leader that does not know yet how far it is refuses that (KIP-207), and
-    a Fetch does not; it would tell an end that is too early.
+    The high watermark is requested, too: a new leader that does not know it refuses (KIP-207), while a Fetch would
+    report too early an end.
     """
     requests = [offsets_request([partition], point) for point in (Point.HIGH_WATERMARK, Point.START)]
     rows = [row for answer in connection.call_each(requests, ListOffsetsResponse) for row in _rows(answer)]
@@ -232,34 +224,26 @@ def log_start(connection: Connection, partition: Partition) -> tuple[ErrorCode, 
 
 @dataclass(frozen=True, slots=True)
 class ProducerView:
-    """What a partition's leader remembers of one producer id."""
-
     producer_id: int
     epoch: int
     last_sequence: int
     coordinator_epoch: int
     open_transaction_start: int
-    """First offset of its open transaction, or -1."""
+    """Or -1."""
     newest_ms: int
-    """Time of its newest batch, as it gave it, or of a marker."""
+    """As the producer set it, or a marker's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Producers:
-    """Producer states as far as they can be known now."""
-
     states: Mapping[Partition, tuple[ProducerView, ...]]
     unknown: Mapping[Partition, RemoteFault]
-    """Why not: Unreachable, or MissingPermission."""
 
 
 def describe_producers(
     client: ClusterClient, partitions: Iterable[Partition], broker: int | None = None
 ) -> Mapping[Partition, tuple[ProducerView, ...]]:
-    """Producer states from the leader of each partition, or from one `broker`'s replicas, which may be behind.
-
-    Needs READ. Raises when any is not known.
-    """
+    """From each leader, or one broker's replicas, which may lag. Needs READ. Raises if any is unknown."""
     found = known_producers(client, partitions, broker)
     for error in found.unknown.values():
         raise error
@@ -267,7 +251,7 @@ def describe_producers(
 
 
 def known_producers(client: ClusterClient, partitions: Iterable[Partition], broker: int | None = None) -> Producers:
-    """The same without those that cannot be known: what is denied or has no leader does not hide the others."""
+    """Denied or offline partitions hide no others."""
     found: dict[Partition, tuple[ProducerView, ...]] = {}
     unknown: dict[Partition, RemoteFault] = {}
     asked = client.leaders(partitions) if broker is None else {broker: list(partitions)}
@@ -288,15 +272,11 @@ def known_producers(client: ClusterClient, partitions: Iterable[Partition], brok
 
 
 _PRODUCERS_TOGETHER: Final = 100
-"""Partitions by one request. A producer takes some 40 bytes of the answer: of each there may be thirty thousand."""
+"""A partition may have thirty thousand producers of 40 bytes."""
 
 
 def producers_requests(partitions: Sequence[Partition]) -> list[DescribeProducersRequest]:
-    """The requests for partitions that one broker holds.
-
-    Several: brokers that forget no producer may know ten thousands of them of each partition, and one answer about all
-    would be larger than any that is taken from a broker.
-    """
+    """Several: all producers could exceed one response."""
     return [
         _producers_request(partitions[at : at + _PRODUCERS_TOGETHER])
         for at in range(0, len(partitions), _PRODUCERS_TOGETHER)
@@ -313,7 +293,6 @@ def _producers_request(partitions: Iterable[Partition]) -> DescribeProducersRequ
 
 
 def producers_of(client: ClusterClient, answer: DescribeProducersResponse) -> Producers:
-    """What it says."""
     found: dict[Partition, tuple[ProducerView, ...]] = {}
     unknown: dict[Partition, RemoteFault] = {}
     for topic in answer.topics:

@@ -1,8 +1,7 @@
-"""Following `__consumer_offsets`: what groups commit, from now on, in the order of each partition's log.
+"""Follows `__consumer_offsets` from its end, each partition in order.
 
-Reads below the last stable offset only, without aborted transactions: what a transaction commits counts when it counts.
-Whatever is out of the ordinary (another leader, a log cut below our place) ends the following with an error: who wants
-to go on begins anew and asks the groups themselves first.
+Reads below the last stable offset, without aborted transactions. Anything unusual (new leader, truncation) raises:
+start again and fetch the groups' offsets first.
 """
 
 from __future__ import annotations
@@ -31,14 +30,13 @@ from mirror_core.wire.records import Record, decode
 _MAX_BYTES: Final = 4 << 20
 _PARTITION_BYTES: Final = 1 << 20
 _STUCK: Final = 5
-"""Empty answers in a row, though the leader says that there is more: the cleaner took it, or a cache is slow."""
+"""In a row although more exists: compaction, or a slow cache."""
 
 
 class OffsetsTopic:
-    """The partitions of `__consumer_offsets`, each from its leader. Not for use by several threads at once."""
+    """Not thread-safe."""
 
     def __init__(self, client: ClusterClient) -> None:
-        """From its end of now on. MissingPermission when this principal may not read it."""
         self._client = client
         self._links: list[tuple[FetchLink, list[Partition]]] = []
         self._position: dict[Partition, int] = {}
@@ -63,25 +61,23 @@ class OffsetsTopic:
 
     @property
     def empty(self) -> bool:
-        """There is no such topic: no group has ever committed anything."""
+        """No group ever committed."""
         return not self._partitions
 
     @property
     def in_part(self) -> bool:
-        """Some of its partitions have no leader at present, so that they are not followed."""
+        """They are not followed."""
         return len(self._position) < len(self._partitions)
 
     def seen_s(self) -> float | None:
-        """By the monotonic clock: all that was committed until then has been read. None: not known yet."""
+        """Monotonic: commits up to then were read."""
         return min(self._seen.values()) if len(self._seen) == len(self._partitions) and self._seen else None
 
     def poll(self, max_wait_ms: int) -> Iterator[Record]:
-        """What was committed since; waits for a first byte that long. To be gone through to its end."""
+        """Waits this long for a byte. Consume completely."""
         asked = time.monotonic()
         for link, partitions in self._links:
-            first = link.asked % len(
-                partitions
-            )  # another one each time: an answer may be full before all had their turn
+            first = link.asked % len(partitions)  # rotate: a response may be full before the last one
             wanted = [fetch.Wanted(p, self._position[p]) for p in partitions[first:] + partitions[:first]]
             link.ask(wanted, max_wait_ms=max_wait_ms, isolation=fetch.Isolation.READ_COMMITTED)
         for link, _ in self._links:

@@ -1,4 +1,4 @@
-"""Connections to several brokers, opened at the same time: nobody waits for one that hangs while another answers."""
+"""Parallel connects: a hanging broker delays no other."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ Address = tuple[str, int]
 
 _AT_FIRST: Final = 16
 _MORE_S: Final = 0.5
-"""After so long without any answer twice as many are begun. All tasks meet a cluster that comes back at the same time,
-and it may have hundreds of brokers."""
+"""Then twice as many start. When a cluster comes back, all tasks connect at once, perhaps to hundreds
+of brokers."""
 _GRACE_S: Final = 0.5
 
 
 class Opening:
-    """Those that are still under way when it is closed are closed as soon as they are there."""
+    """Those still connecting at `close` are closed on completion."""
 
     def __init__(self, cluster: str, open_one: Callable[[Address], Connection], addresses: Sequence[Address]) -> None:
         self.problems: list[MirrorError] = []
-        """Of those that failed; when all has been waited for, of those that are late, too."""
+        """At the end also timeouts."""
         self._cluster = cluster
         self._open_one = open_one
         self._left = list(addresses)
         self._under_way: dict[Future[Connection], Address] = {}
         self._unheard: dict[Address, Connection] = {}
-        """Connected, and waiting for the broker's first word."""
         self._closed = False
         self._pool = ThreadPoolExecutor(len(addresses), thread_name_prefix="open")
 
     def connected(self, limit_s: float) -> Iterator[dict[Address, Connection]]:
-        """Those that are there, as soon as there is one: until none is left, or none comes within the limit of all."""
+        """As they come, until all are done or the time limit ends."""
         deadline, most = time.monotonic() + limit_s + _GRACE_S, _AT_FIRST
         while self._left or self._under_way:
             self._begin(most)
@@ -58,7 +57,7 @@ class Opening:
             self._under_way[self._pool.submit(copy_context().run, self._open, address)] = address
 
     def _open(self, address: Address) -> Connection:
-        """A kernel takes connections for a broker that hangs: it is there when it has said something."""
+        """Waits for a response: a kernel accepts connections for hanging brokers, too."""
         connection = self._open_one(address)
         if connection.greeted:
             return connection
@@ -75,7 +74,7 @@ class Opening:
         for future, address in done.items():
             try:
                 found[address] = future.result()
-            except BadRequest:  # a file that cannot be read, a mechanism that we do not know: said before any broker
+            except BadRequest:  # local: unreadable file, unknown mechanism
                 for one in done:
                     _close(one)
                 raise
@@ -84,8 +83,7 @@ class Opening:
         return found
 
     def close(self) -> None:
-        """A broker that answers drop by drop keeps its thread, not us. One that says nothing does not keep the process
-        from ending, either."""
+        """A slow broker keeps its thread, not the caller, nor the process."""
         self._pool.shutdown(wait=False)
         self._closed = True
         for connection in list(self._unheard.values()):
@@ -95,18 +93,17 @@ class Opening:
 
 
 def _close(late: Future[Connection]) -> None:
-    """A connection that nobody waits for any more."""
     if late.exception() is None:
         late.result().close()
 
 
 def nobody_answered(cluster: str, bootstrap: str, problems: Sequence[MirrorError]) -> MirrorError:
-    """What to say of a cluster of which no broker has answered: what each has said instead."""
+    """With each broker's reason."""
     refused = [problem for problem in problems if isinstance(problem, SignInFailed)]
     if refused and len(refused) == len(problems):
-        return BadRequest(str(refused[0]))  # wrong everywhere; say that, not "unreachable"
+        return BadRequest(str(refused[0]))  # wrong everywhere, not unreachable
     reasons = "; ".join(str(problem) for problem in problems)
-    # Who lets nobody in is there, and may take writes: it must not be taken for a cluster that is silent.
+    # A cluster that refuses us is up and may accept writes: never call it silent.
     there = any(isinstance(p, NotLetIn) or not isinstance(p, Unreachable) for p in problems)
     return (SignInFailed if refused else NotLetIn if there else Unreachable)(
         f"cluster {cluster}: no broker of {bootstrap} answered: {reasons}; "

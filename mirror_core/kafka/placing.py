@@ -1,4 +1,4 @@
-"""Which brokers hold a partition, and moving it to others."""
+"""Replica placement: describe, reassign, elect."""
 
 from __future__ import annotations
 
@@ -32,21 +32,18 @@ from mirror_core.model.names import Partition
 
 _PAUSE_S: Final = 0.1
 _TOPICS_AT_ONCE: Final = 500
-"""In a question to all brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Broker ids of one partition."""
-
     leader: int
-    """-1: nobody leads it now."""
+    """-1: offline."""
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
 
 
 def placements(client: ClusterClient, topics: Iterable[str]) -> dict[Partition, Placement]:
-    """Of all partitions of these topics; topics that do not exist are left out."""
+    """Without topics that do not exist."""
     request = MetadataRequest(
         topics=tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in sorted(topics)),
         allow_auto_topic_creation=False,
@@ -69,15 +66,12 @@ def placements(client: ClusterClient, topics: Iterable[str]) -> dict[Partition, 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a cluster's brokers say of topics, each for itself."""
-
     ids: Mapping[str, frozenset[str]]
-    """Topic ids (KIP-516) by which those that answer know them."""
     silent: tuple[int, ...]
-    """Those that do not answer now: they may know any of these topics."""
+    """They may know any of the topics."""
 
     def undecided(self, topic: str) -> str:
-        """In words, where somebody is silent and nobody else knows a topic as it was."""
+        """For a topic that only a silent broker may still know."""
         return (
             f"topic {topic}: by the brokers that answer it was deleted or made anew, and broker(s) "
             f"{', '.join(map(str, self.silent))} do not answer: nothing of it is copied until they do. Restore them, "
@@ -86,8 +80,8 @@ class Heard:
 
 
 def heard_ids(client: ClusterClient, topics: Iterable[str]) -> Heard:
-    """Ask each of the cluster's brokers. One broker's word may be an old one: its metadata lags behind while no
-    controller is in its reach. Who is late is silent."""
+    """From every broker: one cut off from the controllers has old metadata. Slow ones count as
+    unreachable."""
     wanted, silent = sorted(topics), set[int]()
     found: dict[str, set[str]] = {name: set() for name in wanted}
     for first in range(0, len(wanted), _TOPICS_AT_ONCE):
@@ -110,7 +104,7 @@ def heard_ids(client: ClusterClient, topics: Iterable[str]) -> Heard:
 
 
 def _ids(request: MetadataRequest, connection: Connection) -> list[tuple[str, str]]:
-    """No more than that of each answer: a hundred brokers' are there at the same time."""
+    """Ids only: a hundred responses are in memory at once."""
     return [
         (str(row.name), row.topic_id.hex)
         for row in connection.call(request, MetadataResponse).topics
@@ -119,15 +113,12 @@ def _ids(request: MetadataRequest, connection: Connection) -> list[tuple[str, st
 
 
 def reassign(client: ClusterClient, wanted: Mapping[Partition, tuple[int, ...]]) -> None:
-    """Have these brokers hold these partitions; returns when the controller has taken it up. Needs ALTER (cluster)."""
+    """Returns when the controller accepted. Needs ALTER on the cluster."""
     _alter(client, wanted)
 
 
 def call_off(client: ClusterClient, partitions: Iterable[Partition]) -> None:
-    """Take back whatever move of these partitions is under way; those of which none is stay as they are.
-
-    A replica that is being added cannot be taken away by another move before it is in sync.
-    """
+    """A replica being added can be removed before it is in sync only this way."""
     _alter(client, dict.fromkeys(partitions), expected=(ErrorCode.no_reassignment_in_progress,))
 
 
@@ -163,7 +154,7 @@ _ACTION: Final = "AlterPartitionReassignments (needs ALTER on the cluster)"
 
 
 def elect_unclean(client: ClusterClient, partitions: Iterable[Partition]) -> None:
-    """Let a replica lead that is not in sync, of partitions that nobody leads: what it lacks is gone. Needs ALTER."""
+    """For offline partitions; loses what the replica lacks. Needs ALTER on the cluster."""
 
     def attempt(rest: list[Partition]) -> dict[Partition, tuple[ErrorCode, str | None]]:
         topics: dict[str, list[i32]] = {}
@@ -191,7 +182,7 @@ _ELECTION: Final = "ElectLeaders (needs ALTER on the cluster)"
 
 
 def await_replicas(client: ClusterClient, wanted: Mapping[Partition, tuple[int, ...]]) -> None:
-    """Return when exactly these brokers hold the partitions, one of them leading. Unreachable after the time limit."""
+    """Exactly these, one leading. Unreachable on timeout."""
     deadline = time.monotonic() + client.timeout_s
     while True:
         now = placements(client, {p.topic for p in wanted})

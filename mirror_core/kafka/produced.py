@@ -1,4 +1,4 @@
-"""What a Produce or WriteTxnMarkers answer means for a partition. A table: error code to meaning."""
+"""Outcomes of Produce and WriteTxnMarkers error codes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mirror_core.kafka.faults import ErrorCode as E
 class Meaning(Enum):
     APPENDED = "appended"
     LOOK_AGAIN = "look again"
-    """Unknown, or not now: read where the log ends when nothing is in flight, and go on from there."""
+    """Unknown, or not now: continue at the log end once nothing is in flight."""
     DENIED = "denied"
-    """The principal lacks WRITE on the topic, or for markers CLUSTER_ACTION."""
+    """No WRITE, or for markers no CLUSTER_ACTION."""
     UNKEYED = "unkeyed"
-    """Not on a topic that is cleaned by key. Nothing of the batch is appended."""
+    """By a compacted topic. Nothing was appended."""
     FAILED = "failed"
 
 
@@ -27,11 +27,11 @@ _SLOW: Final = "replicas that count as in sync did not take it in time: look at 
 MEANING: Final[Mapping[E, tuple[Meaning, str]]] = MappingProxyType(
     {
         E.none: (Meaning.APPENDED, ""),
-        # Appended, but not on all in-sync replicas yet: not acknowledged, so not counted; the log end tells later.
+        # Appended, but not on all in-sync replicas: not acknowledged; the log end tells later.
         E.request_timed_out: (Meaning.LOOK_AGAIN, _SLOW),
         E.not_enough_replicas_after_append: (Meaning.LOOK_AGAIN, _FEW),
         E.not_enough_replicas: (Meaning.LOOK_AGAIN, _FEW),
-        # The sequence is taken: our own earlier request, or a twin copier with other batch boundaries, was first.
+        # The sequence is taken by our earlier request, or by a twin copier.
         E.out_of_order_sequence_number: (Meaning.LOOK_AGAIN, ""),
         E.duplicate_sequence_number: (Meaning.LOOK_AGAIN, ""),
         E.not_leader_or_follower: (Meaning.LOOK_AGAIN, ""),
@@ -39,7 +39,7 @@ MEANING: Final[Mapping[E, tuple[Meaning, str]]] = MappingProxyType(
         E.unknown_topic_or_partition: (Meaning.LOOK_AGAIN, ""),
         E.kafka_storage_error: (Meaning.LOOK_AGAIN, ""),
         E.network_exception: (Meaning.LOOK_AGAIN, ""),
-        # Somebody has written markers of a higher number: it is theirs to fill the gap.
+        # Another filler wrote markers of a higher epoch.
         E.transaction_coordinator_fenced: (Meaning.LOOK_AGAIN, ""),
         E.topic_authorization_failed: (Meaning.DENIED, ""),
         E.cluster_authorization_failed: (Meaning.DENIED, ""),
@@ -59,7 +59,7 @@ MEANING: Final[Mapping[E, tuple[Meaning, str]]] = MappingProxyType(
 
 
 def meaning(code: int) -> tuple[Meaning, str, str]:
-    """Meaning, remedy and Kafka's name of an error code. Codes nobody has thought of stop the partition."""
+    """With remedy and Kafka's name. Unknown codes stop the partition."""
     try:
         error = E(code)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Producing to one destination broker: pipelined requests, answers in order."""
+"""Produces to one destination broker: pipelined requests, responses in order."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from mirror_core.wire import produce
 from mirror_core.wire.fields import MalformedAnswer
 
 REQUEST_TIMEOUT_MS = 30_000
-"""How long the broker may wait for its in-sync replicas. Sockets wait longer, so that its word comes first."""
+"""Socket timeouts are longer, so the broker's response comes first."""
 
 _ANSWERS_BYTES: Final = 64 << 10
-"""Of answers that may be due: as much as buffers hold at the least. So a broker is never kept from reading on because
-its answers are not read, while we wait for it to read."""
+"""Fits into socket buffers: a broker waiting for us to read must not stop reading."""
 _ANSWER_BYTES: Final = 16
 _TOPIC_BYTES: Final = 6
 _ROW_BYTES: Final = 30
@@ -31,7 +30,7 @@ Tag = TypeVar("Tag")
 
 
 class Row(NamedTuple, Generic[Tag]):
-    """One batch for one partition, and what the sender wants back with its answer."""
+    """`tag` returns with the response."""
 
     topic: str
     partition: int
@@ -40,30 +39,25 @@ class Row(NamedTuple, Generic[Tag]):
 
 
 class _Due(NamedTuple, Generic[Tag]):
-    """A request without an answer."""
-
     correlation: int
     tags: dict[tuple[str, int], Tag]
     size: int
     answer_size: int
-    """About what its answer will take."""
     sent_at: float
-    """Monotonic time."""
 
 
 class ProduceLink(Generic[Tag]):
-    """A broker handles the requests of one connection one after the other, so order is kept at any depth."""
+    """A broker handles a connection's requests in order, at any pipeline depth."""
 
     def __init__(self, connection: Connection, *, most_bytes: int = LEAST_WINDOW) -> None:
-        """`most_bytes`: without an answer; mostly it will be less (`Window`)."""
+        """In flight; the window is mostly smaller."""
         self.connection = connection
         self.outstanding: deque[_Due[Tag]] = deque()
         self.took_s = 0.0
-        """From the newest answered request to its answer."""
+        """Of the newest answered request."""
         self.throttle_s = 0.0
-        """For so long the broker reads nothing more after its newest answer, for a quota."""
+        """Quota: the broker reads nothing this long after its newest response."""
         self.throttled_s = 0.0
-        """The same, after all its answers together."""
         self._window = Window(connection.round_trip_s, most_bytes)
         self._bytes = self._answers_bytes = 0
         self._unsent = memoryview(b"")
@@ -72,8 +66,7 @@ class ProduceLink(Generic[Tag]):
         self._start = self._end = 0
 
     def send(self, rows: Sequence[Row[Tag]], patience_s: float = 0.0) -> None:
-        """One request, when it is not `full`. The batches may be overwritten when this returns: the kernel has them, or
-        what it has not taken within so long is kept."""
+        """Unless `is_full`. Batches may be overwritten afterwards: unsent bytes are copied."""
         if not self.outstanding:
             self.connection.renew_session()
         correlation = self.connection.next_id()
@@ -101,11 +94,9 @@ class ProduceLink(Generic[Tag]):
 
     @property
     def unsent(self) -> bool:
-        """Whether some of a request waits for the system to take it."""
         return bool(self._unsent)
 
     def flush(self) -> None:
-        """Send of that what the system takes now."""
         if not self._unsent:
             return
         rest = self.connection.push([self._unsent], 0.0)
@@ -115,20 +106,22 @@ class ProduceLink(Generic[Tag]):
 
     @property
     def waits_s(self) -> float:
-        """How long an answer has been due and none has come, nor has more of a request been taken; below 0 while a
-        quota keeps the broker from reading on. On a thin link each request waits behind those before it."""
+        """Without response or accepted bytes; negative while throttled.
+
+        On a thin link each request waits behind those before it.
+        """
         if not self.outstanding:
             return 0.0
         return time.monotonic() - max(self.outstanding[0].sent_at, self._heard_at + self.throttle_s, self._moved_at)
 
     @property
     def muted_s(self) -> float:
-        """For how long from now on the broker reads nothing more from here, for a quota."""
+        """Remaining throttle time."""
         return max(0.0, self._heard_at + self.throttle_s - time.monotonic())
 
     @property
     def full(self) -> bool:
-        """Whether nothing is to be sent before an answer has come, or before what waits has been taken."""
+        """Send nothing before a response arrives or unsent bytes go out."""
         if not self.outstanding:
             return False
         if self._unsent or self.connection.session_ends:
@@ -136,7 +129,7 @@ class ProduceLink(Generic[Tag]):
         return self._bytes >= self._window.bytes or self._answers_bytes >= _ANSWERS_BYTES
 
     def arrived(self) -> bool:
-        """Receive what is there, and wait for nothing; whether the next answer is there, whole."""
+        """Without waiting; True when a complete response is there."""
         if not self._whole():
             self._make_room()
             view = memoryview(self._buffer)[self._end :]
@@ -144,7 +137,7 @@ class ProduceLink(Generic[Tag]):
         return self._whole()
 
     def answers(self) -> Iterator[tuple[Tag, produce.Produced]]:
-        """Wait for the next answer, then give all that have arrived."""
+        """Waits for one, then yields all complete ones."""
         yield from self._one(self._frame())
         while self.outstanding and self._whole():
             yield from self._one(self._frame())
@@ -198,6 +191,6 @@ class ProduceLink(Generic[Tag]):
 
     @property
     def buffered(self) -> bool:
-        """Bytes that select() cannot see: in our buffer, or decrypted inside the TLS layer."""
+        """Invisible to poll(): in our buffer, or decrypted inside TLS."""
         sock = self.connection.sock
         return self._whole() or (isinstance(sock, ssl.SSLSocket) and sock.pending() > 0)

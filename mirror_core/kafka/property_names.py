@@ -1,4 +1,4 @@
-"""Names of client properties. One that librdkafka does not know is a mistake: else it is found late, or never."""
+"""Names of client properties: a mistyped one would show late or never."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ HONOURED: Final = frozenset(
         "ssl.key.password",
     }
 )
-"""Of security's properties those that our own connections go by, and librdkafka's: what only one of them knows would be
-thought to protect both."""
+"""Honoured by our connections and by librdkafka: one known to only one of them would seem to protect
+both."""
 _COMMON: Final = (
     *ENTRIES,
     *sorted(HONOURED),
@@ -40,15 +40,15 @@ _COMMON: Final = (
     "security.protocol",
     "socket.timeout.ms",
 )
-"""What a name may have been meant to be."""
+"""Candidates for suggestions."""
 _SECURITY: Final = ("ssl.", "sasl.", "https.", "enable.ssl.", "enable.sasl.")
 _NONE: Final = "mirrorbook.stops.here"
-"""No property of librdkafka's: with it no client is ever made, whatever is asked of it before."""
+"""Unknown to librdkafka, so that no client is ever created."""
 
 
 def check_names(where: str, names: Iterable[str]) -> None:
-    """BadRequest for the first name that is none of librdkafka's, with the one that may be meant; or one of security's
-    that not all of our connections would go by."""
+    """BadRequest for unknown names, with a suggestion, and for security properties not honoured
+    everywhere."""
     for name in names:
         if _is_unknown(name):
             raise BadRequest(f"{where}.{name}: there is no such property of Kafka's client{suggestion(name, _COMMON)}")
@@ -61,12 +61,12 @@ def check_names(where: str, names: Iterable[str]) -> None:
 
 @lru_cache(maxsize=256)
 def _is_unknown(name: str) -> bool:
-    """Properties of Java's client, which librdkafka knows by name and does not take, count as unknown."""
+    """Java-only properties count as unknown."""
     try:
         Producer({name: "", _NONE: ""})
     except KafkaException as error:
         words: str = error.args[0].str()
         return words.startswith("Java ") or words == f'No such configuration property: "{name}"'
     except TypeError:
-        return False  # a function, which no file can name: whoever reads values refuses it
+        return False  # a callback, which no file can set
     raise AssertionError(f"librdkafka has a property {_NONE}")

@@ -1,4 +1,4 @@
-"""Controllers of a cluster, which agree by majority on who leads what (KRaft, KIP-595)."""
+"""The KRaft controller quorum (KIP-595) and its clock."""
 
 from __future__ import annotations
 
@@ -25,34 +25,36 @@ _REQUEST: Final = DescribeQuorumRequest(
     topics=(TopicData(topic_name=_METADATA, partitions=(PartitionData(partition_index=i32(0)),)),)
 )
 _SILENT_MS: Final = 5_000
-"""A controller that lives asks the active one for news twice a second."""
+"""A live controller fetches twice a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """Node ids of controllers: of the active one, of all that vote, and of those that were heard of lately."""
+    """Node ids; alive: fetched recently."""
 
     now_ms: int
-    """By the clock of the active one."""
+    """The active controller's clock."""
     active: int
     voters: frozenset[int]
     alive: frozenset[int]
 
     def survives(self, node: int) -> bool:
-        """Whether there is a majority while this node is away, too."""
+        """A majority remains without this node."""
         return len(self.alive - {node}) * 2 > len(self.voters)
 
 
 def quorum(client: ClusterClient) -> Quorum | None:
-    """As the active controller sees it; None where brokers do not tell (ZooKeeper). Needs DESCRIBE on the cluster."""
+    """None with ZooKeeper. Needs DESCRIBE on the cluster."""
     if not _is_told(client):
         return None
     return _quorum(client, client.call_controller(_REQUEST, DescribeQuorumResponse))
 
 
 def clock_ahead_ms(cluster: ClusterConfig, *, timeout_s: float) -> int | None:
-    """How far this machine's clock is ahead of the active controller's; None: it is not told (ZooKeeper, Kafka before
-    3.3, no DESCRIBE on the cluster), or not in time."""
+    """This clock minus the active controller's.
+
+    None: ZooKeeper, Kafka before 3.3, no DESCRIBE, or no response in time.
+    """
     try:
         with ClusterClient(cluster, timeout_s=timeout_s) as client:
             if not _is_told(client):
@@ -77,7 +79,7 @@ def _quorum(client: ClusterClient, answer: DescribeQuorumResponse) -> Quorum:
     [row] = answer.topics[0].partitions
     if row.error_code is not ErrorCode.none:
         raise fault(client, "controllers", "DescribeQuorum", row.error_code)
-    # Of itself the active one says when that was now, by its clock.
+    # The active controller reports its own clock here.
     now = max(int(voter.last_caught_up_timestamp) for voter in row.current_voters)
     return Quorum(
         active=int(row.leader_id),

@@ -1,6 +1,6 @@
-"""Reading a partition's committed batches as they lie in the log, one response in memory at a time.
+"""A partition's committed batches as stored, one response in memory at a time.
 
-Every batch's CRC is verified. What is no data is left out: control, aborted and empty batches, hidden records.
+Verifies every CRC. Skips control, aborted and empty batches, and hidden records.
 """
 
 from __future__ import annotations
@@ -32,11 +32,9 @@ from mirror_core.wire.fields import MalformedAnswer
 from mirror_core.wire.records import Record, decode
 
 MAX_BYTES: Final = 8 << 20
-"""Bytes asked for at once, and so the memory of a reader (a single larger batch comes whole all the same)."""
+"""Also a reader's memory (a single larger batch comes complete)."""
 AHEAD: Final = 200
-"""Logs whose beginnings are worth one request."""
 AHEAD_BYTES: Final = 4 << 20
-"""Asked for at once for all of them: what lies ready beside what is being read."""
 MAX_WAIT_MS: Final = 500
 PAUSE_S: Final = 0.05
 _RETRY: Final = frozenset({*TRANSIENT, ErrorCode.unknown_topic_or_partition, ErrorCode.offset_not_available})
@@ -46,8 +44,6 @@ Batch = tuple[BatchHeader, memoryview]
 
 
 class Pace(Protocol):
-    """How fast may be read; `now` is monotonic."""
-
     def took(self, size: int, now: float) -> None: ...
 
     def wait_s(self, now: float) -> float: ...
@@ -56,7 +52,7 @@ class Pace(Protocol):
 
 
 class LogReader:
-    """Reads partitions of one cluster, each from its leader. Not for use by several threads at once."""
+    """Not thread-safe."""
 
     def __init__(
         self,
@@ -68,23 +64,21 @@ class LogReader:
         pace: Pace | None = None,
         go_on: Callable[[], None] = lambda: None,
     ) -> None:
-        """`go_on` is asked before each Fetch, and may raise."""
+        """`check_continue` runs before each Fetch and may raise."""
         self.name, self._cluster = cluster.name, cluster
         self._pace, self._go_on = pace, go_on
         self._max_bytes = pace.answer_bytes(max_bytes) if pace else max_bytes
         self._client = ClusterClient(cluster, principal, timeout_s=timeout_s)
         self._connections: dict[tuple[str, int], Connection] = {}
         self._leaders: dict[Partition, tuple[Leader, int]] = {}
-        """And leader epoch."""
         self._ahead: dict[Partition, tuple[int, fetch.Fetched]] = {}
-        """Answers that lie ready, each with the next offset to be read that was asked for."""
         self._one_by_one, self._silence = False, Silence()
 
     def ahead(self, wanted: Mapping[Partition, Offset]) -> None:
-        """Ask for what these logs hold from there on, all in one request to each leader: it lies ready when it is read.
+        """The beginnings of these logs, one request per leader.
 
-        Whoever reads thousands of small ranges one after the other would wait for each of them, and far away for
-        minutes. What does not come, or not whole, is asked for again in its turn, and what is wrong told then.
+        Thousands of small ranges one by one take minutes at a distance. What is missing, and errors, come in their
+        turn.
         """
         self._ahead.clear()
         if self._one_by_one or len(wanted) < 2:
@@ -104,15 +98,15 @@ class LogReader:
                     if not row.error and begins_whole(row.records):
                         self._ahead[row.partition] = mine[row.partition], row
         except MirrorError:
-            self._one_by_one = True  # which one it is, and how long it is waited for, is known there
-            for address in leaders & self._connections.keys():  # an answer may still be on its way
+            self._one_by_one = True  # errors show in the partition's own turn
+            for address in leaders & self._connections.keys():  # its response may be in flight
                 self._connections.pop(address).close()
 
     def batches(self, partition: Partition, start: Offset, end: Offset) -> Iterator[Batch]:
-        """Data batches that overlap [start, end), in order; the first and last may reach beyond it.
+        """Data batches overlapping [start, end); the first and last may reach beyond.
 
-        `end` must not lie behind the last stable offset for longer than the time limit: Unreachable then. Trimmed when
-        the log starts behind `start`, Damaged for bytes that are no batch.
+        Unreachable if `end` stays beyond the last stable offset. LogTrimmed if the log starts after `start`; LogDamaged
+        for bytes that are no batch.
         """
         position = int(start)
         while position < end:
@@ -130,7 +124,7 @@ class LogReader:
                 position = answer.last_stable
 
     def records(self, partition: Partition, start: Offset, end: Offset) -> Iterator[tuple[BatchHeader, Record]]:
-        """Records of [start, end), each with the header of its batch."""
+        """Records of [start, end) with their batch's header."""
         for header, batch in self.batches(partition, start, end):
             try:
                 for record in decode(header, batch):
@@ -140,19 +134,17 @@ class LogReader:
                 raise Damaged(self.name, partition, max(start, header.base_offset), error) from None
 
     def log_start(self, partition: Partition) -> Offset:
-        """The first offset still in the log, now."""
         return list_offsets(self._client, [partition], Point.START)[partition]
 
     def stable_end(self, partition: Partition) -> Offset:
-        """The last stable offset, now: the next one that a reader of committed records may not read yet."""
+        """Last stable offset."""
         return list_offsets(self._client, [partition], Point.STABLE_END)[partition]
 
     def connection(self, partition: Partition) -> Connection:
-        """To the partition's leader, with nothing in flight; it stays the reader's."""
+        """To the leader, nothing in flight; not the caller's."""
         return self._connection(partition)[0]
 
     def _whole(self, partition: Partition, answer: fetch.Fetched, position: int) -> Iterator[Batch]:
-        """Verified batches of one answer from `position` on; those that no reader sees as empty ones."""
         reached = position
         try:
             for header, batch, visible in committed(answer, position):
@@ -165,7 +157,7 @@ class LogReader:
             raise Damaged(self.name, partition, reached, error) from None
 
     def _fetch(self, partition: Partition, position: int, end: int) -> fetch.Fetched:
-        """An answer with data, or one that proves that there is none up to the last stable offset."""
+        """With data, or proving that none is left below the last stable offset."""
         at, ready = self._ahead.pop(partition, (-1, None))
         if ready is not None and at == position:
             return ready
@@ -199,11 +191,11 @@ class LogReader:
                     self._retriable(code, partition, position)
                     self._leaders.pop(partition, None)
                 pause = max(PAUSE_S, throttle_ms / 1000)
-                deadline += throttle_ms / 1000  # a quota makes us wait, and is no failure
+                deadline += throttle_ms / 1000  # throttling is no failure
             except Unreachable as error:
                 self._drop(partition)
                 if isinstance(error, SignInFailed):
-                    raise  # not mended within seconds, and a login refused in a row may lock us out
+                    raise  # retries may lock the login
                 problem, pause = str(error), PAUSE_S
                 in_vain.add(whom)
             if time.monotonic() + pause > deadline:
@@ -212,9 +204,8 @@ class LogReader:
             time.sleep(pause)
 
     def _retriable(self, code: ErrorCode, partition: Partition, position: int) -> None:
-        """Raises for an error that asking again does not mend."""
         where = f"cluster {self.name}, {partition}, offset {position}"
-        if code is ErrorCode.corrupt_message:  # a batch's header, by which brokers find their way
+        if code is ErrorCode.corrupt_message:  # broken batch header
             raise Damaged(self.name, partition, position, f"offset {position}: Fetch: {code.name}")
         if code is ErrorCode.topic_authorization_failed:
             user = self._cluster.user(self._client.principal) or "this principal"
@@ -223,14 +214,14 @@ class LogReader:
             raise Unreadable(f"{where}: Fetch: {code.name}")
 
     def _proof(self, partition: Partition, position: int, answer: fetch.Fetched, *, honest: bool, before: int) -> Proof:
-        """What an answer without bytes proves. Asks the leader that gave it, where that decides."""
+        """May request the local log start."""
         upto, size = answer.last_stable, len(answer.records)
         found = proof(position, upto, size, honest=honest, before=before, local_start=None)
         if found is not Proof.ASK_LEADER:
             return found
         _, epoch = self._leaders[partition]
         start = local_start(self._client, partition, epoch)
-        if start is None:  # another one leads by now
+        if start is None:  # leader changed
             return Proof.ONCE_MORE
         return proof(position, upto, size, honest=honest, before=before, local_start=start)
 
@@ -240,7 +231,7 @@ class LogReader:
         correlation = self._send(connection, wanted, MAX_WAIT_MS, self._max_bytes, self._max_bytes)
         try:
             throttle_ms, rows = self._received(connection, correlation, wanted)
-        except RemoteFault:  # what is left of it would be the next question's answer
+        except RemoteFault:  # unread bytes would answer the next request
             self._drop(partition)
             raise
         return throttle_ms, rows[0] if rows else fetch.Fetched(partition, 0, -1, -1, -1, (), memoryview(b""))
@@ -253,7 +244,7 @@ class LogReader:
         max_bytes: int,
         partition_max_bytes: int,
     ) -> int:
-        """Correlation id of a Fetch that is on its way to the leader of all these."""
+        """Returns the correlation id."""
         if self._pace:
             time.sleep(self._pace.wait_s(time.monotonic()))
         connection.renew_session()
@@ -273,7 +264,7 @@ class LogReader:
     def _received(
         self, connection: Connection, correlation: int, wanted: Iterable[Partition]
     ) -> tuple[int, list[fetch.Fetched]]:
-        """For how many ms we are throttled, and a row for each partition; none where a quota kept it from looking."""
+        """Throttle time (ms), one row per partition; no rows when throttled."""
         frame = connection.receive()
         if self._pace:
             self._pace.took(len(frame), time.monotonic())
@@ -289,7 +280,6 @@ class LogReader:
         return throttle_ms, rows
 
     def _learn(self, partitions: Iterable[Partition]) -> None:
-        """Who leads them, of those whose leader is not known; nothing about those that have none."""
         unknown = [partition for partition in partitions if partition not in self._leaders]
         if not unknown:
             return
@@ -307,7 +297,6 @@ class LogReader:
         return self._leaders[partition][0] if partition in self._leaders else NOBODY
 
     def _connection(self, partition: Partition) -> tuple[Connection, int]:
-        """To the partition's leader, and its epoch."""
         if self._leader(partition) == NOBODY:
             raise Unreachable(f"cluster {self.name}, {partition}: no leader, or no such partition")
         address, epoch = self._leaders[partition]
@@ -342,7 +331,7 @@ class LogReader:
 
 
 def _as_copied(header: BatchHeader, message: memoryview, position: int) -> Iterator[Batch]:
-    """A message of magic 0 or 1 as the batches of magic 2 that a mirror makes of it, verified."""
+    """As the magic 2 batches that a mirror makes of it, verified."""
     for run in legacy.dense_runs(header, message, position):
         made = BatchHeader._make(HEADER.unpack_from(run.batch))
         yield made._replace(base_offset=run.base_offset), memoryview(run.batch)

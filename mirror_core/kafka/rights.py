@@ -1,4 +1,4 @@
-"""What a principal may do, as brokers say it themselves, without doing anything."""
+"""What a principal may do according to the brokers, without doing it."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from mirror_core.wire import markers
 
 _BROKER: Final = i8(4)
 _STATIC: Final = 4
-"""Source of a value from server.properties."""
+"""server.properties."""
 _PROBE_GROUP: Final = "mirrorbook-check"
-"""A group that need not exist: asking about it creates nothing."""
+"""Need not exist: describing it creates nothing."""
 
 _PROBE_TOPIC: Final = "__mirrorbook_probe"
-"""A topic that does not exist: markers for it are appended nowhere."""
+"""Does not exist: markers for it are appended nowhere."""
 _PROBE_PRODUCER: Final = 1 << 62
 
 Rights = frozenset[Operation]
@@ -49,18 +49,15 @@ Rights = frozenset[Operation]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One principal's rights on one cluster."""
-
     topics: Mapping[str, Rights]
-    """By topic, of those that it may DESCRIBE."""
     cluster: Rights | None
-    """None: without DESCRIBE on the cluster, the broker says nothing about the rest."""
+    """None: unknown without DESCRIBE on the cluster."""
     group: Rights
-    """On a group of an arbitrary name: what is granted for all groups."""
+    """For an arbitrary group: granted for all."""
 
 
 def probe(client: ClusterClient) -> Probe:
-    """Ask the brokers what this client's principal may do. Changes nothing."""
+    """Read-only."""
     request = MetadataRequest(
         topics=None,
         allow_auto_topic_creation=False,
@@ -77,12 +74,11 @@ def probe(client: ClusterClient) -> Probe:
 
 
 def cluster_rights(client: ClusterClient) -> Rights | None:
-    """What this client's principal may do to the cluster; None: without DESCRIBE on it, the broker does not say."""
+    """None: unknown without DESCRIBE."""
     return rights_on(client, ())[0]
 
 
 def rights_on(client: ClusterClient, topics: Iterable[str]) -> tuple[Rights | None, dict[str, Rights]]:
-    """The same, and what it may do to each of these topics that there are."""
     request = MetadataRequest(
         topics=tuple(MetadataRequestTopic(name=TopicName(name)) for name in topics),
         allow_auto_topic_creation=False,
@@ -98,10 +94,10 @@ def rights_on(client: ClusterClient, topics: Iterable[str]) -> tuple[Rights | No
 
 
 def may_mark(client: ClusterClient) -> bool:
-    """Whether this client's principal may write transaction markers, or the brokers take any at all.
+    """Also False if the brokers support none.
 
-    CLUSTER_ACTION does not imply DESCRIBE, so brokers need not say who has it. Hence the request itself, for a
-    partition that nobody has: rights are looked at first.
+    CLUSTER_ACTION does not imply DESCRIBE, so brokers need not list it. Hence a real request for a partition that no
+    broker has: rights are checked first.
     """
     if markers.API_KEY not in api_versions(client):
         return False
@@ -119,7 +115,7 @@ def may_mark(client: ClusterClient) -> bool:
 
 
 def _group_rights(client: ClusterClient) -> Rights:
-    """Only the group's own coordinator knows; on a new cluster, asking for it makes Kafka create its offsets topic."""
+    """From the group's coordinator; on a new cluster this creates __consumer_offsets."""
     request = DescribeGroupsRequest(groups=(GroupId(_PROBE_GROUP),), include_authorized_operations=True)
     deadline = time.monotonic() + client.timeout_s
     while True:
@@ -139,16 +135,16 @@ def _group_rights(client: ClusterClient) -> Rights:
 
 
 def features(client: ClusterClient) -> dict[str, int]:
-    """Finalized feature levels, such as metadata.version; empty on clusters with ZooKeeper."""
+    """Such as metadata.version; empty with ZooKeeper."""
     request = ApiVersionsRequest(client_software_name="mirrorbook", client_software_version="0")
     answer = client.call(request, ApiVersionsResponse)
     return {feature.name: int(feature.max_version_level) for feature in answer.finalized_features}
 
 
 def broker_setting(client: ClusterClient, broker: int, name: str) -> tuple[str, bool] | None:
-    """A broker's effective value of a setting and whether it is in its server.properties; None when it has no such.
+    """Effective value, and whether it is in server.properties; None: unknown.
 
-    Only the broker itself knows its static values. Needs DESCRIBE_CONFIGS on the cluster.
+    Only the broker knows its static values. Needs DESCRIBE_CONFIGS on the cluster.
     """
     resource = DescribeConfigsResource(resource_type=_BROKER, resource_name=str(broker), configuration_keys=(name,))
     request = DescribeConfigsRequest(resources=(resource,), include_synonyms=True)
@@ -163,7 +159,7 @@ def broker_setting(client: ClusterClient, broker: int, name: str) -> tuple[str, 
 
 
 def rights_in(bits: int) -> Rights:
-    """Kafka numbers its operations from 2 (ALL) on and sets the bit of each number."""
+    """Bit n is operation n, from 2 (ALL) on."""
     if bits < 0:
         return frozenset()
     return frozenset(operation for code, operation in enumerate(Operation, start=2) if bits & 1 << code)

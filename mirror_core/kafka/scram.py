@@ -1,4 +1,4 @@
-"""SASL client exchanges: PLAIN (RFC 4616) and SCRAM (RFC 5802). Pure: bytes in, bytes out."""
+"""SASL exchanges: PLAIN (RFC 4616) and SCRAM (RFC 5802). Pure."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ MECHANISMS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
 class ServerNotTrusted(Exception):
-    """The server could not prove that it knows the password, or its answer makes no sense."""
+    """The server did not prove that it knows the password, or its response is malformed."""
 
 
 @lru_cache(maxsize=64)
 def _salted(digest: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """The only part that costs: milliseconds of CPU for each connection. A cluster's brokers share salt and rounds."""
+    """Cached: milliseconds of CPU, and a cluster's brokers share salt and iterations."""
     return hashlib.pbkdf2_hmac(digest, password.encode(), salt, iterations)
 
 
 def plain(user: str, password: str) -> Generator[bytes, bytes, None]:
-    """One message and no answer to check."""
+    """No response to check."""
     yield b"\0" + user.encode() + b"\0" + password.encode()
 
 
 def scram(mechanism: str, user: str, password: str) -> Generator[bytes, bytes, None]:
-    """Yields what to send, is sent what came back; ends when the server has proved itself."""
+    """Returns once the server has proved itself."""
     digest = MECHANISMS[mechanism]
     nonce = base64.b64encode(secrets.token_bytes(18)).decode()
     name = user.replace("=", "=3D").replace(",", "=2C")
@@ -42,7 +42,7 @@ def scram(mechanism: str, user: str, password: str) -> Generator[bytes, bytes, N
         server_nonce, salt, iterations = fields["r"], base64.b64decode(fields["s"], validate=True), int(fields["i"])
     except (KeyError, ValueError):
         raise ServerNotTrusted("malformed first SCRAM answer") from None
-    # Fewer rounds than the RFC's minimum would let a fake server harvest a cheap hash of the password.
+    # Fewer rounds would let a fake server harvest a cheap password hash.
     if not server_nonce.startswith(nonce) or server_nonce == nonce or not 4096 <= iterations <= 1_000_000:
         raise ServerNotTrusted("SCRAM nonce or iteration count out of range")
     salted = _salted(digest, password, salt, iterations)

@@ -1,4 +1,4 @@
-"""Whether brokers know of settings of topics that were changed."""
+"""Waits until all brokers show changed topic configs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from mirror_core.kafka.shown import late
 from mirror_core.kafka.topics import DYNAMIC_TOPIC
 
 SHOWN_S: Final = 5.0
-"""How long brokers have to show a change; they do within milliseconds."""
+"""Brokers need only milliseconds."""
 
 Overrides = Mapping[str, Mapping[str, str | None]]
-"""By topic; None: the topic has none of its own."""
+"""By topic; None: no override."""
 
 
 def late_with(client: ClusterClient, wanted: Overrides, within_s: float | None = None) -> Collection[int]:
-    """Brokers that did not show these overrides in time. Their logs go by what they show at once afterwards. With
-    ZooKeeper brokers answer from there, and nobody is late."""
+    """A broker's logs apply a config as soon as it shows it. With ZooKeeper none is late."""
 
     def shows(connection: Connection) -> bool:
         answer = connection.call(settings_request(sorted(wanted)), DescribeConfigsResponse)

@@ -1,4 +1,4 @@
-"""Whether all brokers know of a change: the controller answers before any of them does."""
+"""Waits until all brokers know of a change: the controller answers before any of them does."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ _PAUSE_S: Final = 0.02
 def late(
     client: ClusterClient, shows: Callable[[Connection], bool], within_s: float, *, anew: bool = False
 ) -> Mapping[int, RemoteFault | None]:
-    """Brokers that did not show it in time, and what they answered instead, if that was no answer to the question.
+    """Late brokers, each with its error if it answered with one.
 
-    All are asked at the same time, again and again. Each answers by its own view of the cluster's metadata, which it
-    takes up in the controller's order. `shows`: whether an answer does; called by several threads. Who has answered,
-    and something else, would say so again, and is asked no more. `anew`: who has let a time limit pass is asked again
-    all the same, while there is time.
+    Each answers from its own metadata, which follows the controller's order. `shows_change` runs in several threads.
+    Only timeouts are retried, with `retry_timeouts` at once.
     """
     deadline = time.monotonic() + within_s
     waiting = dict[int, RemoteFault | None].fromkeys(client.brokers())
@@ -38,7 +36,7 @@ def late(
         over |= {broker: why for broker, why in waiting.items() if why and not isinstance(why, Unreachable)}
         waiting = {broker: why for broker, why in waiting.items() if broker not in over}
         there = client.brokers() if waiting else ()
-        waiting = {broker: why for broker, why in waiting.items() if broker in there}  # who has died leaves them soon
+        waiting = {broker: why for broker, why in waiting.items() if broker in there}  # dead brokers leave the list
         if asked > deadline:
             break
         time.sleep(_PAUSE_S if waiting else 0)

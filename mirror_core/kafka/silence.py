@@ -1,4 +1,4 @@
-"""Who was asked in vain, for some partitions in a row: no other one is to wait for them, too."""
+"""Skips brokers after repeated timeouts, so that later partitions do not wait for them."""
 
 from __future__ import annotations
 
@@ -11,37 +11,32 @@ from typing import Final
 from mirror_core.model.errors import Unreachable
 
 PATIENCE: Final = 2
-"""Partitions in a row that may cost the whole time limit each; the next ones are not even tried."""
+"""In a row, each a full time limit."""
 AGAIN_S: Final = 60.0
-"""After so long one is: a broker may have come back, and a reader may be kept for days."""
+"""Then one is tried again."""
 Leader = tuple[str, int]
-"""Its address."""
 NOBODY: Final[Leader] = ("", -1)
-"""Leads a partition."""
 
 
 class Silence:
-    """Of one cluster. That a broker hangs is no reason to leave out what others lead."""
+    """A hanging broker does not affect what others lead."""
 
     def __init__(self) -> None:
         self._in_vain = Counter[Leader | None]()
-        """None: to be told who leads."""
+        """None: the metadata itself."""
         self._last_s = -math.inf
-        """Monotonic time at which somebody was last given up."""
 
     def kept(self, asked: Collection[Leader | None]) -> None:
-        """All of these, for the whole time limit: one after the other, where leadership was told to have moved."""
+        """Several if leadership moved."""
         if asked:
             self._in_vain.update(asked)
             self._last_s = time.monotonic()
 
     def ended(self, whom: Leader) -> None:
-        """It has answered, and so somebody has told who leads."""
         self._in_vain[whom] = self._in_vain[None] = 0
 
     def heed(self, where: str, known: Leader | None, anew: Callable[[], Leader]) -> None:
-        """Unreachable where others have waited in vain, and not long ago. `known`: who led it when that was asked last;
-        None: not asked yet. `anew` asks."""
+        """Unreachable if it is backed off. None: leader unknown."""
         suspects = self._in_vain if known is None else (known, None)
         if not any(map(self._of, suspects)) or time.monotonic() - self._last_s > AGAIN_S:
             return

@@ -1,4 +1,4 @@
-"""How many bytes logs take."""
+"""Sizes of logs, by DescribeLogDirs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from mirror_core.model.names import Partition
 
 
 def log_sizes(client: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, int]:
-    """Bytes of each partition's log, one replica's (the largest). Needs DESCRIBE on the cluster.
-
-    Left out are those that no broker tells of: without the right, brokers answer with nothing at all.
-    """
+    """Of the largest replica. Needs DESCRIBE on the cluster; unknown ones are left out."""
     topics: dict[str, list[i32]] = {}
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(i32(partition.index))

@@ -1,4 +1,4 @@
-"""Waiting for several sockets at a time, and sending on one without waiting for long."""
+"""Polling, connecting, and sending with short waits."""
 
 from __future__ import annotations
 
@@ -13,19 +13,16 @@ from typing import Final
 Buffer = bytes | bytearray | memoryview
 
 _MOST_PARTS: Final = 512
-"""Of one call: half of what Linux takes (IOV_MAX)."""
 _LEAST_CONNECT_S: Final = 0.001
 _PIECE: Final = 64 << 10
-"""Bytes that TLS is given at a time: four records."""
 
 
 def readable(
     sockets: Iterable[socket.socket], limit_s: float, *, until_writable: Iterable[socket.socket] = ()
 ) -> set[socket.socket]:
-    """Those with something to read, or with an error to be found by reading; waits for the first one so long, and no
-    longer than until one of the others takes something again.
+    """With data or errors; waits for one, or until `until_writable` accepts bytes.
 
-    By poll: select takes no file descriptor from 1024 on, and the process may be an application's with many open.
+    By poll: select rejects descriptors from 1024 on.
     """
     by_fd = {one.fileno(): one for one in sockets}
     events = dict.fromkeys(by_fd, select.POLLIN)
@@ -38,8 +35,10 @@ def readable(
 
 
 def connect(host: str, port: int, timeout_s: float) -> socket.socket:
-    """A TCP connection to the first of the host's addresses that takes one. An address that is silent uses up only its
-    share of the time limit. Raises OSError, and UnicodeError for what can be no host's name."""
+    """To the first address that accepts; each gets its share of the time.
+
+    Raises OSError; UnicodeError for an impossible host name.
+    """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     deadline = time.monotonic() + timeout_s
     reason = OSError("the host has no address")
@@ -47,7 +46,7 @@ def connect(host: str, port: int, timeout_s: float) -> socket.socket:
         share_s = (deadline - time.monotonic()) / (len(found) - number)
         try:
             made = socket.socket(family, kind, protocol)
-        except OSError as error:  # a family that this machine does not have
+        except OSError as error:  # unsupported address family
             reason = error
             continue
         try:
@@ -62,15 +61,14 @@ def connect(host: str, port: int, timeout_s: float) -> socket.socket:
 
 
 def framed(parts: Sequence[Buffer]) -> list[Buffer]:
-    """A frame of these parts: its length goes first."""
+    """Prepends the length."""
     return [struct.pack(">i", sum(len(part) for part in parts)), *parts]
 
 
 def receive(sock: socket.socket, view: memoryview, *, whole: bool, wait: bool) -> int:
-    """Bytes that have come into the view; 0: there will be no more. As for `push`, OSError; among them those that say
-    that nothing has come within the socket's time limit, or without `wait` now.
+    """0: end of stream. TimeoutError or BlockingIOError: nothing in time.
 
-    Under TLS a part of a record may be there, which nobody can read yet.
+    Under TLS an incomplete record may be there.
     """
     if not isinstance(sock, ssl.SSLSocket):
         return sock.recv_into(view, 0, (socket.MSG_WAITALL if whole else 0) | (0 if wait else socket.MSG_DONTWAIT))
@@ -85,10 +83,9 @@ def receive(sock: socket.socket, view: memoryview, *, whole: bool, wait: bool) -
 
 
 def push(sock: socket.socket, parts: Sequence[Buffer], patience_s: float) -> memoryview:
-    """Send these parts; what the system has not taken within so long is given back, as a copy.
+    """Returns a copy of what was not accepted in time. Raises OSError.
 
-    Nothing else may be sent before that was pushed on: under TLS a part of it may be on its way already. OSError as
-    from any socket.
+    Send that first: TLS may have sent a part of it.
     """
     until = time.monotonic() + patience_s
     if isinstance(sock, ssl.SSLSocket):
@@ -112,8 +109,7 @@ def push(sock: socket.socket, parts: Sequence[Buffer], patience_s: float) -> mem
 
 
 def _push_through_tls(sock: ssl.SSLSocket, frame: memoryview, until: float) -> memoryview:
-    """In pieces of some records, however short the parts are. OpenSSL takes all of a piece, or remembers how far it has
-    come, and wants the same bytes again."""
+    """OpenSSL accepts a piece completely, or wants the same bytes again."""
     usual = sock.gettimeout()
     sock.settimeout(0.0)
     try:
@@ -123,7 +119,7 @@ def _push_through_tls(sock: ssl.SSLSocket, frame: memoryview, until: float) -> m
             except ssl.SSLWantWriteError:
                 if not _writable(sock, until):
                     break
-            except ssl.SSLWantReadError:  # it speaks about keys first
+            except ssl.SSLWantReadError:  # renegotiation
                 if not readable([sock], max(0.0, until - time.monotonic())):
                     break
     finally:
@@ -132,7 +128,6 @@ def _push_through_tls(sock: ssl.SSLSocket, frame: memoryview, until: float) -> m
 
 
 def _writable(sock: socket.socket, until: float) -> bool:
-    """Whether it takes something, or tells an error, by that monotonic time."""
     poll = select.poll()
     poll.register(sock.fileno(), select.POLLOUT)
     rest_s = until - time.monotonic()

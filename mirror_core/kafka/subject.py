@@ -1,9 +1,8 @@
-"""The subject of a certificate as Java writes it, which is what brokers call a client with that certificate.
+"""A certificate's subject as Java formats it, and so as brokers name the client.
 
-Kafka's default principal builder takes X500Principal.getName(): RFC 2253, the last attribute first, attributes without
-a keyword there as an object identifier with its value's DER in hexadecimal. RFC 4514, which `cryptography` writes, is
-not the same: Java escapes each `=`, `#` and outer space. Only the subject is looked at, nothing is verified: the
-handshake does that.
+X500Principal.getName(): RFC 2253, last attribute first; attributes without a keyword as object identifier and
+hexadecimal DER. RFC 4514 (`cryptography`) differs: Java escapes each `=`, `#` and outer space. Nothing is verified
+here.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ _KEYWORDS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 _TEXT: Final = (0x0C, 0x13, 0x16)
-"""UTF8String, PrintableString, IA5String. Of other types Java writes the bytes in ways of its own."""
+"""Java formats other types differently."""
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
 _OUTER: Final = " \r"
-"""Java escapes these at both ends of a value."""
+"""At both ends of a value."""
 
 
 class NoSubject(ValueError):
-    """These bytes are no certificate, or its subject holds what Java writes in a way that we do not know."""
+    """No certificate, or a subject with values whose Java format is unknown."""
 
 
 def subject_of(pem: bytes) -> str:
-    """The subject of the first certificate in a PEM file: a client sends that one as its own."""
-    from cryptography import x509  # most clusters are reached without a certificate of ours
+    """Of the first certificate, which a client sends as its own."""
+    from cryptography import x509  # only for client certificates
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a name may be longer than X.509 allows: Java takes it, too
+            warnings.simplefilter("ignore")  # Java accepts overlong names, too
             subject = x509.load_pem_x509_certificate(pem).subject
     except (ValueError, TypeError, x509.InvalidVersion):
         raise NoSubject("it holds no certificate whose subject can be read") from None
@@ -65,7 +64,7 @@ def _attribute(attribute: NameAttribute[str | bytes]) -> str:
 
 
 def _encoded(attribute: NameAttribute[str | bytes], text: bytes) -> bytes | None:
-    """The value's DER: the last element of a name that has no other attribute. None when its type is not for text."""
+    """DER, cut from a one-attribute name. None: not a text type."""
     from cryptography.x509 import Name
 
     size = len(text).to_bytes((len(text).bit_length() + 7) // 8, "big")

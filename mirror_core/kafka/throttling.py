@@ -1,4 +1,4 @@
-"""How fast replicas may follow: Kafka's replication quotas, of topics and of one broker (KIP-73)."""
+"""Replication quotas of topics and of one broker (KIP-73)."""
 
 from __future__ import annotations
 
@@ -26,19 +26,17 @@ FOLLOWER: Final = "follower.replication.throttled.replicas"
 RATE: Final = "follower.replication.throttled.rate"
 _BROKER: Final = i8(4)
 _DYNAMIC_BROKER: Final = 2
-"""Source of a value that was set on this very broker."""
 _SET: Final = i8(0)
 _DELETE: Final = i8(1)
 
 
 def throttled(client: ClusterClient, topics: Iterable[str]) -> list[str]:
-    """Those of these topics on which somebody has set a throttle."""
     found = describe_configs(client, topics)
     return sorted(t for t, configs in found.items() if {LEADER, FOLLOWER} & configs.overrides.keys())
 
 
 def throttle(client: ClusterClient, partitions: Iterable[Partition], leader: int, follower: int) -> None:
-    """What `follower` fetches of these partitions from `leader` counts, and waits, by its rate."""
+    """Of what `follower` fetches from `leader`, by its rate."""
     rows: dict[str, list[int]] = {}
     for partition in partitions:
         rows.setdefault(partition.topic, []).append(partition.index)
@@ -53,13 +51,12 @@ def throttle(client: ClusterClient, partitions: Iterable[Partition], leader: int
 
 
 def unthrottle(client: ClusterClient, topics: Iterable[str]) -> None:
-    """Take the throttles of topics away; topics that are gone are left out."""
     there = existing(client, topics)
     alter_configs(client, {topic: {LEADER: None, FOLLOWER: None} for topic in there})
 
 
 def rate_of(client: ClusterClient, broker: int) -> str | None:
-    """The rate that somebody has set on this broker; None: none. Needs DESCRIBE_CONFIGS on the cluster."""
+    """None: not set. Needs DESCRIBE_CONFIGS on the cluster."""
     resource = DescribeConfigsResource(resource_type=_BROKER, resource_name=str(broker), configuration_keys=(RATE,))
     answer = client.call(DescribeConfigsRequest(resources=(resource,)), DescribeConfigsResponse, broker).results[0]
     if answer.error_code is not ErrorCode.none:
@@ -68,7 +65,7 @@ def rate_of(client: ClusterClient, broker: int) -> str | None:
 
 
 def set_rate(client: ClusterClient, broker: int, rate: str | None) -> None:
-    """Bytes per second; None: as if nobody had set one. The broker takes no such change for another one."""
+    """Bytes per second; None removes it. Only the broker itself accepts the change."""
     change = AlterableConfig(name=RATE, config_operation=_DELETE if rate is None else _SET, value=rate)
     resource = AlterConfigsResource(resource_type=_BROKER, resource_name=str(broker), configs=(change,))
     request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)

@@ -1,8 +1,7 @@
-"""Logs whose older part is in remote storage (KIP-405), and which part the leader itself holds.
+"""Tiered logs (KIP-405): what the leader holds locally.
 
-Consumers read both alike, but for this: where remote storage does not answer within `remote.fetch.max.wait.ms`, or a
-broker has used up `remote.log.manager.fetch.max.bytes.per.second`, the Fetch is answered with no records, no error and
-no throttle time. So there, no number of empty answers says that an offset holds nothing.
+Beyond `remote.fetch.max.wait.ms` or `remote.log.manager.fetch.max.bytes.per.second` a Fetch returns no records, error
+or throttle time. So empty responses prove no gap there.
 """
 
 from __future__ import annotations
@@ -25,14 +24,11 @@ SILENT: Final = (
 )
 _EARLIEST_LOCAL: Final = -4
 _NEEDED: Final = 8
-"""The version of ListOffsets that knows of local logs. Brokers without it have no remote storage."""
+"""Older brokers have no remote storage."""
 
 
 def local_start(client: ClusterClient, partition: Partition, leader_epoch: int) -> Offset | None:
-    """First offset that the partition's leader of this epoch holds itself; it only grows while that broker leads.
-
-    None when another one leads by now, or nobody can tell.
-    """
+    """Only grows while this leader leads. None: another leader, or unknown."""
     [broker] = client.leaders([partition])
     if broker < 0:
         return None

@@ -1,6 +1,6 @@
-"""TLS contexts from librdkafka's PEM properties: one for all connections that are configured alike.
+"""TLS contexts from PEM properties, cached.
 
-Reading a system's file of authorities takes tens of milliseconds of CPU time, and a task has many connections.
+Loading the system's CA file takes tens of milliseconds of CPU.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _log = logger(__name__)
 _FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location")
 _KEPT: Final = 32
 _REPLACING_S: Final = 60.0
-"""So long files that were good before may be unusable, since whoever replaces them is not done."""
+"""For files being replaced."""
 
 
 class _File(NamedTuple):
-    """A file as it was when it was opened: certificates are renewed under a running data plane."""
+    """Certificates are renewed while a data plane runs."""
 
     path: str
     inode: int
@@ -36,19 +36,15 @@ class _File(NamedTuple):
 
 @dataclass(slots=True)
 class _LastGood:
-    """The newest context that was made of files of these names."""
-
     context: ssl.SSLContext
     unusable_since: float | None = None
-    """By the monotonic clock; None: the files are good."""
 
 
 _LAST_GOOD: Final[dict[Hashable, _LastGood]] = {}
 
 
 def tls_context(cluster: str, properties: Mapping[str, str]) -> ssl.SSLContext:
-    """The context for a cluster's properties. Files that have changed are read anew. BadRequest when they cannot be
-    used; but files that were good, and are being replaced, get a minute, in which the context of before is used."""
+    """Reloads changed files. BadRequest when they are unusable, after a minute's grace."""
     names = (
         cluster,
         *sorted(
@@ -74,7 +70,7 @@ def tls_context(cluster: str, properties: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def file_versions(properties: Mapping[str, str]) -> Hashable:
-    """Another value when one of the files was replaced or written over; one that cannot be read counts as none."""
+    """Changes with a file; unreadable ones count as missing."""
     return tuple(_stat_or_none(properties[key]) for key in _FILES if key in properties)
 
 
@@ -82,7 +78,7 @@ def _read(cluster: str, properties: Mapping[str, str]) -> ssl.SSLContext:
     files = {key: _seen(cluster, key, properties[key]) for key in _FILES if key in properties}
     authorities, own, key, revoked = (files.get(name) for name in _FILES)
     checks_names = properties.get("ssl.endpoint.identification.algorithm", "https").lower() != "none"
-    # Without a password OpenSSL would ask for one on the terminal, in the middle of a failover.
+    # Without a password OpenSSL would prompt on the terminal.
     password = properties.get("ssl.key.password", "")
     named = properties.get("ssl.ca.pem", "")
     system = _system() if authorities is None and not named else None
@@ -108,7 +104,7 @@ def _context(
     password: str,
     revoked: _File | None,
     checks_names: bool,
-    system: _File | None,  # known by it alone: what it names is found by OpenSSL
+    system: _File | None,  # cache key only: OpenSSL finds the file
 ) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=authorities and authorities.path, cadata=named or None)
     if revoked is not None:
@@ -134,7 +130,6 @@ def _stat(path: str) -> _File:
 
 
 def _system() -> _File | None:
-    """The system's file of authorities; None: it has none, or another way to keep them."""
     path = ssl.get_default_verify_paths().cafile
     return None if path is None else _stat_or_none(path)
 

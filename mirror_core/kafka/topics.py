@@ -1,4 +1,4 @@
-"""Topics: their dynamic configuration, and creating, widening, trimming and deleting them. Each may be repeated."""
+"""Topics: configs, creation, partitions, DeleteRecords, deletion. All idempotent."""
 
 from __future__ import annotations
 
@@ -49,35 +49,29 @@ from mirror_core.model.names import Offset, Partition
 _log = logger(__name__)
 
 NO_ID: Final = "0" * 32
-"""What brokers without topic ids (before 2.8) are taken to say."""
+"""Brokers before 2.8."""
 DYNAMIC_TOPIC: Final = 1
-"""Source of a value that was set on the topic itself; 3, a broker-wide dynamic default, is no topic's override."""
+"""Set on the topic itself. Not 3, a dynamic default of all brokers."""
 _DESCRIBED_TOGETHER: Final = 500
-"""Topics by one request."""
 _MOST_CHANGES: Final = 2_000
-"""Of metadata (topics, partitions, settings) by one request: a controller refuses a request of more than 10,000, and
-does nothing else while it makes them."""
+"""Topics, partitions and settings: a controller refuses more than 10,000, and does nothing else
+meanwhile."""
 NEW_TOPIC_S: Final = 0.1
-"""Brokers tell of topics that were created together once they have made the logs of all: 10 ms each, where disks or
-processors are busy 100."""
+"""Brokers announce new topics once all logs exist, 10 to 100 ms each."""
 BROKER_TIME: Final[Mapping[str, str]] = MappingProxyType({"message.timestamp.type": "LogAppendTime"})
-"""For topics of ours: brokers stamp the records. They refuse the time of a clock that is an hour ahead (KIP-937)."""
+"""Brokers refuse times of a clock an hour ahead (KIP-937)."""
 Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigs:
-    """Configuration of one topic."""
-
     overrides: Mapping[str, str]
-    """Set on the topic itself."""
     effective: Mapping[str, str]
-    """All values, defaults of broker and cluster included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to create; with `assignments` (broker ids per partition) the replication factor follows from them."""
+    """`assignments` (broker ids per partition) define the replication factor."""
 
     name: str
     partitions: int
@@ -87,7 +81,7 @@ class NewTopic:
 
 
 def describe_configs(client: ClusterClient, topics: Iterable[str]) -> dict[str, TopicConfigs]:
-    """Configuration per topic; topics that do not exist are left out. Needs DESCRIBE_CONFIGS."""
+    """Without topics that do not exist. Needs DESCRIBE_CONFIGS."""
     found, refused = told_configs(client, topics)
     for error in refused.values():
         raise error
@@ -97,7 +91,7 @@ def describe_configs(client: ClusterClient, topics: Iterable[str]) -> dict[str, 
 def told_configs(
     client: ClusterClient, topics: Iterable[str]
 ) -> tuple[dict[str, TopicConfigs], dict[str, RemoteFault]]:
-    """The same, and of which topics it is not told, and why: they do not hide the others."""
+    """With the errors of the others."""
     found, refused, wanted = dict[str, TopicConfigs](), dict[str, RemoteFault](), sorted(topics)
     requests = [
         settings_request(wanted[at : at + _DESCRIBED_TOGETHER]) for at in range(0, len(wanted), _DESCRIBED_TOGETHER)
@@ -118,17 +112,14 @@ def told_configs(
 
 
 def alter_configs(client: ClusterClient, changes: Mapping[str, Mapping[str, str | None]]) -> None:
-    """Set overrides, or remove those whose new value is None, by topic. A topic's changes are applied all or none."""
+    """None removes an override. A topic's changes apply all or none."""
     _alter(client, changes, None)
 
 
 def try_alter_configs(
     client: ClusterClient, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
 ) -> dict[str, RemoteFault]:
-    """The same; the topics that were refused, with the reason. MissingPermission when that is the reason for as many as
-    `changes` names, also without a change: then it concerns the request, and no topic of its own.
-
-    `validate_only`: nothing is changed."""
+    """Returns refusals. MissingPermission when every topic of `changes` is denied."""
     refusals = dict[str, RemoteFault]()
     _alter(client, changes, refusals, validate_only=validate_only)
     denied = [error for error in refusals.values() if isinstance(error, MissingPermission)]
@@ -138,7 +129,7 @@ def try_alter_configs(
 
 
 def set_broker_time(client: ClusterClient, topic: str) -> None:
-    """Let brokers stamp the records of a topic that an older version has made. Left as it is where we may not."""
+    """Only logged where denied."""
     try:
         known = describe_configs(client, [topic]).get(topic)
         if known is not None and not BROKER_TIME.items() <= known.effective.items():
@@ -167,7 +158,7 @@ def _alter(
 
 
 def create_topics(client: ClusterClient, topics: Iterable[NewTopic]) -> frozenset[str]:
-    """Create those that do not exist, and wait until all have leaders. Returns the names that existed already."""
+    """Waits for leaders. Returns the names that existed."""
     wanted = {topic.name: topic for topic in topics}
 
     def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
@@ -191,9 +182,7 @@ def create_topics(client: ClusterClient, topics: Iterable[NewTopic]) -> frozense
 def validate_topics(
     client: ClusterClient, topics: Iterable[NewTopic]
 ) -> tuple[dict[str, dict[str, str]], dict[str, RemoteFault]]:
-    """Ask whether these topics could be created, and create none: all settings that each would have, and the refused.
-
-    Those that exist already could be, as far as this is concerned, and nothing is said of their settings."""
+    """Resulting configs by topic, and refusals. Existing topics pass, without configs."""
     wanted = {topic.name: topic for topic in topics}
     effective, refusals = dict[str, dict[str, str]](), dict[str, RemoteFault]()
 
@@ -216,9 +205,9 @@ def validate_topics(
 
 
 def await_leaders(client: ClusterClient, topics: Collection[str], widths: Mapping[str, int] | None = None) -> None:
-    """Return when every partition of these topics has a leader, and (`widths`) there are at least so many.
+    """Of all partitions (at least `widths`).
 
-    Unreachable when for the client's time limit, and some more for each of them, no topic more has got all of its own.
+    Unreachable when no further topic completes within the client's limit plus `NEW_TOPIC_WAIT_S` per topic.
     """
     left, deadline = set(topics), 0.0
     while left:
@@ -236,12 +225,11 @@ def await_leaders(client: ClusterClient, topics: Collection[str], widths: Mappin
         elif time.monotonic() > deadline:
             raise Unreachable(f"cluster {client.name}: no leaders of {', '.join(sorted(left)[:9])}, {len(left)} in all")
         if left:
-            client.ask_another()  # one that is cut off from the controllers, and not from us, never tells of them
+            client.ask_another()  # this broker may be cut off from the controllers
             time.sleep(0.05)
 
 
 def create_partitions(client: ClusterClient, counts: Mapping[str, int]) -> None:
-    """Widen topics to these partition counts; those that are as wide already, or wider, are left alone."""
     view = client.metadata(counts).topics
     more = {name: count - (len(view[name].partitions) if name in view else 0) for name, count in counts.items()}
     narrow = {name for name in counts if more[name] > 0}
@@ -260,14 +248,14 @@ def create_partitions(client: ClusterClient, counts: Mapping[str, int]) -> None:
         answers = client.call_controller_each(requests, CreatePartitionsResponse)
         return {str(row.name): (row.error_code, row.error_message) for one in answers for row in one.results}
 
-    # A repeated request finds the topic wide enough, which the broker calls INVALID_PARTITIONS.
+    # INVALID_PARTITIONS: wide enough already.
     expected = (ErrorCode.invalid_partitions,)
     settle(client, "CreatePartitions (needs ALTER)", sorted(narrow), attempt, expected=expected)
     await_leaders(client, narrow, counts)
 
 
 def delete_topics(client: ClusterClient, topics: Collection[str]) -> None:
-    """Delete topics, and return when every broker has forgotten them. Topics that do not exist are done already."""
+    """Returns when every broker forgot them. Missing ones count as deleted."""
 
     def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
         requests = [
@@ -283,10 +271,7 @@ def delete_topics(client: ClusterClient, topics: Collection[str]) -> None:
 
 
 def delete_topic(client: ClusterClient, name: str, topic_id: str) -> None:
-    """Delete this very topic, and return when every broker has forgotten it; done already when it does not exist.
-
-    Whoever looks at a topic and deletes it by its name may have slept between the two, and hit another's successor.
-    """
+    """By id: the name could belong to a topic created meanwhile."""
     if topic_id == NO_ID:
         delete_topics(client, [name])
         return
@@ -302,9 +287,9 @@ def delete_topic(client: ClusterClient, name: str, topic_id: str) -> None:
 
 
 def delete_records(client: ClusterClient, until: Mapping[Partition, Offset]) -> dict[Partition, Offset]:
-    """Move log starts up to these offsets (first to be kept) on the leaders; returns the log starts after it.
+    """To these offsets (first to be kept); returns the new log starts.
 
-    An offset behind the log start is done already; one beyond the high watermark is an error. Needs DELETE.
+    Offsets before the log start are done; beyond the high watermark an error. Needs DELETE.
     """
     starts: dict[Partition, Offset] = {}
 
@@ -338,7 +323,6 @@ def delete_records(client: ClusterClient, until: Mapping[Partition, Offset]) -> 
 
 
 def _shares(wanted: Iterable[Key], size: Callable[[Key], int]) -> Iterator[list[Key]]:
-    """These in lists, each as much as goes into one request."""
     share, total = list[Key](), 0
     for key in wanted:
         if share and total + size(key) > _MOST_CHANGES:
@@ -393,7 +377,6 @@ def _await_forgotten(client: ClusterClient, topics: Collection[str], topic_id: s
 
 
 def known_to(client: ClusterClient, broker: int, topics: Collection[str], topic_id: str | None = None) -> list[str]:
-    """Which of these topics this one broker still lists; with an id, only that one counts."""
     request = MetadataRequest(
         topics=tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in sorted(topics)),
         allow_auto_topic_creation=False,

@@ -1,4 +1,4 @@
-"""The brokers that a transaction needs, asked until they answer: its coordinator, and the leader of its partition."""
+"""Requests to a transaction's coordinator and its partition's leader, with retries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mirror_core.model.errors import BadRequest, MissingPermission, RemoteFault,
 from mirror_core.model.names import Partition
 
 _ANSWER_S: Final = 5.0
-"""For each answer: there may be another coordinator, or leader, by then."""
+"""Another coordinator or leader may take over."""
 _PAUSE_S: Final = 0.01
 _MOST_PAUSE_S: Final = 0.5
 _TRANSACTIONS: Final = i8(1)
@@ -30,24 +30,24 @@ _TAKEN: Final = frozenset(
     {ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced, ErrorCode.invalid_producer_id_mapping}
 )
 AGAIN: Final = TRANSIENT | {
-    ErrorCode.concurrent_transactions,  # the markers of the one before are still being written
-    ErrorCode.unknown_topic_or_partition,  # a broker that has not heard of it yet
+    ErrorCode.concurrent_transactions,  # previous markers are being written
+    ErrorCode.unknown_topic_or_partition,  # stale broker
     ErrorCode.not_enough_replicas,
     ErrorCode.not_enough_replicas_after_append,
     ErrorCode.request_timed_out,
     ErrorCode.network_exception,
-    ErrorCode.unknown_server_error,  # beside a takeover: the next answer says so
+    ErrorCode.unknown_server_error,  # during a takeover
 }
 
 T = TypeVar("T")
 
 
 class Fenced(Exception):
-    """Another process has the id now, or brokers have ended the transaction: they say the same of both."""
+    """Taken over, or ended by brokers: the codes are the same."""
 
 
 class TransactionBrokers:
-    """`where`: what errors begin with. Connections are closed when it is forgotten."""
+    """`where` begins error messages."""
 
     def __init__(self, cluster: ClusterConfig, transactional_id: str, partition: Partition, where: str) -> None:
         self._client = ClusterClient(cluster, timeout_s=_ANSWER_S)
@@ -56,9 +56,9 @@ class TransactionBrokers:
         self._partition = partition
         self._where = where
         self._coordinator = self._leader = -1
-        """Brokers; -1: to be asked for."""
+        """Broker ids; -1: unknown."""
         self._astray = False
-        """A request was not answered in time and sent again: its first copy may come to a broker at any time."""
+        """A request was repeated: its first copy may still reach a broker."""
 
     def _coordinated(
         self,
@@ -84,7 +84,7 @@ class TransactionBrokers:
 
     def _coordinated_by(self) -> tuple[int, ErrorCode]:
         if self._coordinator < 0:
-            self._led_by()  # the same answer names all brokers
+            self._led_by()  # also learns all brokers
             request = FindCoordinatorRequest(key_type=_TRANSACTIONS, coordinator_keys=(self._id,))
             (found,) = self._client.call(request, FindCoordinatorResponse).coordinators
             if found.error_code is not ErrorCode.none:
@@ -93,7 +93,7 @@ class TransactionBrokers:
         return self._coordinator, ErrorCode.none
 
     def _led_by(self) -> int:
-        """The partition's leader; -1 where it has none."""
+        """-1: offline."""
         if self._leader < 0:
             topic = self._client.metadata([self._partition.topic]).topics.get(self._partition.topic)
             leader = topic.partitions.get(self._partition.index) if topic else None
@@ -105,21 +105,20 @@ class TransactionBrokers:
             connection.wait_for(limit_s)
             try:
                 return exchange(connection)
-            except BaseException:  # also interrupted: what was sent may come at any time
+            except BaseException:  # also on interruption
                 self._astray = True
                 raise
 
     def _insisting(self, action: str, attempt: Callable[[float], tuple[T, ErrorCode]], deadline: float) -> T:
-        """Attempt it, and again while the reason is one of a moment. All requests here may be repeated: brokers know a
-        batch by its sequence, and the rest by the epoch."""
+        """Safe: brokers recognize batches by sequence, other requests by epoch."""
         pause_s = _PAUSE_S
         while True:
             self._client.timeout_s = limit_s = min(_ANSWER_S, max(_PAUSE_S, deadline - time.monotonic()))
             try:
                 found, code = attempt(limit_s)
             except SignInFailed:
-                raise  # not mended within seconds, and a login refused in a row may lock us out
-            except BadRequest as refused:  # the same, by all of them
+                raise  # retries may lock the login
+            except BadRequest as refused:  # alike on all brokers
                 raise SignInFailed(str(refused)) from None
             except Unreachable as silent:
                 self._coordinator = self._leader = -1

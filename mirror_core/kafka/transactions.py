@@ -1,4 +1,4 @@
-"""Transactions that are open on a cluster, as its coordinators know them (KIP-664)."""
+"""Open transactions according to their coordinators (KIP-664)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mirror_core.model.names import Partition
 from mirror_core.wire.group_offsets import TOPIC as GROUP_OFFSETS
 
 OURS: Final = "mirrorbook."
-"""Prefix of our own transactional ids: the journal of a mirror towards this cluster must never be fenced by us."""
+"""Our own: the journal on this cluster must never be fenced by us."""
 
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 _DECIDED: Final = ("PrepareCommit", "PrepareAbort")
@@ -30,33 +30,31 @@ _DECIDED: Final = ("PrepareCommit", "PrepareAbort")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A transaction that has neither been committed nor aborted, or whose markers are not all written."""
+    """Or with markers missing."""
 
     id: str
     state: str
     timeout_s: float
-    """After this long its coordinator aborts it."""
+    """The coordinator aborts it after this time."""
     partitions: frozenset[Partition]
-    """Partitions that still wait for its end, whether it has written to them or not."""
+    """Written to or not."""
     producer_id: int
     started_ms: int
-    """Wall clock of its coordinator; with the id, it tells this transaction from its predecessor."""
+    """The coordinator's clock; distinguishes successive transactions."""
     groups: frozenset[Partition] = frozenset()
-    """Where consumer groups' offsets wait for its end, too. Only seen with DESCRIBE on the topic that holds them."""
+    """In __consumer_offsets; needs DESCRIBE on it."""
 
     @property
     def decided(self) -> bool:
-        """It is committed or aborted already; what is missing are its markers, each on its partition."""
+        """Only markers are missing."""
         return self.state in _DECIDED
 
 
 def open_transactions(client: ClusterClient, topics: Collection[str]) -> tuple[OpenTransaction, ...]:
-    """Open transactions with a partition of these topics, from every broker; ours are left out.
+    """Those that touch these topics, without ours.
 
-    A transaction may have joined a partition and written nothing to it yet: its end still appends a marker there, which
-    no offset announces. Needs DESCRIBE on the transactional ids; Kafka leaves out those that we may not describe.
-
-    Coordinators that are being elected or moved are waited for, up to the client's time limit.
+    One that joined a partition without writing still appends a marker, at an offset that nothing announces. Needs
+    DESCRIBE on the ids; others are hidden. Waits for moving coordinators.
     """
     found = ask_all(client, TRANSACTIONS, lambda broker: _open_on(client, broker, topics))
     return tuple(sorted(chain.from_iterable(found.values()), key=lambda t: t.id))
@@ -81,7 +79,7 @@ def _open_on(client: ClusterClient, broker: int, topics: Collection[str]) -> lis
         except Moving:
             raise
         except RemoteFault:
-            # An id taken over since it was listed has no start time (-1), which the codec refuses: list again.
+            # An id taken over meanwhile has no start time (-1), which kio refuses: list again.
             if attempt == 2:
                 raise
     return []
@@ -93,9 +91,9 @@ def _describe(
     request = DescribeTransactionsRequest(transactional_ids=tuple(ids))
     found = []
     for row in client.call(request, DescribeTransactionsResponse, broker).transaction_states:
-        if row.error_code is ErrorCode.transactional_id_not_found:  # it ended since it was listed
+        if row.error_code is ErrorCode.transactional_id_not_found:  # ended meanwhile
             continue
-        if row.error_code in TRANSIENT:  # it may as well be open: its coordinator has moved since it was listed
+        if row.error_code in TRANSIENT:  # may be open: its coordinator moved
             raise Moving(
                 f"cluster {client.name}, transactional id {row.transactional_id}: "
                 f"DescribeTransactions: {row.error_code.name}"

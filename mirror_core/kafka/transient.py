@@ -1,4 +1,4 @@
-"""Errors of a moment."""
+"""Retriable error codes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TRANSIENT: Final = frozenset(
         ErrorCode.unknown_leader_epoch,
         ErrorCode.fenced_leader_epoch,
         ErrorCode.replica_not_available,
-        ErrorCode.offset_not_available,  # a new leader's high watermark may lag behind what it has (KIP-207)
+        ErrorCode.offset_not_available,  # new leader's high watermark lags (KIP-207)
         ErrorCode.kafka_storage_error,
     }
 )
-"""Refresh the metadata and ask again."""
+"""Refresh metadata and retry."""
 
 MISLED: Final = frozenset(
     {ErrorCode.leader_not_available, ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch}
 )
-"""Of another broker than the one whose metadata led there."""
+"""The broker that named this leader has stale metadata."""

@@ -1,9 +1,8 @@
-"""Transactions that their coordinator has decided, and whose markers a partition does not take. Ended without it.
+"""Ends decided transactions whose markers a partition refuses.
 
-A broker refuses a coordinator's marker once it has seen a later coordinator epoch, or a later producer epoch, of the
-same producer. Whoever holds CLUSTER_ACTION can send it such a marker. The coordinator then waits for ever, and nobody
-reads behind that transaction. A marker with the last possible epochs ends it as its coordinator has decided, and keeps
-that producer from writing to the partition again: its transactional id is used up.
+It refuses a coordinator's marker after seeing a later coordinator or producer epoch, which holders of CLUSTER_ACTION
+can send. Then the coordinator retries for ever, and nothing behind is readable. A marker with the highest epochs ends
+the transaction as decided, and bars the producer from the partition: its id is exhausted.
 """
 
 from __future__ import annotations
@@ -35,21 +34,19 @@ from mirror_core.model.names import Partition
 _LAST_PRODUCER_EPOCH: Final = 2**15 - 1
 _LAST_COORDINATOR_EPOCH: Final = 2**31 - 1
 _COMMITTED: Final[Mapping[str, bool]] = {"PrepareCommit": True, "PrepareAbort": False, "PrepareEpochFence": False}
-"""By the coordinator's state: what it has decided and not finished."""
+"""Decided, not finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedTransaction:
-    """A transaction of which the coordinator still has to write markers."""
-
     producer_id: int
     committed: bool
     started_ms: int
-    """Wall clock of its coordinator: tells it from the next one of the same producer."""
+    """The coordinator's clock."""
 
 
 def decided_transaction(client: ClusterClient, transactional_id: str, coordinator: int) -> DecidedTransaction | None:
-    """The unfinished transaction of this id, by its coordinator's word. Needs DESCRIBE on the transactional id."""
+    """Needs DESCRIBE on the transactional id."""
     request = DescribeTransactionsRequest(transactional_ids=(TransactionalId(transactional_id),))
     (row,) = client.call(request, DescribeTransactionsResponse, coordinator).transaction_states
     if row.error_code is not ErrorCode.none or row.transaction_state not in _COMMITTED:
@@ -59,10 +56,7 @@ def decided_transaction(client: ClusterClient, transactional_id: str, coordinato
 
 
 def decided_transactions_in(client: ClusterClient, partition: Partition) -> dict[str, DecidedTransaction]:
-    """Unfinished transactions that are open in this partition, by transactional id.
-
-    Needs READ on the topic, and DESCRIBE on the transactional ids.
-    """
+    """By transactional id. Needs READ on the topic and DESCRIBE on the transactional ids."""
     states = describe_producers(client, [partition])[partition]
     open_ids = {state.producer_id for state in states if state.open_transaction_start >= 0}
     found = dict[str, DecidedTransaction]()
@@ -77,10 +71,7 @@ def decided_transactions_in(client: ClusterClient, partition: Partition) -> dict
 
 
 def write_last_marker(client: ClusterClient, partition: Partition, producer_id: int, *, committed: bool) -> None:
-    """End the producer's transaction in this partition, and keep the producer from ever writing there again.
-
-    Needs ALTER or CLUSTER_ACTION on the cluster.
-    """
+    """And bars the producer from this partition. Needs ALTER or CLUSTER_ACTION on the cluster."""
     topic = WritableTxnMarkerTopic(name=TopicName(partition.topic), partition_indexes=(i32(partition.index),))
     marker = WritableTxnMarker(
         producer_id=ProducerId(producer_id),

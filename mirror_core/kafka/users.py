@@ -1,4 +1,4 @@
-"""Users that a cluster itself keeps (SCRAM, KIP-554); who signs in by other means is known elsewhere."""
+"""SCRAM users stored in the cluster (KIP-554)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEY: Final = 50
 
 
 def scram_users(client: ClusterClient) -> frozenset[str] | None:
-    """Their names; None where brokers do not tell: they are too old for it, or we lack DESCRIBE on the cluster."""
+    """None: brokers too old, or no DESCRIBE on the cluster."""
     if _KEY not in api_versions(client):
         return None
     answer = client.call(DescribeUserScramCredentialsRequest(users=None), DescribeUserScramCredentialsResponse)

@@ -1,4 +1,4 @@
-"""Which requests a cluster's brokers understand."""
+"""API versions that brokers support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirror_core.kafka.faults import fault
 
 
 def api_versions(client: ClusterClient, broker: int | None = None) -> dict[int, tuple[int, int]]:
-    """Oldest and newest supported version by API key, of this broker (any one, when None)."""
+    """Oldest and newest version by API key, of this broker (any, when None)."""
     answer = client.call(ApiVersionsRequest(), ApiVersionsResponse, broker)
     if answer.error_code is not ErrorCode.none:
         raise fault(client, "brokers", "ApiVersions", answer.error_code)

@@ -1,9 +1,7 @@
-"""Topic `__mirrorbook_active` of a cluster: which cluster each mirror's applications should use, for them to follow.
+"""Topic `__mirrorbook_active`: which cluster each mirror's applications should use.
 
-One partition, compacted; the key is the mirror's name, the value JSON. Both clusters have one, so that applications may
-ask whichever answers: the higher generation is right, and of equal ones the later. It is no memory of ours: nothing is
-decided by it but the next generation. Written in a transaction of the mirror's own transactional id, so whoever slept
-since it looked is shut out.
+One compacted partition, JSON by mirror name, on both clusters: the higher generation wins, then the later one. Only the
+next generation is decided by it. Written under the mirror's own transactional id, which fences a writer that slept.
 """
 
 from __future__ import annotations
@@ -38,36 +36,32 @@ _PARTITION: Final = Partition(ACTIVE_TOPIC, 0)
 _MAX_BYTES: Final = 1 << 20
 _PAUSE_S: Final = 0.05
 _AS_LONG: Final = 12
-"""Times that it takes to connect and be answered once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Active:
-    """What is announced of one mirror. Applications read these fields by their names."""
+    """Applications read these fields."""
 
     mirror: MirrorName
     active: ClusterName
-    """The cluster where its applications may write."""
+    """The cluster that accepts the applications' writes."""
     cluster_id: str
     bootstrap_servers: str
-    """As Mirrorbook reaches it: applications may have another listener."""
+    """As Mirrorbook connects."""
     since_ms: int
     run: str
-    """The run that moved them; empty: none did yet."""
+    """Empty before the first."""
     generation: int
     """Grows with every move."""
 
     @property
     def order(self) -> tuple[int, int]:
-        """The greater one is right. Both sides count alike unless one was dead: then the time decides."""
+        """The greater wins. Equal generations only if one cluster was down; then time decides."""
         return self.generation, self.since_ms
 
 
 def newest(config: ClusterConfig, mirror: MirrorName, timeout_s: float) -> Active | None:
-    """What this cluster's topic says of a mirror now; None: nothing, or there is no such topic.
-
-    The limit is for silence: a cluster that is far away gets more, by the time of its first answer.
-    """
+    """None: no entry or no topic. The limit is for silence; distance extends it."""
     asked = time.monotonic()
     with ClusterClient(config, timeout_s=timeout_s) as broker:
         view = broker.metadata([ACTIVE_TOPIC])
@@ -78,11 +72,9 @@ def newest(config: ClusterConfig, mirror: MirrorName, timeout_s: float) -> Activ
 
 
 def announce(config: ClusterConfig, active: Active, timeout_s: float = LIMITS.silent_source_s) -> Active:
-    """Say so on one cluster, unless a later generation is known there; what the topic says now.
+    """Unless the cluster has a later generation. Returns the entry there.
 
-    May be repeated, by anybody, at any time: makes the topic if need be, and writes nothing that stands there already.
-    Each wait is for `timeout_s` at most, or more where the first answer has come from far away. MirrorError when it
-    could not be written.
+    Idempotent; creates the topic. Distance extends `timeout_s`. MirrorError if not written.
     """
     asked = time.monotonic()
     with ClusterClient(config, timeout_s=timeout_s) as broker:
@@ -113,16 +105,13 @@ def announce(config: ClusterConfig, active: Active, timeout_s: float = LIMITS.si
 def repeat(
     here: ClusterConfig, there: ClusterConfig, mirror: MirrorName, timeout_s: float = LIMITS.silent_source_s
 ) -> Active | None:
-    """Say on another cluster, to which it was owed, what this one says of a mirror; what stands there now.
-
-    None: nothing was ever said. MirrorError when one of them does not answer.
-    """
+    """To a cluster that missed it. Returns the entry there; None: no entry."""
     said = newest(here, mirror, timeout_s)
     return None if said is None else announce(there, said, timeout_s)
 
 
 def ensure_topic(broker: ClusterClient) -> None:
-    """Make it unless it is there, as well replicated as the cluster allows. MirrorError when that may not be done."""
+    """As well replicated as the cluster allows."""
     if ACTIVE_TOPIC in broker.metadata([ACTIVE_TOPIC]).topics:
         return
     factor = min(3, len(broker.brokers()))
@@ -131,7 +120,7 @@ def ensure_topic(broker: ClusterClient) -> None:
 
 
 def _read(config: ClusterConfig, mirror: MirrorName, deadline: float) -> Active | None:
-    """The newest record of this mirror, also of a transaction that was given up: its generation is not used twice."""
+    """Aborted ones included: no generation is used twice."""
     with ClusterClient(config, timeout_s=_left(deadline)) as client:
         while True:
             try:
@@ -147,7 +136,7 @@ def _read(config: ClusterConfig, mirror: MirrorName, deadline: float) -> Active 
 
 
 def _newest_in_log(client: ClusterClient, mirror: MirrorName) -> Active | None:
-    """Read from the log's start to its end. Unreachable for what passes."""
+    """Unreachable for retriable errors."""
     view = client.metadata([ACTIVE_TOPIC])
     if ACTIVE_TOPIC in view.denied:
         raise _needs_read(client.config)
@@ -194,11 +183,11 @@ def _refuse(client: ClusterClient, code: ErrorCode) -> None:
         raise fault(client, f"topic {ACTIVE_TOPIC}", "read it (needs READ)", code)
 
 
-_DECODER: Final = msgspec.json.Decoder(Active)  # made once: see state/records.py
+_DECODER: Final = msgspec.json.Decoder(Active)  # made once: see `state_records`
 
 
 def _decoded(value: str | bytes | None) -> Active | None:
-    """None for what is none of ours: anybody who may write there can write anything."""
+    """None for foreign records: any client with WRITE can add some."""
     try:
         return None if value is None else _DECODER.decode(value)
     except msgspec.MsgspecError:
@@ -206,7 +195,6 @@ def _decoded(value: str | bytes | None) -> Active | None:
 
 
 def _patience_s(asked: float, timeout_s: float) -> float:
-    """How long a cluster may take whose first answer has just come."""
     return max(timeout_s, _AS_LONG * (time.monotonic() - asked))
 
 

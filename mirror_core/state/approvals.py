@@ -1,7 +1,6 @@
-"""Plans that Airflow has shown and approvals that were given there, in the state topic: what a conductor verifies.
+"""Plans shown and approvals given in Airflow, for the conductor to verify.
 
-The asking tasks write them beside the mirror's owner (see `aside`), so asking fences nobody. They are checkpoints: an
-older Mirrorbook ignores them.
+Checkpoints written without the owner's transactional id: they fence nobody.
 """
 
 from __future__ import annotations
@@ -22,35 +21,35 @@ from mirror_core.state.records import TOPIC, Forget, State
 
 WRITE_TIMEOUT_S: Final = 20.0
 KEPT_MS: Final = 24 * 3_600_000
-"""After so long the next plan of a mirror forgets them: an approval holds for an hour."""
+"""An approval is valid for an hour."""
 
 Kept = TypeVar("Kept", ShownPlan, RecordedApproval)
 
 
 def shown_plan(state: State, mirror: MirrorName, question: str) -> ShownPlan | None:
-    """What people are asked about by this question; None: no plan is recorded."""
+    """None: not recorded."""
     return next((s for _, s in _kept(state, mirror, ShownPlan) if s.question == question), None)
 
 
 def recorded_approvals(state: State, mirror: MirrorName, question: str) -> tuple[RecordedApproval, ...]:
-    """Answers to this question that approve something. A record that cannot be read approves nothing."""
+    """Unreadable records approve nothing."""
     return tuple(r for _, r in _kept(state, mirror, RecordedApproval) if r.question == question)
 
 
 def record_plan(cluster: ClusterConfig, state: State, mirror: MirrorName, shown: ShownPlan) -> None:
-    """Record what people are asked about, and forget what is of no use any more."""
+    """Also deletes expired records."""
     old = [c for c, s in _kept(state, mirror, ShownPlan) if s.at_ms < shown.at_ms - KEPT_MS]
     old += [c for c, r in _kept(state, mirror, RecordedApproval) if (r.approval.at_ms or 0) < shown.at_ms - KEPT_MS]
     _write(cluster, [*map(Forget, old), checkpoint(mirror, _step(shown.question), shown)])
 
 
 def record_approval(cluster: ClusterConfig, mirror: MirrorName, approval: RecordedApproval) -> None:
-    """Record an answer; one that the same task got before is replaced."""
+    """Replaces the task's earlier answer."""
     _write(cluster, [checkpoint(mirror, _step(f"{approval.question}/{approval.task}"), approval)])
 
 
 def _step(question: str) -> str:
-    """Part of a key: names of DAG runs are anybody's."""
+    """Hashed: DAG run names are arbitrary."""
     return f"approval-{hashlib.sha256(question.encode()).hexdigest()[:32]}"
 
 
@@ -64,7 +63,7 @@ def _kept(state: State, mirror: MirrorName, kind: type[Kept]) -> Iterator[tuple[
 
 
 def _write(cluster: ClusterConfig, records: Iterable[Checkpoint | Forget]) -> None:
-    """Returns when brokers have acknowledged them. Unreachable otherwise."""
+    """Unreachable if not acknowledged."""
     aside, lost = Aside(cluster), list[str]()
     for record in records:
         aside.put(record, lost.append)

@@ -1,5 +1,4 @@
-"""Signs of life in the state topic, written beside its owners: no transaction, so nobody loses a mirror by one, and one
-that brokers do not take hides nothing from readers."""
+"""Writes without a transaction: fences no owner, hides nothing if unacknowledged."""
 
 from __future__ import annotations
 
@@ -14,20 +13,18 @@ from mirror_core.wire.batch import NO_TIMESTAMP
 
 
 class Aside:
-    """A writer of such signs. Not for use by several threads at once."""
+    """Not thread-safe."""
 
     def __init__(self, cluster: ClusterConfig) -> None:
-        """BadRequest for properties that the client does not take."""
+        """BadRequest for rejected properties."""
         limits = {"acks": "all", "message.timeout.ms": 10_000, "linger.ms": 0}
         order = {"max.in.flight.requests.per.connection": 1}
         self._client = RenewedProducer(cluster, {**limits, **order})
         self._producer = self._client.current()
         self.began = False
-        """A record was given to the client."""
 
     def put(self, record: Record | Forget, lost: Callable[[str], None] | None = None) -> None:
-        """Into the client's line, which drops it when brokers don't take it for a while. `lost` is told why, when the
-        client is used again."""
+        """librdkafka drops it after a timeout; a later call reports that to `on_error`."""
 
         def told(error: KafkaError | None, message: object) -> None:
             self._client.note(acknowledged=error is None)
@@ -41,8 +38,8 @@ class Aside:
         self._producer.poll(0)
 
     def empty(self, within_s: float) -> bool:
-        """Whether brokers took all of it, or answered, in this time. What is left is dropped."""
+        """False: something was not answered in time. Discards the rest."""
         taken = self._producer.flush(within_s) == 0
         self._producer.purge()
-        self._producer.poll(0)  # whoever is told of a loss is held on to until then, and may hold on to this client
+        self._producer.poll(0)  # releases callbacks, which may refer to this client
         return taken

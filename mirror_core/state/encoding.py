@@ -1,8 +1,7 @@
-"""Records as bytes: an envelope with the schema's number, and pieces for what is too long for one record. Pure.
+"""Record values as bytes: a versioned envelope, split when long. Pure.
 
-A value is JSON, `{"v": 2, "data": ...}`. One that is longer than `PIECE_BYTES` is cut: its bytes are the values of the
-keys `piece/<key>/0`, `piece/<key>/1`..., and under its own key is only how many they are and what their digest is. All
-are written in one transaction, pieces first, so whoever has read the head has read the pieces.
+`{"v": 2, "data": ...}`. Above `PIECE_BYTES` the bytes go under `piece/<key>/0`, `piece/<key>/1`..., and the key holds
+their number and digest. One transaction, pieces first: who has read the head has the pieces.
 """
 
 from __future__ import annotations
@@ -15,17 +14,15 @@ import msgspec
 
 SCHEMA_VERSION: Final = 2
 PIECE_BYTES: Final = 256 << 10
-"""A quarter of what brokers and producers take as one record by default (max.message.bytes, max.request.size)."""
+"""A quarter of the default max.message.bytes."""
 PIECE: Final = "piece"
 
 
 class Unreadable(Exception):
-    """Why a record cannot be read, in words that go on after its key."""
+    """The text follows the key."""
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What stands under the key of a value that was cut."""
-
     pieces: int
     sha256: str
 
@@ -40,8 +37,7 @@ _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
 def cut(key: str, value: bytes, pieces_before: int) -> Iterator[tuple[str, bytes | None]]:
-    """What to write for a value: its pieces, if it is long, and the value under its key; and tombstones for pieces of
-    the value before that have no successor."""
+    """Pieces, value or head, and tombstones for leftover pieces."""
     starts = range(0, len(value), PIECE_BYTES) if len(value) > PIECE_BYTES else ()
     pieces = [value[start : start + PIECE_BYTES] for start in starts]
     for number, piece in enumerate(pieces):
@@ -55,7 +51,6 @@ def cut(key: str, value: bytes, pieces_before: int) -> Iterator[tuple[str, bytes
 
 
 def uncut(key: str, first: int, pieces_before: int) -> Iterator[tuple[str, None]]:
-    """Tombstones of pieces that are not needed any more."""
     yield from ((piece_key(key, number), None) for number in range(first, pieces_before))
 
 
@@ -64,7 +59,7 @@ def piece_key(key: str, number: int) -> str:
 
 
 def piece_of(rest: str) -> tuple[str, int]:
-    """The key and the number in a piece's key, without its first part."""
+    """Without its kind."""
     key, _, number = rest.rpartition("/")
     if not key or not is_number(number):
         raise Unreadable("it is no piece of a record")
@@ -72,10 +67,7 @@ def piece_of(rest: str) -> tuple[str, int]:
 
 
 def lasting(rows: Sequence[tuple[str, bytes | None]]) -> Iterable[tuple[str, bytes | None]]:
-    """Rows of a log without those that a later one replaces, each key where it was written last.
-
-    All of them, if pieces are among them: a head takes those that stand before it.
-    """
+    """Keeps all if there are pieces: a head takes those before it."""
     if any(key.startswith(f"{PIECE}/") for key, _ in rows):
         return rows
     last: dict[str, bytes | None] = {}
@@ -86,12 +78,12 @@ def lasting(rows: Sequence[tuple[str, bytes | None]]) -> Iterable[tuple[str, byt
 
 
 def is_number(text: str) -> bool:
-    """Whether a part of a key is a number of ours; Python itself reads other digits, too, and refuses long numbers."""
+    """int() accepts other digits."""
     return text.isdecimal() and text.isascii() and len(text) <= 10
 
 
 def joined(head: Head, pieces: dict[int, bytes]) -> bytes | None:
-    """The whole value; None while pieces are missing, or are another value's."""
+    """None while incomplete."""
     if not 0 < head.pieces <= len(pieces) or any(number not in pieces for number in range(head.pieces)):
         return None
     value = b"".join(pieces[number] for number in range(head.pieces))
@@ -103,13 +95,13 @@ def enveloped(data: object) -> bytes:
 
 
 def opened(value: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
-    """What an envelope holds, or a `Head`. Unreadable when it is damaged, or of another schema."""
+    """RecordUnreadable if damaged or of another schema."""
     try:
         envelope = _ENVELOPE.decode(value)
         if envelope.v != SCHEMA_VERSION:
             raise Unreadable(_other_schema(envelope.v))
         return envelope.head if envelope.head is not None else decoder.decode(envelope.data)
-    # RecursionError: JSON that is nested too deeply.
+    # RecursionError: deeply nested JSON.
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError):
         raise Unreadable("it is not readable: somebody else wrote it?") from None
 

@@ -1,6 +1,6 @@
-"""The journal of a run: a step is written down before it acts and after it has acted, and done steps stay done.
+"""A run's journal: intent before each step, evidence after it; finished steps stay finished.
 
-Who writes holds the mirror's transactional id (KIP-98 fences the one before), so what is read here is what is.
+The writer owns the mirror's transactional id (KIP-98), so what it reads is current.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ _log = logger(__name__)
 
 
 class Log(Protocol):
-    """Where records go: the state topic, written by its one owner."""
-
     state: State
 
     def put(self, *records: Record | Forget) -> None: ...
@@ -36,13 +34,10 @@ class Log(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The steps of one run, in order."""
-
     log: Log
     run_id: str
     steps: tuple[str, ...]
     before_end: Callable[[], None] = lambda: None
-    """Called before the run is closed."""
     _leaving: list[Checkpoint] = field(default_factory=list)
 
     @property
@@ -57,18 +52,18 @@ class Journal:
         return found is not None and found.state is StepState.DONE
 
     def begun(self, step: str) -> bool:
-        """Whether it may have acted: its intent was written at least once."""
+        """Its intent was written."""
         return self.record(step) is not None
 
     def next(self) -> str | None:
-        """The first step that is not done; None when all are."""
+        """None: all are done."""
         return next((step for step in self.steps if not self.done(step)), None)
 
     def perform(self, step: str, act: Callable[[], Evidence]) -> StepRecord:
-        """Do a step that has not been done: intent first, then `act`, then its evidence.
+        """Write intent, act, write evidence.
 
-        A step that was interrupted runs again from its beginning, with what it kept before: `act` must take that.
-        Its failure is written down and raised; after LostOwnership nothing is: the journal is another's now.
+        An interrupted step runs again from its beginning, with its checkpoints. A failure is recorded and raised; after
+        LostOwnership nothing is: another process owns the journal.
         """
         self.check_turn(step)
         before = self.record(step)
@@ -83,7 +78,7 @@ class Journal:
             first_ms=before.begun_ms if before else None,
         )
         self._write(started)
-        self._leaving.clear()  # of an attempt that failed
+        self._leaving.clear()  # from a failed attempt
         with about(mirror=self.run.plan.mirror, run=self.run_id, step=step):
             evidence = self._act(started, act)
         finished = replace(started, state=StepState.DONE, ended_ms=now_ms(), evidence=evidence)
@@ -91,7 +86,7 @@ class Journal:
         return finished
 
     def _write(self, step: StepRecord, *beside: Checkpoint) -> None:
-        """The step's newest word, and that it was said."""
+        """With its audit entry."""
         self.log.put(*beside, step, told(self.log.state, self.run, Kind.STEP, step))
 
     def _act(self, started: StepRecord, act: Callable[[], Evidence]) -> Evidence:
@@ -109,29 +104,24 @@ class Journal:
         return evidence
 
     def keep(self, step: str, value: Keepable) -> None:
-        """Write down what this step found out, for itself after a crash and for later steps.
-
-        Of each type a step keeps one value. It is not for people: that is evidence.
-        """
+        """For this step after a crash, and later ones: one value per type."""
         self.log.put(checkpoint(self.run_id, step, value))
 
     def leave(self, step: str, value: Keepable) -> None:
-        """The same for later steps only, written together with this one's end: far away a write of its own takes three
-        round trips, while applications stand still."""
+        """For later steps only: written with the step's end, which saves three round trips of downtime."""
         self._leaving.append(checkpoint(self.run_id, step, value))
 
     def kept(self, step: str, kind: type[T]) -> T | None:
-        """What the step kept last of this type; None when it kept nothing. Indeterminate when it is not to be read."""
+        """None: nothing saved. Indeterminate if unreadable."""
         return kept_in(self.log.state, self.run_id, step, kind)
 
     def kept_json(self, step: str, kind: type[Keepable]) -> str | None:
-        """The same as JSON, for a report: of many partitions the values themselves take much memory."""
+        """Decoded values of many partitions take much memory."""
         found = self.log.state.checkpoints.get((self.run_id, step, kind.__name__))
         return None if found is None else found.value
 
     def end(self, state: RunState, note: str = "", *, stay: Collection[str] = ()) -> Run:
-        """Close the run, and forget what its steps kept for each other, but for these kinds. Closing it twice changes
-        nothing."""
+        """Deletes checkpoints, except `keep_kinds`. Idempotent."""
         run = self.run
         if run.ended_ms is None:
             self.before_end()
@@ -141,24 +131,21 @@ class Journal:
         return run
 
     def check_turn(self, step: str) -> None:
-        """Refused unless the run is under way and all earlier steps are done."""
         check_turn(self.log.state, self.run_id, self.steps, step)
 
 
 def kept_in(state: State, run_id: str, step: str, kind: type[T]) -> T | None:
-    """The same of any run, for whoever only reads."""
     found = state.checkpoints.get((run_id, step, kind.__name__))
     return None if found is None else _value(found, kind)
 
 
 def told(state: State, run: Run, kind: Kind, body: object) -> Told:
-    """The next line of the run's chronicle, to be written with what it tells of."""
     lines = state.chronicle(run.id)
     return next_line(lines, run=run.id, at_ms=now_ms(), by=run.conducted_by, kind=kind, body=body)
 
 
 def taken(state: State, run: Run, by: str) -> tuple[Record, ...]:
-    """What is to be written when somebody begins to conduct a run, unless he is known to."""
+    """None if it already conducts the run."""
     if run.ended_ms is not None or run.conducted_by == by:
         return ()
     run = replace(run, conducted_by=by)
@@ -166,7 +153,6 @@ def taken(state: State, run: Run, by: str) -> tuple[Record, ...]:
 
 
 def begun(state: State, run: Run) -> Told:
-    """The first line: which plan it is, and who wanted it so."""
     body = {
         "mirror": run.plan.mirror,
         "kind": run.plan.kind,
@@ -184,12 +170,10 @@ def begun(state: State, run: Run) -> Told:
 
 
 def ended(state: State, run: Run) -> Told:
-    """The line of a run that has ended."""
     return told(state, run, Kind.ENDED, {"state": run.state, "note": run.note})
 
 
 def checkpoint(run_id: str, step: str, value: Keepable) -> Checkpoint:
-    """The record by which a step of a run keeps a value."""
     kind = type(value)
     return Checkpoint(
         run=run_id, step=step, kind=kind.__name__, version=kind.VERSION, value=msgspec.json.encode(value).decode()
@@ -211,7 +195,7 @@ def _value(found: Checkpoint, kind: type[T]) -> T:
 
 
 def check_turn(state: State, run_id: str, steps: tuple[str, ...], step: str) -> None:
-    """Refused unless the run is under way and all earlier steps are done."""
+    """Refused unless the run is active and earlier steps are done."""
     if step not in steps:
         raise BadRequest(f"run {run_id} has no step {step!r}; its steps are {', '.join(steps)}")
     run = find_run(state, run_id)
@@ -225,7 +209,7 @@ def check_turn(state: State, run_id: str, steps: tuple[str, ...], step: str) -> 
 
 
 def find_run(state: State, run_id: str) -> Run:
-    """The run of this id, or BadRequest."""
+    """BadRequest for an unknown run."""
     try:
         return state.runs[run_id]
     except KeyError:

@@ -1,4 +1,4 @@
-"""Which mirror a key of the state topic is about: also where its value cannot be read. Pure."""
+"""Keys of the state topic. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_A_MIRROR: Final = frozenset(
 
 
 _SEGMENT: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:~-]{1,249}")
-"""Of a key. A topic's name is the longest of them."""
+"""Topic names are the longest."""
 _SEGMENTS: Final[Mapping[str, int]] = MappingProxyType(
     {
         **dict.fromkeys(("mirror", "lease", "debt", "groups", "uncommitted", "sighting", "proof", "run"), 1),
@@ -27,20 +27,17 @@ _SEGMENTS: Final[Mapping[str, int]] = MappingProxyType(
         **dict.fromkeys(("partition", "checkpoint"), 3),
     }
 )
-"""Behind the kind of a record: names and ids, of which some become parts of paths."""
+"""After the kind. Some become parts of paths."""
 
 
 def is_well_formed(key: str) -> bool:
-    """Whether the key of a record, which is not a piece's, has as many names as its kind needs, and nothing else."""
+    """For keys that are not pieces."""
     kind, *segments = key.split("/")
     return len(segments) == _SEGMENTS.get(kind) and all(_SEGMENT.fullmatch(segment) for segment in segments)
 
 
 def mirror_of(key: str) -> MirrorName | None:
-    """The mirror that the record of this key is about; None when the key is none of ours.
-
-    Nor is a run's chronicle, nor a denial that was lifted: nothing that is intended depends on them.
-    """
+    """Works for unreadable values, too; None: a foreign key, or one that no decision depends on."""
     kind, _, rest = key.partition("/")
     first = rest.partition("/")[0]
     match kind:

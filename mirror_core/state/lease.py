@@ -1,4 +1,4 @@
-"""Who runs the data plane of a mirror. Taking the lease fences the last owner; a fresh one is respected."""
+"""The lease of a mirror's data plane. Taking it fences its owner; a fresh one is respected."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _log = logger(__name__)
 BEAT_S: Final = 2.0
 _LAST_WORDS_S: Final = 10.0
 _AGAIN_S: Final = (2.0, 10.0)
-"""Until it is tried again to write: at first, and at most."""
+"""First and longest."""
 _TICK_S: Final = 0.2
 CLOCK_S: Final = 2.0
-"""So long brokers are waited for that are asked what time it is."""
+"""Timeout for reading the destination's clock."""
 
 
 def new_owner() -> str:
-    """A name for this process that says where to look for it and is never used twice."""
+    """Unique; names host and process id."""
     return f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
 
 
 def died_here(owner: str) -> bool:
-    """Whether the owner was a process of this host that is no more: nobody has to wait for its lease to grow old.
+    """Its process ended: the lease need not expire.
 
-    Two containers may share a host's name; then a living owner is fenced, ends with exit code 5, and no harm is done.
+    Containers may share a host name; then a live owner is fenced, which is harmless.
     """
     host, _, rest = owner.partition("/")
     pid = rest.partition("/")[0]
@@ -59,16 +59,14 @@ def died_here(owner: str) -> bool:
 
 
 def copier(state: State, mirror: MirrorName, ahead_ms: int | None = None) -> Lease | None:
-    """The lease of the process that keeps this mirror's data plane running; None when none does. `ahead_ms`: how far
-    the clock here is ahead of the destination's; None: unknown."""
+    """None: no data plane runs. `clock_ahead_ms`: relative to the destination; None: unknown."""
     lease = state.leases.get(mirror)
     now = now_of_owner(now_ms(), ahead_ms, lease, state.appended_ms.get(mirror))
     return lease if is_fresh(lease, now) and lease is not None and not died_here(lease.owner) else None
 
 
 def next_lease(state: State, mirror: MirrorName, owner: str, ahead_ms: int | None = None) -> Lease:
-    """The lease of the next owner. Tasks of the one before may outlive it until the time that it has set, by its own
-    clock: here it stands by the clock of this machine. `ahead_ms`: as above."""
+    """The previous owner's tasks may write until a time by its clock, converted here."""
     old, now = state.leases.get(mirror), now_ms()
     later_ms = now - now_of_owner(now, ahead_ms, old, state.appended_ms.get(mirror))
     return Lease(
@@ -81,7 +79,7 @@ def next_lease(state: State, mirror: MirrorName, owner: str, ahead_ms: int | Non
 
 
 class Control(Protocol):
-    """Writes by a mirror's control id: LostOwnership when another process has taken it."""
+    """LostOwnership when another process took the control id."""
 
     def put(self, *records: Record | Forget) -> None: ...
 
@@ -90,40 +88,40 @@ class Control(Protocol):
 def taken_for_run(
     cluster: ClusterConfig, mirror: MirrorName, owner: str, control: Control, begun: Record
 ) -> Iterator[tuple[StateWriter, Lease]]:
-    """The lease for a run that ends the data plane, and the data id's writer until the end of the block.
+    """For a run that ends the data plane; yields the data id's writer.
 
-    `control` writes for the run, and `begun` it has written before. Only who conducts the run can write that again: who
-    slept until now neither ends the data writer of the one at work nor takes the lease from it.
+    First rewrites `begin_record` under the control id: a conductor that slept and lost the run fails there, before it
+    fences the data writer or takes the lease.
     """
     control.put(begun)
     with StateWriter(cluster, data_id(mirror)) as data:
         lease = next_lease(data.state, mirror, owner, clock_ahead_ms(cluster, timeout_s=CLOCK_S))
-        control.put(lease)  # it may have slept since
+        control.put(lease)  # this process may have slept
         data.put(lease)
         yield data, lease
 
 
 class HeldLease:
-    """The lease while this process has it, and the right to write what the data plane has to say.
+    """The lease, and the right to write the data plane's records.
 
-    Every beat and every write may raise LostOwnership, or Unwritten: then nothing is known to be written, and the next
-    ones try again, until the lease is another's. Nobody may begin anything by a lease that could not be written.
+    Renewals and writes may raise LostOwnership, or Unwritten: nothing is known to be written, and later calls retry.
+    Begin nothing under a lease that could not be written.
     """
 
     def __init__(self, writer: StateWriter, lease: Lease) -> None:
         self._writer = writer
         self.lease = lease
-        """As it was last acknowledged."""
+        """As last acknowledged."""
         self.may_go_on: Callable[[State], None] = lambda state: None
-        """Raises when this process is not to write any more, though nobody has taken the lease yet."""
+        """Raises when this process must stop writing though the lease is not taken."""
         self._regaining: Regaining | None = None
         self._trouble = ""
         self._again_s = _AGAIN_S[0]
         self._others_until_ms = lease.writers_until_ms
-        """Until then tasks of the owners before may write."""
+        """Previous owners' tasks may write until then."""
         self._due = time.monotonic() + BEAT_S
         self.waits: tuple[str, ...] | None = None
-        """What copying waits for: others learn it by the next beat."""
+        """For others to see, with the next renewal."""
 
     @property
     def generation(self) -> int:
@@ -131,31 +129,29 @@ class HeldLease:
 
     @property
     def state(self) -> State:
-        """As it was last read, with what this process has written since."""
+        """With this process's own writes."""
         return self._writer.state
 
     def read(self) -> State:
-        """What the state topic says now. May be called on any thread; it changes nothing here."""
+        """Thread-safe."""
         return self._writer.read()
 
     def know(self, state: State) -> State:
-        """Go on from what was read, if nothing but the lease was written meanwhile."""
+        """If only the lease was written meanwhile."""
         self._writer.state = state
         return state
 
     def refresh(self) -> State:
-        """Read again what others have written since."""
         return self.know(self.read())
 
     def put(self, *records: Record | Forget) -> None:
-        """Write records of the data plane, all or none."""
         writer, began = self._usable(), time.monotonic()
         try:
             writer.put(*records)
         except LostOwnership as error:
             if time.monotonic() - began < TRANSACTION_MS / 1000:
                 raise
-            raise self._failed(error) from None  # brokers had ended the transaction, or another process has the lease
+            raise self._failed(error) from None  # transaction timed out, or lease taken
         except RemoteFault as error:
             raise self._failed(error) from None
         self._again_s = _AGAIN_S[0]
@@ -166,7 +162,7 @@ class HeldLease:
                 raise Unwritten(self._trouble)
             try:
                 self._writer = self._regaining.writer()
-            except (RemoteFault, BadRequest) as error:  # also a login that is refused: others may mend that meanwhile
+            except (RemoteFault, BadRequest) as error:  # refused logins may be mended meanwhile
                 raise self._failed(error) from None
             self._regaining, self._trouble = None, ""
             _log.info("the state topic is written again", mirror=self.lease.mirror)
@@ -181,7 +177,7 @@ class HeldLease:
         return Unwritten(self._trouble)
 
     def beat(self, *, writers_until_ms: int | None = None) -> None:
-        """Tell others that we live, when it is time; at once when tasks may now write longer than was said before."""
+        """When due; at once when tasks may write longer than announced."""
         longer = writers_until_ms is not None and writers_until_ms > self.lease.writers_until_ms
         if not longer and time.monotonic() < self._due:
             return
@@ -192,7 +188,7 @@ class HeldLease:
         self._due = time.monotonic() + BEAT_S
 
     def outwait_writers(self, say: Callable[[str], None]) -> None:
-        """Return when no task of an owner before can write any more: its own clock has stopped it by then."""
+        """Their own clock has stopped them by then."""
         left_ms = self._others_until_ms - now_ms()
         if left_ms > 0:
             say(f"waiting {left_ms / 1000:.0f} s for tasks that may still write")
@@ -201,7 +197,7 @@ class HeldLease:
             time.sleep(_TICK_S)
 
     def release(self) -> None:
-        """Give it back: all tasks of ours have ended."""
+        """After all own tasks ended."""
         now = now_ms()
         until = max(now, self._others_until_ms)
         told = replace(self.lease, beat_ms=now, writers_until_ms=until, released=True, waits=None)
@@ -219,7 +215,7 @@ class HeldLease:
 
 @contextmanager
 def kept(lease: HeldLease) -> Iterator[HeldLease]:
-    """The lease until the end of the block; given back then, unless another process has taken it."""
+    """Releases at the end, unless another process took the lease."""
     lost = False
     try:
         yield lease
@@ -235,15 +231,15 @@ def kept(lease: HeldLease) -> Iterator[HeldLease]:
 def acquire(
     cluster: ClusterConfig, mirror: MirrorName, owner: str, may_run: Callable[[State], None] = lambda state: None
 ) -> HeldLease:
-    """Take the lease, unless somebody else is beating it now. `may_run` raises when the owner may not copy."""
+    """`check_may_run` raises if the owner may not copy."""
     state = read_state(cluster)
     refuse_if_held(state, mirror, clock_ahead_ms(cluster, timeout_s=CLOCK_S))
-    may_run(state)  # before anything is taken, perhaps from a run that copies the rest itself
+    may_run(state)  # before taking it, perhaps from a run that copies the rest itself
     return take_over(cluster, mirror, owner)
 
 
 def take_over(cluster: ClusterConfig, mirror: MirrorName, owner: str) -> HeldLease:
-    """Take the lease from whoever has it: a running data plane ends at its next beat, with LostOwnership."""
+    """A running data plane ends at its next renewal."""
     with StateWriter(cluster, data_id(mirror)) as writer:
         lease = next_lease(writer.state, mirror, owner, clock_ahead_ms(cluster, timeout_s=CLOCK_S))
         writer.put(lease)
@@ -252,7 +248,6 @@ def take_over(cluster: ClusterConfig, mirror: MirrorName, owner: str) -> HeldLea
 
 
 def refuse_if_held(state: State, mirror: MirrorName, ahead_ms: int | None = None) -> None:
-    """LostOwnership when another process keeps this mirror's data plane running. `ahead_ms`: as for `copier`."""
     lease = copier(state, mirror, ahead_ms)
     if lease is not None:
         now = now_of_owner(now_ms(), ahead_ms, lease, state.appended_ms.get(mirror))

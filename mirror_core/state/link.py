@@ -1,4 +1,4 @@
-"""A mirror with both its clusters, found by name."""
+"""A mirror with the configuration of both clusters, found by name."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ from mirror_core.state.topic import read_state
 _log = logger(__name__)
 
 _READING: Final = 4
-"""How much longer than a first answer a state may take that is not there yet."""
+"""For a first state read, in first response times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A mirror, and how to reach both ends of it."""
-
     config: Config
     mirror: Mirror
     source: ClusterConfig
@@ -38,22 +36,20 @@ class Link:
 
 
 def configured(path: Path) -> Config:
-    """The clusters that a mirrorbook.yaml names."""
     return load_config(path)
 
 
 def hold(path: Path, text: str) -> None:
-    """Let `configured` find this text at the path, in this process and no other: it is on no disk."""
+    """In this process only; on no disk."""
     hold_config(path, text)
 
 
 def state_on(config: Config, cluster: str) -> State:
-    """The committed state on one cluster at this moment."""
     return read_state(config.cluster(cluster))
 
 
 def link_of(config: Config, mirror: Mirror) -> Link:
-    """The link of a mirror, from its names. A drill's has no commands that close a cluster: its applications stay."""
+    """A drill has no fence commands: its applications keep writing."""
     source, destination = config.cluster(mirror.source), config.cluster(mirror.destination)
     if mirror.name.startswith(DRILL):
         source, destination = (replace(side, ruling=side.ruling.without_commands()) for side in (source, destination))
@@ -61,11 +57,10 @@ def link_of(config: Config, mirror: Mirror) -> Link:
 
 
 def find(config: Config, name: str) -> tuple[Link, State]:
-    """The mirror of this name, and the state of its destination. Ends as soon as one cluster knows it.
+    """The mirror and its destination's state; returns once one cluster knows it.
 
-    BadRequest when no cluster knows it, or one that might know it turns our credentials down; Indeterminate when one
-    that might know it did not answer, or when a record about it cannot be read. Only its destination knows a mirror: on
-    a source applications may write that topic, and the first answer must not be one of theirs.
+    BadRequest: unknown, or credentials refused; Indeterminate: a cluster did not answer, or has an unreadable record.
+    Only the destination counts: on a source, applications may write that topic.
     """
     silent: list[MirrorError] = []
     elsewhere: list[MirrorError] = []
@@ -77,7 +72,7 @@ def find(config: Config, name: str) -> tuple[Link, State]:
         try:
             answer.require(MirrorName(name))
         except Indeterminate as error:
-            silent.append(error)  # what cannot be read may be a stranger's, and the mirror another cluster's
+            silent.append(error)  # may be foreign, and the mirror another cluster's
             continue
         mirror = answer.mirrors.get(MirrorName(name))
         if mirror is not None and mirror.destination == cluster:
@@ -87,7 +82,7 @@ def find(config: Config, name: str) -> tuple[Link, State]:
         mirrors |= {one.name for one in answer.mirrors.values() if one.destination == cluster}
     reasons = "".join(f"\n  - {reason}" for reason in sorted(map(str, (*silent, *elsewhere))))
     if silent:
-        # A wrong password is for a person to mend; a cluster that is down may come back.
+        # People mend passwords; clusters may come back.
         kind = BadRequest if any(isinstance(e, BadRequest | MissingPermission) for e in silent) else Indeterminate
         raise kind(f"mirror {name!r} is not known to the clusters whose state could be read; these are left:{reasons}")
     raise BadRequest(f"unknown mirror {name!r}: there {_are(mirrors)}; see `mirrorbook mirror list`{reasons}")
@@ -107,10 +102,7 @@ def _are(mirrors: set[str]) -> str:
 def states(
     config: Config, timeout_s: float = LIMITS.state_owner_s
 ) -> Iterator[tuple[ClusterName, State | MirrorError]]:
-    """The state topic of each configured cluster, in the order of their answers; an error for those that do not.
-
-    The limit is for silence: a cluster with much to tell gets the time for it, a dead one does not.
-    """
+    """In order of arrival. The limit is for silence: a large state gets more time."""
     answers: queue.SimpleQueue[tuple[ClusterName, State | MirrorError]] = queue.SimpleQueue()
 
     def heard_from(name: ClusterName, patience_s: float = timeout_s) -> None:
@@ -118,11 +110,11 @@ def states(
 
     def look(name: ClusterName, cluster: ClusterConfig) -> None:
         try:
-            # Asked first: how long that takes tells how far away the cluster is.
+            # Measures the distance first.
             asked = time.monotonic()
             with ClusterClient(cluster, timeout_s=timeout_s - 1) as client:
                 client.metadata(())
-            # Who reads connects anew: that takes as long again, and more to read.
+            # The reader connects again and receives more.
             patience_s = max(timeout_s, _READING * (time.monotonic() - asked))
             heard = partial(heard_from, name, patience_s)
             heard()
@@ -134,7 +126,7 @@ def states(
     silent_after: dict[ClusterName, float] = {}
     for name, cluster in config.clusters.items():
         heard_from(name)
-        # Not a pool: a thread that hangs on a dead cluster must not keep the process from ending.
+        # No pool: a hanging thread must not block process exit.
         threading.Thread(target=look, args=(name, cluster), daemon=True).start()
     waiting = set(config.clusters)
     while waiting:
@@ -152,12 +144,12 @@ def states(
 
 
 def states_beside(link: Link) -> Iterator[tuple[ClusterName, State | MirrorError]]:
-    """The same of the configured clusters that are no side of this mirror."""
+    """Neither side of this mirror."""
     sides = (link.mirror.source, link.mirror.destination)
     others = {name: cluster for name, cluster in link.config.clusters.items() if name not in sides}
     return states(replace(link.config, clusters=others))
 
 
 def state_of_source(link: Link) -> Iterator[tuple[ClusterName, State | MirrorError]]:
-    """The same of the mirror's source: it may be another mirror's destination."""
+    """It may be another mirror's destination."""
     return states(replace(link.config, clusters={link.source.name: link.source}))

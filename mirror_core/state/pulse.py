@@ -1,8 +1,7 @@
-"""A run's heartbeat: for as long as a process conducts a run, its journal says so, and when that was last true.
+"""A run's heartbeat in the journal.
 
-That it conducts, and that it does so no more, is written by the conductor's own writer, so nobody who has lost the run
-says it. What he writes in between, in a place of his own, only tells that he lives. That is no transaction: a beat that
-brokers do not take costs nobody the mirror, and hides nothing from readers.
+The transactional writer writes start and release, so a process that lost the run cannot. Heartbeats between use no
+transaction: an unacknowledged one neither loses the mirror nor hides records.
 """
 
 from __future__ import annotations
@@ -33,13 +32,11 @@ _log = logger(__name__)
 
 BEAT_S: Final = 10.0
 _PATIENCE_S: Final = 2.0
-"""So long brokers are waited for when the beats end, and again when the run is let go of."""
 _LOOK_S: Final = 0.5
-"""Until somebody who watches looks again."""
 
 
 class Pulse:
-    """The beats of one conductor, about one run. What becomes of them never hinders the run."""
+    """Failures never affect the run."""
 
     def __init__(self, cluster: ClusterConfig, beat: Beat, run_id: str) -> None:
         self._cluster = cluster
@@ -49,10 +46,10 @@ class Pulse:
         self._thread = threading.Thread(target=self._go_on, name=f"pulse {run_id}", daemon=True)
         self._aside: Aside | None = None
         self.taken = True
-        """Brokers took all of them, or were given none."""
+        """Also true if none was sent."""
 
     def start(self) -> None:
-        """Beat from now on. Without a client the run goes on, too, and others soon take this process for dead."""
+        """Without a client the run continues, and others soon consider this process dead."""
         try:
             self._aside = Aside(self._cluster)
         except Exception as error:  # noqa: BLE001 - said, and the run goes on
@@ -62,7 +59,7 @@ class Pulse:
             self._thread.start()
 
     def stop(self) -> None:
-        """No beat comes after this."""
+        """No heartbeat follows."""
         if self._over.is_set():
             return
         self._over.set()
@@ -71,7 +68,7 @@ class Pulse:
             self._empty(self._aside)
 
     def forget(self) -> None:
-        """Take the beats of one who has lost the run away, which the next one may not know of."""
+        """The next conductor may not know of them."""
         if self._aside is not None and self._aside.began and self.taken:
             self._put(self._aside, Forget(self._later()))
             self._empty(self._aside)
@@ -82,7 +79,7 @@ class Pulse:
 
     def _put(self, aside: Aside, record: Checkpoint | Forget) -> None:
         try:
-            aside.put(record)  # the next one is as good
+            aside.put(record)  # the next one will do
         except Exception as error:  # noqa: BLE001 - said, and the next one is tried
             _log.warning("a beat was not written: %s", named(error), run=self._run)
 
@@ -98,17 +95,17 @@ class Pulse:
 
 @contextmanager
 def beating(writer: StateWriter, run_id: str, by: str, also: Sequence[Record] = ()) -> Iterator[Callable[[], None]]:
-    """While the block is at work, others can see that this run is conducted; when it is left, that nobody does.
+    """Sends heartbeats during the block, then releases the run.
 
-    `also`: written together with the first sign of life. A run that has ended gets none. What the block is given stops
-    the beats, and is called before the run is closed: one that came later would stay for ever.
+    `extra_records` go with the first. The yielded function stops them before the run is closed: a later one would stay
+    for ever.
     """
     if not _goes_on(writer.state, run_id):
         yield lambda: None
         return
     beat = _beat_of(by)
     first = checkpoint(run_id, place(beat.token), beat)
-    over = {run.id for run in writer.state.runs.values() if run.ended_ms is not None}  # a beat may come late
+    over = {run.id for run in writer.state.runs.values() if run.ended_ms is not None}  # late heartbeats
     beats = (c for c in writer.state.checkpoints.values() if c.step.startswith(place("")))
     before = [c for c in beats if c.run == run_id or c.run in over]
     writer.put(checkpoint(run_id, STEP, beat), first, *map(Forget, before), *also)
@@ -136,12 +133,10 @@ def _goes_on(state: State, run_id: str) -> bool:
 
 
 def begun_by(run_id: str, by: str) -> Checkpoint:
-    """What is written with a run that is begun: nobody conducts it yet."""
     return checkpoint(run_id, STEP, replace(_beat_of(by), released=True))
 
 
 def _beat_of(by: str) -> Beat:
-    """What this process says now of a run that it conducts from here on."""
     me = this_process()
     return Beat(
         token=secrets.token_hex(4),
@@ -155,16 +150,16 @@ def _beat_of(by: str) -> Beat:
 
 
 def conducted(state: State, run: Run, at_ms: int | None = None) -> Conducted:
-    """Whether anybody conducts a run that has not ended, as far as one look and the clocks tell. `at_ms`: now."""
+    """From one read and the clocks."""
     beat = newest(run.id, state.checkpoints)
     now = now_ms() if at_ms is None else at_ms
     return judged(run, beat, (now - beat.at_ms) / 1000 if beat else 0.0, _has_ended)
 
 
 class Watch:
-    """Whoever conducts a run, as it is seen: whether anything comes from him. Clocks of two machines are not compared.
+    """Waits for new heartbeats; does not compare clocks of two machines.
 
-    Asked again, it waits for nobody a second time, and what has come meanwhile is a sign of life.
+    Later calls do not wait again.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -174,7 +169,7 @@ class Watch:
         self._unknown: Conducted | None = None
 
     def found(self, look: Callable[[], State], say: Callable[[str], None], *, take_over: bool = False) -> Conducted:
-        """`look` waits for transactions that are open: they would hide what comes. `take_over`: one may, unwatched."""
+        """`read_state` must wait for open transactions, which hide heartbeats."""
         while True:
             asked = time.monotonic()
             state = look()

@@ -1,7 +1,7 @@
-"""Reading the state topic from its leader: whole, or on from a place that is known.
+"""Reads the state topic from its leader, from the start or a known position.
 
-Only committed records count. A reader gets nothing behind the first transaction that is open; and since a commit is
-answered before its marker is in the log (KIP-98), he is at the end only when that is where the log ends for the leader.
+Open transactions hide what follows. A commit is acknowledged before its marker is in the log (KIP-98), so the end is
+reached only at the leader's log end.
 """
 
 from __future__ import annotations
@@ -37,27 +37,23 @@ from mirror_core.wire.fetch import Fetched, Isolation, Wanted
 from mirror_core.wire.records import decode
 
 MARKER_S: Final = 1.0
-"""How long a reader waits for open transactions to be decided; a killed owner's stay open for longer."""
+"""Killed owners' stay open longer."""
 _MAX_BYTES: Final = 1 << 20
-"""So much comes by a slow way within the time that a silent cluster is given."""
+"""A slow link delivers this within the timeout."""
 _ANSWER_S: Final = 10.0
-"""For each answer: there may be another leader by then."""
 _MAX_WAIT_MS: Final = 50
-"""For what is not there yet."""
 _PAUSE_S: Final = 0.05
 _MOST_PAUSE_S: Final = 0.5
 _NO_END: Final = ErrorCode.offset_not_available.name.upper()
-"""Of a new leader with too few replicas in sync to know its high watermark (KIP-207)."""
+"""A new leader with too few in-sync replicas (KIP-207)."""
 _LEASE: Final = "lease/"
 _NO_ID: Final = "0" * 32
 _AGAIN: Final = TRANSIENT | {ErrorCode.unknown_topic_or_partition, ErrorCode.offset_out_of_range}
-"""What passes by itself, or when the log is read from its beginning anew."""
+"""Retriable, or cured by reading from the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What tells whether a log is still the one that was read."""
-
     topic: str
     topic_id: str
     leader_epoch: int
@@ -65,43 +61,42 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a log's records add up to, before a place."""
+    """Sum of a log's records up to a position."""
 
     log: Log
     log_start: int
     position: int
-    """Next offset to be read: all before it was decided."""
+    """Next offset to be read."""
     state: State
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A topic that was read from its beginning. `memory`: of one that can be read on later."""
+    """`cached`: if it can be read further."""
 
     state: State
     memory: Memory | None = None
 
 
 class NotTheSame(Exception):
-    """Why the log must be read whole."""
+    """The log must be read from the start."""
 
 
 class _Again(NotTheSame):
-    """Why it is to be read once more, from its beginning."""
+    """The message says why."""
 
 
 class _Undecided(Exception):
-    """A transaction is open before the end of the log, and nobody has ended it in time."""
+    pass
 
 
 def read_from_start(
     cluster: ClusterConfig, topic: str, *, timeout_s: float, whole: bool, heard: Callable[[], None], hanging: str
 ) -> Whole:
-    """The committed state; empty when the topic does not exist.
+    """Empty without the topic; ends before an open transaction, unless `wait_for_open`.
 
-    Behind an open transaction it is what stands before it; with `whole` that is waited for. The limit is for silence:
-    while it comes further, it begins anew, until the end was seen once. `hanging`: what is said of a transaction that
-    nobody ends.
+    The limit is for silence and restarts with progress, until the end was seen once. `hanging_hint`: message for a
+    transaction that never ends.
     """
     reader, pause_s = _Reader(topic, timeout_s, heard), _PAUSE_S
     with ClusterClient(cluster, timeout_s=min(timeout_s, _ANSWER_S)) as client:
@@ -110,8 +105,8 @@ def read_from_start(
                 found = _leader(client, topic)
                 return Whole(State()) if found is None else reader.read(client, *found, whole=whole)
             except SignInFailed:
-                raise  # not mended within seconds, and a login refused in a row may lock us out
-            except Unreachable as silent:  # the leader, perhaps, and who named it is behind
+                raise  # retries may lock the login
+            except Unreachable as silent:  # the leader or its metadata
                 client.ask_another()
                 why = str(silent)
             except _Again as again:
@@ -127,17 +122,16 @@ def read_from_start(
 
 
 class _StuckTransactions:
-    """Ends transactions of a partition that their coordinator has decided and cannot finish: see
-    `unfinished_transactions`. One that stays decided between two looks is taken for stuck."""
+    """Decided ones that their coordinator cannot finish: those decided at two checks."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._decided: dict[str, DecidedTransaction] = {}
         self._next_look = math.inf
-        """Monotonic time; infinite before the first wait: mostly a marker is there in a moment."""
+        """Infinite before the first wait: mostly the marker is there at once."""
 
     def end(self, client: ClusterClient) -> None:
-        """Nothing is done where this principal may not look, or may not write markers: it goes on waiting."""
+        """Without rights it keeps waiting."""
         now = time.monotonic()
         if now < self._next_look:
             self._next_look = min(self._next_look, now + LIMITS.transaction_marker_s)
@@ -155,7 +149,7 @@ class _StuckTransactions:
 
 
 class _Reader:
-    """Of one topic, from its beginning. Where a connection breaks, it goes on with the next one."""
+    """Continues after a broken connection."""
 
     def __init__(self, topic: str, timeout_s: float, heard: Callable[[], None]) -> None:
         self.deadline = time.monotonic() + timeout_s
@@ -164,11 +158,11 @@ class _Reader:
         self._stuck = _StuckTransactions(self._partition)
         self._heard = heard
         self._at_end = False
-        """Whether all that is committed was seen once."""
+        """Everything committed was seen once."""
         self._furthest = -1
-        """Next offset to be read, of the attempt that came furthest."""
+        """Of the best attempt."""
         self._known: Memory | None = None
-        """What is read so far: of the same leader and epoch it is read on."""
+        """For the same leader and epoch."""
 
     def read(self, client: ClusterClient, log: Log, address: tuple[str, int], *, whole: bool) -> Whole:
         with lent(client, address) as connection:
@@ -190,7 +184,7 @@ class _Reader:
         while True:
             asked = time.monotonic()
             answer = _asked(link, Wanted(self._partition, known.position, log.leader_epoch), waiting=waiting)
-            if answer is None:  # a quota makes us wait, and is no failure
+            if answer is None:  # throttling is no failure
                 time.sleep(link.throttle_ms / 1000)
                 self.deadline += link.throttle_ms / 1000
                 continue
@@ -207,7 +201,7 @@ class _Reader:
                 if len(answer.records):
                     raise RemoteFault(f"{connection.where}: state topic {log.topic}, offset {before}: no whole batch")
                 self._at_end = True
-                # Whoever was held up meanwhile looks once more: what he waited for may be there by now.
+                # Read once more: this process may have been suspended.
                 if not whole and asked > settled:
                     return Whole(known.state)
                 settled = min(settled, time.monotonic() + MARKER_S)
@@ -217,10 +211,9 @@ class _Reader:
 
 
 def read_on(cluster: ClusterConfig, known: Memory, heard: Callable[[], None], timeout_s: float) -> Memory:
-    """The committed state at this moment. `known` is used up by it. NotTheSame, or what has gone wrong: then the topic
-    has to be read whole.
+    """Consumes `cached`. LogChanged or other errors: read from the start.
 
-    Read on is only what is provably the same log with nothing missing: see `remembered`.
+    Only for provably the same log without gaps: see `state_topic`.
     """
     with ClusterClient(cluster, timeout_s=timeout_s) as client:
         found = _leader(client, known.log.topic)
@@ -233,7 +226,7 @@ def read_on(cluster: ClusterConfig, known: Memory, heard: Callable[[], None], ti
 
 
 def _to_the_end(connection: Connection, known: Memory) -> int:
-    """Apply what was written since; the next offset to be read, with all before it decided."""
+    """Returns the next offset to be read."""
     link = FetchLink(connection, max_bytes=_MAX_BYTES, partition_max_bytes=_MAX_BYTES, at_once=True)
     position, waiting, settled = known.position, False, time.monotonic() + MARKER_S
     while True:
@@ -252,17 +245,17 @@ def _to_the_end(connection: Connection, known: Memory) -> int:
             return position
         if not waiting:
             settled = time.monotonic() + MARKER_S
-        if asked > settled:  # looked at once more by whoever was held up meanwhile, as above
+        if asked > settled:  # after one more read, as above
             raise Unreachable(f"{connection.where}: transactions are open")
 
 
 def _leader(client: ClusterClient, topic: str) -> tuple[Log, tuple[str, int]] | None:
-    """The log as it is now, and who leads it; None where there is none, by the word of two brokers if there are two."""
+    """None: no topic, confirmed by a second broker."""
     view = client.metadata([topic])
     if topic not in view.topics and topic not in view.denied:
         client.ask_another()
         view = client.metadata([topic])
-    if topic in view.denied:  # an empty state would be believed
+    if topic in view.denied:  # never return an empty state
         raise fault(client, f"state topic {topic}", "Metadata (needs DESCRIBE)", ErrorCode.topic_authorization_failed)
     found = view.topics.get(topic)
     if found is None:
@@ -284,8 +277,7 @@ def _refuse(client: ClusterClient, code: ErrorCode, action: str) -> None:
 
 
 def _asked(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched | None:
-    """None: a quota keeps the broker from answering now. `waiting`: nothing more has come before, so the leader may
-    hold the answer until something does."""
+    """None: throttled. `is_waiting`: the leader may hold the response."""
     link.ask([wanted], max_wait_ms=_MAX_WAIT_MS if waiting else 0, isolation=Isolation.READ_COMMITTED)
     for answer in link.take():
         return answer
@@ -295,7 +287,7 @@ def _asked(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched | None:
 
 
 def _applied(answer: Fetched, state: State, position: int, *, dense: bool = False) -> int:
-    """The next offset to be read. `dense`: NotTheSame where the cleaner has taken a record, or a batch."""
+    """Returns the next offset. `dense`: LogChanged where compaction removed a record."""
     told: list[tuple[str, bytes | None]] = []
     leases: dict[MirrorName, int | None] = {}
     for header, batch, visible in committed(answer, position):

@@ -1,7 +1,6 @@
-"""All durable state as records of one compacted topic: what they are about, and the state that they add up to. Pure.
+"""All durable state as records of one compacted topic. Pure.
 
-A key names what the record is about; how values look as bytes is said in `encoding`. A null value forgets the key. A
-record that cannot be read is the trouble of the mirror it is about, and of no other.
+A null value deletes. An unreadable record affects only its mirror.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ TOPIC: Final = "__mirrorbook_state"
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
-    """A partition's status with the mirror it belongs to: the same topic may be in a forward and a reverse mirror."""
+    """A topic may be in a forward and a reverse mirror."""
 
     mirror: MirrorName
     status: PartitionStatus
@@ -55,7 +54,7 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalIdNumber:
-    """Which numbered transactional id a mirror's conductor, or its data plane, writes under: see `StateWriter`."""
+    """See `writer.StateWriter`."""
 
     mirror: MirrorName
     role: str
@@ -64,8 +63,6 @@ class TransactionalIdNumber:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Delete what this record is about (a tombstone)."""
-
     record: Record
 
 
@@ -93,8 +90,6 @@ Record = (
 
 @dataclass(slots=True)
 class State:
-    """Everything the state topic says now."""
-
     mirrors: dict[MirrorName, Mirror] = field(default_factory=dict)
     partitions: dict[MirrorName, dict[Partition, PartitionStatus]] = field(default_factory=dict)
     leases: dict[MirrorName, Lease] = field(default_factory=dict)
@@ -115,21 +110,22 @@ class State:
     receipts: dict[MirrorName, dict[str, ReceiptsHead]] = field(default_factory=dict)
     """By mirror and part."""
     told: dict[str, dict[int, Told]] = field(default_factory=dict)
-    """By run: its chronicle."""
+    """By run and number."""
     id_numbers: dict[MirrorName, dict[str, TransactionalIdNumber]] = field(default_factory=dict)
-    """By mirror and role; none: the id without a number."""
+    """By mirror and role; missing: the id without a number."""
     appended_ms: dict[MirrorName, int] = field(default_factory=dict)
-    """When the lease of a mirror was appended to the topic, by the broker's clock. Nothing of one that this process
-    has written, or where the topic holds the times of its writers."""
+    """Of a mirror's lease, by the broker's clock.
+
+    Not for leases that this process wrote, or where the topic stores writers' times.
+    """
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Keys of records that cannot be read, and why."""
+    """By key, with the reason."""
     _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
-    """By key: of values of which the head, or pieces, have not been read yet."""
+    """Of incomplete values."""
     _heads: dict[str, Head] = field(default_factory=dict)
-    """Of values that were cut: also of those that are put together."""
+    """Heads of split values."""
 
     def copy(self) -> State:
-        """Another one that says the same; neither learns what the other is told later."""
         same = {name: dict(getattr(self, name)) for name in self.__slots__}
         same["partitions"] = {mirror: dict(statuses) for mirror, statuses in self.partitions.items()}
         same["group_offsets"] = {mirror: dict(groups) for mirror, groups in self.group_offsets.items()}
@@ -143,20 +139,18 @@ class State:
         return tuple(entry for entry in self.ledger.values() if entry.mirror == mirror)
 
     def chronicle(self, run: str) -> tuple[str, ...]:
-        """What was told of this run, in order, up to the first line that is missing."""
+        """Up to the first missing line."""
         lines = self.told.get(run, {})
         return tuple(lines[n].line for n in range(next(n for n in range(len(lines) + 1) if n not in lines)))
 
     def active_run(self, mirror: MirrorName) -> Run | None:
-        """The run that holds this mirror now: at most one, since one is never begun beside another."""
         return next((r for r in self.runs.values() if r.plan.mirror == mirror and r.ended_ms is None), None)
 
     def steps_of(self, run: Run) -> tuple[StepRecord, ...]:
-        """Its steps so far, in the order of the plan."""
         return tuple(self.steps[run.id, s.name] for s in run.plan.steps if (run.id, s.name) in self.steps)
 
     def require(self, mirror: MirrorName) -> None:
-        """Indeterminate when a record about this mirror cannot be read: what it says might forbid what is intended."""
+        """Indeterminate if a record is unreadable: it might forbid what is intended."""
         mine = [f"key {key}: {why}" for key, why in sorted(self.unreadable.items()) if mirror_of(key) == mirror]
         if mine:
             more = f" (and {len(mine) - 1} more such records)" if len(mine) > 1 else ""
@@ -166,7 +160,7 @@ class State:
             )
 
     def apply(self, key: str, value: bytes | None) -> None:
-        """Take in one record of the topic. What cannot be read is noted; what stood there before is not believed."""
+        """An unreadable record is noted, and the previous value dropped."""
         kind, _, rest = key.partition("/")
         self._drop(key)
         if value is None and kind != PIECE:
@@ -181,7 +175,6 @@ class State:
                 self.unreadable[key] = str(error)
 
     def put(self, record: Record | Forget) -> None:
-        """Take in a record that was written just now."""
         if isinstance(record, Forget):
             self._drop(key_of(record.record))
         else:
@@ -191,7 +184,7 @@ class State:
                 self.appended_ms.pop(record.mirror, None)
 
     def rows(self, record: Record | Forget) -> Iterator[tuple[str, bytes | None]]:
-        """Keys and values to be written for a record that replaces what this state knows under its key."""
+        """To write; replaces the current record."""
         about = record.record if isinstance(record, Forget) else record
         key = key_of(about)
         head = self._heads.get(key)
@@ -223,7 +216,7 @@ class State:
             raise Unreadable("there are no records of this name: a newer Mirrorbook's, or somebody else's")
         if not is_well_formed(key):
             raise Unreadable("its key is not one that Mirrorbook writes: somebody else wrote it?")
-        pieces = self._pieces.pop(key, {})  # they stand before their head: what is read here is theirs, or replaced it
+        pieces = self._pieces.pop(key, {})  # pieces precede their head
         found = opened(value, decoder)
         if isinstance(found, Head):
             self._heads[key] = found
@@ -263,7 +256,6 @@ class State:
                 self._one_each(_ONE_EACH[type(record)])[record.mirror] = record
 
     def _one_each(self, kind: str) -> dict[MirrorName, Any]:
-        """Records of which a mirror has one at most."""
         found: dict[str, dict[MirrorName, Any]] = {
             "lease": self.leases,
             "debt": self.debts,
@@ -275,7 +267,6 @@ class State:
         return found[kind]
 
     def _several_each(self, kind: str) -> dict[MirrorName, dict[str, Any]]:
-        """Records of which a mirror has several, by their part."""
         found: dict[str, dict[MirrorName, dict[str, Any]]] = {
             "receipts": self.receipts,
             "writer": self.id_numbers,
@@ -284,7 +275,6 @@ class State:
         return found[kind]
 
     def _drop(self, key: str) -> None:
-        """Know no more what stands under a key. A key that no record has forgets nothing."""
         self.unreadable.pop(key, None)
         self._heads.pop(key, None)
         kind, _, rest = key.partition("/")
@@ -331,11 +321,11 @@ _SEVERAL_EACH: Final[Mapping[type, tuple[str, str]]] = MappingProxyType(
         GroupOffsets: ("committed", "digest"),
     }
 )
-"""Their kind in the key, and the field that tells them apart."""
+"""Kind in the key, and the distinguishing field."""
 
 
-# Made once, by the thread that imports this: msgspec reads a dataclass when it meets it for the first time, and crashes
-# the process when two threads do that for the same one (0.22). States of several clusters are read at the same time.
+# Created at import: msgspec (0.22) crashes when two threads meet a dataclass
+# for the first time, and several states are read at once.
 _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = MappingProxyType(
     {
         name: msgspec.json.Decoder(kind)
@@ -364,7 +354,6 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = MappingProxyType(
 
 
 def key_of(record: Record) -> str:
-    """The key under which a record replaces its predecessor."""
     match record:
         case Mirror():
             return f"mirror/{record.name}"
@@ -392,7 +381,7 @@ def key_of(record: Record) -> str:
 
 
 def _sharing(status: PartitionStatus) -> PartitionStatus:
-    """The same, with strings that are the same for all partitions of a topic: there may be many of them."""
+    """Among a topic's many partitions."""
     return replace(
         status,
         partition=Partition(intern(status.partition.topic), status.partition.index),
@@ -402,6 +391,6 @@ def _sharing(status: PartitionStatus) -> PartitionStatus:
 
 
 def _ledger_key(entry: LedgerEntry) -> str:
-    # The purpose is not in the key: an entry that is promoted replaces the staged one.
+    # No purpose in the key: promotion replaces the staged entry.
     content = f"{entry.cluster}|{entry.acl}"
     return f"{entry.mirror}/{hashlib.sha256(content.encode()).hexdigest()[:24]}"

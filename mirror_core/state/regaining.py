@@ -1,9 +1,8 @@
-"""A new writer for a lease that is still ours, when the old one has failed.
+"""Recovers the writer of a lease that is still ours.
 
-Whose transaction brokers have ended for its age is fenced by them, whoever has the id. A new writer fences whoever has
-it by now. So it is only made when the state topic says that the lease is ours, and only kept when the topic says so
-again after it was made: who had taken the id in between, and had not written his lease yet, is refused his next write,
-and who has written it has the mirror.
+Brokers fence a producer whose transaction timed out, and a new writer fences whoever has the id. So it is made only
+when the state topic says that the lease is ours, and kept only if it says so again afterwards: a process that took the
+id in between is refused its next write; one that wrote its lease has the mirror.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from mirror_core.state.writer import StateWriter, data_id
 
 
 class Regaining:
-    """One attempt, in a thread of its own: brokers that hang hold up nobody."""
+    """Own thread: hanging brokers block nothing."""
 
     def __init__(
         self, cluster: ClusterConfig, lease: Lease, may_go_on: Callable[[State], None], *, pause_s: float
     ) -> None:
-        """It begins after a pause. `may_go_on` raises when the owner is not to write any more, as the state is now."""
+        """After a pause. `check_may_write` raises if the owner must stop."""
         self._cluster = cluster
         self._lease = lease
         self._may_go_on = may_go_on
@@ -42,18 +41,17 @@ class Regaining:
         return self._found.done()
 
     def writer(self, timeout_s: float = 0.0) -> StateWriter:
-        """Raises LostOwnership when another process has the lease, or what `may_go_on` raises, or a RemoteFault."""
+        """LostOwnership, a RemoteFault, or what `check_may_write` raises."""
         return self._found.result(timeout_s)
 
     def give_up(self) -> None:
-        """Nobody is fenced any more."""
         self._given_up.set()
 
     def _run(self) -> None:
         try:
             self._found.set_result(self._regained())
         except BaseException as error:  # noqa: BLE001 - raised by `writer`
-            error.__context__ = None  # frames hold the writer, and its connections
+            error.__context__ = None  # frames hold connections
             self._found.set_exception(error.with_traceback(None))
 
     def _regained(self) -> StateWriter:

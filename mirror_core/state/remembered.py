@@ -1,9 +1,8 @@
-"""The state topic, read on from where a run at work has read it before: a look costs what was written since.
+"""Cached state, read further while a run is active.
 
-Read on is only what is provably the same log with nothing missing: same topic id, same leader epoch (so nothing was cut
-off), same log start, and from the place on a record for every offset. Where the cleaner has taken one it may have been
-a tombstone, whose key is still remembered here: this needs no clock, however long the process was asleep. Whatever
-else may be wrong, the topic is read whole, and that says so. Outside of `keeping()` nothing is remembered.
+Only for provably the same log without gaps: same topic id, leader epoch (no truncation) and log start, and a record at
+every offset from the position on. A record that compaction removed may have been a tombstone of a cached key; this
+needs no clocks. Otherwise the topic is read from the start.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from mirror_core.wire.batch import MalformedBatch
 
 
 class Remembered:
-    """By cluster, as it is reached. Whoever takes a memory has it alone; another one reads whole meanwhile."""
+    """A taken entry is exclusive."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,7 +30,7 @@ class Remembered:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Until the last one leaves; then all is forgotten."""
+        """The last user clears it."""
         with self._lock:
             self._at_work += 1
         try:
@@ -57,7 +56,6 @@ class Remembered:
 
 
 REMEMBERED: Final = Remembered()
-"""This process's."""
 
 
 def _key(cluster: ClusterConfig) -> Hashable:
@@ -65,7 +63,7 @@ def _key(cluster: ClusterConfig) -> Hashable:
 
 
 def read_on(cluster: ClusterConfig, known: Memory, heard: Callable[[], None]) -> Memory | None:
-    """The committed state at this moment; None when the topic has to be read whole. `known` is used up by it."""
+    """None: read from the start. Consumes `cached`."""
     try:
         return reading.read_on(cluster, known, heard, LIMITS.remembered_state_s)
     except (MirrorError, MalformedBatch, NotTheSame):

@@ -1,4 +1,4 @@
-"""Why the state topic takes no writes, where too few of its replicas are in sync."""
+"""Explains failed state writes by too few in-sync replicas."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mirror_core.model.errors import MirrorError
 from mirror_core.state.records import TOPIC
 
 _WRITTEN: Final = (TOPIC, "__transaction_state")
-"""Every write is a transaction: its coordinator writes, too."""
+"""Transactions need the coordinator's topic."""
 _LOOK_S: Final = 3.0
 
 
 def for_want_of_replicas(cluster: ClusterConfig, timeout_s: float) -> str:
-    """In words, with what ends it; empty: that is not why, or the cluster does not tell."""
+    """Empty: another reason, or unknown."""
     try:
         with ClusterClient(cluster, timeout_s=min(_LOOK_S, timeout_s)) as client:
             short = list(_short(client))
-    except MirrorError:  # whoever asks has an error already
+    except MirrorError:  # the caller has an error already
         return ""
     return not_written(cluster.name, cluster.control["bootstrap.servers"], short)
 

@@ -1,4 +1,4 @@
-"""States of a mirror partition as one table. What is not in it does not happen; docs print it."""
+"""States of a mirror partition as one table; missing pairs are illegal."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from mirror_core.model.mirror import PartitionState as S
 
 
 class Event(StrEnum):
-    """What happens to a mirror partition: a verb of the operator, or what the engine found or finished."""
+    """A command, or what the engine found or finished."""
 
     START = "start"
     ALIGNED = "aligned"
-    """Both logs agree up to the position: copying may begin."""
+    """Both logs agree up to the position."""
     PAUSE = "pause"
     QUIET = "quiet"
     """No task writes the partition any more."""
     RESUME = "resume"
     STOP = "stop"
-    """A failover, or the verb, begins to end mirroring."""
+    """A failover or the stop command ends mirroring."""
     LMO_RECORDED = "lmo recorded"
     ABORT = "abort"
-    """A failover was given up before promotion: nobody else has written the destination, so mirroring goes on."""
+    """Given up before promotion: no other writer, so mirroring resumes."""
     FAIL = "fail"
     RECOVER = "recover"
 
 
 class IllegalTransition(MirrorError):
-    """This event cannot happen in this state. Nothing was changed."""
+    """Nothing changed."""
 
     exit_code = 3
 
@@ -52,7 +52,7 @@ TABLE: Final[Mapping[tuple[S, Event], S]] = MappingProxyType(
         (S.PAUSED, Event.RESUME): S.MIRRORING,
         (S.PAUSED, Event.STOP): S.STOPPING,
         (S.PAUSED, Event.FAIL): S.FAILED,
-        # KIP-1279 needs all partitions healthy to stop a mirror; one bad partition must not forbid a failover.
+        # KIP-1279 stops only healthy mirrors; one FAILED partition must not forbid a failover.
         (S.FAILED, Event.STOP): S.STOPPING,
         (S.FAILED, Event.RECOVER): S.LOG_ALIGNMENT,
         (S.FAILED, Event.START): S.LOG_ALIGNMENT,
@@ -66,7 +66,7 @@ TABLE: Final[Mapping[tuple[S, Event], S]] = MappingProxyType(
 
 
 def after(state: S, *events: Event) -> S:
-    """The state after these events, in order. IllegalTransition names the first that cannot happen."""
+    """Names the first illegal event."""
     for event in events:
         try:
             state = TABLE[state, event]
@@ -79,7 +79,6 @@ def after(state: S, *events: Event) -> S:
 
 
 def as_markdown() -> Iterator[str]:
-    """The table for the documentation, a line at a time."""
     yield "| state | event | next state |"
     yield "|---|---|---|"
     for (state, event), target in TABLE.items():

@@ -1,4 +1,4 @@
-"""The state topic: read by anyone who may. Who writes it: `state/writer.py`."""
+"""Reads the state topic. `writer` writes it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mirror_core.state.records import TOPIC, State
 from mirror_core.state.remembered import REMEMBERED, read_on
 
 TRANSACTION_MS: Final = 10_000
-"""Longest life of a transaction, so of one whose owner was killed in the middle of a commit."""
+"""Also for owners killed during a commit."""
 _ABORTED_S: Final = 35.0
-"""By then it is aborted: brokers look for timed-out transactions every 10 s by default."""
+"""Brokers check timeouts every 10 s."""
 _FIND_HANGING: Final = shell_command(
     "kafka-transactions.sh", "--bootstrap-server", "BOOTSTRAP", "find-hanging", "--topic", TOPIC, "--partition", "0"
 )
@@ -22,7 +22,7 @@ _HANGING: Final = (
     "a transaction that is open there hides what stands behind it. A coordinator ends one after "
     f"{TRANSACTION_MS / 1000:.0f} s; `{_FIND_HANGING}` names one that nobody ends, and `abort` ends it"
 )
-"""A coordinator that meets a broker in the moment of its start may drop the marker that it had for it."""
+"""A coordinator may drop the marker for a broker that is just starting."""
 
 
 def read_state(
@@ -32,12 +32,10 @@ def read_state(
     whole: bool = False,
     heard: Callable[[], None] = lambda: None,
 ) -> State:
-    """The committed state at this moment; empty when the state topic does not exist.
+    """Empty without the topic. A killed owner's open transaction hides later records.
 
-    Behind the open transaction of a killed owner, committed records of others are hidden until the broker aborts it.
-    For a look that is good enough; who is about to act (`whole`) waits for it within the time limit.
-    The limit is for silence: while answers come, it begins anew, until the end was seen once; `heard` is told so.
-    While a run is at work, it is read on from where it was read before (`remembered`).
+    That suffices for display; to act, use `wait_for_open`. The limit is for silence: each response restarts it until
+    the end was seen once. Cached during a run.
     """
     known = REMEMBERED.take(cluster) if REMEMBERED.keeps else None
     memory = read_on(cluster, known, heard) if known else None
@@ -46,11 +44,11 @@ def read_state(
         if found.memory is None or not REMEMBERED.keeps:
             return found.state
         memory = found.memory
-    state = memory.state.copy()  # whoever asked puts into it what it writes; what is remembered was read
+    state = memory.state.copy()  # the caller changes its copy
     REMEMBERED.put(cluster, memory)
     return state
 
 
 def read_whole(cluster: ClusterConfig) -> State:
-    """The state for one who is about to act on it: a killed owner's open transaction is waited for."""
+    """For deciding."""
     return read_state(cluster, timeout_s=_ABORTED_S, whole=True)

@@ -1,7 +1,7 @@
-"""Whether a run is past its point of no return: not before something may have been given away.
+"""Whether a run is past its point of no return: only once rights may have been granted.
 
-A step's intent is written before it looks at anything, so a failover's step `promote` may have begun, and have failed,
-before it gave anybody a right. Its last look is kept with that word, which changes before the first right is given.
+Step `promote` writes its intent first, so it may have begun and failed before any grant. `PromotionCheck` records that,
+and changes before the first grant.
 """
 
 from __future__ import annotations
@@ -19,45 +19,40 @@ from mirror_core.state.records import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastLook:
-    """What the source was seen to be before promotion. Kept for the step that promotes."""
+    """Before promotion."""
 
     VERSION: ClassVar[int] = 1
     words: str
     given: bool = False
-    """Whether applications may have been given a right on the destination, or a topic its final settings."""
+    """Applications may have a right on the destination, or a topic its final configs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """A source that answered again when the promotion of an unplanned run was resumed. Kept for the step that promotes,
-    before that source is fenced: from then on its records wait for a person's word."""
+    """The source answered while an unplanned promotion was resumed.
+
+    Stored before it is fenced; then a person must confirm the loss of its records.
+    """
 
     VERSION: ClassVar[int] = 1
     ends: Offsets = NO_OFFSETS
-    """Its log ends behind the fence, as people were told of them. Empty: not yet, or that it could not be fenced."""
+    """Behind the fence, as reported. Empty: unknown, or the fence failed."""
     left_behind: bool = False
-    """Somebody has said that what is not copied up to these ends stays there only."""
+    """By a person, for records not copied up to these ends."""
     told: bool = False
-    """People were told that it could not be fenced."""
     said_ms: int = 0
-    """When somebody has said so."""
 
 
 class _Given(msgspec.Struct):
-    """As much of a last look as every Mirrorbook writes, whatever its version."""
-
     given: bool
 
 
 class _Word(msgspec.Struct):
-    """As much of a source that answered again."""
-
     left_behind: bool
 
 
 def waits_for_word(state: State, run: Run) -> bool:
-    """Whether an unplanned run has met its source again before it promoted, and nobody has said yet that what was not
-    copied may stay there. What cannot be read counts as not said."""
+    """The run met its source again before promotion. Unreadable counts as unconfirmed."""
     turning = steps.point_of_no_return(run.plan.kind, run.plan.mode)
     kept = state.checkpoints.get((run.id, turning, Returned.__name__))
     if kept is None or run.state is not RunState.RUNNING or turned(state, run):
@@ -69,7 +64,7 @@ def waits_for_word(state: State, run: Run) -> bool:
 
 
 def turned(state: State, run: Run) -> bool:
-    """Whether no abort is possible any more. What cannot be read counts as given."""
+    """No abort any more. Unreadable counts as granted."""
     if not steps.turned(run, state.steps) or run.state in (RunState.ABORTED, RunState.SUPERSEDED):
         return False
     turning = steps.point_of_no_return(run.plan.kind, run.plan.mode)

@@ -1,4 +1,4 @@
-"""A watcher's signs of life, about the mirrors that it watches: written beside whoever controls them."""
+"""Heartbeats of `mirror watch`, written without fencing the owner."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ from mirror_core.supervisor.identity import this_process
 _log = logger(__name__)
 
 SIGN_S: Final = 30.0
-"""A watcher that looks more often gives a sign of life only so often."""
+"""Minimum interval."""
 _PATIENCE_S: Final = 2.0
-"""So long brokers are waited for when the watcher ends."""
 
 
 class Signs:
-    """Of one watcher, about mirrors towards one cluster. What becomes of them never hinders the watching."""
+    """Failures never affect watching."""
 
     def __init__(self, cluster: ClusterConfig, by: str, every_s: float) -> None:
-        """`every_s`: it looks at least so often."""
+        """`every_s`: longest interval."""
         self._cluster = cluster
         self._by = by
         self._every_s = every_s
         self._aside: Aside | None = None
         self._worn = False
-        """The client lost a sign: it may hold a certificate that has expired, which is loaded when it is made."""
+        """The client may hold an expired certificate."""
         self._given: dict[MirrorName, float] = {}
 
     def __enter__(self) -> Signs:
@@ -50,8 +49,7 @@ class Signs:
             self._lost(named(error))
 
     def give(self, mirror: MirrorName) -> None:
-        """Say that this mirror's old source was looked after just now, unless that was said a moment ago. A drill's
-        source is nobody's to watch."""
+        """Rate-limited. Drills are not watched."""
         if mirror.startswith(DRILL):
             return
         if time.monotonic() - self._given.get(mirror, -SIGN_S) < SIGN_S:
@@ -79,8 +77,7 @@ class Signs:
 
 
 def busy_s(link: Link) -> float:
-    """How much less often a watcher may look whose look waits for a cluster's own commands. `LOOKS` looks may be
-    missing, so that this is a part of what they take."""
+    """Slow fence commands delay checks. `LOOKS` checks may be missed."""
     ruling = link.source.ruling
     shut, opened = ruling.fence, ruling.unfence
     opening_s = opened.timeout_s * (opened.retries + 1) if opened else 0.0
@@ -88,7 +85,7 @@ def busy_s(link: Link) -> float:
 
 
 def watched(state: State, mirror: MirrorName, at_ms: int | None = None) -> Watched:
-    """Whether anybody watches a mirror's old source, as far as one look and the clocks tell. `at_ms`: now."""
+    """From one read and the clocks."""
     now, debt = now_ms() if at_ms is None else at_ms, f"debt/{mirror}"
     if debt in state.unreadable and not mirror.startswith(DRILL):
         words = f"it is not known whether an old source has to be watched: key {debt}: {state.unreadable[debt]}"

@@ -1,10 +1,9 @@
-"""Who may write the state topic: one owner of a transactional id at a time.
+"""Exclusive writes to the state topic: one owner of a transactional id at a time.
 
-Whoever takes a fixed transactional id fences its last owner, who learns of it at his next write. So intent is written
-before every action that others could notice, and a write is always a transaction.
+Taking the fixed id fences the previous owner, which learns it at its next write. So intent is written before every
+visible action, in a transaction.
 
-Taking an id is itself an act: it ends a run's conductor, or a data plane. So only those take it who have looked before:
-`mirrors/` for the verbs, `runbook/` for runs, `state/lease.py` for the data plane.
+Taking an id ends a run's conductor or a data plane, so only callers that checked first do it.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from mirror_core.state.short import for_want_of_replicas
 from mirror_core.state.topic import TRANSACTION_MS, read_whole
 
 _ATTEMPTS: Final = 3
-"""To write records whose transactions somebody else aborts."""
+"""When others abort."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterId:
-    """Who writes about a mirror. As text it is the transactional id."""
+    """As text: the transactional id."""
 
     role: str
     mirror: MirrorName
@@ -40,7 +39,7 @@ class WriterId:
 
 
 def control_id(mirror: MirrorName) -> WriterId:
-    """The conductor: failover, failback, sync and the verbs of a mirror."""
+    """Failover, failback, sync and the mirror's commands."""
     return WriterId("control", mirror)
 
 
@@ -50,9 +49,9 @@ def data_id(mirror: MirrorName) -> WriterId:
 
 
 class StateWriter:
-    """Exclusive writer under one transactional id. Entering it fences the previous one and reads the state.
+    """Entering it fences the previous owner and reads the state.
 
-    Indeterminate when a record about the mirror cannot be read: nobody acts on a state that is known in part.
+    Indeterminate if a record is unreadable: nothing acts on partial state.
     """
 
     def __init__(self, cluster: ClusterConfig, writer: WriterId, *, timeout_s: float = 20.0) -> None:
@@ -61,7 +60,7 @@ class StateWriter:
         self.timeout_s = timeout_s
         self.state = State()
         self._opened: float | None = None
-        """When a transaction was begun of which it is not known how it ended, by the monotonic clock."""
+        """Its outcome is unknown. Monotonic."""
         self._where = f"cluster {cluster.name}, state topic {TOPIC}"
         self._producer = ExclusiveProducer(
             cluster, str(writer), Partition(TOPIC, 0), transaction_ms=TRANSACTION_MS, where=self._where
@@ -69,21 +68,21 @@ class StateWriter:
 
     def __enter__(self) -> StateWriter:
         self._take(0)
-        while self._number() > self._producer.number:  # this one is used up, though it could be taken
+        while self._number() > self._producer.number:  # this one is exhausted
             self._take(self._number())
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Nothing to give back: the next owner takes the id by fencing this one."""
+        """The next owner fences this one."""
 
     def put(self, *records: Record | Forget) -> None:
-        """Write these records in one transaction: all or none. LostOwnership when another owner took the id."""
+        """All or none."""
         for _ in range(_ATTEMPTS):
             try:
                 self._write(records)
                 return
             except ForeignAbort:
-                continue  # what was open is looked at before the next attempt
+                continue  # the next attempt resolves it first
             except IdUsedUp:
                 self._take_next_id()
             except Fenced:
@@ -122,20 +121,20 @@ class StateWriter:
         self.refresh()
 
     def _take_next_id(self) -> None:
-        """Write on under the next id, unless another owner has done so since this one was used up."""
+        """Unless another owner already did."""
         before = self._producer.number
         self._take(before + 1)
         if self._number() > before:
             raise self._lost("write")
 
     def _number(self) -> int:
-        """Of the id that is in use, by the state topic."""
+        """In use, by the state topic."""
         record = self.state.id_numbers.get(self.id.mirror, {}).get(self.id.role)
         return record.number if record else 0
 
     def say_last(self, *records: Record | Forget, timeout_s: float) -> None:
-        """The same with little patience, by one who will write no more. Nothing is written where a write before was not
-        answered and may stand: it may have ended what these records tell of, and to read the state takes long."""
+        """With a short timeout. Indeterminate if an earlier write may be committed: it may have ended what
+        these records describe."""
         self.timeout_s = min(self.timeout_s, timeout_s)
         try:
             stands = self._opened is not None and not self._producer.settle(self.timeout_s)
@@ -147,18 +146,16 @@ class StateWriter:
         self.put(*records)
 
     def refresh(self) -> State:
-        """Read again what others (the data plane, the conductor) have written since."""
         self.state = self.read()
         return self.state
 
     def read(self) -> State:
-        """What the state topic says now."""
         state = read_whole(self.cluster)
         state.require(self.id.mirror)
         return state
 
     def _lost(self, action: str) -> LostOwnership:
-        """Brokers say the same of an id that was taken and of a transaction that they have ended."""
+        """Brokers answer alike for a taken id and a transaction that they ended."""
         open_s = 0.0 if self._opened is None else time.monotonic() - self._opened
         lost = f"{self._where}: cannot {action}: another process now controls this mirror; stopping"
         if open_s * 1000 >= TRANSACTION_MS:
@@ -169,7 +166,7 @@ class StateWriter:
         return LostOwnership(lost)
 
     def _explained(self, error: Exception) -> Exception:
-        """What looks like silence may be brokers that wait for replicas. A data plane has no time to ask."""
+        """A data plane has no time to ask."""
         if self.id.role != "control" or type(error) not in (RemoteFault, Unreachable):
             return error
         why = for_want_of_replicas(self.cluster, self.timeout_s)
