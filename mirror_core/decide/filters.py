@@ -4,12 +4,11 @@ match.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import Mirror
+from mirror_core.model.name_patterns import NamePattern, name_pattern
 from mirror_core.model.names import HEARTBEATS, drill_group, heartbeat_topic
 
 OWN_PREFIX = "mirrorbook"
@@ -17,14 +16,14 @@ OWN_PREFIX = "mirrorbook"
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    include: tuple[re.Pattern[str], ...]
-    exclude: tuple[re.Pattern[str], ...] = ()
+    include: tuple[NamePattern, ...]
+    exclude: tuple[NamePattern, ...] = ()
 
     def __contains__(self, name: object) -> bool:
         return (
             isinstance(name, str)
-            and any(pattern.fullmatch(name) for pattern in self.include)
-            and not any(pattern.fullmatch(name) for pattern in self.exclude)
+            and any(pattern.matches(name) for pattern in self.include)
+            and not any(pattern.matches(name) for pattern in self.exclude)
         )
 
 
@@ -47,6 +46,18 @@ class TopicFilter(Filter):
         return Filter.__contains__(self, name)
 
 
+@dataclass(frozen=True, slots=True)
+class GroupFilter(Filter):
+    """Consumer groups. Mirrorbook's own are never synced, but the group of the mirror's own drill."""
+
+    drilled: str | None = None
+
+    def __contains__(self, name: object) -> bool:
+        if isinstance(name, str) and name.startswith((f"{OWN_PREFIX}.", f"{OWN_PREFIX}-")) and name != self.drilled:
+            return False
+        return Filter.__contains__(self, name)
+
+
 def topic_filter(mirror: Mirror) -> TopicFilter:
     """BadRequest names an expression that does not compile."""
     include, exclude = _compile("--topics", mirror.topics), _compile("--exclude-topics", mirror.exclude_topics)
@@ -57,18 +68,9 @@ def topics_named(expressions: Iterable[str]) -> Filter:
     return Filter(_compile("--topics", expressions))
 
 
-def group_filter(mirror: Mirror) -> Filter:
-    drilled = drill_group(mirror.name)
-    but = "" if drilled is None else f"(?!{re.escape(drilled)}$)"
-    own = re.compile(but + re.escape(OWN_PREFIX) + r"[.-].*")
-    return Filter(_compile("--groups", mirror.groups), (own,))
+def group_filter(mirror: Mirror) -> GroupFilter:
+    return GroupFilter(_compile("--groups", mirror.groups), drilled=drill_group(mirror.name))
 
 
-def _compile(option: str, expressions: Iterable[str]) -> tuple[re.Pattern[str], ...]:
-    compiled = []
-    for expression in expressions:
-        try:
-            compiled.append(re.compile(expression))
-        except re.error as error:
-            raise BadRequest(f"{option} {expression!r} is not a regular expression: {error}") from None
-    return tuple(compiled)
+def _compile(option: str, expressions: Iterable[str]) -> tuple[NamePattern, ...]:
+    return tuple(name_pattern(option, expression) for expression in expressions)

@@ -8,7 +8,6 @@ anything.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from mirror_core.decide.loss import uncopied
 from mirror_core.decide.view import DestinationView, View, some, without_copy
 from mirror_core.model.loss import Uncopied
 from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.name_patterns import name_pattern
 from mirror_core.model.names import HEARTBEATS, Offset, Partition
 from mirror_core.model.sighting import Sighting
 
@@ -56,7 +56,8 @@ def together(
     partitions = statuses.keys() | without.keys()
     topics = sorted({p.topic for p in partitions if not p.topic.startswith(HEARTBEATS)})
     for expressions in groups or ((".*",),):
-        chosen = {t for t in topics if any(re.fullmatch(e, t) for e in expressions)}
+        patterns = [name_pattern("together:", expression) for expression in expressions]
+        chosen = {topic for topic in topics if any(pattern.matches(topic) for pattern in patterns)}
         mine = sorted(p for p in partitions if p.topic in chosen)
         name = f"topics {', '.join(expressions)} together" if groups else "all topics together"
         unknown = tuple(p for p in mine if p not in whole)

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.hooks import Hook, hooks_of
+from mirror_core.model.name_patterns import name_pattern
 from mirror_core.model.names import MirrorName, base_name
 
 OWNER: Final = "owner"
@@ -68,8 +68,5 @@ def _together(where: str, raw: object) -> tuple[tuple[str, ...], ...]:
     ):
         raise BadRequest(f"{where}: must be a list of lists of regular expressions")
     for one in (one for group in raw for one in group):
-        try:
-            re.compile(one)
-        except re.error as error:
-            raise BadRequest(f"{where}: {one!r} is not a regular expression: {error}") from None
+        name_pattern(f"{where}:", one)
     return tuple(tuple(group) for group in raw)

@@ -186,7 +186,8 @@ def test_a_bad_expression(desk: Desk, unchanged: None, option: str) -> None:
     assert desk.create(*topics, option, "a(b") == Said(
         2,
         "",
-        f"error: {option} 'a(b' is not a regular expression: missing ), unterminated subpattern at position 1\n",
+        f"error: {option} 'a(b' is not a regular expression in RE2's syntax, which has no lookaround and no back "
+        "references: missing ): a(b\n",
     )
 
 

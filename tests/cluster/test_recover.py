@@ -179,7 +179,8 @@ def test_a_retry_that_cannot_help_is_refused(desk: Desk) -> None:
     assert recover(desk, mirrored, "--topics", "(") == Said(
         2,
         "",
-        "error: --topics '(' is not a regular expression: missing ), unterminated subpattern at position 0\n",
+        "error: --topics '(' is not a regular expression in RE2's syntax, which has no lookaround and no back "
+        "references: missing ): (\n",
     )
 
 

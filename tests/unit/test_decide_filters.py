@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mirror_core.decide.drills import group_of
-from mirror_core.decide.filters import group_filter, topic_filter
+from mirror_core.decide.filters import group_filter, topic_filter, topics_named
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, heartbeat_topic, reverse_name
@@ -70,3 +74,48 @@ def test_a_mirror_carries_its_own_heartbeats_whatever_its_filters_say_and_nobody
         assert others not in topic_filter(mirror)
     back = replace(MIRROR, name=reverse_name(MIRROR.name))
     assert own in topic_filter(back), "the same topic goes both ways, as an application's does"
+
+
+NAMES: Final = st.text("abC1._-", max_size=12)
+PIECES: Final = st.sampled_from(
+    ["a", "b", "C", "1", "-", r"\.", ".", "[ab]", "[^a]", "[a-c.]", r"\d", r"\w", r"[^\W_]", ""]
+)
+EXPRESSIONS: Final = st.recursive(
+    PIECES,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=2, max_size=3).map("".join),
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"({'|'.join(parts)})"),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "*?", "{2}", "{0,2}", "{1,}"])).map(
+            lambda p: f"(?:{p[0]}){p[1]}"
+        ),
+        inner.map(lambda one: f"(?i:{one})"),
+    ),
+    max_leaves=6,
+)
+
+
+@given(EXPRESSIONS, NAMES)
+def test_an_expression_means_what_python_would_say(expression: str, name: str) -> None:
+    assert (name in topics_named([expression])) == (re.fullmatch(expression, name) is not None)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("expression", ["(a+)+b", "(a|a)*b", "(.*a){20}b", "a*" * 30 + "b"])
+def test_an_expression_that_would_backtrack_without_end_takes_one_look_at_each_character(expression: str) -> None:
+    topics = topic_filter(replace(MIRROR, topics=(expression,)))
+    groups = group_filter(replace(MIRROR, groups=(expression,)))
+    group = "a" * 32_000
+    assert group[:249] not in topics
+    assert group not in groups
+    assert f"{group}b" in groups
+
+
+@pytest.mark.parametrize("expression", ["(?!tmp).*", "(?<!x)a", r"(a)\1", "a*+", "(?>a)b", r"a\Z", "a{,3}", "a{2000}"])
+def test_what_cannot_be_matched_in_bounded_time_or_would_mean_something_else_is_refused(expression: str) -> None:
+    with pytest.raises(BadRequest, match="RE2"):
+        topic_filter(replace(MIRROR, topics=(expression,)))
+
+
+def test_an_expression_that_is_no_text_is_refused() -> None:
+    with pytest.raises(BadRequest, match="is not a regular expression"):
+        topics_named(["a\udcff"])
