@@ -18,12 +18,12 @@ from tests.documents import check_document
 
 
 @pytest.fixture
-def new_user(pair: Pair) -> Iterator[Callable[[SandboxCluster], tuple[str, str]]]:
-    """Makes users without any right. What is granted to them goes after the test, also copies on the other cluster."""
+def new_user(pair: Pair) -> Iterator[Callable[..., tuple[str, str]]]:
+    """Makes users without any right on these clusters. What is granted to them anywhere goes after the test."""
     made: list[str] = []
 
-    def make(cluster: SandboxCluster) -> tuple[str, str]:
-        name, password = brokers.new_user(cluster)
+    def make(*clusters: SandboxCluster) -> tuple[str, str]:
+        name, password = brokers.new_user(*clusters)
         made.append(name)
         return name, password
 

@@ -8,7 +8,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "explain" / "security.md").read_text(encoding="utf-8")
-NAMED: Final = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PAGE)
+NAMES: Final = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+NAMED: Final = NAMES.findall(PAGE)
 
 
 def test_every_test_that_the_threat_model_names_is_there() -> None:
@@ -28,3 +29,10 @@ def test_every_credential_has_its_worst_and_its_limit() -> None:
         "control principal", "data principal", "an application's", "Airflow user", "Airflow operator", "user of a host",
     ]  # fmt: skip
     assert all(len(row) == 3 for row in rows)
+
+
+def test_three_attempts_beyond_each_credential_are_tests() -> None:
+    listed = PAGE.partition("Tests try at least three things")[2].partition("###")[0]
+    tried = {line.partition(":")[0].strip(): NAMES.findall(line) for line in listed.split("\n- ")[1:]}
+    for credential in ("Airflow user", "Airflow operator", "user of a host"):
+        assert len(tried[credential]) >= 3
