@@ -124,7 +124,8 @@ class Thief:
         )
         with ClusterClient(ClusterConfig(ClusterName(self.cluster.name), self.config, self.config)) as client:
             (answer,) = client.call(request, FetchResponse).responses
-        if error := answer.partitions[0].error_code:
+        # Brokers authorize before they look at the offset, and other tests may have moved the log's start.
+        if (error := answer.partitions[0].error_code) not in (0, KafkaError.OFFSET_OUT_OF_RANGE):
             raise KafkaException(KafkaError(error))
 
     def empty(self, topic: str) -> None:
