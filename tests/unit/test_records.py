@@ -305,7 +305,7 @@ def test_who_needs_more_than_is_left_waits_for_another_thread_and_not_for_itself
     other = threading.Thread(target=fill)
     other.start()
     assert began.wait(30)
-    del first, second
+    del second, first  # the small one first: without the big one there is room beside it
     other.join(30)
     assert held == [50], "and nothing else with it"
     assert memory.held == 0
