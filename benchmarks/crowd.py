@@ -14,7 +14,7 @@ from benchmarks.ground import TIMEOUT_S
 from mirror_core.kafka.acls import create_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.group_batches import DONE, GroupBatches
+from mirror_core.kafka.group_batches import COMMITTED, GroupOffsetsClient
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -112,8 +112,8 @@ def commit(config: ClusterConfig, crowd: Crowd, offset: int) -> None:
     rest = {group: dict.fromkeys(mine, (Offset(offset), "")) for group, mine in crowd.committed().items()}
     with ClusterClient(config, timeout_s=TIMEOUT_S) as client:
         while rest:
-            for group, words in GroupBatches(client).commit(rest).items():
-                if refused := set(words.values()) - {DONE}:
+            for group, words in GroupOffsetsClient(client).commit(rest).items():
+                if refused := set(words.values()) - {COMMITTED}:
                     raise SystemExit(f"{client.name}: offsets of group {group} were not committed: {refused}")
                 if words.keys() == rest[group].keys():
                     del rest[group]

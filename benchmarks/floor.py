@@ -34,16 +34,16 @@ from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 from kio.static.primitive import i8
 
 from benchmarks.crowd import AT_ONCE, Crowd
-from mirror_core.kafka.acls import _creation
+from mirror_core.kafka.acls import _to_creation
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.codec import AnyResponse, Request, decode, encode
 from mirror_core.kafka.config import Config
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.groups import commit_request, fetch_request
-from mirror_core.kafka.offsets import Point, offsets_request
+from mirror_core.kafka.groups import build_offset_commit, build_offset_fetch
+from mirror_core.kafka.offsets import OffsetPoint, build_list_offsets
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import Partition
-from mirror_core.rights.acls import denial
+from mirror_core.rights.acls import build_denial
 
 TIMEOUT_S: Final = 120.0
 NOBODY: Final = "User:floor"
@@ -75,28 +75,30 @@ def measure(config: Config, source: str, destination: str, crowd: Crowd, changes
 
 def _stages(source: str, destination: str, crowd: Crowd, changes: Changes) -> Iterator[Stage]:
     names, partitions, committed = crowd.names(), crowd.partitions(), crowd.committed()
-    stood = [Point.LOG_END, Point.STABLE_END, Point.HIGH_WATERMARK]
+    stood = [OffsetPoint.LOG_END, OffsetPoint.STABLE_END, OffsetPoint.HIGH_WATERMARK]
     yield Stage("fence", source, [(ListTransactionsRequest(), ListTransactionsResponse), _rights()])
-    yield Stage("fence", source, [_put_up(denial(name, NOBODY) for name in names)])
+    yield Stage("fence", source, [_put_up(build_denial(name, NOBODY) for name in names)])
     yield Stage("fence", source, [_rights()])
-    yield Stage("fence", source, [*_ends(partitions, [Point.LOG_END]), *_ends(partitions, stood)])
-    yield Stage("drain", source, [*_ends(partitions, [Point.LOG_END]), *_ends(partitions, [Point.LOG_END])])
-    yield Stage("drain", destination, _ends(partitions, [Point.LOG_END, Point.HIGH_WATERMARK]))
+    yield Stage("fence", source, [*_ends(partitions, [OffsetPoint.LOG_END]), *_ends(partitions, stood)])
+    yield Stage("drain", source, [*_ends(partitions, [OffsetPoint.LOG_END]), *_ends(partitions, [OffsetPoint.LOG_END])])
+    yield Stage("drain", destination, _ends(partitions, [OffsetPoint.LOG_END, OffsetPoint.HIGH_WATERMARK]))
     yield Stage("final_sync", source, [_settings(names), _rights(), _groups()])
     yield Stage("final_sync", destination, [_settings(names), _rights(), _groups()])
-    fetched: list[Ask] = [(fetch_request(dict.fromkeys(committed)), OffsetFetchResponse)]
+    fetched: list[Ask] = [(build_offset_fetch(dict.fromkeys(committed)), OffsetFetchResponse)]
     yield Stage("final_sync", source, fetched)
-    yield Stage("final_sync", destination, [*_ends(partitions, [Point.START, Point.LOG_END]), *fetched])
-    commits: list[Ask] = [(commit_request(group, mine), OffsetCommitResponse) for group, mine in committed.items()]
+    yield Stage("final_sync", destination, [*_ends(partitions, [OffsetPoint.START, OffsetPoint.LOG_END]), *fetched])
+    commits: list[Ask] = [(build_offset_commit(group, mine), OffsetCommitResponse) for group, mine in committed.items()]
     yield Stage("final_sync", destination, commits)
-    yield Stage("parity", destination, _ends(partitions, [Point.LOG_END]))
-    yield Stage("record_lmo", destination, _ends(partitions, [Point.LOG_END]))
+    yield Stage("parity", destination, _ends(partitions, [OffsetPoint.LOG_END]))
+    yield Stage("record_lmo", destination, _ends(partitions, [OffsetPoint.LOG_END]))
     yield Stage("promote", destination, [_settings(names), _rights()])
     yield Stage("promote", destination, list(_altered(changes)))
     grants = (Acl(resource=Resource.TOPIC, name=n, principal=NOBODY, operation=Operation.WRITE) for n in names)
     yield Stage("promote", destination, [_put_up(grants)])
     yield Stage("promote", destination, [_rights()])
-    yield Stage("promote", destination, [_put_up(denial(name, NOBODY, operation=Operation.DELETE) for name in names)])
+    yield Stage(
+        "promote", destination, [_put_up(build_denial(name, NOBODY, operation=Operation.DELETE) for name in names)]
+    )
     yield Stage("promote", destination, [_rights()])
 
 
@@ -138,8 +140,8 @@ def _codes(answer: Any) -> Iterator[ErrorCode]:
             yield from _codes(getattr(answer, field.name))
 
 
-def _ends(partitions: Sequence[Partition], points: Iterable[Point]) -> list[Ask]:
-    return [(offsets_request(list(partitions), point), ListOffsetsResponse) for point in points]
+def _ends(partitions: Sequence[Partition], points: Iterable[OffsetPoint]) -> list[Ask]:
+    return [(build_list_offsets(list(partitions), point), ListOffsetsResponse) for point in points]
 
 
 def _settings(names: Iterable[str]) -> Ask:
@@ -176,7 +178,7 @@ def _groups() -> Ask:
 
 
 def _put_up(acls: Iterable[Acl]) -> Ask:
-    return CreateAclsRequest(creations=tuple(_creation(acl) for acl in acls)), CreateAclsResponse
+    return CreateAclsRequest(creations=tuple(_to_creation(acl) for acl in acls)), CreateAclsResponse
 
 
 def _rights() -> Ask:

@@ -23,10 +23,10 @@ from benchmarks.ground import DESTINATION, SOURCE, Ground, NotReached, ground
 from benchmarks.verdict import of_gate
 from mirror_core.dataplane.counters import Counters
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.mirrors.background import BackgroundProof
-from mirror_core.mirrors.describe import describe
+from mirror_core.mirrors.background import BackgroundVerification
+from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.model.clock import now_ms
-from mirror_core.state.link import find
+from mirror_core.state.link import find_mirror_link
 
 TOPIC: Final = "bench"
 NAME: Final = "gate"
@@ -89,12 +89,12 @@ def copying(at: Ground) -> Iterator[None]:
 
 def _proved(at: Ground, offsets: int) -> float:
     """Seconds until all that was mirrored was seen to be equal, beside the copying."""
-    link, _ = find(at.config, NAME)
+    link, _ = find_mirror_link(at.config, NAME)
     began = time.monotonic()
-    with BackgroundProof(link, RATE, Counters(), report.say, every_s=EVERY_S):
+    with BackgroundVerification(link, RATE, Counters(), report.say, interval_s=EVERY_S):
         while time.monotonic() < began + LONGEST_S:
-            rows = describe(*find(at.config, NAME), now_ms()).rows
-            if sum(row.proved or 0 for row in rows if row.partition.startswith(TOPIC)) >= offsets:
+            rows = describe_mirror(*find_mirror_link(at.config, NAME), now_ms()).rows
+            if sum(row.verified_end or 0 for row in rows if row.partition.startswith(TOPIC)) >= offsets:
                 return time.monotonic() - began
             time.sleep(1.0)
     raise NotReached(f"not all of {offsets} offsets were proved within {LONGEST_S:g} s")

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, load_config
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -129,7 +129,9 @@ class Ground:
         if view is None or any(leader.broker < 0 for leader in view.partitions.values()):
             return 0
         try:
-            return sum(list_offsets(client, [Partition(topic, p) for p in view.partitions], Point.LOG_END).values())
+            return sum(
+                list_offsets(client, [Partition(topic, p) for p in view.partitions], OffsetPoint.LOG_END).values()
+            )
         except Unreachable:
             return 0
 

@@ -7,11 +7,11 @@ import signal
 import threading
 from pathlib import Path
 
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.runner import Runner
 from mirror_core.kafka.config import load_config
-from mirror_core.state.link import find
+from mirror_core.state.link import find_mirror_link
 
 TASKS = 2
 """As `mirrorbook replicate` has them."""
@@ -29,9 +29,9 @@ def main() -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    link, _ = find(load_config(chosen.config), chosen.mirror)
-    options = Options(receipts=chosen.receipts, epoch_s=chosen.epoch)
-    Replication(link, lambda: _runner(chosen.runner), options, stop=stop, say=print).run()
+    link, _ = find_mirror_link(load_config(chosen.config), chosen.mirror)
+    options = ReplicationOptions(receipts=chosen.receipts, epoch_s=chosen.epoch)
+    Replication(link, lambda: _runner(chosen.runner), options, stop=stop, report_line=print).run()
 
 
 def _runner(kind: str) -> Runner:

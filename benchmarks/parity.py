@@ -27,7 +27,7 @@ from benchmarks.ground import DESTINATION, SOURCE, Ground, ground
 from benchmarks.measure import Meter
 from benchmarks.verdict import Outcome, Verdict
 from mirror_core.sandbox.jars import ensure_jars
-from mirror_core.spark.java_shim import spark_java_home
+from mirror_core.spark.java_shim import find_spark_java_home
 
 LOCK: Final = Path(__file__).parents[1] / "tests" / "kafka-spark.lock"
 TOPIC: Final = "bench"
@@ -55,7 +55,7 @@ def java(at: Ground, side: str) -> dict[str, str]:
 
 
 def once(way: str, at: Ground, name: str, settings: Path, gigabytes: float) -> dict[str, float]:
-    environment = {**os.environ, "JAVA_HOME": str(spark_java_home()), "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "JAVA_HOME": str(find_spark_java_home()), "PYSPARK_PYTHON": sys.executable}
     began = time.monotonic()
     asked = command(way, at, name, settings)
     with (

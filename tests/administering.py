@@ -17,18 +17,18 @@ from kio.schema.types import TopicName, TransactionalId
 from kio.static.primitive import Records, i16, i32, i32Timedelta
 
 from mirror_core.kafka.acls import (
-    Acls,
-    absent_on_every_broker,
+    BrokerAcls,
     create_acls,
     delete_acls,
     describe_acls,
-    present_on_every_broker,
+    wait_until_acls_absent,
+    wait_until_acls_present,
 )
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.offsets import Point, describe_producers, list_offsets
-from mirror_core.kafka.quorum import quorum
-from mirror_core.kafka.topics import alter_configs, describe_configs, known_to
+from mirror_core.kafka.offsets import OffsetPoint, describe_producers, list_offsets
+from mirror_core.kafka.quorum import describe_quorum
+from mirror_core.kafka.topics import alter_configs, describe_configs, list_known_topics
 from mirror_core.model.acl import Acl
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -51,7 +51,9 @@ def admin_config(cluster: SandboxCluster) -> ClusterConfig:
 
 def undecided(client: ClusterClient, partitions: list[Partition]) -> list[Partition]:
     """Those in which a transaction is open."""
-    stable, high = (list_offsets(client, partitions, point) for point in (Point.STABLE_END, Point.HIGH_WATERMARK))
+    stable, high = (
+        list_offsets(client, partitions, point) for point in (OffsetPoint.STABLE_END, OffsetPoint.HIGH_WATERMARK)
+    )
     return sorted(p for p in partitions if stable[p] < high[p])
 
 
@@ -59,7 +61,7 @@ def known_topic(cluster: SandboxCluster, partitions: int = 1, **config: str) -> 
     """A new topic, when each broker knows it: metadata of one may lag, and a mirror is made by whichever is asked."""
     topic = new_topic(cluster, partitions, **config)
     with as_admin(cluster) as client:
-        known = partial(known_to, client, topics=[topic])
+        known = partial(list_known_topics, client, topics=[topic])
         wait_until(lambda: all(map(known, client.brokers())), timeout_s=TIMEOUT_S, why=f"each broker knows {topic}")
     return topic
 
@@ -67,7 +69,7 @@ def known_topic(cluster: SandboxCluster, partitions: int = 1, **config: str) -> 
 def active_controller(cluster: SandboxCluster) -> int:
     """The node that leads the quorum."""
     with as_admin(cluster) as client:
-        found = quorum(client)
+        found = describe_quorum(client)
     assert found is not None
     return found.active
 
@@ -87,7 +89,7 @@ def rights_of(cluster: SandboxCluster) -> frozenset[Acl]:
     """All that is allowed and denied there."""
     with as_admin(cluster) as client:
         found = describe_acls(client)
-    assert isinstance(found, Acls)
+    assert isinstance(found, BrokerAcls)
     return found.entries
 
 
@@ -97,10 +99,10 @@ def restore_rights(cluster: SandboxCluster, wanted: frozenset[Acl]) -> None:
     with as_admin(cluster) as client:
         if superfluous:
             delete_acls(client, superfluous)
-            absent_on_every_broker(client, superfluous)
+            wait_until_acls_absent(client, superfluous)
         if missing:
             create_acls(client, missing)
-            present_on_every_broker(client, missing)
+            wait_until_acls_present(client, missing)
 
 
 def tool_properties(cluster: SandboxCluster, folder: Path) -> Path:

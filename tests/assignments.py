@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from mirror_core.model.copying import Assigned, Assignment
+from mirror_core.model.copying import Assignment, PartitionAssignment
 from mirror_core.model.names import ClusterName, MirrorName
 
 LONG_S = 600.0
 
 
-def assignment(*partitions: Assigned, stop_s: float = LONG_S, throttle: int | None = None) -> Assignment:
+def assignment(*partitions: PartitionAssignment, stop_s: float = LONG_S, throttle: int | None = None) -> Assignment:
     """Of mirror m, from east to west. `stop_s`: seconds from now; `throttle`: bytes per second."""
     return Assignment(
         mirror=MirrorName("m"),

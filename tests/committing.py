@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.group_batches import DONE, GroupBatches
-from mirror_core.kafka.groups import Offsets
+from mirror_core.kafka.group_batches import COMMITTED, GroupOffsetsClient
+from mirror_core.kafka.groups import CommittedOffsets
 from mirror_core.model.names import Offset, Partition
 from tests.waiting import wait_until
 
 
-def fetch_offsets(client: ClusterClient, group: str) -> Offsets:
+def fetch_offsets(client: ClusterClient, group: str) -> CommittedOffsets:
     """All that the group committed."""
-    fetched = GroupBatches(client).fetch_known({group: None})
+    fetched = GroupOffsetsClient(client).fetch_until_known({group: None})
     for error in fetched.faults.values():
         raise error
     return fetched.offsets[group]
@@ -24,7 +24,7 @@ def commit_offsets(
 ) -> dict[Partition, str]:
     """Commit offsets (next to be read), without leader epochs; the partitions that were refused, with the broker's word
     for it."""
-    batches, said = GroupBatches(client), dict[Partition, str]()
+    batches, said = GroupOffsetsClient(client), dict[Partition, str]()
 
     def all_answered() -> bool:
         rest = {p: row for p, row in offsets.items() if p not in said}
@@ -32,4 +32,4 @@ def commit_offsets(
         return said.keys() >= offsets.keys()
 
     wait_until(all_answered, timeout_s=60, why=f"the coordinator of {group} takes the commit")
-    return {partition: word for partition, word in said.items() if word != DONE}
+    return {partition: word for partition, word in said.items() if word != COMMITTED}

@@ -18,8 +18,8 @@ import psutil
 from confluent_kafka import Producer
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.model.mirror import is_fresh
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.model.mirror import is_lease_fresh
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import TIMEOUT_S, Record
@@ -127,7 +127,9 @@ def at_work(
             assert "stop that one first, or wait 10 s after it has died" in made.said
             assert "Traceback" not in made.said
         wait_until(
-            lambda: not is_fresh(held, int(time.time() * 1000)), timeout_s=PATIENCE_S, why="the dead one's lease ends"
+            lambda: not is_lease_fresh(held, int(time.time() * 1000)),
+            timeout_s=PATIENCE_S,
+            why="the dead one's lease ends",
         )
 
 
@@ -168,7 +170,9 @@ class Progress:
         view = client.metadata([self.topic]).topics.get(self.topic)
         if view is None or any(leader.broker < 0 for leader in view.partitions.values()):
             return 0
-        return sum(list_offsets(client, [Partition(self.topic, p) for p in view.partitions], Point.LOG_END).values())
+        return sum(
+            list_offsets(client, [Partition(self.topic, p) for p in view.partitions], OffsetPoint.LOG_END).values()
+        )
 
 
 class Application:

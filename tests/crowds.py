@@ -40,7 +40,7 @@ def crowd(pair: Pair, evidence: Path, count: int) -> Iterator[Mirrored]:
     with granted(pair, groups):
         mirrored = new_mirror(pair, evidence, rf"{prefix}-\d+", groups=(f"{prefix}-.*",))
         mirrored.copy()
-        verbs.sync(mirrored.link)
+        verbs.run_sync(mirrored.link)
         commit(pair, groups, 3)
         yield mirrored
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.wire.batch import batches
+from mirror_core.wire.batch import split_batches
 from tests.brokers import TIMEOUT_S
 
 
@@ -51,7 +51,7 @@ def give_back(cluster: SandboxCluster, topic: str, kept: Path) -> None:
 
 def _cut(folder: Path, end: int) -> None:
     [log] = folder.glob("*.log")
-    found = list(batches(memoryview(bytearray(log.read_bytes()))))
+    found = list(split_batches(memoryview(bytearray(log.read_bytes()))))
     starts = [header.base_offset for header, _ in found]
     assert end in starts, f"{end} is not where a batch begins: {starts}"
     log.write_bytes(b"".join(batch for header, batch in found if header.base_offset < end))

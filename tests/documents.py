@@ -10,7 +10,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from mirror_core.cli.json_schema import schema, with_json
+from mirror_core.cli.json_schema import list_json_commands, make_schema
 from mirror_core.cli.lazy import COMMANDS
 
 
@@ -32,7 +32,7 @@ def check(validator: Draft202012Validator, document: object) -> None:
 @cache
 def validators(group: str) -> dict[str, Draft202012Validator]:
     """By the names of the commands."""
-    return {name: strict(schema(name, command)) for name, command in with_json(group)}
+    return {name: strict(make_schema(name, command)) for name, command in list_json_commands(group)}
 
 
 def strict(of: dict[str, Any]) -> Draft202012Validator:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.names import heartbeat_topic
+from mirror_core.model.names import get_heartbeat_topic
 from tests.brokers import read_all
 from tests.mirroring import Mirrored
 from tests.threads import beside
@@ -27,7 +27,9 @@ def driving(mirrored: Mirrored, *, epoch_s: float = 3) -> Iterator[list[str]]:
 
     def run() -> None:
         try:
-            Replication(mirrored.link, LocalRunner, Options(epoch_s=epoch_s), stop=stop, say=said.append).run()
+            Replication(
+                mirrored.link, LocalRunner, ReplicationOptions(epoch_s=epoch_s), stop=stop, report_line=said.append
+            ).run()
         except MirrorError as error:
             said.append(f"the data plane ended: {error}")
 
@@ -36,13 +38,13 @@ def driving(mirrored: Mirrored, *, epoch_s: float = 3) -> Iterator[list[str]]:
 
 
 def beats(mirrored: Mirrored, cluster: str = "west") -> list[dict[str, object]]:
-    topic = heartbeat_topic(mirrored.name)
+    topic = get_heartbeat_topic(mirrored.name)
     side = getattr(mirrored.pair, cluster)
     return [json.loads(record.value or b"") for record in read_all(side, topic)]
 
 
 def beating(mirrored: Mirrored, at_least: int) -> None:
-    topic = heartbeat_topic(mirrored.name)
+    topic = get_heartbeat_topic(mirrored.name)
 
     def arrived() -> bool:
         return any(p.topic == topic for p in mirrored.statuses) and len(beats(mirrored)) >= at_least

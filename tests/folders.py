@@ -13,21 +13,21 @@ from typing import Final
 from fastcrc import crc32
 
 from mirror_core.model.names import Partition
-from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader, batches, readdress
-from mirror_core.wire.encode import NOTHING, batch_of, record, varint
-from mirror_core.wire.snapshot import ENTRY, HEAD, VERSION
+from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader, readdress, split_batches
+from mirror_core.wire.encode import EMPTY_CONTENT, build_batch, encode_record, encode_varint
+from mirror_core.wire.snapshot import SNAPSHOT_ENTRY, SNAPSHOT_HEAD, SNAPSHOT_VERSION
 
 CLUSTER: Final = "UV5GnyrfQAWautyTub69KQ"
 TOPIC_ID: Final = "98f2d6f9-1b47-4fbf-8aac-86a4b3d0e05a"
 KAFKA_ID: Final = base64.urlsafe_b64encode(uuid.UUID(TOPIC_ID).bytes).decode().rstrip("=")
-_MARKER: Final = varint(4) + b"\0\0\0\1" + varint(6) + bytes(6) + varint(0)
+_MARKER: Final = encode_varint(4) + b"\0\0\0\1" + encode_varint(6) + bytes(6) + encode_varint(0)
 
 
 def as_bytes(header: BatchHeader) -> bytes:
     """A batch with these offsets, bits, producer and number of records, as it lies in a segment."""
-    content = _MARKER if header.attributes & CONTROL else NOTHING
-    rows = b"".join(record(0, number, content) for number in range(header.record_count))
-    made = batch_of(rows, header.record_count, 0, 1, 2)
+    content = _MARKER if header.attributes & CONTROL else EMPTY_CONTENT
+    rows = b"".join(encode_record(0, number, content) for number in range(header.record_count))
+    made = build_batch(rows, header.record_count, 0, 1, 2)
     struct.pack_into(">hi", made, 21, header.attributes, header.last_offset_delta)
     readdress(memoryview(made), header.producer_id, 0, 0)
     struct.pack_into(">q", made, 0, header.base_offset)
@@ -37,8 +37,10 @@ def as_bytes(header: BatchHeader) -> bytes:
 def snapshot(open_since: Mapping[int, int]) -> bytes:
     """Of these transactions, and of a producer that has none."""
     rows = [(producer, 0, 0, 0, 0, 0, 0, since) for producer, since in (*open_since.items(), (99, -1))]
-    entries = b"".join(ENTRY.pack(*row) for row in rows)
-    return HEAD.pack(VERSION, crc32.iscsi(struct.pack(">i", len(rows)) + entries), len(rows)) + entries
+    entries = b"".join(SNAPSHOT_ENTRY.pack(*row) for row in rows)
+    return (
+        SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32.iscsi(struct.pack(">i", len(rows)) + entries), len(rows)) + entries
+    )
 
 
 def open_behind(log: Sequence[BatchHeader]) -> dict[int, int]:
@@ -98,6 +100,6 @@ def stored(folder: Path) -> list[tuple[int, int, int]]:
     found = [
         header
         for path in sorted(folder.glob("*.log"))
-        for header, _ in batches(memoryview(bytearray(path.read_bytes())))
+        for header, _ in split_batches(memoryview(bytearray(path.read_bytes())))
     ]
     return [(header.base_offset, header.next_offset, header.attributes) for header in found]

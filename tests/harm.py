@@ -14,8 +14,8 @@ from fastcrc import crc32
 
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import TOPIC
-from mirror_core.wire.batch import batches
+from mirror_core.state.records import STATE_TOPIC
+from mirror_core.wire.batch import split_batches
 from tests.administering import as_admin, undecided
 from tests.brokers import TIMEOUT_S, admin_client
 from tests.waiting import wait_until
@@ -85,7 +85,7 @@ def alter(cluster: SandboxCluster, partition: Partition, offset: int, change: Ca
     the running broker gives it to whoever reads, and notices nothing."""
     for path in sorted((cluster.log_dir() / str(partition)).glob("*.log")):
         at = 0
-        for header, batch in batches(memoryview(bytearray(path.read_bytes()))):
+        for header, batch in split_batches(memoryview(bytearray(path.read_bytes()))):
             if header.base_offset <= offset < header.next_offset:
                 change(batch)
                 struct.pack_into(">I", batch, 17, crc32.iscsi(batch[21:]))
@@ -116,7 +116,9 @@ def later_by_one_ms(batch: memoryview) -> None:
 
 def _decided(cluster: SandboxCluster) -> bool:
     with as_admin(cluster) as client:
-        return TOPIC not in client.metadata([TOPIC]).topics or not undecided(client, [Partition(TOPIC, 0)])
+        return STATE_TOPIC not in client.metadata([STATE_TOPIC]).topics or not undecided(
+            client, [Partition(STATE_TOPIC, 0)]
+        )
 
 
 def await_service(cluster: SandboxCluster, node: int = 1) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.verdict import Judge, Logs, take_in, unsure_since
-from mirror_core.decide.position import Seen
+from mirror_core.copy.verdict import LogInspector, ResumeDecider, apply_decision, find_comparison_start
+from mirror_core.decide.position import BothLogBounds
 from mirror_core.model.names import ClusterName
 
 EAST, WEST = ClusterName("east"), ClusterName("west")
 
 
-def decide(logs: Logs, one: PartitionReplicator, seen: Seen, agreed: int | None = None) -> None:
-    judge = Judge(source=EAST, destination=WEST, logs=logs)
-    take_in(one, judge.verdict(one, seen, unsure_since(one, seen, agreed)), EAST)
+def decide(logs: LogInspector, one: PartitionReplicator, seen: BothLogBounds, agreed: int | None = None) -> None:
+    judge = ResumeDecider(source=EAST, destination=WEST, inspector=logs)
+    apply_decision(one, judge.decide(one, seen, find_comparison_start(one, seen, agreed)), EAST)

@@ -12,29 +12,29 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from mirror_core.kafka.acls import Acls, describe_acls
+from mirror_core.kafka.acls import BrokerAcls, describe_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.topics import alter_configs, delete_records, delete_topics
 from mirror_core.model.acl import Acl, Permission
-from mirror_core.model.clock import FRESH_S, now_ms
+from mirror_core.model.clock import MAX_FRESH_AGE_S, now_ms
 from mirror_core.model.errors import RemoteFault
-from mirror_core.model.mirror import is_fresh
+from mirror_core.model.mirror import is_lease_fresh
 from mirror_core.model.names import ACTIVE_TOPIC, MirrorName, Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import TOPIC, State
+from mirror_core.state.records import STATE_TOPIC, State
 from tests.administering import admin_config, as_admin, undecided
 from tests.brokers import TIMEOUT_S
 from tests.waiting import wait_until
 
-SHARED: Final = (TOPIC, ACTIVE_TOPIC, "__consumer_offsets")
+SHARED: Final = (STATE_TOPIC, ACTIVE_TOPIC, "__consumer_offsets")
 """A transaction that is open here hides what others write. Topics of applications are one test's own."""
 BROKERS_OWN: Final = (*SHARED, "__transaction_state", "__share_group_state")
 """Topics that stay: others are of one file's tests, and cost whoever asks for all of them."""
 DECIDED_S: Final = 45.0
 """By then a coordinator has aborted what killed processes left open: after 10 s, and it looks each 10 s."""
-_STATE: Final = Partition(TOPIC, 0)
+_STATE: Final = Partition(STATE_TOPIC, 0)
 _BEGINNING: Final = Offset(0)
 
 
@@ -57,7 +57,7 @@ class Leftovers:
             views = client.metadata(SHARED).topics
             partitions = [Partition(topic, index) for topic, view in views.items() for index in view.partitions]
             told = [*self._denials(client), *_open(client, partitions)]
-            if TOPIC in views:
+            if STATE_TOPIC in views:
                 told += self._running(client)
         return [f"cluster {self.cluster.name}: {one}" for one in told]
 
@@ -67,9 +67,9 @@ class Leftovers:
             delete_topics(client, [topic for topic in client.metadata().topics if topic not in BROKERS_OWN])
             if not self._read:
                 return
-            alter_configs(client, {TOPIC: {"cleanup.policy": "compact,delete"}})
+            alter_configs(client, {STATE_TOPIC: {"cleanup.policy": "compact,delete"}})
             wait_until(lambda: self._deleted(client), timeout_s=TIMEOUT_S, why="the broker takes the policy over")
-            alter_configs(client, {TOPIC: {"cleanup.policy": "compact"}})
+            alter_configs(client, {STATE_TOPIC: {"cleanup.policy": "compact"}})
 
     def _deleted(self, client: ClusterClient) -> bool:
         """Records of a topic that is compacted only are not for deletion, as far as its broker knows by now."""
@@ -93,25 +93,25 @@ class Leftovers:
         with LogReader(admin_config(self.cluster)) as reader:
 
             def beats() -> dict[MirrorName, int]:
-                end = list_offsets(client, [_STATE], Point.STABLE_END)[_STATE]
+                end = list_offsets(client, [_STATE], OffsetPoint.STABLE_END)[_STATE]
                 self._read = max(self._read, reader.log_start(_STATE))  # another one's tests have forgotten
                 for _, record in reader.records(_STATE, self._read, end):
                     state.apply((record.key or b"").decode("utf-8", "replace"), record.value)
                 self._read = end
-                return {m: lease.beat_ms for m, lease in state.leases.items() if is_fresh(lease, now_ms())}
+                return {m: lease.heartbeat_ms for m, lease in state.leases.items() if is_lease_fresh(lease, now_ms())}
 
             first = beats()
 
             def known() -> bool:
                 return all(beat_ms > first.get(mirror, 0) for mirror, beat_ms in beats().items())
 
-            wait_until(known, timeout_s=2 * FRESH_S, why="leases are beaten on, or get old")
+            wait_until(known, timeout_s=2 * MAX_FRESH_AGE_S, why="leases are beaten on, or get old")
             yield from (f"mirror {mirror} runs: {state.leases[mirror].owner}" for mirror in sorted(beats()))
 
 
 def _denials(client: ClusterClient) -> frozenset[Acl]:
     acls = describe_acls(client)
-    assert isinstance(acls, Acls)
+    assert isinstance(acls, BrokerAcls)
     return frozenset(acl for acl in acls.entries if acl.permission is Permission.DENY)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
@@ -55,7 +55,7 @@ def bounds(cluster: SandboxCluster, topic: str) -> dict[Partition, tuple[int, in
     """First offset and next offset to be written, of each partition."""
     with as_admin(cluster) as client:
         partitions = [Partition(topic, index) for index in client.metadata([topic]).topics[topic].partitions]
-        starts, ends = (list_offsets(client, partitions, point) for point in (Point.START, Point.LOG_END))
+        starts, ends = (list_offsets(client, partitions, point) for point in (OffsetPoint.START, OffsetPoint.LOG_END))
     return {partition: (starts[partition], ends[partition]) for partition in partitions}
 
 

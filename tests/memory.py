@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from mirror_core.model.mirror import Desired
+from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
+from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState
 from mirror_core.state.journal import Journal
-from mirror_core.state.records import Forget, Record, State
+from mirror_core.state.records import State, StateRecord, Tombstone
 
 
 def fold(records: Iterable[tuple[str, bytes | None]]) -> State:
@@ -27,9 +27,9 @@ class MemoryLog:
         self.state = State()
         self.keys: list[str] = []
 
-    def put(self, *records: Record | Forget) -> None:
+    def put(self, *records: StateRecord | Tombstone) -> None:
         for record in records:
-            for key, value in list(self.state.rows(record)):
+            for key, value in list(self.state.to_rows(record)):
                 self.keys.append(key)
                 self.state.apply(key, value)
 
@@ -46,14 +46,14 @@ def run_of(run_id: str, plan: Plan) -> Run:
         state=RunState.RUNNING,
         started_by="me",
         started_ms=1,
-        desired=Desired.STARTED,
+        desired=DesiredState.STARTED,
         conducted_by="me",
     )
 
 
 def journal_of(run_id: str, *steps: str) -> Journal:
     """The journal of a failover of mirror m that has just begun."""
-    plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound=())
+    plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=RunMode.PLANNED, steps=(), bound_facts=())
     log = MemoryLog()
     log.put(run_of(run_id, plan))
     return Journal(log, run_id, steps)
@@ -68,7 +68,7 @@ class MemoryAside:
         """Why the broker takes nothing; it says so when the client is used again."""
         self._lost: Callable[[], object] = int
 
-    def put(self, record: Record | Forget, lost: Callable[[str], None] | None = None) -> None:
+    def put(self, record: StateRecord | Tombstone, lost: Callable[[str], None] | None = None) -> None:
         self._lost()
         if self.refuses and lost is not None:
             self._lost = partial(lost, self.refuses)

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.results import Summary, raise_if_failed
+from mirror_core.dataplane.results import ReplicationSummary, raise_if_failed
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.creation import create
-from mirror_core.model.mirror import Gaps, PartitionStatus
+from mirror_core.mirrors.creation import create_mirror
+from mirror_core.model.mirror import GapFilling, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Services, local_services
-from mirror_core.state.link import Link, find
+from mirror_core.state.link import MirrorLink, find_mirror_link
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
 from tests.brokers import Pair
@@ -34,8 +34,8 @@ class Mirrored:
     evidence: Path
 
     @property
-    def link(self) -> Link:
-        return find(self.config, self.name)[0]
+    def link(self) -> MirrorLink:
+        return find_mirror_link(self.config, self.name)[0]
 
     @property
     def services(self) -> Services:
@@ -58,9 +58,9 @@ class Mirrored:
         raise_if_failed(replicate(self.link, receipts))
 
 
-def replicate(link: Link, receipts: str | None = None) -> Summary:
-    options = Options(until_caught_up=True, receipts=receipts)
-    return Replication(link, LocalRunner, options, stop=threading.Event(), say=lambda line: None).run()
+def replicate(link: MirrorLink, receipts: str | None = None) -> ReplicationSummary:
+    options = ReplicationOptions(until_caught_up=True, receipts=receipts)
+    return Replication(link, LocalRunner, options, stop=threading.Event(), report_line=lambda line: None).run()
 
 
 def new_mirror(
@@ -68,13 +68,13 @@ def new_mirror(
     evidence: Path,
     *topics: str,
     groups: tuple[str, ...] = (),
-    gaps: Gaps | None = None,
+    gaps: GapFilling | None = None,
     warn: Callable[[str], None] = lambda line: None,
 ) -> Mirrored:
     """Create and start a mirror of these topics."""
     config = load_config(pair.config_path)
     name = MirrorName("m-" + secrets.token_hex(4))
-    create(config, name, source="east", destination="west", topics=topics, groups=groups, gaps=gaps, warn=warn)
+    create_mirror(config, name, source="east", destination="west", topics=topics, groups=groups, gaps=gaps, warn=warn)
     made = Mirrored(pair, config, name, evidence)
-    verbs.start(made.link)
+    verbs.start_mirror(made.link)
     return made

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mirror_core.copy.outbox import Sent
+from mirror_core.copy.outbox import SentBatch
 from mirror_core.decide.gaps import NO_MARKER
-from mirror_core.decide.position import Ours
+from mirror_core.decide.position import OwnProducerState
 from mirror_core.kafka.faults import ErrorCode
-from mirror_core.wire.batch import SEQUENCE_MASK, batches
-from mirror_core.wire.records import decode
+from mirror_core.wire.batch import SEQUENCE_MASK, split_batches
+from mirror_core.wire.records import decode_records
 
 MARKER = None
 _REMEMBERED = 5
@@ -27,7 +27,7 @@ _REMEMBERED = 5
 class Produce:
     """One batch on its way, or its answer."""
 
-    sent: Sent
+    sent: SentBatch
     batch: bytes
     code: ErrorCode = ErrorCode.none
     base: int = -1
@@ -88,12 +88,12 @@ class Broker:
         self.checks_sequences = True
         self.fences_markers = True
 
-    def ours(self) -> Ours | None:
+    def ours(self) -> OwnProducerState | None:
         """What DescribeProducers tells."""
         if not self._remembers:
             return None
         last = self._known[-1] if self._known else None
-        return Ours((last.first + last.records) & SEQUENCE_MASK if last else 0, self._newest_marker)
+        return OwnProducerState((last.first + last.records) & SEQUENCE_MASK if last else 0, self._newest_marker)
 
     def forget(self) -> None:
         """The producer's state expires: sequences and markers at once."""
@@ -117,7 +117,7 @@ class Broker:
         connection.answers.append(connection.requests.popleft())
 
     def _append(self, request: Produce) -> None:
-        ((header, view),) = batches(memoryview(request.batch))
+        ((header, view),) = split_batches(memoryview(request.batch))
         first, records = header.base_sequence, header.record_count
         if request.refusal is not None:
             request.code = request.refusal
@@ -133,7 +133,7 @@ class Broker:
         request.base = len(self.log)
         self._remembers = True
         self._known.append(Known(first, records, request.base))
-        self.log += [int(record.key or b"-1") for record in decode(header, view)]
+        self.log += [int(record.key or b"-1") for record in decode_records(header, view)]
         if request.unheard:
             request.code = ErrorCode.request_timed_out
 

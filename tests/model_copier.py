@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from mirror_core.copy.asking import unsettled
-from mirror_core.copy.errors import answered
-from mirror_core.copy.gap_case import GapCase
-from mirror_core.copy.gap_round import GapRound, Look, Reply, Write
-from mirror_core.copy.outbox import Hidden, Ready
+from mirror_core.copy.asking import explain_unstable_end
+from mirror_core.copy.errors import handle_produce_response
+from mirror_core.copy.gap_case import GapFillState
+from mirror_core.copy.gap_round import GapRound, GapRoundResponse, LogEndQuery, MarkerWrite
+from mirror_core.copy.outbox import HiddenGap, ReadyBatch
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.rewrite import PRODUCER_EPOCH, Rewriter
-from mirror_core.copy.states import State
-from mirror_core.copy.words import Side
+from mirror_core.copy.rewrite import PRODUCER_EPOCH, BatchRewriter
+from mirror_core.copy.states import CopyState
+from mirror_core.copy.words import ClusterSide
 from mirror_core.decide.gaps import MAX_ATTEMPT
-from mirror_core.decide.position import Ours, Seen
+from mirror_core.decide.position import BothLogBounds, OwnProducerState
 from mirror_core.kafka.faults import ErrorCode
-from mirror_core.model.copying import Assigned
+from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import readdress
-from mirror_core.wire.encode import batch_of, record, varint
-from mirror_core.wire.fetch import Fetched
-from mirror_core.wire.produce import Produced
+from mirror_core.wire.encode import build_batch, encode_record, encode_varint
+from mirror_core.wire.fetch import FetchedPartition
+from mirror_core.wire.produce import ProducedPartition
 from mirror_core.wire.records import Codec, Record
 from tests.judging import EAST, WEST, decide
 from tests.model_broker import Broker, Connection, LogEnd, Markers, Produce
@@ -70,8 +70,8 @@ class Source:
 
 def _batch(base: int, length: int, *, full: bool) -> bytes:
     """A batch as a broker gives it; one that compaction has emptied, where it holds no records."""
-    records = b"".join(record(0, n, _content(base + n)) for n in range(length)) if full else b""
-    made = batch_of(records, length, Codec.NONE, MS, MS)
+    records = b"".join(encode_record(0, n, _content(base + n)) for n in range(length)) if full else b""
+    made = build_batch(records, length, Codec.NONE, MS, MS)
     if not full:
         made[57:61] = bytes(4)
     readdress(memoryview(made), -1, -1, -1)
@@ -81,7 +81,7 @@ def _batch(base: int, length: int, *, full: bool) -> bytes:
 
 def _content(offset: int) -> bytes:
     key = b"%d" % offset
-    return varint(len(key)) + key + b"\x01\0"
+    return encode_varint(len(key)) + key + b"\x01\0"
 
 
 def _record(offset: int, came_from: int | None) -> Record | None:
@@ -94,36 +94,38 @@ class ModelLogs:
     def __init__(self, broker: Broker, expected: list[int | None]) -> None:
         self._broker, self._expected = broker, expected
 
-    def first_foreign(self, partition: Partition, filled: int, seen: Seen) -> int | None:
+    def find_first_foreign(self, partition: Partition, filled: int, bounds: BothLogBounds) -> int | None:
         return None  # nobody else writes here
 
-    def next_sequence_behind_a_hole(self, partition: Partition, seen: Seen) -> int | None:
+    def next_sequence_after_hole(self, partition: Partition, bounds: BothLogBounds) -> int | None:
         return None  # no cleaner works here
 
-    def stranger_behind(self, partition: Partition, seen: Seen, since: int | None) -> int | None:
+    def find_foreign_after_own(
+        self, partition: Partition, bounds: BothLogBounds, search_from: int | None
+    ) -> int | None:
         return None
 
-    def last_record(self, partition: Partition, start: int, end: int) -> Record | None:
+    def read_last_record(self, partition: Partition, start: int, end: int) -> Record | None:
         found = [offset for offset in self._expected[:end] if offset is not None]
         return _record(found[-1], found[-1]) if found else None
 
-    def record_at(self, partition: Partition, offset: int) -> Record | None:
+    def read_record(self, partition: Partition, offset: int) -> Record | None:
         log = self._broker.log
         return _record(offset, log[offset]) if offset < len(log) else None
 
-    def first_divergence(self, partition: Partition, position: int, since: int | None) -> Offset | None:
+    def find_first_divergence(self, partition: Partition, position: int, agreed_end: int | None) -> Offset | None:
         here, there = self._broker.log[:position], self._expected
-        differs = (n for n in range(since or 0, len(here)) if here[n : n + 1] != there[n : n + 1])
+        differs = (n for n in range(agreed_end or 0, len(here)) if here[n : n + 1] != there[n : n + 1])
         return next(map(Offset, differs), None)
 
-    def timed_by_broker(self, partition: Partition, offset: int) -> bool:
+    def has_broker_time(self, partition: Partition, offset: int) -> bool:
         return False
 
-    def first_retimed(self, partition: Partition, start: int, seen: Seen) -> int | None:
+    def find_first_retimed(self, partition: Partition, start: int, bounds: BothLogBounds) -> int | None:
         return None  # the broker does not do that
 
 
-Round = Generator[Look | Write, Reply, None]
+Round = Generator[LogEndQuery | MarkerWrite, GapRoundResponse, None]
 
 
 class ModelCopier:
@@ -132,16 +134,16 @@ class ModelCopier:
     def __init__(self, source: Source, broker: Broker, epoch: int, clock: Callable[[], float]) -> None:
         self.epoch = epoch
         self.source, self.broker, self.clock = source, broker, clock
-        assigned = Assigned(partition=PARTITION, source_topic_id="", destination_topic_id="", source_epoch=1)
+        assigned = PartitionAssignment(partition=PARTITION, source_topic_id="", destination_topic_id="", source_epoch=1)
         self.replicator = PartitionReplicator(assigned, clock=clock)
-        self.replicator.route(1, 1, 1)
+        self.replicator.set_leaders(1, 1, 1)
         self.logs = ModelLogs(broker, source.expected())
-        self.rewriter = Rewriter(EAST, PRODUCER)
+        self.rewriter = BatchRewriter(EAST, PRODUCER)
         self.data, self.marks = Connection(), Connection()
         self.spoilt = ""
         """What becomes of its next batch or markers: refused, denied (for good), or unheard (appended all the same)."""
         self.round: Round | None = None
-        self.case: GapCase | None = None
+        self.case: GapFillState | None = None
         """What the round works on."""
         self.newcomer_looks = False
         """Between a newcomer's question where the log ends and what it does about the answer."""
@@ -153,7 +155,7 @@ class ModelCopier:
         """In this round of filling."""
         self.landed_elsewhere = False
         """It has been told so of one of its batches."""
-        self._looks: list[int | Ours | None] = []
+        self._looks: list[int | OwnProducerState | None] = []
         """Of the alignment that is going on: the log end, what the leader remembers."""
         self._fetched: tuple[int, bytes, int] | None = None
 
@@ -169,14 +171,14 @@ class ModelCopier:
     @property
     def owned(self) -> bool:
         """Whether the gap is its own, as far as it knows, and all that it has sent is answered."""
-        return (self.case or self.replicator).gaps.owned
+        return (self.case or self.replicator).gap_claim.is_owned
 
     # -- moves ---------------------------------------------------------------------------------------------------
 
     def align(self, readable: int) -> None:
         """The next question of finding the place, and the verdict after the last one."""
         if not self._looks:
-            if self.replicator.due():
+            if self.replicator.is_due():
                 self._looks = [len(self.broker.log)]
         elif len(self._looks) == 1:
             self._looks.append(self.broker.ours())
@@ -185,19 +187,19 @@ class ModelCopier:
             self._looks = []
             assert isinstance(before, int)
             assert not isinstance(ours, int)
-            why = unsettled(WEST, PARTITION, before, after, after)
+            why = explain_unstable_end(WEST, PARTITION, before, after, after)
             if why:
-                self.replicator.lose(why)
+                self.replicator.mark_lost(why)
                 return
             end = self.source.end(readable)
-            seen = Seen(log_start=0, log_end=after, ours=ours, source_start=0, source_end=end)
+            seen = BothLogBounds(log_start=0, log_end=after, producer=ours, source_start=0, source_end=end)
             decide(self.logs, self.replicator, seen)
 
     def fetch(self, readable: int) -> None:
         """Ask the source; its answer may be taken in later."""
-        if self._fetched is None and self.replicator.fetchable:
-            position = self.replicator.place.position
-            self.replicator.source.ask(position)
+        if self._fetched is None and self.replicator.can_fetch:
+            position = self.replicator.progress.position
+            self.replicator.source.note_fetch(position)
             self._fetched = position, self.source.batches(position, readable), self.source.end(readable)
 
     def take(self) -> None:
@@ -205,28 +207,28 @@ class ModelCopier:
         if self._fetched is None:
             return
         (_, records, stable), self._fetched = self._fetched, None
-        if not self.replicator.awaits:
+        if not self.replicator.awaits_response:
             return
-        self.replicator.source.told(stable)
-        if self.replicator.end_unseen and stable > self.replicator.place.position:
-            self.replicator.lose("there is something to copy")
+        self.replicator.source.note_end(stable)
+        if self.replicator.end_unverified and stable > self.replicator.progress.position:
+            self.replicator.mark_lost("there is something to copy")
             return
-        answer = Fetched(PARTITION, 0, stable, stable, 0, (), memoryview(bytearray(records)))
-        for ready in self.rewriter.accept(self.replicator, answer):
+        answer = FetchedPartition(PARTITION, 0, stable, stable, 0, (), memoryview(bytearray(records)))
+        for ready in self.rewriter.rewrite(self.replicator, answer):
             self._send(ready)
 
     def send(self) -> None:
         """Send the first batch in line."""
-        if self.replicator.sendable:
-            item = self.replicator.take()
-            assert not isinstance(item, Hidden)
+        if self.replicator.has_sendable_batch:
+            item = self.replicator.pop()
+            assert not isinstance(item, HiddenGap)
             self._send(item)
 
-    def _send(self, ready: Ready) -> None:
-        if not self.replicator.working:
+    def _send(self, ready: ReadyBatch) -> None:
+        if not self.replicator.can_send:
             return
         sent, batch = ready
-        self.replicator.place.sent(self.clock())
+        self.replicator.progress.add_in_flight(self.clock())
         code = {"refused": ErrorCode.not_enough_replicas, "denied": ErrorCode.message_too_large}.get(self.spoilt)
         self.data.requests.append(Produce(sent, bytes(batch), refusal=code, unheard=self.spoilt == "unheard"))
         self.spoilt = ""
@@ -236,25 +238,25 @@ class ModelCopier:
         while self.data.answers:
             answer = self.data.answers.popleft()
             assert isinstance(answer, Produce)
-            self.landed_elsewhere |= answer.code is ErrorCode.none and answer.base != answer.sent.base
+            self.landed_elsewhere |= answer.code is ErrorCode.none and answer.base != answer.sent.base_offset
             time_ms = MS if answer.again else -1
-            produced = Produced(PARTITION.topic, PARTITION.index, answer.code.value, answer.base, "", time_ms)
-            answered(self.replicator, answer.sent, produced, Side(WEST, "mirror"))
-        self.replicator.settle()
+            produced = ProducedPartition(PARTITION.topic, PARTITION.index, answer.code.value, answer.base, "", time_ms)
+            handle_produce_response(self.replicator, answer.sent, produced, ClusterSide(WEST, "mirror"))
+        self.replicator.finish_if_acknowledged()
 
     def fill(self) -> None:
         """Begin a round of filling, or take in the reply to what it has asked or sent."""
         if self.round is None:
-            if self.replicator.gap is None:
+            if self.replicator.due_gap is None:
                 return
-            self.case = self.replicator.begin_round()
+            self.case = self.replicator.start_gap_round()
             self.round = GapRound(
-                destination=Side(WEST, "mirror"),
+                destination=ClusterSide(WEST, "mirror"),
                 producer_id=PRODUCER,
                 producer_epoch=PRODUCER_EPOCH,
                 epoch=self.epoch,
                 until=float("inf"),
-                stale=lambda age: age > STALE_S,
+                is_stale=lambda age: age > STALE_S,
                 round_trip_s=lambda: 0.0,
                 monotonic=self.clock,
                 wall=self.clock,
@@ -264,25 +266,25 @@ class ModelCopier:
         elif self.marks.answers:
             answer = self.marks.answers.popleft()
             if isinstance(answer, LogEnd):
-                reply = Reply(ends={PARTITION: (ErrorCode.none, answer.offset)})
+                reply = GapRoundResponse(ends={PARTITION: (ErrorCode.none, answer.offset)})
             else:
                 assert isinstance(answer, Markers)
-                reply = Reply(codes={(PARTITION.topic, PARTITION.index): answer.code.value})
+                reply = GapRoundResponse(codes={(PARTITION.topic, PARTITION.index): answer.code.value})
             self._go_on(self.round, reply)
 
-    def _go_on(self, filling: Round, reply: Reply | None) -> None:
+    def _go_on(self, filling: Round, reply: GapRoundResponse | None) -> None:
         assert self.case is not None
-        owned, newest = self.owned, self.case.gaps.newest
+        owned, newest = self.owned, self.case.gap_claim.newest_epoch
         self.newcomer_looks = False
         self.slept |= self.asleep
         self.filled_at = self.clock()
         try:
             request = next(filling) if reply is None else filling.send(reply)
         except StopIteration:
-            self.replicator.round_ended(self.case)
+            self.replicator.finish_gap_round(self.case)
             self.round = self.case = None
             return
-        if isinstance(request, Look):
+        if isinstance(request, LogEndQuery):
             self.newcomer_looks = not owned
             self.marks.requests.append(LogEnd())
         else:
@@ -295,24 +297,28 @@ class ModelCopier:
 
     def source_lost(self) -> None:
         """The source's broker hangs up, whatever else is going on."""
-        if self.replicator.working:
+        if self.replicator.can_send:
             self._fetched = None
-            self.replicator.source.disconnected()
-            self.replicator.lose("the source has hung up")
+            self.replicator.source.handle_disconnect()
+            self.replicator.mark_lost("the source has hung up")
 
     def disconnected(self) -> list[Connection]:
         """Its connections break; what lies in them is out of its hands."""
         if self.case is not None:
-            self.replicator.round_left(self.case)
+            self.replicator.abandon_gap_round(self.case)
             self.round = self.case = None
         self.newcomer_looks = False
         self._looks = []
         left, self.data, self.marks = [self.data, self.marks], Connection(), Connection()
-        self.replicator.disconnected("cut")
+        self.replicator.handle_disconnect("cut")
         return left
 
     def leaves(self) -> int | None:
         """The right to fill gaps that it hands on at its end, if it has any."""
         one = self.replicator
-        at_rest = not one.place.in_flight and not one.beside
-        return one.gaps.newest if one.gaps.owned and at_rest and (one.working or one.state is State.DONE) else None
+        at_rest = not one.progress.in_flight and not one.in_background
+        return (
+            one.gap_claim.newest_epoch
+            if one.gap_claim.is_owned and at_rest and (one.can_send or one.state is CopyState.DONE)
+            else None
+        )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from mirror_core.copy.states import State
-from mirror_core.decide.gaps import turn
+from mirror_core.copy.states import CopyState
+from mirror_core.decide.gaps import find_turn
 from mirror_core.model.mirror import FailureKind
 from tests.model_broker import Broker, Connection, Markers, fully
 from tests.model_copier import ModelCopier, Source
@@ -78,7 +78,7 @@ class World:
         self.check()
 
     def _on_turn(self, who: int) -> None:
-        while turn(self.copiers[who].epoch, int(self.now * 1000)) is None:
+        while find_turn(self.copiers[who].epoch, int(self.now * 1000)) is None:
             self.now += 0.02
 
     def _on_grow(self, who: int) -> None:
@@ -137,7 +137,7 @@ class World:
         copier = self.copiers[who]
         self._break(1 - who, anew=False)
         self.left = []
-        if len(self.broker.log) != copier.replicator.place.acknowledged:
+        if len(self.broker.log) != copier.replicator.progress.acknowledged:
             fully(self.broker, (copier.data, copier.marks))
             self._break(who, anew=False)
         self.broker.forget()
@@ -151,8 +151,8 @@ class World:
                 self._act("loop", who)
                 self._act("fill", who)
             fully(self.broker, (copier.data, copier.marks))
-            case, now = copier.case, turn(copier.epoch, int(self.now * 1000)) is not None
-            if copier.newcomer_looks and now and case is not None and case.may_fill(self.now, 0.0):
+            case, now = copier.case, find_turn(copier.epoch, int(self.now * 1000)) is not None
+            if copier.newcomer_looks and now and case is not None and case.can_fill(self.now, 0.0):
                 return
             self.now += 0.02
 
@@ -162,7 +162,7 @@ class World:
         copier.align(self.readable)
         if copier.synchronous:
             return
-        copier.replicator.settle()
+        copier.replicator.finish_if_acknowledged()
         copier.fetch(self.readable)
         copier.send()
         copier.take()
@@ -189,7 +189,7 @@ class World:
             epoch = self.copiers[1 - who].epoch + 1
             self.copiers[who] = ModelCopier(self.source, self.broker, epoch, self._clock)
             if handed is not None:
-                self.copiers[who].replicator.gaps.handed(handed)
+                self.copiers[who].replicator.gap_claim.receive(handed)
 
     def _on_straggle(self, number: int) -> None:
         """A request of somebody who is gone is carried out now, or the next marker of it."""
@@ -208,8 +208,8 @@ class World:
         """Nobody takes for copied what is not at its offset; and nobody fails without a reason."""
         for copier in self.copiers:
             one = copier.replicator
-            upto = one.place.acknowledged
-            if one.state is State.FAILED:
+            upto = one.progress.acknowledged
+            if one.state is CopyState.FAILED:
                 self._excused(copier)
             elif self.broker.log[:upto] != self.expected[:upto] and not self.told & _TELLS:
                 raise Broken(f"taken for copied up to {upto}: {self.broker.log[:upto]}")
@@ -260,7 +260,7 @@ class World:
             self.now += 0.04
         else:
             stuck = [copier.replicator for copier in self.copiers if not self._at_rest(copier)]
-            raise Broken(f"nothing wakes it any more: {[(one.state, one.lost_why) for one in stuck]}")
+            raise Broken(f"nothing wakes it any more: {[(one.state, one.lost_reason) for one in stuck]}")
 
     def _rounds_to_their_ends(self) -> None:
         for who, copier in enumerate(self.copiers):
@@ -272,4 +272,4 @@ class World:
 
     def _at_rest(self, copier: ModelCopier) -> bool:
         one = copier.replicator
-        return one.state is State.FAILED or (one.working and one.place.acknowledged >= len(self.expected))
+        return one.state is CopyState.FAILED or (one.can_send and one.progress.acknowledged >= len(self.expected))

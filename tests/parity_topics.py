@@ -131,9 +131,11 @@ def copy_bytes(
                 alter(batch)
                 readdress(batch, 2**62 + 5, 0, sequence)
                 correlation = connection.next_id()
-                connection.send(produce.encode([(topic, partition, batch)], correlation, CLIENT_ID, timeout_ms=10_000))
+                connection.send(
+                    produce.encode_request([(topic, partition, batch)], correlation, CLIENT_ID, timeout_ms=10_000)
+                )
                 frame = connection.receive()
-                (answer,) = produce.decode(memoryview(frame)[4:])
+                (answer,) = produce.decode_response(memoryview(frame)[4:])
                 assert (answer.error, answer.base_offset) == (0, header.base_offset), answer
                 sequence += header.record_count
 

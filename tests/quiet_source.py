@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
-from mirror_core.copy.errors import answered
-from mirror_core.copy.lanes import Lanes
+from mirror_core.copy.errors import handle_produce_response
+from mirror_core.copy.lanes import FetchLinks
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.receiving import Receiver
-from mirror_core.copy.states import State
-from mirror_core.copy.task import _rests
-from mirror_core.copy.words import Side
-from mirror_core.decide.position import Resume
+from mirror_core.copy.receiving import BatchFetcher
+from mirror_core.copy.states import CopyState
+from mirror_core.copy.task import _is_idle
+from mirror_core.copy.words import ClusterSide
+from mirror_core.decide.position import ResumePoint
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.fetching import FetchLink
-from mirror_core.model.copying import Assigned
+from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire import fetch
-from mirror_core.wire.produce import Produced
+from mirror_core.wire.produce import ProducedPartition
 from tests.assignments import assignment
 from tests.unit.test_lanes import NEAR_S, Wire
 from tests.unit.test_rewrite import batch
@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 
 BROKERS = (1, 2)
 PARTITIONS = 12
-SIDE = Side(ClusterName("west"), "data")
+SIDE = ClusterSide(ClusterName("west"), "data")
 
 
 class Link:
@@ -43,9 +43,9 @@ class Link:
         self.named: dict[Partition, int] = {}
         self.pending, self.asked, self.most = False, 0, 0
         self.max_wait_ms = 0
-        self.rows: list[fetch.Fetched] = []
+        self.rows: list[fetch.FetchedPartition] = []
 
-    def ask(self, wanted: list[fetch.Wanted], *, max_wait_ms: int, isolation: fetch.Isolation) -> None:
+    def ask(self, wanted: list[fetch.FetchPosition], *, max_wait_ms: int, isolation: fetch.IsolationLevel) -> None:
         assert not self.pending
         assert len({one.partition for one in wanted}) == len(wanted) > 0
         self.named, self.max_wait_ms = {one.partition: one.offset for one in wanted}, max_wait_ms
@@ -65,7 +65,7 @@ class Link:
     def arrived(self) -> bool:
         return True
 
-    def take(self) -> Iterator[fetch.Fetched]:
+    def take(self) -> Iterator[fetch.FetchedPartition]:
         self.pending = False
         yield from self.rows
 
@@ -79,45 +79,45 @@ class World:
         self.awake = set[PartitionReplicator]()
         self.of = {
             name: PartitionReplicator(
-                Assigned(partition=name, source_topic_id="", destination_topic_id=""), awake=self.awake
+                PartitionAssignment(partition=name, source_topic_id="", destination_topic_id=""), active=self.awake
             )
             for name in self.names
         }
         east = cast("ClusterClient", SimpleNamespace(name="east", config=None, principal=None))
-        self.receiver = Receiver(
+        self.receiver = BatchFetcher(
             assignment(), east, self.of, lambda broker: Wire(NEAR_S), lambda broker: True, self.awake
         )
-        self.receiver._link = lambda connection, far: cast("FetchLink", Link(connection))  # type: ignore[method-assign]
+        self.receiver._make_link = lambda connection, is_far: cast("FetchLink", Link(connection))  # type: ignore[method-assign]
         for number, name in enumerate(self.names):
             self.placed(name, BROKERS[number % 2])
         self.turn()
 
     def turn(self) -> None:
-        self.receiver.ask(time.time())
-        self.awake -= {one for one in self.awake if _rests(one)}
-        wait_until(lambda: not any(lanes._making for lanes in self._lanes()), timeout_s=10, why="it connects")
+        self.receiver.send_fetches(time.time())
+        self.awake -= {one for one in self.awake if _is_idle(one)}
+        wait_until(lambda: not any(lanes._attempts for lanes in self._lanes()), timeout_s=10, why="it connects")
 
-    def _lanes(self) -> list[Lanes]:
+    def _lanes(self) -> list[FetchLinks]:
         """All, with the connections that are made by now."""
-        for lanes in self.receiver.lanes.values():
-            lanes.idle()
-        return list(self.receiver.lanes.values())
+        for lanes in self.receiver.links.values():
+            lanes.get_free_links()
+        return list(self.receiver.links.values())
 
     def placed(self, name: Partition, broker: int) -> None:
         """Its place is found anew, led by this broker."""
         one = self.of[name]
-        if one.ended:
+        if one.is_ended:
             return
-        at, sequence = one.place.acknowledged, one.place.acknowledged_sequence
-        one.place.disconnected()
-        one.lose("looked for anew")
-        one.route(broker, 1, 1)
-        one.resume_at(Resume(offset=at, sequence=sequence, gap_end=at, seed_end=at, check_tail=False))
-        one.place.in_mind_at -= 20  # its next batch goes alone, and its answer is waited for
+        at, sequence = one.progress.acknowledged, one.progress.acknowledged_sequence
+        one.progress.clear_in_flight()
+        one.mark_lost("looked for anew")
+        one.set_leaders(broker, 1, 1)
+        one.resume_at(ResumePoint(offset=at, sequence=sequence, gap_end=at, seed_end=at, must_check_tail=False))
+        one.progress.producer_known_at -= 20  # its next batch goes alone, and its answer is waited for
 
     def link(self, broker: int, *, calm: bool) -> Link | None:
-        lanes = self.receiver.lanes.get(broker)
-        found = None if lanes is None else lanes.calm if calm else lanes.links[0]
+        lanes = self.receiver.links.get(broker)
+        found = None if lanes is None else lanes.idle_link if calm else lanes.links[0]
         return cast("Link | None", found)
 
     def answer(self, link: Link | None) -> None:
@@ -128,11 +128,13 @@ class World:
         for name, offset in link.named.items():
             end = self.ends[name]
             records = batch(offset, end - offset) if end > offset else b""
-            link.rows.append(fetch.Fetched(name, 0, end, end, 0, (), memoryview(bytearray(records))))
-        for one, ready in self.receiver.take(cast("FetchLink", link)):
+            link.rows.append(fetch.FetchedPartition(name, 0, end, end, 0, (), memoryview(bytearray(records))))
+        for one, ready in self.receiver.receive(cast("FetchLink", link)):
             for sent, _ in ready:
-                one.place.sent(time.monotonic())
-                answered(one, sent, Produced("t", one.partition.index, 0, sent.base, ""), SIDE)
+                one.progress.add_in_flight(time.monotonic())
+                handle_produce_response(
+                    one, sent, ProducedPartition("t", one.partition.index, 0, sent.base_offset, ""), SIDE
+                )
 
     def round(self) -> None:
         for calm in (False, True):
@@ -141,13 +143,15 @@ class World:
                 self.turn()
 
     def hangs_up(self, broker: int) -> None:
-        self.receiver.lost(broker, "it hung up")
+        self.receiver.disconnect(broker, "it hung up")
         for name, one in self.of.items():
-            if one.source_broker == broker and one.state is State.LOST:
+            if one.source_broker == broker and one.state is CopyState.LOST:
                 self.placed(name, broker)
 
     def behind(self) -> list[Partition]:
-        return [name for name, one in self.of.items() if not one.ended and one.place.acknowledged < self.ends[name]]
+        return [
+            name for name, one in self.of.items() if not one.is_ended and one.progress.acknowledged < self.ends[name]
+        ]
 
     def close(self) -> None:
         self.receiver.close()

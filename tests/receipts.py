@@ -6,13 +6,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mirror_core.evidence.folders import Folder
-from mirror_core.evidence.receipts import mirror_folder, parsed
+from mirror_core.evidence.receipts import format_mirror_folder, parse_receipts
 from mirror_core.model.names import MirrorName, Partition
 
 
 def rows(folder: Folder, mirror: MirrorName) -> list[dict[str, Any]]:
     """All of a mirror, by partition and offset."""
-    found = [row for name in folder.names(mirror_folder(mirror)) for row in parsed(folder.read(name)).to_pylist()]
+    found = [
+        row
+        for name in folder.names(format_mirror_folder(mirror))
+        for row in parse_receipts(folder.read(name)).to_pylist()
+    ]
     return sorted(found, key=lambda row: (row["topic"], row["partition"], row["first"], row["next"], row["epoch"]))
 
 

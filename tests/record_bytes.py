@@ -10,10 +10,10 @@ import xxhash
 from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import strategies as st
 
-from mirror_core.wire.batch import HEADER, HEADER_SIZE, BatchHeader, batches, crc_matches, readdress
-from mirror_core.wire.encode import compress, varint
-from mirror_core.wire.records import Codec, Record, decode
-from mirror_core.wire.reencode import Run
+from mirror_core.wire.batch import HEADER, HEADER_SIZE, BatchHeader, crc_matches, readdress, split_batches
+from mirror_core.wire.encode import compress, encode_varint
+from mirror_core.wire.records import Codec, Record, decode_records
+from mirror_core.wire.reencode import RecordRun
 
 BASE_TIME = 1_700_000_000_123
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -29,13 +29,17 @@ contents = st.tuples(
 
 def plain(record: Record, base: int, base_time: int) -> bytes:
     """One record's bytes, written by the layout in Kafka's documentation."""
-    body = b"\0" + varint(wrap(record.timestamp_ms - base_time)) + varint(record.offset - base)
+    body = b"\0" + encode_varint(wrap(record.timestamp_ms - base_time)) + encode_varint(record.offset - base)
     for field in (record.key, record.value):
-        body += varint(-1) if field is None else varint(len(field)) + field
-    body += varint(len(record.headers))
+        body += encode_varint(-1) if field is None else encode_varint(len(field)) + field
+    body += encode_varint(len(record.headers))
     for name, value in record.headers:
-        body += varint(len(name)) + name + (varint(-1) if value is None else varint(len(value)) + value)
-    return varint(len(body)) + body
+        body += (
+            encode_varint(len(name))
+            + name
+            + (encode_varint(-1) if value is None else encode_varint(len(value)) + value)
+        )
+    return encode_varint(len(body)) + body
 
 
 def wrap(number: int) -> int:
@@ -63,7 +67,7 @@ def source(
     batch = bytearray(HEADER.pack(*header) + body)
     readdress(memoryview(batch), 7, 1, 5)
     struct.pack_into(">q", batch, 0, first)
-    return next(batches(memoryview(batch)))
+    return next(split_batches(memoryview(batch)))
 
 
 def numbered(count: int, *, size: int = 10) -> list[Record]:
@@ -94,18 +98,18 @@ def wrapper(
     return message((rows[-1][0], stamp, None, body), magic, codec | attributes)
 
 
-def seen(runs: Sequence[Run]) -> list[Record]:
+def seen(runs: Sequence[RecordRun]) -> list[Record]:
     """The records of finished runs at the offsets that the destination's log will give them."""
     found: list[Record] = []
     for run in runs:
         readdress(memoryview(run.batch), 1 << 62, 0, 9)
         assert DefaultRecordBatch(bytes(run.batch)).validate_crc(), "another client's check"
-        [(header, batch)] = batches(memoryview(run.batch))
+        [(header, batch)] = split_batches(memoryview(run.batch))
         assert crc_matches(header, batch)
         assert (header.base_offset, header.record_count) == (0, run.records)
         assert header.last_offset_delta == run.records - 1, "brokers append dense batches only"
         assert header.attributes & ~7 == 0
-        records = list(decode(header, batch))
+        records = list(decode_records(header, batch))
         assert [record.offset for record in records] == list(range(run.records))
         if records:
             assert header.max_timestamp == max(record.timestamp_ms for record in records)

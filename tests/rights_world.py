@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from mirror_core.kafka.acls import Acls
+from mirror_core.kafka.acls import BrokerAcls
 from mirror_core.kafka.config import load_config
-from mirror_core.model.acl import LIFTABLE, Acl, AclPurpose, LedgerEntry, Operation, Pattern, Resource
+from mirror_core.model.acl import LIFTABLE_PURPOSES, Acl, AclPurpose, LedgerEntry, Operation, Pattern, Resource
 from mirror_core.model.drift import DriftRow
-from mirror_core.model.mirror import Desired, Mirror
-from mirror_core.model.names import ClusterName, MirrorName, reverse_name
-from mirror_core.rights.acls import denial
-from mirror_core.rights.needed import allows
-from mirror_core.state.link import Link, link_of
-from mirror_core.state.records import Forget, Record
+from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.names import ClusterName, MirrorName, format_reverse_name
+from mirror_core.rights.acls import build_denial
+from mirror_core.rights.needed import is_allowed
+from mirror_core.state.link import MirrorLink, make_mirror_link
+from mirror_core.state.records import StateRecord, Tombstone
 from mirror_core.sync import access, fence, ledger, lifting, silencing
 from tests.memory import MemoryLog
 
@@ -80,7 +80,7 @@ class World:
             (user, operation)
             for user in APPS
             for operation in (Operation.WRITE, Operation.DELETE)
-            if allows(held, user, Resource.TOPIC, topic, operation)
+            if is_allowed(held, user, Resource.TOPIC, topic, operation)
         }
 
     def check(self) -> None:
@@ -88,7 +88,7 @@ class World:
         for route in self.routes.values():
             assert all(e.acl in self.held[e.cluster] for e in route.kept)
             if route.fenced:
-                assert denial("shared", resource=Resource.TRANSACTIONAL_ID) in self.held[route.fenced]
+                assert build_denial("shared", resource=Resource.TRANSACTIONAL_ID) in self.held[route.fenced]
             for cluster in {"east", "west"} - {route.active}:
                 found = self.open_to(cluster, route.topic)
                 if cluster != route.mirrored:  # a fence is about writes only
@@ -113,8 +113,8 @@ class World:
     def gone(self, client: Any, acls: Collection[Acl]) -> None:
         assert not set(acls) & self.held[client.name]
 
-    def describe(self, client: Any, _broker: int | None = None) -> Acls:
-        return Acls(entries=frozenset(self.held[client.name]))
+    def describe(self, client: Any, _broker: int | None = None) -> BrokerAcls:
+        return BrokerAcls(entries=frozenset(self.held[client.name]))
 
 
 class Log(MemoryLog):
@@ -124,7 +124,7 @@ class Log(MemoryLog):
         super().__init__()
         self.world = world
 
-    def put(self, *records: Record | Forget) -> None:
+    def put(self, *records: StateRecord | Tombstone) -> None:
         self.world.writing()
         super().put(*records)
 
@@ -135,15 +135,15 @@ class Route:
     def __init__(self, world: World, name: str, topic: str) -> None:
         self.world, self.topic = world, topic
         self.there = self._link(MirrorName(name), "east", "west")
-        self.home = self._link(reverse_name(MirrorName(name)), "west", "east")
+        self.home = self._link(format_reverse_name(MirrorName(name)), "west", "east")
         self.active: str | None = "east"
         self.due = set[tuple[str, Operation]]()
         self.taken = 0
         self._steps = self._around()
         self._next: Callable[[], None] | None = None
 
-    def _link(self, name: MirrorName, source: str, destination: str) -> Link:
-        return link_of(
+    def _link(self, name: MirrorName, source: str, destination: str) -> MirrorLink:
+        return make_mirror_link(
             self.world.config,
             Mirror(
                 name=name,
@@ -154,12 +154,12 @@ class Route:
                 topics=(TOPICS[name.removesuffix("-back")],),
                 groups=(),
                 producer_id=1 << 62,
-                desired=Desired.STARTED,
+                desired=DesiredState.STARTED,
                 created_ms=0,
             ),
         )
 
-    def sync(self, link: Link) -> None:
+    def sync(self, link: MirrorLink) -> None:
         log, clusters = self.world.logs[link.mirror.destination], (link.mirror.source, link.mirror.destination)
         source, destination = map(self.world.client, clusters)
         access.sync_acls(link, log.state, log, source, destination, [self.topic], [])
@@ -191,7 +191,7 @@ class Route:
             yield from self._switch(self.home)
             yield self.reprotect
 
-    def _switch(self, link: Link) -> Iterator[Callable[[], None]]:
+    def _switch(self, link: MirrorLink) -> Iterator[Callable[[], None]]:
         log, names = self.world.logs[link.mirror.destination], (link.mirror.source, link.mirror.destination)
         source = self.world.client(names[0])
         yield lambda: self._leave(names[0])
@@ -200,11 +200,11 @@ class Route:
         yield lambda: self._promote(link, log)
         yield lambda: self._arrive(names[1])
 
-    def _fence(self, link: Link, log: MemoryLog, source: Any) -> None:
-        fence.deny(link, log, source, [self.topic], ["shared"])
+    def _fence(self, link: MirrorLink, log: MemoryLog, source: Any) -> None:
+        fence.deny_writes(link, log, source, [self.topic], ["shared"])
         self.fenced = link.mirror.source
 
-    def _promote(self, link: Link, log: MemoryLog) -> None:
+    def _promote(self, link: MirrorLink, log: MemoryLog) -> None:
         self.kept = ()
         access.apply_promotion(link, log, [self.topic])
 
@@ -223,7 +223,7 @@ class Route:
         return {
             (user, operation)
             for user, operation in self.due
-            if not allows(everything | theirs, user, Resource.TOPIC, self.topic, operation)
+            if not is_allowed(everything | theirs, user, Resource.TOPIC, self.topic, operation)
         }
 
     def create_reverse(self) -> None:
@@ -235,19 +235,19 @@ class Route:
         self._turn(self.home, self.there)
         self.coming_home = False
 
-    def _turn(self, ended: Link, begins: Link) -> None:
+    def _turn(self, ended: MirrorLink, begins: MirrorLink) -> None:
         """The topic is a mirror's again where `ended` had left it."""
         left, taken = ended.mirror.source, ended.mirror.destination
         theirs, ours, old = self.world.logs[taken], self.world.logs[left], self.world.client(left)
         name, self.fenced = begins.mirror.name, None
-        access.demote(ended, theirs, [self.topic], left)
-        fence.lift_denials(begins.mirror, ours, old)
-        ledger.stage_again(ours, name, old, frozenset({"User:control", "User:data"}))
-        ledger.remember_there_too(ours, name, theirs.state, left, [self.topic])
-        lifting.forget_lifted(begins, ours, theirs.state)
+        access.demote_topics(ended, theirs, [self.topic], left)
+        fence.lift_all_denials(begins.mirror, ours, old)
+        ledger.restage_grants(ours, name, old, frozenset({"User:control", "User:data"}))
+        ledger.copy_demotions(ours, name, theirs.state, left, [self.topic])
+        lifting.sync_lifted_records(begins, ours, theirs.state)
         self.sync(begins)
-        lifting.note_withdrawn(begins, theirs.state, ours, self.world.client(taken))
-        self.kept = ledger.entered(ours, name, left, AclPurpose.DEMOTED)
+        lifting.record_withdrawn_rights(begins, theirs.state, ours, self.world.client(taken))
+        self.kept = ledger.list_entries(ours, name, left, AclPurpose.DEMOTED)
         self.mirrored = left
 
 
@@ -265,11 +265,11 @@ def administer(world: World, name: str, user: str, action: str, operation: Opera
         case "grant":
             held.add(acl)
         case "deny":
-            held.add(denial(route.topic, user))
+            held.add(build_denial(route.topic, user))
         case "undeny":  # what somebody has denied himself, and not what keeps a mirror's promise
             entries = (e for log in world.logs.values() for e in log.state.ledger.values())
-            of_ours = {e.acl for e in entries if e.purpose in LIFTABLE and e.cluster == route.active}
-            held -= {denial(route.topic, user)} - of_ours
+            of_ours = {e.acl for e in entries if e.purpose in LIFTABLE_PURPOSES and e.cluster == route.active}
+            held -= {build_denial(route.topic, user)} - of_ours
         case "revoke":
             held -= {acl}
         case _ if {r.active for r in world.routes.values()} == {"east"}:
@@ -302,8 +302,8 @@ def in_memory(world: World) -> Iterator[None]:
                 ("read_state", lambda side, **_: world.logs[side.name].state.copy()),
             ):
                 patch.setattr(module, name, double, raising=False)
-        patch.setattr(access, "FinalSettings", NoSettings)
-        patch.setattr(access, "cluster_rights", lambda _: None)
+        patch.setattr(access, "PromotionConfigs", NoSettings)
+        patch.setattr(access, "probe_cluster_rights", lambda _: None)
 
         @contextmanager
         def client(side: Any) -> Iterator[Any]:

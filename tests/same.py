@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityResult, Verdict
+from mirror_core.model.parity import ParityResult, ParityVerdict
 from mirror_core.parity.check import LocalParity
-from mirror_core.parity.scope import scope
+from mirror_core.parity.scope import read_parity_scope
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import Pair, Record, read_topics, read_topics_aiokafka
@@ -45,7 +45,7 @@ def assert_same_offsets(pair: Pair, topics: Collection[str]) -> None:
     """Log starts are equal; the destination's logs end where the source's last stable offsets are."""
     partitions = _partitions(pair.east, topics)
     assert _partitions(pair.west, topics) == partitions, f"not the same partitions of {topics}"
-    for there, here in ((Point.START, Point.START), (Point.STABLE_END, Point.LOG_END)):
+    for there, here in ((OffsetPoint.START, OffsetPoint.START), (OffsetPoint.STABLE_END, OffsetPoint.LOG_END)):
         wanted, found = _offsets(pair.east, partitions, there), _offsets(pair.west, partitions, here)
         wrong = [f"{p}: source {there.name} {wanted[p]}, copy {here.name} {found[p]}" for p in partitions]
         assert wanted == found, "\n".join(
@@ -55,7 +55,7 @@ def assert_same_offsets(pair: Pair, topics: Collection[str]) -> None:
 
 def parity(mirrored: Mirrored) -> ParityResult:
     """What Mirrorbook's own comparison finds."""
-    mirror, compared = mirrored.link.mirror, scope(mirrored.link, mirrored.state)
+    mirror, compared = mirrored.link.mirror, read_parity_scope(mirrored.link, mirrored.state)
     assert not compared.left_out, f"not comparable: {compared.left_out}"
     return LocalParity(mirrored.config.path)(mirror.source, mirror.destination, compared.ranges, None)
 
@@ -64,7 +64,7 @@ def parity(mirrored: Mirrored) -> ParityResult:
 def assert_parity(mirrored: Mirrored) -> None:
     """Mirrorbook's own comparison finds the same."""
     result = parity(mirrored)
-    assert result.verdict is Verdict.PASSED, f"{result.findings[:5]} {result.reasons[:5]}"
+    assert result.verdict is ParityVerdict.PASSED, f"{result.findings[:5]} {result.reasons[:5]}"
 
 
 @about_data()
@@ -97,7 +97,7 @@ def _without_own(topic: str, copy: list[Record], source: list[Record], own: tupl
 
 def ends(cluster: SandboxCluster, topics: Collection[str]) -> Ends:
     """Log ends: next offsets."""
-    return _offsets(cluster, _partitions(cluster, topics), Point.LOG_END)
+    return _offsets(cluster, _partitions(cluster, topics), OffsetPoint.LOG_END)
 
 
 def _partitions(cluster: SandboxCluster, topics: Collection[str]) -> list[Partition]:
@@ -106,6 +106,6 @@ def _partitions(cluster: SandboxCluster, topics: Collection[str]) -> list[Partit
     return sorted(Partition(topic, index) for topic, view in found.items() for index in view.partitions)
 
 
-def _offsets(cluster: SandboxCluster, partitions: Collection[Partition], point: Point) -> dict[Partition, Offset]:
+def _offsets(cluster: SandboxCluster, partitions: Collection[Partition], point: OffsetPoint) -> dict[Partition, Offset]:
     with as_admin(cluster) as client:
         return list_offsets(client, partitions, point)

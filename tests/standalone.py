@@ -14,7 +14,7 @@ import psutil
 import pyspark
 
 from mirror_core.sandbox.ports import choose_ports
-from mirror_core.spark.java_shim import spark_java_home
+from mirror_core.spark.java_shim import find_spark_java_home
 from tests.machines import Machines
 from tests.waiting import patience, wait_until
 
@@ -61,7 +61,7 @@ class Standalone:
     def submit(self, *words: str) -> str:
         """What spark-submit said, and whatever it has started; it has ended well."""
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.master, *words]
-        environment = {**os.environ, "JAVA_HOME": str(spark_java_home()), "PYSPARK_PYTHON": sys.executable}
+        environment = {**os.environ, "JAVA_HOME": str(find_spark_java_home()), "PYSPARK_PYTHON": sys.executable}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -80,7 +80,7 @@ class Standalone:
         recovery = f"-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={self._folder / 'master'}"
         environment = {
             **os.environ,
-            "JAVA_HOME": str(spark_java_home()),
+            "JAVA_HOME": str(find_spark_java_home()),
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": address,
             "SPARK_DAEMON_MEMORY": "256m",

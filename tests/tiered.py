@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.tiered import local_start
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.tiered import fetch_local_start
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import ADMIN, load_passwords
@@ -79,7 +79,7 @@ def await_tiered(cluster: SandboxCluster, partitions: Iterable[Partition]) -> di
     found: dict[Partition, Offset] = {}
 
     def gone(client: ClusterClient, partition: Partition) -> bool:
-        local = local_start(client, partition, -1)
+        local = fetch_local_start(client, partition, -1)
         files = [path.name for path in (cluster.log_dir() / str(partition)).glob("*.log")]
         if local is None or files != [f"{local:020d}.log"]:
             return False
@@ -90,7 +90,7 @@ def await_tiered(cluster: SandboxCluster, partitions: Iterable[Partition]) -> di
         for partition in partitions:
             why = f"{cluster.name}: all complete segments of {partition} are only in remote storage"
             wait_until(partial(gone, client, partition), timeout_s=TIMEOUT_S, why=why)
-        starts = list_offsets(client, found, Point.START)
+        starts = list_offsets(client, found, OffsetPoint.START)
     assert all(starts[partition] < local for partition, local in found.items()), "something was tiered"
     return found
 

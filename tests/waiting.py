@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from mirror_core.model.limits import FACTOR
+from mirror_core.model.limits import SCALE_FACTOR
 
 T = TypeVar("T")
 PAUSE_S = 0.05
@@ -26,7 +26,7 @@ def patience(seconds: float) -> float:
 
     For limits that only a hang reaches. Not for a time that a test asserts.
     """
-    return seconds if isinstance(seconds, Scaled) else Scaled(max(seconds, min(seconds * FACTOR, LONGEST_S)))
+    return seconds if isinstance(seconds, Scaled) else Scaled(max(seconds, min(seconds * SCALE_FACTOR, LONGEST_S)))
 
 
 def wait_until(cond: Callable[[], T], *, timeout_s: float, why: str) -> T:

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.cli.common import agree
-from mirror_core.cli.telling import tell
-from mirror_core.decide.verbs import RULES, Verb
+from mirror_core.cli.common import require_confirmation
+from mirror_core.cli.telling import print_line
+from mirror_core.decide.verbs import COMMAND_RULES, MirrorCommand
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.deletion import NO_CHOICE, DeletionChoice
+from mirror_core.mirrors.deletion import DEFAULT_DELETION, DeletionChoice
 from mirror_core.model.names import ClusterName
-from mirror_core.state.link import Link
+from mirror_core.state.link import MirrorLink
 
 UndoableYesOption = Annotated[
     bool,
@@ -22,27 +22,27 @@ UndoableYesOption = Annotated[
 ]
 
 
-def agreed(
-    link: Link,
-    verb: Verb,
+def confirm_command(
+    link: MirrorLink,
+    verb: MirrorCommand,
     *,
     dry_run: bool,
     yes: bool,
-    more: Iterable[str] = (),
+    further_lines: Iterable[str] = (),
     gone: ClusterName | None = None,
-    deletion: DeletionChoice = NO_CHOICE,
+    deletion: DeletionChoice = DEFAULT_DELETION,
 ) -> bool:
     """False after a dry run. Raises if refused. Commands that are easily undone ask on a terminal only."""
-    intent = verbs.intend(link, verb, gone, deletion)
+    intent = verbs.preview(link, verb, gone, deletion)
     if not dry_run:
-        intent.check()
-    first, *rest = intent.lines
-    tell(first)
-    for line in (*rest, *more):
-        tell(f"  {line}")
-    intent.check()
+        intent.raise_refusal()
+    title_line, *detail_lines = intent.lines
+    print_line(title_line)
+    for line in (*detail_lines, *further_lines):
+        print_line(f"  {line}")
+    intent.raise_refusal()
     if dry_run:
         return False
-    if sys.stdin.isatty() or not RULES[verb].undone:
-        agree(f"{verb.capitalize()} mirror {link.mirror.name}?", yes)
+    if sys.stdin.isatty() or not COMMAND_RULES[verb].undo_command:
+        require_confirmation(f"{verb.capitalize()} mirror {link.mirror.name}?", yes)
     return True

@@ -13,25 +13,25 @@ import typer
 
 from mirror_core.cli import completing
 from mirror_core.kafka.config import Config, find_config, load_config
-from mirror_core.model.documents import Document, as_text
+from mirror_core.model.documents import JsonDocument, format_json
 from mirror_core.model.errors import Indeterminate, Refused
-from mirror_core.model.text import visible, visible_lines
-from mirror_core.state.link import Link, find
+from mirror_core.model.text import escape_invisible, escape_invisible_lines
+from mirror_core.state.link import MirrorLink, find_mirror_link
 from mirror_core.state.records import State
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Path of mirrorbook.yaml.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, do nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-NameArgument = Annotated[str, typer.Argument(help="The mirror.", autocompletion=completing.mirrors)]
+NameArgument = Annotated[str, typer.Argument(help="The mirror.", autocompletion=completing.complete_mirrors)]
 
 
-def configuration(path: Path | None) -> Config:
+def load_configuration(path: Path | None) -> Config:
     return load_config(find_config(path))
 
 
-def mirror(path: Path | None, name: str) -> tuple[Link, State]:
-    return find(configuration(path), name)
+def find_mirror(path: Path | None, name: str) -> tuple[MirrorLink, State]:
+    return find_mirror_link(load_configuration(path), name)
 
 
 def check_runner(runner: str) -> None:
@@ -39,7 +39,7 @@ def check_runner(runner: str) -> None:
         raise typer.BadParameter("must be spark or local", param_hint="--runner")
 
 
-def agree(question: str, yes: bool) -> None:
+def require_confirmation(question: str, yes: bool) -> None:
     """By --yes, or on a terminal. Refused otherwise: no script waits for ever."""
     if yes:
         return
@@ -51,13 +51,13 @@ def agree(question: str, yes: bool) -> None:
         raise Refused("not done", ["cancelled"])
 
 
-def print_json(document: Document) -> None:
-    typer.echo(as_text(document))
+def print_json(document: JsonDocument) -> None:
+    typer.echo(format_json(document))
 
 
-_NAME_CELLS: Final = 100
+_MAX_NAME_WIDTH: Final = 100
 """Longer names may wrap: else no other column would fit."""
-_FILE_CELLS: Final = 160
+_FILE_WIDTH: Final = 160
 """Table width in files and pipes, and the maximum on a narrow terminal."""
 
 
@@ -67,29 +67,29 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     from rich.text import Text
 
     # `Text` is taken as it is: in a plain string `[/b]` would be markup.
-    table = Table(title=Text(visible(title)), title_justify="left")
-    cells = [[Text("" if cell is None else visible_lines(str(cell))) for cell in row] for row in rows]
+    table = Table(title=Text(escape_invisible(title)), title_justify="left")
+    cells = [[Text("" if cell is None else escape_invisible_lines(str(cell))) for cell in row] for row in rows]
     # The first column is copied into the next command: the others wrap first.
-    whole = max((row[0].cell_len for row in cells), default=0)
+    name_width = max((row[0].cell_len for row in cells), default=0)
     for number, column in enumerate(columns):
-        width = min(max(whole, len(column)), _NAME_CELLS) if number == 0 else None
+        width = min(max(name_width, len(column)), _MAX_NAME_WIDTH) if number == 0 else None
         table.add_column(Text(column), width=width, overflow="fold")
     for row in cells:
         table.add_row(*row)
-    console = Console(width=None if sys.stdout.isatty() else _FILE_CELLS)
+    console = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)
     # Rich would cut columns off; a terminal wraps longer lines.
-    needed = console.measure(table, options=console.options.update(width=_FILE_CELLS)).minimum
-    console.width = max(console.width, min(needed, _FILE_CELLS))
+    needed = console.measure(table, options=console.options.update(width=_FILE_WIDTH)).minimum
+    console.width = max(console.width, min(needed, _FILE_WIDTH))
     console.print(table)
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
     for key, value in facts.items():
-        typer.echo(f"{visible(key)}: {'unknown' if value is None else visible(str(value))}")
+        typer.echo(f"{escape_invisible(key)}: {'unknown' if value is None else escape_invisible(str(value))}")
 
 
-def refuse_unknown(what: str, reasons: Sequence[str]) -> None:
+def refuse_incomplete_list(noun: str, reasons: Sequence[str]) -> None:
     """Raises Indeterminate if a printed list may be incomplete."""
     if reasons:
         listed = "".join(f"\n  - {reason}" for reason in reasons)
-        raise Indeterminate(f"there may be more {what} than were listed:{listed}")
+        raise Indeterminate(f"there may be more {noun} than were listed:{listed}")

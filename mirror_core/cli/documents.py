@@ -7,29 +7,29 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import UNSET
 
-from mirror_core.decide.conducting import Conducted, Sign
-from mirror_core.decide.reckoning import Row
-from mirror_core.model.documents import Document
+from mirror_core.decide.conducting import ConductorState, ConductorStatus
+from mirror_core.decide.reckoning import ForecastComparison
+from mirror_core.model.documents import JsonDocument
 from mirror_core.model.run import (
-    Evidence,
-    Mode,
+    FailbackStrategy,
     Plan,
     PlanStep,
     Run,
     RunKind,
+    RunMode,
     RunState,
+    StepEvidence,
     StepRecord,
     StepState,
-    Strategy,
 )
 
 
-class PlanDocument(Document, frozen=True, kw_only=True):
+class PlanDocument(JsonDocument, frozen=True, kw_only=True):
     """What a run would do. Approvals are bound to the hash."""
 
     kind: RunKind
     mirror: str
-    mode: Mode
+    mode: RunMode
     hash: str
     """Twelve hexadecimal digits."""
     steps: tuple[PlanStep, ...]
@@ -43,7 +43,7 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     """What promotion would grant, the first of many; null: unknown."""
     bound: Mapping[str, str]
     """What the approval is bound to: states, ids, groups, grants."""
-    strategies: Mapping[str, Strategy]
+    strategies: Mapping[str, FailbackStrategy]
     """Failback: by topic."""
     discarded: int | None
     """Failback: offsets to be salvaged and discarded; null: unknown."""
@@ -54,15 +54,15 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     """Why it may not run. Empty for a run's own plan."""
 
 
-class ConductedDocument(msgspec.Struct, frozen=True, kw_only=True):
+class ConductorDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A run's conductor, as last seen, by that host's clock; null: unknown."""
 
-    sign: Sign
+    state: ConductorState
     by: str | None
     host: str | None
     pid: int | None
     seen_ms: int | None
-    words: str
+    text: str
     """As text."""
 
 
@@ -74,12 +74,12 @@ class StepDocument(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     started_ms: int
     ended_ms: int | None
-    evidence: Evidence
+    evidence: StepEvidence
     """Counts, verdicts, examples."""
     error: str
 
 
-class RunDocument(Document, frozen=True, kw_only=True):
+class RunDocument(JsonDocument, frozen=True, kw_only=True):
     """A run of a failover or a failback."""
 
     id: str
@@ -91,7 +91,7 @@ class RunDocument(Document, frozen=True, kw_only=True):
     """Empty: nobody was asked."""
     conducted_by: str
     """The last conductor."""
-    conducted: ConductedDocument | None
+    conducted: ConductorDocument | None
     """Null: ended."""
     started_ms: int
     ended_ms: int | None
@@ -100,7 +100,7 @@ class RunDocument(Document, frozen=True, kw_only=True):
     """Begun ones; none in `runs list`."""
 
 
-class RunsDocument(Document, frozen=True, kw_only=True):
+class RunsDocument(JsonDocument, frozen=True, kw_only=True):
     """Runs known to the configured clusters, newest first."""
 
     runs: tuple[RunDocument, ...]
@@ -114,19 +114,19 @@ class ForecastRun(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     mirror: str
     """A drill has its own."""
-    mode: Mode
+    mode: RunMode
     started_ms: int
-    rows: tuple[Row, ...]
+    rows: tuple[ForecastComparison, ...]
 
 
-class ForecastDocument(Document, frozen=True, kw_only=True):
+class ForecastDocument(JsonDocument, frozen=True, kw_only=True):
     """Finished failovers and drills, newest first."""
 
     mirror: str
     runs: tuple[ForecastRun, ...]
 
 
-def plan_document(plan: Plan, reasons: tuple[str, ...]) -> PlanDocument:
+def to_plan_document(plan: Plan, reasons: tuple[str, ...]) -> PlanDocument:
     return PlanDocument(
         kind=plan.kind,
         mirror=plan.mirror,
@@ -137,7 +137,7 @@ def plan_document(plan: Plan, reasons: tuple[str, ...]) -> PlanDocument:
         partitions=plan.partitions,
         groups=plan.groups,
         rights=None if plan.rights is UNSET else plan.rights,
-        bound={fact.name: fact.value for fact in plan.bound},
+        bound={fact.name: fact.value for fact in plan.bound_facts},
         strategies=plan.strategies,
         discarded=plan.discarded,
         warnings=plan.warnings,
@@ -146,16 +146,16 @@ def plan_document(plan: Plan, reasons: tuple[str, ...]) -> PlanDocument:
     )
 
 
-def run_document(run: Run, steps: tuple[StepRecord, ...], now: Conducted | None) -> RunDocument:
+def to_run_document(run: Run, steps: tuple[StepRecord, ...], conductor_status: ConductorStatus | None) -> RunDocument:
     return RunDocument(
         id=run.id,
         state=run.state,
-        plan=plan_document(run.plan, ()),
+        plan=to_plan_document(run.plan, ()),
         plan_hash=run.plan_hash,
         started_by=run.started_by,
         approved_by=run.approved_by,
         conducted_by=run.conducted_by,
-        conducted=None if now is None else _conducted_document(now),
+        conducted=None if conductor_status is None else _to_conductor_document(conductor_status),
         started_ms=run.started_ms,
         ended_ms=run.ended_ms,
         note=run.note,
@@ -174,16 +174,16 @@ def run_document(run: Run, steps: tuple[StepRecord, ...], now: Conducted | None)
     )
 
 
-def forecast_document(run: Run, rows: tuple[Row, ...]) -> ForecastRun:
+def to_forecast_run(run: Run, rows: tuple[ForecastComparison, ...]) -> ForecastRun:
     return ForecastRun(run=run.id, mirror=run.plan.mirror, mode=run.plan.mode, started_ms=run.started_ms, rows=rows)
 
 
-def _conducted_document(now: Conducted) -> ConductedDocument:
-    return ConductedDocument(
-        sign=now.sign,
-        by=now.by or None,
-        host=now.host or None,
-        pid=now.pid,
-        seen_ms=now.seen_ms,
-        words=str(now),
+def _to_conductor_document(conductor_status: ConductorStatus) -> ConductorDocument:
+    return ConductorDocument(
+        state=conductor_status.state,
+        by=conductor_status.by or None,
+        host=conductor_status.host or None,
+        pid=conductor_status.pid,
+        seen_ms=conductor_status.last_seen_ms,
+        text=str(conductor_status),
     )

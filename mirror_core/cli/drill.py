@@ -11,18 +11,18 @@ from mirror_core.cli.common import (
     ConfigOption,
     JsonOption,
     NameArgument,
-    configuration,
-    mirror,
+    find_mirror,
+    load_configuration,
     print_facts,
     print_json,
     print_table,
 )
-from mirror_core.cli.conducting import EvidenceOption, evidence_folder, operator
-from mirror_core.cli.runs import when
-from mirror_core.cli.telling import tell, tell_on
-from mirror_core.decide.drills import Drilled
-from mirror_core.model.documents import Document, prints
-from mirror_core.model.run import Mode
+from mirror_core.cli.conducting import EvidenceOption, choose_evidence_folder, find_operator
+from mirror_core.cli.runs import format_time
+from mirror_core.cli.telling import print_line, print_line_or_continue
+from mirror_core.decide.drills import DrillSummary
+from mirror_core.model.documents import JsonDocument, prints_json
+from mirror_core.model.run import RunMode
 from mirror_core.runbook import drill as drills
 from mirror_core.runbook import drill_clean
 from mirror_core.runbook.services import Services, local_services
@@ -32,67 +32,67 @@ drill_app = typer.Typer(
 )
 
 
-class DrillsDocument(Document, frozen=True, kw_only=True):
+class DrillsDocument(JsonDocument, frozen=True, kw_only=True):
     """Drills of a mirror, newest first."""
 
     mirror: str
-    drills: tuple[Drilled, ...]
+    drills: tuple[DrillSummary, ...]
 
 
 @drill_app.command()
-@prints(drills.Outcome)
+@prints_json(drills.DrillOutcome)
 def run(
     name: NameArgument,
     mode: Annotated[
-        Mode, typer.Option("--mode", help="planned: to the last record. unplanned: the source is given up.")
-    ] = Mode.PLANNED,
+        RunMode, typer.Option("--mode", help="planned: to the last record. unplanned: the source is given up.")
+    ] = RunMode.PLANNED,
     evidence: EvidenceOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a mirror like NAME with a topic of its own, fail it over, look at what came of it, and take it all away."""
-    link, _ = mirror(config, name)
-    services = _services(link.config.path, evidence)
-    say = (lambda line: None) if as_json else tell_on
-    found = drills.drill(link.config, name, mode, services, started_by=operator(), say=say)
+    link, _ = find_mirror(config, name)
+    services = _make_services(link.config.path, evidence)
+    line_printer = (lambda line: None) if as_json else print_line_or_continue
+    outcome = drills.run_drill(link.config, name, mode, services, started_by=find_operator(), print_line=line_printer)
     if as_json:
-        print_json(found)
+        print_json(outcome)
         return
-    one = found.drilled
+    drilled = outcome.drilled
     print_facts(
         {
-            "run": one.run,
-            "seconds without writes": _seconds(one.measured_s),
-            "predicted": one.predicted,
-            "written before": found.written,
-            "lost": found.lost,
-            "compared equal": found.compared,
-            "read again by a group": found.group.untried
-            or f"{found.group.repeated}, and {found.group.skipped} skipped",
-            "predicted for the group": found.group.predicted,
+            "run": drilled.run,
+            "seconds without writes": _format_seconds(drilled.measured_s),
+            "predicted": drilled.predicted,
+            "written before": outcome.written,
+            "lost": outcome.lost,
+            "compared equal": outcome.compared,
+            "read again by a group": outcome.group.untried
+            or f"{outcome.group.repeated}, and {outcome.group.skipped} skipped",
+            "predicted for the group": outcome.group.predicted,
         }
     )
 
 
 @drill_app.command("list")
-@prints(DrillsDocument)
+@prints_json(DrillsDocument)
 def list_drills(name: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Earlier drills, the newest first: what was predicted, and what was measured."""
-    _, state = mirror(config, name)
-    found = drills.past(state, name)
+    _, state = find_mirror(config, name)
+    past_drills = drills.list_past_drills(state, name)
     if as_json:
-        print_json(DrillsDocument(mirror=name, drills=tuple(found)))
+        print_json(DrillsDocument(mirror=name, drills=tuple(past_drills)))
         return
     rows = [
         (
-            one.run,
-            one.mode,
-            when(one.at_ms),
-            one.words,
-            one.predicted,
-            "-" if one.measured_s is None else f"{one.measured_s:.1f}",
+            drilled.run,
+            drilled.mode,
+            format_time(drilled.at_ms),
+            drilled.text,
+            drilled.predicted,
+            "-" if drilled.measured_s is None else f"{drilled.measured_s:.1f}",
         )
-        for one in found
+        for drilled in past_drills
     ]
     print_table("Drills", ("run", "mode", "begun", "outcome", "predicted", "seconds without writes"), rows)
 
@@ -100,14 +100,20 @@ def list_drills(name: NameArgument, config: ConfigOption = None, as_json: JsonOp
 @drill_app.command()
 def clean(name: NameArgument, evidence: EvidenceOption = None, config: ConfigOption = None) -> None:
     """Take away what a drill that was killed has left, as the next one would. 4: not all was reached, call it again."""
-    loaded = configuration(config)
-    drill_clean.clean(loaded, name, _services(loaded.path, evidence), started_by=operator(), say=tell_on)
-    tell(f"of drills of mirror {name} nothing is left")
+    loaded = load_configuration(config)
+    drill_clean.clean_drill(
+        loaded,
+        name,
+        _make_services(loaded.path, evidence),
+        started_by=find_operator(),
+        print_line=print_line_or_continue,
+    )
+    print_line(f"of drills of mirror {name} nothing is left")
 
 
-def _services(path: Path, evidence: Path | None) -> Services:
-    return local_services(path, evidence_dir=evidence_folder(path, evidence))
+def _make_services(path: Path, evidence: Path | None) -> Services:
+    return local_services(path, evidence_dir=choose_evidence_folder(path, evidence))
 
 
-def _seconds(measured: float | None) -> str:
+def _format_seconds(measured: float | None) -> str:
     return "not measured" if measured is None else f"{measured:.1f}"

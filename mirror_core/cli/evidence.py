@@ -7,14 +7,22 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.cli.common import ConfigOption, JsonOption, NameArgument, mirror, print_facts, print_json, print_table
-from mirror_core.cli.conducting import EvidenceOption, MasterOption, Runner, RunnerOption, services_of
+from mirror_core.cli.common import (
+    ConfigOption,
+    JsonOption,
+    NameArgument,
+    find_mirror,
+    print_facts,
+    print_json,
+    print_table,
+)
+from mirror_core.cli.conducting import CompareRunner, EvidenceOption, MasterOption, RunnerOption, make_services
 from mirror_core.cli.spark_conf import SparkConfOption
-from mirror_core.decide.drills import KEPT
-from mirror_core.decide.evidence import Conclusion, Flaw
+from mirror_core.decide.drills import MAX_KEPT_RUNS
+from mirror_core.decide.evidence import AuditFlaw, RunConclusion
 from mirror_core.evidence.signing import PublicKey
-from mirror_core.evidence.verify import Verified, verify
-from mirror_core.model.documents import Document, prints
+from mirror_core.evidence.verify import BundleVerification, verify_bundle
+from mirror_core.model.documents import JsonDocument, prints_json
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.runbook import bundles
 from mirror_core.state.records import State
@@ -24,12 +32,12 @@ evidence_app = typer.Typer(help="What a run has left: written as a bundle, and v
 FolderArgument = Annotated[Path, typer.Argument(help="The run's folder.")]
 
 
-class BundleDocument(Document, frozen=True, kw_only=True):
+class BundleDocument(JsonDocument, frozen=True, kw_only=True):
     """A bundle that was written."""
 
     run: str
     folder: str
-    verdict: Conclusion
+    verdict: RunConclusion
     entries: int
     head: str
     """Hash of the last entry."""
@@ -39,11 +47,11 @@ class BundleDocument(Document, frozen=True, kw_only=True):
     """Null: no copy is configured."""
 
 
-class VerifyDocument(Document, frozen=True, kw_only=True):
+class VerifyDocument(JsonDocument, frozen=True, kw_only=True):
     """A bundle's verdict, and what is wrong with it."""
 
     run: str
-    verdict: Conclusion
+    verdict: RunConclusion
     """Derived from the entries."""
     why: str
     """Why it is no better."""
@@ -51,39 +59,39 @@ class VerifyDocument(Document, frozen=True, kw_only=True):
     """Empty: nobody was asked."""
     entries: int
     files: int
-    not_here: tuple[str, ...]
+    left_out_files: tuple[str, ...]
     """In a copy: files with topic contents, left out."""
     key: str | None
     """Null: no key was given, so anybody may have written it."""
     forgotten: bool
     """An old drill, forgotten by the state topic."""
-    flaws: tuple[Flaw, ...]
+    flaws: tuple[AuditFlaw, ...]
 
 
-class NotGenuine(MirrorError): ...
+class BundleNotGenuine(MirrorError): ...
 
 
 @evidence_app.command("write")
-@prints(BundleDocument)
+@prints_json(BundleDocument)
 def write_command(
     name: NameArgument,
     run_id: Annotated[str, typer.Option("--run", help="Which run.")],
     evidence: EvidenceOption = None,
-    runner: RunnerOption = Runner.LOCAL,
+    runner: RunnerOption = CompareRunner.LOCAL,
     master: MasterOption = "local[*]",
     conf: SparkConfOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write the bundle of a run anew, and its copy, by what the state topic says of it and what lies in the folder."""
-    link, state = mirror(config, name)
+    link, state = find_mirror(config, name)
     run = state.runs.get(run_id)
     if run is None or run.plan.mirror != link.mirror.name:
         raise BadRequest(f"mirror {name} has no run {run_id!r}; see `mirrorbook runs list`")
-    if not state.chronicle(run_id):
+    if not state.audit_lines(run_id):
         raise Indeterminate(f"run {run_id}: an older Mirrorbook began it, and told nothing of it: there is no evidence")
-    services = services_of(link.config.path, runner, master, evidence, conf)
-    head = bundles.keep(services, link.config, run, state)
+    services = make_services(link.config.path, runner, master, evidence, conf)
+    head = bundles.write_run_bundle(services, link.config, run, state)
     folder = services.run_dir(run_id)
     written = BundleDocument(
         run=run_id,
@@ -92,13 +100,13 @@ def write_command(
         entries=head.entries,
         head=head.hash,
         key=head.key,
-        copy=bundles.copy(services, link.config, head),
+        copy=bundles.copy_run_bundle(services, link.config, head),
     )
-    print_json(written) if as_json else print_facts(_bundle_facts(written))
+    print_json(written) if as_json else print_facts(_to_bundle_facts(written))
 
 
 @evidence_app.command("verify")
-@prints(VerifyDocument)
+@prints_json(VerifyDocument)
 def verify_command(
     folder: FolderArgument,
     public_key: Annotated[
@@ -106,33 +114,37 @@ def verify_command(
     ] = None,
     run_id: Annotated[str | None, typer.Option("--run", help="It must be the evidence of this run.")] = None,
     known_of: Annotated[
-        str | None, typer.Option("--mirror", help="Compare it with what this mirror's state topic says, too.")
+        str | None, typer.Option("--find_mirror", help="Compare it with what this find_mirror's state topic says, too.")
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Derive the verdict of a run from its evidence, offline. Exit code 0 genuine, 1 not, 4 unknown: no key."""
-    state = mirror(config, known_of)[1] if known_of else State()
-    known = state.told if known_of else None
-    found = verify(folder, PublicKey(public_key) if public_key else None, run_id, known, state.runs.values())
+    state = find_mirror(config, known_of)[1] if known_of else State()
+    known_entries = state.audit_entries if known_of else None
+    verification = verify_bundle(
+        folder, PublicKey(public_key) if public_key else None, run_id, known_entries, state.runs.values()
+    )
     if as_json:
-        print_json(_document(found))
+        print_json(_to_document(verification))
     else:
-        print_facts(_facts(found))
-        if found.flaws:
-            print_table("What cannot be", ("where", "what"), [(flaw.where, flaw.what) for flaw in found.flaws])
-    if found.flaws:
-        raise NotGenuine(f"{folder}: {found.flaws[0].where}: {found.flaws[0].what}; nothing in it can be relied on")
-    if found.key is None:
+        print_facts(_to_facts(verification))
+        if verification.flaws:
+            print_table("What cannot be", ("where", "what"), [(flaw.where, flaw.what) for flaw in verification.flaws])
+    if verification.flaws:
+        raise BundleNotGenuine(
+            f"{folder}: {verification.flaws[0].where}: {verification.flaws[0].what}; nothing in it can be relied on"
+        )
+    if verification.key is None:
         raise Indeterminate(f"{folder} is consistent, but without --public-key nobody can tell who wrote it")
-    if found.forgotten:
+    if verification.forgotten:
         raise Indeterminate(
-            f"{folder} is consistent and signed by key {found.key}, but it cannot be compared with the state topic, "
-            f"which remembers a mirror's newest {KEPT} drills, and this one is older"
+            f"{folder} is consistent and signed by key {verification.key}, but it cannot be compared with the state topic, "
+            f"which remembers a mirror's newest {MAX_KEPT_RUNS} drills, and this one is older"
         )
 
 
-def _bundle_facts(written: BundleDocument) -> dict[str, object]:
+def _to_bundle_facts(written: BundleDocument) -> dict[str, object]:
     return {
         "run": written.run,
         "folder": written.folder,
@@ -144,33 +156,35 @@ def _bundle_facts(written: BundleDocument) -> dict[str, object]:
     }
 
 
-def _facts(found: Verified) -> dict[str, object]:
+def _to_facts(verification: BundleVerification) -> dict[str, object]:
     return {
-        "run": found.run,
-        "verdict": found.verdict if not found.why else f"{found.verdict}: {found.why}",
-        "approved by": found.approved_by or "nobody was asked",
-        "entries": found.entries,
-        "files": f"{found.files}{_away(found)}",
-        "signature": f"of key {found.key}" if found.key else "not verified",
+        "run": verification.run,
+        "verdict": verification.verdict
+        if not verification.reason
+        else f"{verification.verdict}: {verification.reason}",
+        "approved by": verification.approved_by or "nobody was asked",
+        "entries": verification.entries,
+        "files": f"{verification.files}{_format_left_out(verification)}",
+        "signature": f"of key {verification.key}" if verification.key else "not verified",
     }
 
 
-def _away(found: Verified) -> str:
-    if not found.not_here:
+def _format_left_out(verification: BundleVerification) -> str:
+    if not verification.left_out:
         return ""
-    return f", {len(found.not_here)} of them not here: this is a copy, which leaves out contents of topics"
+    return f", {len(verification.left_out)} of them not here: this is a copy, which leaves out contents of topics"
 
 
-def _document(found: Verified) -> VerifyDocument:
+def _to_document(verification: BundleVerification) -> VerifyDocument:
     return VerifyDocument(
-        run=found.run,
-        verdict=found.verdict,
-        why=found.why,
-        approved_by=found.approved_by,
-        entries=found.entries,
-        files=found.files,
-        not_here=found.not_here,
-        key=found.key,
-        forgotten=found.forgotten,
-        flaws=found.flaws,
+        run=verification.run,
+        verdict=verification.verdict,
+        why=verification.reason,
+        approved_by=verification.approved_by,
+        entries=verification.entries,
+        files=verification.files,
+        left_out_files=verification.left_out,
+        key=verification.key,
+        forgotten=verification.forgotten,
+        flaws=verification.flaws,
     )

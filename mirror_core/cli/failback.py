@@ -6,38 +6,46 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.cli.common import ConfigOption, DryRunOption, JsonOption, NameArgument, YesOption, agree, mirror
+from mirror_core.cli.common import (
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    NameArgument,
+    YesOption,
+    find_mirror,
+    require_confirmation,
+)
 from mirror_core.cli.conducting import (
+    CompareRunner,
     EvidenceOption,
     GateLimitOption,
     HashOption,
     MasterOption,
     NoPauseOption,
-    Runner,
     RunnerOption,
     RunOption,
     TakeOverOption,
-    approval_of,
-    approved,
-    approved_again,
-    asked_again_since,
-    begun,
-    closed,
-    conductor,
-    found,
-    give_up,
-    prepare,
-    refuse_conducted,
-    show_decision,
-    show_outcome,
+    abort_run,
+    begin_run,
+    confirm_again,
+    confirm_plan,
+    find_expired_approval,
+    find_run,
+    make_conductor,
+    make_own_approval,
+    print_decision,
+    print_outcome,
+    prove_and_confirm,
+    refuse_if_conducted,
+    status_on_failure,
 )
 from mirror_core.cli.documents import PlanDocument, RunDocument
-from mirror_core.cli.runs import show_newest, show_plan
+from mirror_core.cli.runs import print_newest_run, print_plan
 from mirror_core.cli.spark_conf import SparkConfOption
-from mirror_core.cli.telling import tell
-from mirror_core.decide.approvals import asks_before_it_stops
-from mirror_core.decide.strategies import Allowed
-from mirror_core.model.documents import prints
+from mirror_core.cli.telling import print_line
+from mirror_core.decide.approvals import must_confirm_before_fence
+from mirror_core.decide.strategies import AllowedStrategies
+from mirror_core.model.documents import prints_json
 from mirror_core.model.run import Run, RunKind, RunState
 from mirror_core.runbook.failback import Failback
 
@@ -55,22 +63,24 @@ StrategyOption = Annotated[
 
 
 @failback_app.command()
-@prints(PlanDocument)
+@prints_json(PlanDocument)
 def plan(
     name: NameArgument, strategy: StrategyOption = None, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
     """What a failback would do now, and what would be discarded. Exit code 3 when it may not be run."""
-    link, _ = mirror(config, name)
-    show_decision(f"failback of {name}", conductor(Failback, link).decide(_allowed(strategy)), as_json=as_json)
+    link, _ = find_mirror(config, name)
+    print_decision(
+        f"failback of {name}", make_conductor(Failback, link).decide(_parse_strategies(strategy)), as_json=as_json
+    )
 
 
 @failback_app.command()
-@prints(RunDocument, PlanDocument)
+@prints_json(RunDocument, PlanDocument)
 def run(
     name: NameArgument,
     strategy: StrategyOption = None,
     plan_hash: HashOption = None,
-    runner: RunnerOption = Runner.SPARK,
+    runner: RunnerOption = CompareRunner.SPARK,
     master: MasterOption = "local[*]",
     evidence: EvidenceOption = None,
     conf: SparkConfOption = None,
@@ -83,33 +93,33 @@ def run(
 ) -> None:
     """Show the plan, ask, run it; then show the plan of the failover that leads home, ask again, prove what is there,
     ask at that moment, and run it."""
-    link, _ = mirror(config, name)
-    failback = conductor(Failback, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
-    allowed = _allowed(strategy)
+    link, _ = find_mirror(config, name)
+    failback = make_conductor(Failback, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
+    allowed = _parse_strategies(strategy)
     decision = failback.decide(allowed)
     question = f"salvage and discard {decision.plan.discarded} offset(s) of {link.source.name}"
     title = f"failback of {name}"
-    if approved(title, decision, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
-        started = begun(failback, decision, allowed, as_json=as_json)
-        _go_on(failback, started, no_pause=no_pause, yes=yes, as_json=as_json)
+    if confirm_plan(title, decision, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
+        started = begin_run(failback, decision, allowed, as_json=as_json)
+        _run_to_end(failback, started, no_pause=no_pause, yes=yes, as_json=as_json)
 
 
 @failback_app.command()
-@prints(RunDocument)
+@prints_json(RunDocument)
 def status(
     name: NameArgument, run_id: RunOption = None, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
     """The run that holds the mirror, or its newest one."""
-    link, state = mirror(config, name)
-    show_newest(link, state, run_id, RunKind.FAILBACK, as_json=as_json)
+    link, state = find_mirror(config, name)
+    print_newest_run(link, state, run_id, RunKind.FAILBACK, as_json=as_json)
 
 
 @failback_app.command()
-@prints(RunDocument)
+@prints_json(RunDocument)
 def resume(
     name: NameArgument,
     run_id: RunOption = None,
-    runner: RunnerOption = Runner.SPARK,
+    runner: RunnerOption = CompareRunner.SPARK,
     master: MasterOption = "local[*]",
     evidence: EvidenceOption = None,
     conf: SparkConfOption = None,
@@ -125,18 +135,18 @@ def resume(
     A run that was approved more than an hour ago, and has changed nothing on the old source yet, is shown and asked for
     again. It asks before the failover that leads home fences, as `run` does.
     """
-    link, begun_before = found(Failback, config, name, run_id)
-    failback = conductor(Failback, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
+    link, begun_before = find_run(Failback, config, name, run_id)
+    failback = make_conductor(Failback, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
     if not take_over:
-        _refuse_conducted(failback, begun_before)
-    agreed_by = _approved_again(failback, begun_before, yes=yes, as_json=as_json)
-    _go_on(
+        _refuse_if_conducted(failback, begun_before)
+    agreed_by = _confirm_again(failback, begun_before, yes=yes, as_json=as_json)
+    _run_to_end(
         failback, begun_before, agreed_by=agreed_by, take_over=take_over, no_pause=no_pause, yes=yes, as_json=as_json
     )
 
 
 @failback_app.command()
-@prints(RunDocument)
+@prints_json(RunDocument)
 def abort(
     name: NameArgument,
     run_id: RunOption = None,
@@ -147,37 +157,37 @@ def abort(
 ) -> None:
     """Before anything on the old source is changed: give up, and leave applications where they are. Refused while
     somebody conducts the run."""
-    link, begun_before = found(Failback, config, name, run_id)
-    failback = conductor(Failback, link, quiet=as_json)
+    link, begun_before = find_run(Failback, config, name, run_id)
+    failback = make_conductor(Failback, link, quiet=as_json)
     question = f"Abort run {begun_before.id}?"
-    give_up(failback, begun_before, question, take_over=take_over, yes=yes, as_json=as_json)
+    abort_run(failback, begun_before, question, take_over=take_over, yes=yes, as_json=as_json)
 
 
-def _allowed(words: list[str] | None) -> Allowed:
-    return Allowed.parse(tuple(words or ()))
+def _parse_strategies(options: list[str] | None) -> AllowedStrategies:
+    return AllowedStrategies.parse(tuple(options or ()))
 
 
-def _approved_again(failback: Failback, run: Run, *, yes: bool, as_json: bool) -> str:
+def _confirm_again(failback: Failback, run: Run, *, yes: bool, as_json: bool) -> str:
     """The steps check that the plan still holds."""
-    since = asked_again_since(failback, run)
+    since = find_expired_approval(failback, run)
     if not since:
         return ""
     if not as_json:
-        show_plan(run.plan, (), as_json=False)
-    tell(since, err=as_json)
-    agree(f"Go on with run {run.id}: salvage and discard {run.plan.discarded} offset(s)?", yes)
+        print_plan(run.plan, (), as_json=False)
+    print_line(since, err=as_json)
+    require_confirmation(f"Go on with run {run.id}: salvage and discard {run.plan.discarded} offset(s)?", yes)
     return failback.started_by
 
 
-def _refuse_conducted(failback: Failback, run: Run) -> None:
+def _refuse_if_conducted(failback: Failback, run: Run) -> None:
     """Also while the reverse failover is conducted, which the failback waits for."""
-    refuse_conducted(failback, run)
-    under_way = failback.way_home(run)
+    refuse_if_conducted(failback, run)
+    under_way = failback.find_active_reverse_run(run)
     if under_way is not None:
-        refuse_conducted(failback.home(), under_way)
+        refuse_if_conducted(failback.make_reverse_failover(), under_way)
 
 
-def _go_on(
+def _run_to_end(
     failback: Failback,
     started: Run,
     *,
@@ -188,26 +198,28 @@ def _go_on(
     as_json: bool,
 ) -> None:
     """The failback's steps, the reverse failover with its own approval, the last step."""
-    with closed(failback, started):
+    with status_on_failure(failback, started):
         driven = failback.drive(started.id, agreed_by=agreed_by)
     if driven.state is RunState.RUNNING:
-        home = failback.home()
-        under_way, said_by = home.active(), ""
+        failover = failback.make_reverse_failover()
+        under_way, reverse_agreed_by = failover.find_active_run(), ""
         if under_way is not None:
             if not take_over:
-                refuse_conducted(home, under_way)
-            said_by = approved_again(home, under_way, yes=yes, as_json=as_json)
+                refuse_if_conducted(failover, under_way)
+            reverse_agreed_by = confirm_again(failover, under_way, yes=yes, as_json=as_json)
         else:
-            decision = home.decide()
-            title = f"failover of {home.link.mirror.name}, the way home"
+            decision = failover.decide()
+            title = f"failover of {failover.link.mirror.name}, the way home"
             question = f"bring applications home to {failback.link.source.name}"
-            approved(title, decision, question, plan_hash=None, dry_run=False, yes=yes, as_json=as_json)
-            under_way = home.begin(decision.plan.hash, approved_by=(approval_of(home.started_by),))
-        asked = not (no_pause or yes) and asks_before_it_stops(under_way, noticed=home.disturbs(under_way))
-        with closed(home, under_way):
-            if asked:
-                said_by = prepare(home, under_way, take_over=take_over, as_json=as_json)
-            home.drive(under_way.id, agreed_by=said_by)
-        with closed(failback, started):
+            confirm_plan(title, decision, question, plan_hash=None, dry_run=False, yes=yes, as_json=as_json)
+            under_way = failover.begin(decision.plan.hash, approved_by=(make_own_approval(failover.started_by),))
+        must_ask = not (no_pause or yes) and must_confirm_before_fence(
+            under_way, is_noticed=failover.has_disturbed(under_way)
+        )
+        with status_on_failure(failover, under_way):
+            if must_ask:
+                reverse_agreed_by = prove_and_confirm(failover, under_way, take_over=take_over, as_json=as_json)
+            failover.drive(under_way.id, agreed_by=reverse_agreed_by)
+        with status_on_failure(failback, started):
             failback.drive(started.id)
-    show_outcome(failback, started, as_json=as_json)
+    print_outcome(failback, started, as_json=as_json)

@@ -9,47 +9,47 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
-from mirror_core.cli.common import configuration
-from mirror_core.cli.metrics import served
-from mirror_core.cli.progress import showing
-from mirror_core.cli.telling import tell
-from mirror_core.dataplane.driver import Options
+from mirror_core.cli.common import load_configuration
+from mirror_core.cli.metrics import serve_metrics
+from mirror_core.cli.progress import show_totals
+from mirror_core.cli.telling import print_line
+from mirror_core.dataplane.driver import ReplicationOptions
 from mirror_core.dataplane.runner import Runner
-from mirror_core.mirrors.fleet import Fleet, Member
+from mirror_core.mirrors.fleet import Fleet, FleetMember
 from mirror_core.model.errors import BadRequest, PartitionFailed
 from mirror_core.model.names import MirrorName
 
 
-def replicate_together(
+def replicate_mirrors(
     config: Path | None,
     names: Sequence[str],
     runners: AbstractContextManager[Callable[[int], Runner]],
     receipts: str,
-    where: tuple[str, int] | None,
+    metrics_address: tuple[str, int] | None,
     stop: threading.Event,
-    prove_at: int | None,
+    prove_bytes_per_s: int | None,
 ) -> None:
     """Until stopped. Raises PartitionFailed if partitions were left behind."""
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise BadRequest(f"{', '.join(twice)}: named more than once")
-    path = configuration(config).path
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        raise BadRequest(f"{', '.join(repeated)}: named more than once")
+    path = load_configuration(config).path
     with runners as start:
         members = [
-            Member(
+            FleetMember(
                 path,
                 MirrorName(name),
                 partial(start, number),
-                Options(receipts=receipts),
+                ReplicationOptions(receipts=receipts),
                 stop=stop,
-                say=tell,
-                prove_at=prove_at,
+                print_line=print_line,
+                verify_bytes_per_s=prove_bytes_per_s,
             )
             for number, name in enumerate(names)
         ]
         fleet = Fleet(members, stop)
-        with showing(fleet), served(where, fleet, tell):
+        with show_totals(fleet), serve_metrics(metrics_address, fleet, print_line):
             fleet.run()
-    failed = [f"{m.name}: {p}: {why}" for m in members for p, why in sorted(m.failed.items())]
+    failed = [f"{m.name}: {p}: {reason}" for m in members for p, reason in sorted(m.failed.items())]
     if failed:
         listed = "".join(f"\n  - {line}" for line in failed)
         raise PartitionFailed(

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.cli.common import ConfigOption, NameArgument, configuration
-from mirror_core.cli.telling import tell
-from mirror_core.decide.guard import Gate
-from mirror_core.mirrors.guard import guarded
+from mirror_core.cli.common import ConfigOption, NameArgument, load_configuration
+from mirror_core.cli.telling import print_line
+from mirror_core.decide.guard import BrokerStartGate
+from mirror_core.mirrors.guard import check_start
 from mirror_core.model.errors import Indeterminate, Refused
 
 
-class OnSilence(StrEnum):
+class SilencePolicy(StrEnum):
     ALLOW = "allow"
     REFUSE = "refuse"
 
@@ -23,14 +23,14 @@ def guard_command(
     name: NameArgument,
     cluster: Annotated[str, typer.Option("--cluster", help="The cluster whose brokers are about to start.")],
     on_silence: Annotated[
-        OnSilence, typer.Option("--on-silence", help="What to do when nobody answers who would know.")
-    ] = OnSilence.REFUSE,
+        SilencePolicy, typer.Option("--on-silence", help="What to do when nobody answers who would know.")
+    ] = SilencePolicy.REFUSE,
     config: ConfigOption = None,
 ) -> None:
     """May this cluster open to applications? Asked before its brokers start. Exit code 0 yes, 3 no, 4 nobody knows."""
-    found = guarded(configuration(config), name, cluster)
-    if found.gate is Gate.SHUT:
-        raise Refused(f"guard of cluster {cluster}", [found.words])
-    if found.gate is Gate.SILENT and on_silence is OnSilence.REFUSE:
-        raise Indeterminate(f"{found.words} With --on-silence allow it would open all the same")
-    tell(found.words, err=found.gate is Gate.SILENT)
+    answer = check_start(load_configuration(config), name, cluster)
+    if answer.gate is BrokerStartGate.BLOCKED:
+        raise Refused(f"guard of cluster {cluster}", [answer.text])
+    if answer.gate is BrokerStartGate.UNKNOWN and on_silence is SilencePolicy.REFUSE:
+        raise Indeterminate(f"{answer.text} With --on-silence allow it would open all the same")
+    print_line(answer.text, err=answer.gate is BrokerStartGate.UNKNOWN)

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mirror_core.cli.lazy import COMMANDS, load
-from mirror_core.cli.telling import tell
-from mirror_core.model.documents import as_text, printed_by
+from mirror_core.cli.lazy import COMMANDS, load_command
+from mirror_core.cli.telling import print_line
+from mirror_core.model.documents import format_json, get_printed_documents
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.schemas import schema_of
+from mirror_core.model.schemas import build_schema
 
 
 def json_schema_command(
@@ -23,29 +23,29 @@ def json_schema_command(
 ) -> None:
     """Print the JSON Schema of what a command prints with --json."""
     if not command:
-        tell(as_text({name: schema(name, one) for name, one in with_json()}))
+        print_line(format_json({name: make_schema(name, json_command) for name, json_command in list_json_commands()}))
         return
-    wanted = " ".join(command)
-    near = dict(with_json(command[0]) if command[0] in COMMANDS else with_json())
-    if wanted not in near:
-        known = ", ".join(near) or "none of this name; `mirrorbook json-schema` prints all"
-        raise BadRequest(f"json-schema: no command {wanted!r} has --json; these have: {known}")
-    tell(as_text(schema(wanted, near[wanted])))
+    wanted_command = " ".join(command)
+    candidates = dict(list_json_commands(command[0]) if command[0] in COMMANDS else list_json_commands())
+    if wanted_command not in candidates:
+        known_commands = ", ".join(candidates) or "none of this name; `mirrorbook json-schema` prints all"
+        raise BadRequest(f"json-schema: no command {wanted_command!r} has --json; these have: {known_commands}")
+    print_line(format_json(make_schema(wanted_command, candidates[wanted_command])))
 
 
-def schema(name: str, command: Any) -> dict[str, Any]:
-    return schema_of(name, printed_by(command.callback))
+def make_schema(name: str, command: Any) -> dict[str, Any]:
+    return build_schema(name, get_printed_documents(command.callback))
 
 
-def with_json(*groups: str) -> Iterator[tuple[str, Any]]:
+def list_json_commands(*groups: str) -> Iterator[tuple[str, Any]]:
     """By name (`failover plan`), of all or these groups."""
     for name in groups or COMMANDS:
-        yield from in_group(name, load(name, COMMANDS[name]))
+        yield from list_in_group(name, load_command(name, COMMANDS[name]))
 
 
-def in_group(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+def list_in_group(name: str, command: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(command, TyperGroup):
-        for below, one in command.commands.items():
-            yield from in_group(f"{name} {below}", one)
+        for subcommand_name, subcommand in command.commands.items():
+            yield from list_in_group(f"{name} {subcommand_name}", subcommand)
     elif any("--json" in parameter.opts for parameter in command.params):
         yield name, command

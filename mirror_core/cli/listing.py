@@ -8,31 +8,31 @@ from mirror_core.cli.common import (
     ConfigOption,
     JsonOption,
     NameArgument,
-    configuration,
-    mirror,
+    find_mirror,
+    load_configuration,
     print_facts,
     print_json,
     print_table,
-    refuse_unknown,
+    refuse_incomplete_list,
 )
-from mirror_core.decide.standing import when
-from mirror_core.mirrors.describe import Description
-from mirror_core.mirrors.describe import describe as describe_mirror
+from mirror_core.decide.standing import format_time
+from mirror_core.mirrors.describe import MirrorDescription
+from mirror_core.mirrors.describe import describe_mirror as describe_mirror
 from mirror_core.model.clock import now_ms
-from mirror_core.model.documents import Document, prints
+from mirror_core.model.documents import JsonDocument, prints_json
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.mirror import Desired, PartitionState
-from mirror_core.state.link import states
-from mirror_core.state.records import TOPIC
+from mirror_core.model.mirror import DesiredState, PartitionState
+from mirror_core.state.link import read_states
+from mirror_core.state.records import STATE_TOPIC
 
 
-class MirrorRow(msgspec.Struct, frozen=True, kw_only=True):
+class MirrorListRow(msgspec.Struct, frozen=True, kw_only=True):
     """A mirror, by its destination's state topic."""
 
     name: str
     source: str
     destination: str
-    desired: Desired
+    desired: DesiredState
     """As the operator wants it."""
     partitions: int
     failed: int
@@ -54,32 +54,34 @@ class UnreadableKey(msgspec.Struct, frozen=True, kw_only=True):
     error: str
 
 
-class MirrorsDocument(Document, frozen=True, kw_only=True):
+class MirrorsDocument(JsonDocument, frozen=True, kw_only=True):
     """All known mirrors. Incomplete if `silent` or `unreadable` is not empty."""
 
-    mirrors: tuple[MirrorRow, ...]
+    mirrors: tuple[MirrorListRow, ...]
     silent: tuple[SilentCluster, ...]
     unreadable: tuple[UnreadableKey, ...]
 
 
-@prints(MirrorsDocument)
+@prints_json(MirrorsDocument)
 def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """All mirrors that the configured clusters know. Exit code 4 when one did not answer."""
-    rows, silent, unreadable = list[MirrorRow](), list[SilentCluster](), list[UnreadableKey]()
-    for cluster, answer in states(configuration(config)):
-        if isinstance(answer, MirrorError):
-            silent.append(SilentCluster(cluster=cluster, error=str(answer)))
+    rows, silent, unreadable = list[MirrorListRow](), list[SilentCluster](), list[UnreadableKey]()
+    for cluster, state_or_error in read_states(load_configuration(config)):
+        if isinstance(state_or_error, MirrorError):
+            silent.append(SilentCluster(cluster=cluster, error=str(state_or_error)))
             continue
-        unreadable += [UnreadableKey(cluster=cluster, key=key, error=why) for key, why in answer.unreadable.items()]
-        for found in answer.mirrors.values():
-            statuses = answer.partitions.get(found.name, {}).values()
+        unreadable += [
+            UnreadableKey(cluster=cluster, key=key, error=error) for key, error in state_or_error.unreadable.items()
+        ]
+        for mirror in state_or_error.mirrors.values():
+            statuses = state_or_error.partitions.get(mirror.name, {}).values()
             failed = sum(s.state is PartitionState.FAILED for s in statuses)
             rows.append(
-                MirrorRow(
-                    name=found.name,
-                    source=found.source,
-                    destination=found.destination,
-                    desired=found.desired,
+                MirrorListRow(
+                    name=mirror.name,
+                    source=mirror.source,
+                    destination=mirror.destination,
+                    desired=mirror.desired,
                     partitions=len(statuses),
                     failed=failed,
                 )
@@ -88,47 +90,50 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
     if as_json:
         print_json(MirrorsDocument(mirrors=tuple(rows), silent=tuple(silent), unreadable=tuple(unreadable)))
     else:
-        print_table("Mirrors", MirrorRow.__struct_fields__, [msgspec.structs.astuple(row) for row in rows])
+        print_table("Mirrors", MirrorListRow.__struct_fields__, [msgspec.structs.astuple(row) for row in rows])
     unknown = [row.error for row in silent]
-    unknown += [f"cluster {r.cluster}, state topic {TOPIC}, key {r.key}: {r.error}" for r in unreadable]
-    refuse_unknown("mirrors", unknown)
+    unknown += [f"cluster {r.cluster}, state topic {STATE_TOPIC}, key {r.key}: {r.error}" for r in unreadable]
+    refuse_incomplete_list("mirrors", unknown)
 
 
-@prints(Description)
+@prints_json(MirrorDescription)
 def describe(name: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """One mirror: state, position and lag of each partition, who copies it."""
-    link, state = mirror(config, name)
-    seen = describe_mirror(link, state, now_ms())
+    link, state = find_mirror(config, name)
+    description = describe_mirror(link, state, now_ms())
     if as_json:
-        print_json(seen)
+        print_json(description)
         return
-    print_facts(seen.facts)
+    print_facts(description.facts)
     print_table(
         "Partitions",
         ["partition", "state", "position", "source end", "lag", "proved", "LMO", "kind", "reason"],
         [
             [
-                *(r.partition, r.state, r.position, _known(r.source_end), _known(r.lag), r.proved),
+                *(r.partition, r.state, r.position, _format_known(r.source_end), _format_known(r.lag), r.verified_end),
                 *(r.lmo, r.kind, r.reason),
             ]
-            for r in seen.rows
+            for r in description.rows
         ],
     )
-    late = [r for r in seen.rows if r.missing]
-    if late:
+    seeding = [r for r in description.rows if r.missing_offsets]
+    if seeding:
         print_table(
             "Seeding, up to where the source begins",
             ["partition", "offsets done", "of", "left"],
-            [[r.partition, r.position, r.source_start, r.missing] for r in late],
+            [[r.partition, r.position, r.source_start, r.missing_offsets] for r in seeding],
         )
-    never = [(r.partition, r.never_copied) for r in seen.rows if r.never_copied]
-    if never:
+    never_copied = [(r.partition, r.never_copied) for r in description.rows if r.never_copied]
+    if never_copied:
         print_table(
             "Deleted on the source before they were copied",
             ["partition", "offsets", "first found", "last of them", "found"],
-            [[p, n.offsets, when(n.since_ms), f"[{n.first}, {n.next})", when(n.newest_ms)] for p, n in never],
+            [
+                [p, n.offsets, format_time(n.since_ms), f"[{n.first}, {n.next})", format_time(n.newest_ms)]
+                for p, n in never_copied
+            ],
         )
 
 
-def _known(value: int | None) -> object:
+def _format_known(value: int | None) -> object:
     return "unknown" if value is None else value

@@ -9,21 +9,21 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mirror_core.cli.common import DryRunOption, JsonOption, YesOption, agree, print_json
-from mirror_core.cli.telling import tell
+from mirror_core.cli.common import DryRunOption, JsonOption, YesOption, print_json, require_confirmation
+from mirror_core.cli.telling import print_line
 from mirror_core.logdir import backup as backups
-from mirror_core.logdir.actions import perform
-from mirror_core.logdir.plan import Cut, Shorten
-from mirror_core.logdir.stopped import Plan, planned, stopped
-from mirror_core.logdir.targets import Targets, parse_targets, read_targets
-from mirror_core.model.documents import Document, prints
+from mirror_core.logdir.actions import perform_truncations
+from mirror_core.logdir.plan import PartitionTruncation, ShortenSegment
+from mirror_core.logdir.stopped import BrokerTruncation, hold_stopped_broker, plan_broker_truncation
+from mirror_core.logdir.targets import TruncationTargets, parse_targets, read_targets
+from mirror_core.model.documents import JsonDocument, prints_json
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.units import in_bytes
+from mirror_core.model.units import format_bytes
 
 log_app = typer.Typer(help="Logs of a broker that is stopped.", no_args_is_help=True)
 
 
-class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
+class OpenTransactionDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A transaction open at a batch's end."""
 
     producer_id: int
@@ -46,7 +46,7 @@ class CutDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A batch's end at or below the target."""
     offset: int
     """The new log end: below the boundary if transactions are open there."""
-    open: tuple[OpenTransaction, ...]
+    open: tuple[OpenTransactionDocument, ...]
     """At the boundary."""
     batches: int
     """Cut off, with `records` and `bytes`."""
@@ -55,14 +55,14 @@ class CutDocument(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
+class AbsentPartition(msgspec.Struct, frozen=True, kw_only=True):
     """A partition of the file that this broker does not have."""
 
     topic: str
     partition: int
 
 
-class TruncateDocument(Document, frozen=True, kw_only=True):
+class TruncateDocument(JsonDocument, frozen=True, kw_only=True):
     """What was or would be cut in a broker's log directories."""
 
     cluster_id: str
@@ -73,7 +73,7 @@ class TruncateDocument(Document, frozen=True, kw_only=True):
     backup: str | None
     """Folder of the copy; null: none."""
     partitions: tuple[CutDocument, ...]
-    elsewhere: tuple[Elsewhere, ...]
+    absent: tuple[AbsentPartition, ...]
 
 
 @log_app.callback()
@@ -82,7 +82,7 @@ def _group() -> None:
 
 
 @log_app.command()
-@prints(TruncateDocument)
+@prints_json(TruncateDocument)
 def truncate(
     log_dir: Annotated[
         list[Path], typer.Option("--log-dir", help="The broker's log directory; again for each of log.dirs.")
@@ -99,30 +99,36 @@ def truncate(
     as_json: JsonOption = False,
 ) -> None:
     """Cut logs of a stopped broker at a batch's end at or below an offset, where no transaction is open."""
-    targets = _targets(to, partition)
-    with stopped(log_dir) as log_dirs:
-        plan = planned(log_dirs, targets)
-        for line in proposed(plan, backup):
-            tell(line, err=as_json)
-        if not dry_run and plan.due:
-            agree(f"Cut {len(plan.due)} partition(s)?", yes)
+    targets = _parse_targets(to, partition)
+    with hold_stopped_broker(log_dir) as log_dirs:
+        plan = plan_broker_truncation(log_dirs, targets)
+        for line in format_cut_plan(plan, backup):
+            print_line(line, err=as_json)
+        if not dry_run and plan.due_truncations:
+            require_confirmation(f"Cut {len(plan.due_truncations)} partition(s)?", yes)
             if backup is not None:
-                backups.back_up(backup, plan.owner, plan.due, [found.path for found in log_dirs])
-            perform(plan.due, log_dirs, lambda cut: tell(f"{cut.log.partition}: ends at {cut.offset}", err=as_json))
+                backups.write_backup(
+                    backup, plan.owner, plan.due_truncations, [directory.path for directory in log_dirs]
+                )
+            perform_truncations(
+                plan.due_truncations,
+                log_dirs,
+                lambda cut: print_line(f"{cut.log.partition}: ends at {cut.offset}", err=as_json),
+            )
         if as_json:
-            print_json(_document(plan, backup, done=not dry_run))
+            print_json(_to_document(plan, backup, is_done=not dry_run))
 
 
-def proposed(plan: Plan, backup: Path | None) -> Iterator[str]:
+def format_cut_plan(plan: BrokerTruncation, backup: Path | None) -> Iterator[str]:
     yield f"broker {plan.owner.node_id} of cluster {plan.owner.cluster_id}"
-    for cut in plan.cuts:
-        yield from _partition(cut)
-    if plan.elsewhere:
-        yield f"not on this broker: {', '.join(map(str, plan.elsewhere))}"
-    if not plan.due:
+    for cut in plan.truncations:
+        yield from _format_cut(cut)
+    if plan.absent:
+        yield f"not on this broker: {', '.join(map(str, plan.absent))}"
+    if not plan.due_truncations:
         yield "nothing to do"
         return
-    if not plan.clean:
+    if not plan.has_clean_shutdown:
         yield (
             "warning: the broker was killed, or died: when it starts it verifies what it had not flushed, and may end "
             "logs sooner; where there are other replicas it may have to follow them first. Transactions that were "
@@ -131,43 +137,43 @@ def proposed(plan: Plan, backup: Path | None) -> Iterator[str]:
     if backup is None:
         yield "warning: no backup (--backup DIR): what is cut off is gone"
     else:
-        yield f"copied to {backup} before anything is cut: {in_bytes(backups.size(plan.due))}"
+        yield f"copied to {backup} before anything is cut: {format_bytes(backups.compute_backup_size(plan.due_truncations))}"
 
 
-def _partition(cut: Cut) -> Iterator[str]:
+def _format_cut(cut: PartitionTruncation) -> Iterator[str]:
     if not cut.actions:
         yield f"{cut.log.partition}: ends at {cut.log_end}, target {cut.target}: nothing to do"
         return
     yield f"{cut.log.partition}: ends at {cut.log_end}, target {cut.target}, will end at {cut.offset}"
     yield f"  the last batch that is wholly below {cut.target} ends at {cut.boundary}"
-    for producer, first in sorted(cut.open.items()):
-        yield f"  open there: a transaction of producer id {producer}, since offset {first}"
-    records = "an unknown number of" if cut.lost.records is None else f"{cut.lost.records:,}"
-    yield f"  goes: {records} record(s) in {cut.lost.batches:,} batch(es), {in_bytes(cut.lost.bytes)}"
+    for producer, first_offset in sorted(cut.open_transactions.items()):
+        yield f"  open there: a transaction of producer id {producer}, since offset {first_offset}"
+    records = "an unknown number of" if cut.removed.records is None else f"{cut.removed.records:,}"
+    yield f"  goes: {records} record(s) in {cut.removed.batches:,} batch(es), {format_bytes(cut.removed.bytes)}"
     for action in cut.actions:
-        if isinstance(action, Shorten):
-            yield f"  {action.path.name} ends at byte {action.to}"
+        if isinstance(action, ShortenSegment):
+            yield f"  {action.path.name} ends at byte {action.size}"
 
 
-def _targets(to: Path | None, partition: list[str] | None) -> Targets:
+def _parse_targets(to: Path | None, partition: list[str] | None) -> TruncationTargets:
     if (to is None) == (not partition):
         raise BadRequest("where should logs end? Give --to FILE, or --partition TOPIC-NUMBER=OFFSET")
     return read_targets(to) if to is not None else parse_targets(partition or [])
 
 
-def _document(plan: Plan, backup: Path | None, *, done: bool) -> TruncateDocument:
+def _to_document(plan: BrokerTruncation, backup: Path | None, *, is_done: bool) -> TruncateDocument:
     return TruncateDocument(
         cluster_id=plan.owner.cluster_id,
         node_id=plan.owner.node_id,
-        clean_shutdown=plan.clean,
-        done=done,
-        backup=None if backup is None or not plan.due else str(backup),
-        partitions=tuple(_cut_document(cut) for cut in plan.cuts),
-        elsewhere=tuple(Elsewhere(topic=partition.topic, partition=partition.index) for partition in plan.elsewhere),
+        clean_shutdown=plan.has_clean_shutdown,
+        done=is_done,
+        backup=None if backup is None or not plan.due_truncations else str(backup),
+        partitions=tuple(_to_cut_document(cut) for cut in plan.truncations),
+        absent=tuple(AbsentPartition(topic=partition.topic, partition=partition.index) for partition in plan.absent),
     )
 
 
-def _cut_document(cut: Cut) -> CutDocument:
+def _to_cut_document(cut: PartitionTruncation) -> CutDocument:
     return CutDocument(
         topic=cut.log.partition.topic,
         partition=cut.log.partition.index,
@@ -178,8 +184,11 @@ def _cut_document(cut: Cut) -> CutDocument:
         target=cut.target,
         boundary=cut.boundary,
         offset=cut.offset,
-        open=tuple(OpenTransaction(producer_id=producer, since=first) for producer, first in sorted(cut.open.items())),
-        batches=cut.lost.batches,
-        records=cut.lost.records,
-        bytes=cut.lost.bytes,
+        open=tuple(
+            OpenTransactionDocument(producer_id=producer, since=first_offset)
+            for producer, first_offset in sorted(cut.open_transactions.items())
+        ),
+        batches=cut.removed.batches,
+        records=cut.removed.records,
+        bytes=cut.removed.bytes,
     )

@@ -13,15 +13,15 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from mirror_core.cli.lazy import LateCommands, list_in
+from mirror_core.cli.lazy import LazyGroup, register_commands
 from mirror_core.model import logs
-from mirror_core.model.defects import type_and_line
+from mirror_core.model.defects import format_error_location
 from mirror_core.model.errors import BadRequest, MirrorError
-from mirror_core.model.garbage import seek_seldom
-from mirror_core.model.text import visible_lines
+from mirror_core.model.garbage import reduce_gc_frequency
+from mirror_core.model.text import escape_invisible_lines
 
-DEBUG: Final = "--debug"
-EXTRAS: Final = MappingProxyType(
+DEBUG_OPTION: Final = "--debug"
+PACKAGE_EXTRAS: Final = MappingProxyType(
     {
         "pyspark": "spark",
         "py4j": "spark",
@@ -37,9 +37,9 @@ app = typer.Typer(
     help="Disaster recovery for Apache Kafka: an exact second cluster, and a runbook to move to it and home again.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    cls=LateCommands,
+    cls=LazyGroup,
 )
-list_in(app)
+register_commands(app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -54,22 +54,23 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     log_level: Annotated[
-        logs.Level, typer.Option("--log-level", envvar="MIRRORBOOK_LOG_LEVEL", help="Lowest level that is logged.")
-    ] = logs.Level.WARNING,
+        logs.LogLevel, typer.Option("--log-level", envvar="MIRRORBOOK_LOG_LEVEL", help="Lowest level that is logged.")
+    ] = logs.LogLevel.WARNING,
     log_format: Annotated[
-        logs.Format, typer.Option("--log-format", envvar="MIRRORBOOK_LOG_FORMAT", help="Lines for people or machines.")
-    ] = logs.Format.TEXT,
+        logs.LogFormat,
+        typer.Option("--log-format", envvar="MIRRORBOOK_LOG_FORMAT", help="Lines for people or machines."),
+    ] = logs.LogFormat.TEXT,
     debug: Annotated[
-        bool, typer.Option(DEBUG, help="Show an error's traceback, and log everything. Anywhere in the line.")
+        bool, typer.Option(DEBUG_OPTION, help="Show an error's traceback, and log everything. Anywhere in the line.")
     ] = False,
     show_version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    logs.configure(logs.Settings(level=logs.Level.DEBUG if debug else log_level, format=log_format))
+    logs.configure_logging(logs.LogSettings(level=logs.LogLevel.DEBUG if debug else log_level, format=log_format))
 
 
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_DISK_FULL_CODES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Mostly standard output's disk, which has no file name."""
 
 
@@ -77,41 +78,45 @@ def main() -> NoReturn:
     """Exit codes: 0 done, 1 failed, 2 bad request, 3 refused, 4 indeterminate, 5 lost ownership."""
     if not faulthandler.is_enabled():
         faulthandler.enable(2)  # print a native crash
-    seek_seldom()
-    arguments, debug = _debugging(sys.argv[1:])
+    reduce_gc_frequency()
+    arguments, debug = _extract_debug(sys.argv[1:])
     try:
         app(arguments)
     except MirrorError as error:
         _fail(error, str(error), error.exit_code, debug)
     except ModuleNotFoundError as error:
-        wanted = _missing(error)
-        _fail(error, str(wanted or _defect(error)), wanted.exit_code if wanted else 1, debug)
+        bad_request = _find_missing_extra(error)
+        _fail(error, str(bad_request or _format_defect(error)), bad_request.exit_code if bad_request else 1, debug)
     except Exception as error:  # noqa: BLE001 - its text may hold secrets; --debug shows it
-        _fail(error, _defect(error), 1, debug)
+        _fail(error, _format_defect(error), 1, debug)
     sys.exit(0)
 
 
-def _debugging(arguments: list[str]) -> tuple[list[str], bool]:
+def _extract_debug(arguments: list[str]) -> tuple[list[str], bool]:
     """Moves `--debug` to the front. Behind `--` it belongs to another command."""
-    ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    if DEBUG not in ours:
+    own_arguments = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if DEBUG_OPTION not in own_arguments:
         return arguments, False
-    return [DEBUG, *(word for word in ours if word != DEBUG), *arguments[len(ours) :]], True
+    return [
+        DEBUG_OPTION,
+        *(argument for argument in own_arguments if argument != DEBUG_OPTION),
+        *arguments[len(own_arguments) :],
+    ], True
 
 
-def _fail(error: Exception, words: str, code: int, debug: bool) -> NoReturn:
+def _fail(error: Exception, text: str, code: int, debug: bool) -> NoReturn:
     if debug:
-        typer.echo(visible_lines("".join(traceback.format_exception(error))), err=True)
-    typer.echo(visible_lines(f"error: {words}"), err=True)
+        typer.echo(escape_invisible_lines("".join(traceback.format_exception(error))), err=True)
+    typer.echo(escape_invisible_lines(f"error: {text}"), err=True)
     for note in getattr(error, "__notes__", ()):
-        typer.echo(visible_lines(note), err=True)
+        typer.echo(escape_invisible_lines(note), err=True)
     sys.exit(code)
 
 
-def _missing(error: ModuleNotFoundError) -> BadRequest | None:
+def _find_missing_extra(error: ModuleNotFoundError) -> BadRequest | None:
     """What to install, or None."""
     package = (error.name or "").partition(".")[0]
-    extra = EXTRAS.get(package)
+    extra = PACKAGE_EXTRAS.get(package)
     if extra is None:
         return None
     without = ", or give --runner local, which needs no Spark" if extra == "spark" else ""
@@ -120,9 +125,9 @@ def _missing(error: ModuleNotFoundError) -> BadRequest | None:
     )
 
 
-def _defect(error: Exception) -> str:
+def _format_defect(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror or type(error).__name__}"
-    if isinstance(error, OSError) and error.errno in _FULL:
+    if isinstance(error, OSError) and error.errno in _DISK_FULL_CODES:
         return f"not all could be written: {error.strerror}"
-    return f"{type_and_line(error)}: a defect of Mirrorbook; {DEBUG} shows all of it, please report it"
+    return f"{format_error_location(error)}: a defect of Mirrorbook; {DEBUG_OPTION} shows all of it, please report it"

@@ -18,45 +18,47 @@ from prometheus_client.registry import Collector
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.text import format_address
 
-OPTION: Final = "--metrics"
+METRICS_OPTION: Final = "--metrics"
 _LOOPBACK: Final = "127.0.0.1"
 MAX_CONNECTIONS: Final = 16
 """One thread each. Another one closes the oldest, so silent clients cannot block Prometheus."""
-SILENT_S: Final = 5.0
+IDLE_LIMIT_S: Final = 5.0
 
 
-def address(text: str) -> tuple[str, int]:
+def parse_address(text: str) -> tuple[str, int]:
     """Default host: loopback. Raises BadParameter."""
-    found = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):)?([0-9]{1,5})", text)
-    if not found or int(found[2]) > 65_535:
+    match = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):)?([0-9]{1,5})", text)
+    if not match or int(match[2]) > 65_535:
         raise typer.BadParameter(
-            f"{text!r} is not [HOST:]PORT, such as 9465, 0.0.0.0:9465 or [::1]:9465", param_hint=OPTION
+            f"{text!r} is not [HOST:]PORT, such as 9465, 0.0.0.0:9465 or [::1]:9465", param_hint=METRICS_OPTION
         )
-    return (found[1] or _LOOPBACK).strip("[]"), int(found[2])
+    return (match[1] or _LOOPBACK).strip("[]"), int(match[2])
 
 
 @contextmanager
-def served(where: tuple[str, int] | None, source: Collector, say: Callable[[str], None]) -> Iterator[None]:
+def serve_metrics(
+    address: tuple[str, int] | None, source: Collector, print_line: Callable[[str], None]
+) -> Iterator[None]:
     """Serve while entered. Raises BadRequest if the address cannot be bound."""
-    if where is None:
+    if address is None:
         yield
         return
-    host, port = where
+    host, port = address
     registry = CollectorRegistry()  # without the default one's Python metrics
     registry.register(source)
-    shown = format_address(host, port)
+    address_text = format_address(host, port)
     try:
-        server = _listen(host, port)
+        server = _listen_on(host, port)
     except OSError as error:
         raise BadRequest(
-            f"metrics cannot be served on {shown}: {error.strerror or error}: give {OPTION} another "
+            f"metrics cannot be served on {address_text}: {error.strerror or error}: give {METRICS_OPTION} another "
             "address, or leave it out; nothing was copied"
         ) from None
     server.set_app(make_wsgi_app(registry))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        say(f"metrics: http://{format_address(host, server.server_port)}/metrics")
+        print_line(f"metrics: http://{format_address(host, server.server_port)}/metrics")
         yield
     finally:
         server.shutdown()
@@ -64,13 +66,13 @@ def served(where: tuple[str, int] | None, source: Collector, say: Callable[[str]
         thread.join()
 
 
-class _Handler(WSGIRequestHandler):
-    timeout = SILENT_S
+class _MetricsHandler(WSGIRequestHandler):
+    timeout = IDLE_LIMIT_S
 
     def log_message(self, format: str, *args: Any) -> None: ...
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _MetricsServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, host: str, port: int, family: socket.AddressFamily) -> None:
@@ -78,7 +80,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self._connections = dict[int, Any]()
         """By id(), oldest first."""
         self._changing = threading.Lock()
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), _MetricsHandler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._changing:
@@ -97,6 +99,6 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
 
-def _listen(host: str, port: int) -> _Server:
+def _listen_on(host: str, port: int) -> _MetricsServer:
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    return _Server(str(address[0]), port, family)
+    return _MetricsServer(str(address[0]), port, family)

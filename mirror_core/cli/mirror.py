@@ -8,35 +8,35 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.cli.asking import UndoableYesOption, agreed
+from mirror_core.cli.asking import UndoableYesOption, confirm_command
 from mirror_core.cli.check import check
 from mirror_core.cli.common import (
     ConfigOption,
     DryRunOption,
     NameArgument,
     YesOption,
-    agree,
-    configuration,
-    mirror,
+    find_mirror,
+    load_configuration,
+    require_confirmation,
 )
 from mirror_core.cli.listing import describe, list_command
 from mirror_core.cli.runbook import runbook
 from mirror_core.cli.standing import fence, watch
-from mirror_core.cli.telling import tell
-from mirror_core.decide.recovery import Action
-from mirror_core.decide.ruled import as_destination, as_source
-from mirror_core.decide.verbs import Verb
+from mirror_core.cli.telling import print_line
+from mirror_core.decide.recovery import RecoveryAction
+from mirror_core.decide.ruled import warn_foreign_destination, warn_foreign_source
+from mirror_core.decide.verbs import MirrorCommand
 from mirror_core.mirrors import creation, estimate, recovery, verbs
 from mirror_core.mirrors.deletion import DeletionChoice
-from mirror_core.mirrors.describe import GAPS
-from mirror_core.mirrors.gaps import limit_in_words
+from mirror_core.mirrors.describe import GAP_TEXTS
+from mirror_core.mirrors.gaps import format_gap_limit
 from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats
-from mirror_core.mirrors.recovery_plan import survey
-from mirror_core.mirrors.recovery_words import done, left, proposed, question
+from mirror_core.mirrors.recovery_plan import plan_recovery
+from mirror_core.mirrors.recovery_words import format_blocked, format_done, format_proposals, format_question
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.model.mirror import Gaps
-from mirror_core.model.units import bytes_per_s, in_bytes
-from mirror_core.state.link import link_of
+from mirror_core.model.mirror import GapFilling
+from mirror_core.model.units import format_bytes, parse_bytes_per_s
+from mirror_core.state.link import make_mirror_link
 
 mirror_app = typer.Typer(help="One-way links between two clusters.", no_args_is_help=True)
 mirror_app.command()(watch)
@@ -60,15 +60,15 @@ def create(
     ] = None,
     groups: Annotated[list[str] | None, typer.Option("--groups", help="Consumer groups to sync; repeat.")] = None,
     gaps: Annotated[
-        Gaps | None, typer.Option(help="How gaps in the offsets are filled. Default: as permissions allow.")
+        GapFilling | None, typer.Option(help="How gaps in the offsets are filled. Default: as permissions allow.")
     ] = None,
     config: ConfigOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
     """Check that a mirror is possible and record it; `start` lets it run."""
-    loaded = configuration(config)
-    wanted = {
+    loaded = load_configuration(config)
+    settings = {
         "source": source,
         "destination": destination,
         "topics": topics or [],
@@ -77,27 +77,27 @@ def create(
         "gaps": gaps,
     }
     warnings = list[str]()
-    checked = creation.create(loaded, name, **wanted, dry_run=True, warn=warnings.append)  # type: ignore[arg-type]
-    tell(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
-    tell(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
-    tell(f"gaps are {GAPS[checked.gaps]}")
-    if limit := limit_in_words(loaded.cluster(destination), checked.gaps):
-        tell(limit)
+    checked = creation.create_mirror(loaded, name, **settings, dry_run=True, warn=warnings.append)  # type: ignore[arg-type]
+    print_line(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
+    print_line(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
+    print_line(f"gaps are {GAP_TEXTS[checked.gaps]}")
+    if limit := format_gap_limit(loaded.cluster(destination), checked.gaps):
+        print_line(limit)
     if lacks_heartbeats(loaded.cluster(source)):
-        tell(f"{WITHOUT_HEARTBEATS}; `mirrorbook cluster check {source}` names the rights")
+        print_line(f"{WITHOUT_HEARTBEATS}; `mirrorbook cluster check {source}` names the rights")
     for line in warnings:
-        tell(f"warning: {line}")
+        print_line(f"warning: {line}")
     rules = (
-        as_source(checked.source, loaded.cluster(source).ruling),
-        as_destination(checked.destination, loaded.cluster(destination).ruling),
+        warn_foreign_source(checked.source, loaded.cluster(source).ruling),
+        warn_foreign_destination(checked.destination, loaded.cluster(destination).ruling),
     )
-    for line in chain(*rules, estimate.lines(link_of(loaded, checked))):
-        tell(line)
+    for line in chain(*rules, estimate.describe_copy_estimate(make_mirror_link(loaded, checked))):
+        print_line(line)
     if dry_run:
         return
-    agree("Create it?", yes)
-    creation.create(loaded, name, **wanted)  # type: ignore[arg-type]
-    tell(f"created; `mirrorbook mirror start {name}` lets it run")
+    require_confirmation("Create it?", yes)
+    creation.create_mirror(loaded, name, **settings)  # type: ignore[arg-type]
+    print_line(f"created; `mirrorbook mirror start {name}` lets it run")
 
 
 @mirror_app.command()
@@ -105,10 +105,10 @@ def start(
     name: NameArgument, config: ConfigOption = None, dry_run: DryRunOption = False, yes: UndoableYesOption = False
 ) -> None:
     """Let a mirror run; `replicate` copies."""
-    link, _ = mirror(config, name)
-    if agreed(link, Verb.START, dry_run=dry_run, yes=yes):
-        verbs.start(link)
-        tell(f"mirror {name}: STARTED")
+    link, _ = find_mirror(config, name)
+    if confirm_command(link, MirrorCommand.START, dry_run=dry_run, yes=yes):
+        verbs.start_mirror(link)
+        print_line(f"mirror {name}: STARTED")
 
 
 @mirror_app.command()
@@ -116,10 +116,10 @@ def pause(
     name: NameArgument, config: ConfigOption = None, dry_run: DryRunOption = False, yes: UndoableYesOption = False
 ) -> None:
     """Stop copying for now; the topics stay the mirror's."""
-    link, _ = mirror(config, name)
-    if agreed(link, Verb.PAUSE, dry_run=dry_run, yes=yes):
-        verbs.pause(link)
-        tell(f"mirror {name}: PAUSED; the running data plane notices at its next epoch")
+    link, _ = find_mirror(config, name)
+    if confirm_command(link, MirrorCommand.PAUSE, dry_run=dry_run, yes=yes):
+        verbs.pause_mirror(link)
+        print_line(f"mirror {name}: PAUSED; the running data plane notices at its next epoch")
 
 
 @mirror_app.command()
@@ -127,10 +127,10 @@ def resume(
     name: NameArgument, config: ConfigOption = None, dry_run: DryRunOption = False, yes: UndoableYesOption = False
 ) -> None:
     """Go on after a pause."""
-    link, _ = mirror(config, name)
-    if agreed(link, Verb.RESUME, dry_run=dry_run, yes=yes):
-        verbs.resume(link)
-        tell(f"mirror {name}: STARTED")
+    link, _ = find_mirror(config, name)
+    if confirm_command(link, MirrorCommand.RESUME, dry_run=dry_run, yes=yes):
+        verbs.resume_mirror(link)
+        print_line(f"mirror {name}: STARTED")
 
 
 @mirror_app.command()
@@ -144,16 +144,16 @@ def throttle(
     yes: UndoableYesOption = False,
 ) -> None:
     """Limit what is read from the source, also while it is being copied. The drain of a failover heeds no limit."""
-    wanted = None if rate == "off" else bytes_per_s(rate)
-    link, _ = mirror(config, name)
-    change = f"{_limit(link.mirror.throttle)} now, {_limit(wanted)} then"
-    if agreed(link, Verb.THROTTLE, dry_run=dry_run, yes=yes, more=[change]):
-        verbs.throttle(link, wanted)
-        tell(f"mirror {name}: {_limit(wanted)}; the running data plane notices at its next epoch")
+    limit = None if rate == "off" else parse_bytes_per_s(rate)
+    link, _ = find_mirror(config, name)
+    change = f"{_format_limit(link.mirror.throttle)} now, {_format_limit(limit)} then"
+    if confirm_command(link, MirrorCommand.THROTTLE, dry_run=dry_run, yes=yes, further_lines=[change]):
+        verbs.throttle_mirror(link, limit)
+        print_line(f"mirror {name}: {_format_limit(limit)}; the running data plane notices at its next epoch")
 
 
-def _limit(rate: int | None) -> str:
-    return "no limit" if rate is None else f"{in_bytes(rate)}/s"
+def _format_limit(rate: int | None) -> str:
+    return "no limit" if rate is None else f"{format_bytes(rate)}/s"
 
 
 @mirror_app.command()
@@ -161,10 +161,10 @@ def stop(
     name: NameArgument, config: ConfigOption = None, dry_run: DryRunOption = False, yes: YesOption = False
 ) -> None:
     """End mirroring and record where (the LMO). For applications to move, use `failover` instead."""
-    link, _ = mirror(config, name)
-    if agreed(link, Verb.STOP, dry_run=dry_run, yes=yes):
-        for partition, end in sorted(verbs.stop(link, tell).items()):
-            tell(f"{partition}: STOPPED, LMO {end}")
+    link, _ = find_mirror(config, name)
+    if confirm_command(link, MirrorCommand.STOP, dry_run=dry_run, yes=yes):
+        for partition, end in sorted(verbs.stop_mirror(link, print_line).items()):
+            print_line(f"{partition}: STOPPED, LMO {end}")
 
 
 @mirror_app.command()
@@ -172,7 +172,9 @@ def recover(
     name: NameArgument,
     config: ConfigOption = None,
     topics: TopicsOption = None,
-    action: Annotated[Action | None, typer.Option(help="What to do; without it only retries are done.")] = None,
+    action: Annotated[
+        RecoveryAction | None, typer.Option(help="What to do; without it only retries are format_done.")
+    ] = None,
     salvage: Annotated[
         Path | None, typer.Option(help="Before a recopy: save there what only the destination has, as Parquet.")
     ] = None,
@@ -180,25 +182,25 @@ def recover(
     yes: YesOption = False,
 ) -> None:
     """Say what can be done about FAILED partitions and what it costs; do it after a question."""
-    if salvage is not None and action is not Action.RECOPY:
+    if salvage is not None and action is not RecoveryAction.RECOPY:
         raise BadRequest("--salvage saves what a recopy would delete: add --action recopy")
-    link, state = mirror(config, name)
-    seen = survey(link, state, topics, action)
-    if not seen.proposals:
-        tell("no partition is FAILED")
+    link, state = find_mirror(config, name)
+    recovery_survey = plan_recovery(link, state, topics, action)
+    if not recovery_survey.proposals:
+        print_line("no partition is FAILED")
         return
-    for line in proposed(link.mirror, seen, salvage):
-        tell(line)
-    if not seen.agreed:
-        raise Refused(f"mirror {name}: recover", left(seen))
+    for line in format_proposals(link.mirror, recovery_survey, salvage):
+        print_line(line)
+    if not recovery_survey.actionable:
+        raise Refused(f"mirror {name}: recover", format_blocked(recovery_survey))
     if dry_run:
         return
-    agree(f"{question(seen)}?", yes)
+    require_confirmation(f"{format_question(recovery_survey)}?", yes)
     if salvage is not None:
-        recovery.salvage(link, seen, salvage, tell)
-    recovery.recover(link, seen, tell)
-    for line in done(seen):
-        tell(line)
+        recovery.salvage_lost_records(link, recovery_survey, salvage, print_line)
+    recovery.recover_partitions(link, recovery_survey, print_line)
+    for line in format_done(recovery_survey):
+        print_line(line)
 
 
 @mirror_app.command()
@@ -219,11 +221,13 @@ def delete(
     yes: YesOption = False,
 ) -> None:
     """Forget a stopped mirror, and withdraw the access rights that it copied; its topics stay."""
-    link, _ = mirror(config, name)
+    link, _ = find_mirror(config, name)
     lost = link.config.cluster(gone).name if gone else None
     forgotten = [f"denials on cluster {lost}, and its fence: if it ever comes back, it takes writes"] if lost else []
     choice = DeletionChoice(keep_rights=keep_rights, restore_settings=restore_settings)
-    if agreed(link, Verb.DELETE, dry_run=dry_run, yes=yes, more=forgotten, gone=lost, deletion=choice):
-        for line in verbs.delete(link, lost, choice):
-            tell(line)
-        tell(f"mirror {name}: deleted; its topics are still on cluster {link.mirror.destination}")
+    if confirm_command(
+        link, MirrorCommand.DELETE, dry_run=dry_run, yes=yes, further_lines=forgotten, gone=lost, deletion=choice
+    ):
+        for line in verbs.delete_mirror(link, lost, choice):
+            print_line(line)
+        print_line(f"mirror {name}: deleted; its topics are still on cluster {link.mirror.destination}")

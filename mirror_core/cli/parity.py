@@ -15,43 +15,43 @@ from mirror_core.cli.common import (
     JsonOption,
     NameArgument,
     check_runner,
-    configuration,
+    load_configuration,
     print_facts,
     print_json,
     print_table,
 )
-from mirror_core.cli.spark_conf import SparkConfOption, spark_conf
-from mirror_core.cli.telling import tell
-from mirror_core.decide.parity import DIGEST, ENDS, RECORDS
-from mirror_core.evidence.asked import expected
-from mirror_core.evidence.parity_document import ResultDocument, result_document
-from mirror_core.evidence.suites import PARITY, Demands
-from mirror_core.mirrors.proving import compare_and_remember, note
-from mirror_core.model.documents import prints
+from mirror_core.cli.spark_conf import SparkConfOption, parse_spark_conf
+from mirror_core.cli.telling import print_line
+from mirror_core.decide.parity import LEVEL_DIGEST, LEVEL_ENDS, LEVEL_RECORDS
+from mirror_core.evidence.asked import load_expectations
+from mirror_core.evidence.parity_document import ParityResultDocument, to_parity_document
+from mirror_core.evidence.suites import PARITY, TableExpectations
+from mirror_core.mirrors.proving import compare_and_record, record_differences
+from mirror_core.model.documents import prints_json
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.files import check_writable
 from mirror_core.model.names import Partition
-from mirror_core.model.parity import ParityRange, ParityResult, Verdict
-from mirror_core.model.units import bytes_per_s
+from mirror_core.model.parity import ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.units import parse_bytes_per_s
 from mirror_core.parity.check import LocalParity
-from mirror_core.parity.scope import scope
-from mirror_core.parity.so_far import SoFar
-from mirror_core.state.link import Link, find
+from mirror_core.parity.scope import read_parity_scope
+from mirror_core.parity.so_far import OnParityProgress
+from mirror_core.state.link import MirrorLink, find_mirror_link
 from mirror_core.state.records import State
 
 if TYPE_CHECKING:  # not needed at run time
-    from mirror_core.parity.certified import Proof
+    from mirror_core.parity.certified import CertificateRunner
     from mirror_core.runbook.services import ParityCheck
 
-EXIT: Final = {
-    Verdict.PASSED: 0,
-    Verdict.FAILED: MirrorError.exit_code,
-    Verdict.INDETERMINATE: Indeterminate.exit_code,
+EXIT_CODES: Final = {
+    ParityVerdict.PASSED: 0,
+    ParityVerdict.FAILED: MirrorError.exit_code,
+    ParityVerdict.INDETERMINATE: Indeterminate.exit_code,
 }
-SHOWN: Final = 20
+MAX_LISTED: Final = 20
 
 
-class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+class LeftOutPartition(msgspec.Struct, frozen=True, kw_only=True):
     """A partition out of scope."""
 
     topic: str
@@ -59,17 +59,17 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class ParityDocument(ResultDocument, frozen=True, kw_only=True):
+class ParityDocument(ParityResultDocument, frozen=True, kw_only=True):
     """The result of a comparison."""
 
     mirror: str
     level: int
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[LeftOutPartition, ...]
     remarks: tuple[str, ...]
     """With certificates: what else to know."""
 
 
-@prints(ParityDocument)
+@prints_json(ParityDocument)
 def parity_command(
     name: NameArgument,
     level: Annotated[
@@ -101,55 +101,65 @@ def parity_command(
     check_runner(runner)
     if against not in ("source", "certificates"):
         raise typer.BadParameter("must be source or certificates", param_hint="--against")
-    rate = None if throttle is None else bytes_per_s(throttle)
+    rate = None if throttle is None else parse_bytes_per_s(throttle)
     if rate is not None and against == "certificates":
         raise BadRequest("--throttle is for a comparison with the source")
-    if show_values and (level < RECORDS or against == "certificates"):
+    if show_values and (level < LEVEL_RECORDS or against == "certificates"):
         raise BadRequest("--show-values is for a comparison with the source record by record: --level 3")
-    loaded = configuration(config)
-    more = expected(loaded, PARITY)
-    link, state = find(loaded, name)
-    demands = Demands(suite=PARITY, more=more.of(link.mirror.name))
-    shown = "-values" if show_values else ""  # Airflow's page serves no such folder
-    folder = output or Path("evidence") / name / f"parity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}{shown}"
+    loaded = load_configuration(config)
+    user_expectations = load_expectations(loaded, PARITY)
+    link, state = find_mirror_link(loaded, name)
+    demands = TableExpectations(suite=PARITY, user_expectations=user_expectations.for_mirror(link.mirror.name))
+    folder_suffix = "-values" if show_values else ""  # Airflow's page serves no such folder
+    folder = output or Path("evidence") / name / f"parity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}{folder_suffix}"
     check_writable("parity report", folder.absolute(), "give another folder: --output")
     if against == "certificates":
-        from mirror_core.parity.certified import prove
-        from mirror_core.parity.certified_scope import certified, ranges_of
+        from mirror_core.parity.certified import check_certificates
+        from mirror_core.parity.certified_scope import read_certificate_scope, to_certified_ranges
 
-        level = DIGEST
-        proof = proof_tasks(runner, master, conf)
-        proved = certified(link, state, proof.folder(receipts))
-        result, _ = prove(
+        level = LEVEL_DIGEST
+        proof = make_proof_tasks(runner, master, conf)
+        certified_scope = read_certificate_scope(link, state, proof.folder(receipts))
+        result, _ = check_certificates(
             link.config.path,
             link.destination.name,
-            proved,
+            certified_scope,
             folder.absolute(),
             run=proof.run,
             tasks=proof.tasks,
             demands=demands if demands.own else None,
         )
-        note(link, state, result, _beside, ranges_of(proved))
-        partitions, left_out, remarks = len(proved.vouched), dict(proved.left_out), [*proved.checked.remarks()]
+        record_differences(link, state, result, _print_to_stderr, to_certified_ranges(certified_scope))
+        partitions, left_out, remarks = (
+            len(certified_scope.certified),
+            dict(certified_scope.left_out),
+            [*certified_scope.checked.format_remarks()],
+        )
     else:
-        compared = scope(link, state)
-        check = parity_check(link.config.path, runner, master, level, conf, demands, rate, values=show_values)
-        result = _compared(link, state, compared.ranges, level, whole, check, folder.absolute())
+        compared = read_parity_scope(link, state)
+        check = make_parity_check(link.config.path, runner, master, level, conf, demands, rate, values=show_values)
+        result = _compare(link, state, compared.ranges, level, whole, check, folder.absolute())
         partitions, left_out = len(compared.ranges), {p: f"it is {s.value}" for p, s in compared.left_out.items()}
         remarks = []
     if as_json:
-        found = msgspec.structs.asdict(result_document(result))
-        listed = tuple(LeftOut(topic=p.topic, partition=p.index, why=why) for p, why in left_out.items())
-        print_json(ParityDocument(**found, mirror=name, level=level, left_out=listed, remarks=tuple(remarks)))
+        result_fields = msgspec.structs.asdict(to_parity_document(result))
+        left_out_partitions = tuple(
+            LeftOutPartition(topic=p.topic, partition=p.index, why=reason) for p, reason in left_out.items()
+        )
+        print_json(
+            ParityDocument(
+                **result_fields, mirror=name, level=level, left_out=left_out_partitions, remarks=tuple(remarks)
+            )
+        )
     else:
-        _print(name, result, partitions, left_out)
+        _print_result(name, result, partitions, left_out)
         for remark in remarks:
-            tell(remark)
-    raise typer.Exit(EXIT[result.verdict])
+            print_line(remark)
+    raise typer.Exit(EXIT_CODES[result.verdict])
 
 
-def _compared(
-    link: Link,
+def _compare(
+    link: MirrorLink,
     state: State,
     ranges: Sequence[ParityRange],
     level: int,
@@ -157,52 +167,52 @@ def _compared(
     check: ParityCheck,
     folder: Path,
 ) -> ParityResult:
-    def compare(rest: Sequence[ParityRange], so_far: SoFar | None) -> ParityResult:
-        return check(link.mirror.source, link.mirror.destination, rest, folder, so_far)
+    def compare(ranges_left: Sequence[ParityRange], so_far: OnParityProgress | None) -> ParityResult:
+        return check(link.mirror.source, link.mirror.destination, ranges_left, folder, so_far)
 
-    if level == ENDS:
+    if level == LEVEL_ENDS:
         result = compare(ranges, None)
-        note(link, state, result, _beside)
+        record_differences(link, state, result, _print_to_stderr)
         return result
-    return compare_and_remember(link, state, ranges, compare, whole=whole, say=_beside)
+    return compare_and_record(link, state, ranges, compare, compare_all=whole, report=_print_to_stderr)
 
 
-def _beside(line: str) -> None:
-    tell(line, err=True)
+def _print_to_stderr(line: str) -> None:
+    print_line(line, err=True)
 
 
-def parity_check(
+def make_parity_check(
     config: Path,
     runner: str,
     master: str,
     level: int,
     conf: list[str] | None,
-    demands: Demands | None,
+    demands: TableExpectations | None,
     throttle: int | None = None,
     *,
     values: bool = False,
 ) -> ParityCheck:
     if runner == "local":  # Great Expectations only if the user has expectations
-        own = demands if demands and demands.own else None
-        return LocalParity(config, level=level, demands=own, throttle=throttle, values=values)
+        own_expectations = demands if demands and demands.own else None
+        return LocalParity(config, level=level, demands=own_expectations, throttle=throttle, values=values)
     # Imported late: `--runner local` must work where Spark is not installed.
     from mirror_core.spark.parity import SparkParity
 
-    settings = spark_conf(conf)
+    settings = parse_spark_conf(conf)
     return SparkParity(config, master, level=level, demands=demands, conf=settings, throttle=throttle, values=values)
 
 
-def proof_tasks(runner: str, master: str, conf: list[str] | None) -> Proof:
+def make_proof_tasks(runner: str, master: str, conf: list[str] | None) -> CertificateRunner:
     if runner == "local":
-        from mirror_core.parity.certified import LocalProof
+        from mirror_core.parity.certified import LocalCertificateRunner
 
-        return LocalProof()
-    from mirror_core.spark.parity import SparkProof
+        return LocalCertificateRunner()
+    from mirror_core.spark.parity import SparkCertificateCheck
 
-    return SparkProof(master, conf=spark_conf(conf))
+    return SparkCertificateCheck(master, conf=parse_spark_conf(conf))
 
 
-def _print(name: str, result: ParityResult, partitions: int, left_out: Mapping[Partition, str]) -> None:
+def _print_result(name: str, result: ParityResult, partitions: int, left_out: Mapping[Partition, str]) -> None:
     print_facts(
         {
             "mirror": name,
@@ -215,12 +225,12 @@ def _print(name: str, result: ParityResult, partitions: int, left_out: Mapping[P
         }
     )
     if result.findings:
-        rows = [(f.partition, f.offset, f.kind, f.detail) for f in result.findings[:SHOWN]]
-        more = f" (the first {SHOWN} of {len(result.findings)})" if len(result.findings) > SHOWN else ""
-        print_table(f"differences{more}", ("partition", "offset", "what", "detail"), rows)
-    for line in result.unmet[:SHOWN]:
-        tell(f"not as expected: {line}")
-    for reason in result.reasons[:SHOWN]:
-        tell(f"not compared: {reason}")
-    for partition, why in list(left_out.items())[:SHOWN]:
-        tell(f"not in scope: {partition}: {why}")
+        rows = [(f.partition, f.offset, f.kind, f.detail) for f in result.findings[:MAX_LISTED]]
+        count_text = f" (the first {MAX_LISTED} of {len(result.findings)})" if len(result.findings) > MAX_LISTED else ""
+        print_table(f"differences{count_text}", ("partition", "offset", "what", "detail"), rows)
+    for line in result.unmet_expectations[:MAX_LISTED]:
+        print_line(f"not as expected: {line}")
+    for reason in result.reasons[:MAX_LISTED]:
+        print_line(f"not compared: {reason}")
+    for partition, exclusion in list(left_out.items())[:MAX_LISTED]:
+        print_line(f"not in scope: {partition}: {exclusion}")

@@ -14,64 +14,69 @@ import msgspec
 import typer
 
 from mirror_core.cli import completing
-from mirror_core.cli.common import ConfigOption, JsonOption, mirror, print_facts, print_json, print_table
-from mirror_core.cli.conducting import evidence_folder
-from mirror_core.cli.metrics import OPTION, address, served
-from mirror_core.cli.telling import tell
-from mirror_core.decide.readiness import Point, Readiness, Weight
-from mirror_core.decide.steps import Writes
-from mirror_core.decide.without_source import WithoutSource, facts_of
+from mirror_core.cli.common import ConfigOption, JsonOption, find_mirror, print_facts, print_json, print_table
+from mirror_core.cli.conducting import choose_evidence_folder
+from mirror_core.cli.metrics import METRICS_OPTION, parse_address, serve_metrics
+from mirror_core.cli.telling import print_line
+from mirror_core.decide.readiness import PointWeight, Readiness, ReadinessPoint
+from mirror_core.decide.steps import WriteLocation
+from mirror_core.decide.without_source import UnplannedForecast, list_forecast_facts
 from mirror_core.kafka.config import Config, Principal, find_config, load_config
-from mirror_core.mirrors.readiness_metrics import Exposition
+from mirror_core.mirrors.readiness_metrics import ReadinessCollector
 from mirror_core.model.clock import now_ms
-from mirror_core.model.defects import type_and_line
-from mirror_core.model.documents import Document, prints
+from mirror_core.model.defects import format_error_location
+from mirror_core.model.documents import JsonDocument, prints_json
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
-from mirror_core.model.names import DRILL, ClusterName
-from mirror_core.runbook.readiness import look
+from mirror_core.model.names import DRILL_PREFIX, ClusterName
+from mirror_core.runbook.readiness import assess_readiness
 from mirror_core.runbook.services import Services, local_services
-from mirror_core.state.link import Link, link_of, states
+from mirror_core.state.link import MirrorLink, make_mirror_link, read_states
 from mirror_core.state.records import State
-from mirror_core.state.remembered import REMEMBERED
+from mirror_core.state.remembered import STATE_CACHE
 
-LOOK_S: Final = 30.0
-AT_ONCE: Final = 4
-SHOWN: Final = ("seconds without writes, predicted", "lag in offsets", "proved equal before", "data plane")
+LOOK_INTERVAL_S: Final = 30.0
+PARALLEL_MIRRORS: Final = 4
+SHOWN_FIGURES: Final = ("seconds without writes, predicted", "lag in offsets", "proved equal before", "data plane")
 
 
-class HoldingRun(msgspec.Struct, frozen=True, kw_only=True):
+class HoldingRunDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The run that holds the mirror; then that one counts."""
 
     step: str
     """The last begun; empty: none."""
-    writes: Writes
+    writes: WriteLocation
     """Where applications may write now."""
     conducted: bool | None
     """Null: unknown."""
 
 
-class ReadinessDocument(Document, frozen=True, kw_only=True):
+class ReadinessDocument(JsonDocument, frozen=True, kw_only=True):
     """Whether a mirror could be failed over now."""
 
     mirror: str
     ready: bool
-    run: HoldingRun | None
-    points: tuple[Point, ...]
+    run: HoldingRunDocument | None
+    points: tuple[ReadinessPoint, ...]
     figures: Mapping[str, str]
     """Figures of a planned failover's plan, as text."""
-    unplanned: WithoutSource
+    unplanned: UnplannedForecast
     """If the source died now."""
 
 
-@prints(ReadinessDocument)
+@prints_json(ReadinessDocument)
 def readiness_command(
     name: Annotated[
-        str | None, typer.Argument(help="The mirror. With --metrics: all of them.", autocompletion=completing.mirrors)
+        str | None,
+        typer.Argument(
+            help="The find_mirror. With --metrics: all of them.", autocompletion=completing.complete_mirrors
+        ),
     ] = None,
     metrics: Annotated[
         str | None,
         typer.Option(
-            OPTION, metavar="[HOST:]PORT", help="Look every 30 s, and serve /metrics for Prometheus, until SIGTERM."
+            METRICS_OPTION,
+            metavar="[HOST:]PORT",
+            help="Look every 30 s, and serve /metrics for Prometheus, until SIGTERM.",
         ),
     ] = None,
     config: ConfigOption = None,
@@ -81,81 +86,106 @@ def readiness_command(
     if (name is None) == (metrics is None):
         raise BadRequest("give the name of a mirror, or --metrics to look at all of them again and again")
     if name is None:
-        _serve(load_config(find_config(config), only=Principal.CONTROL), address(metrics or ""))
+        _serve_metrics(load_config(find_config(config), only_principal=Principal.CONTROL), parse_address(metrics or ""))
         return
-    link, state = mirror(config, name)
-    found = look(link, state, _services(link.config.path), whole=True)
+    link, state = find_mirror(config, name)
+    assessed = assess_readiness(link, state, _make_services(link.config.path), with_drift=True)
     if as_json:
-        print_json(_document(found))
+        print_json(_to_document(assessed))
     else:
-        _show(found)
-    if not found.ready:
+        _print_readiness(assessed)
+    if not assessed.is_ready:
         raise Refused(
-            f"mirror {name} is not ready", [point.words for point in found.points if point.weight is Weight.REFUSAL]
+            f"mirror {name} is not ready",
+            [point.text for point in assessed.points if point.weight is PointWeight.REFUSAL],
         )
 
 
-def _show(found: Readiness) -> None:
-    print_facts({what: found.figures.get(what) for what in SHOWN} | {"ready": "yes" if found.ready else "no"})
-    if found.points:
-        rows = [(point.weight, point.words, point.remedy) for point in found.points]
+def _print_readiness(readiness: Readiness) -> None:
+    print_facts(
+        {figure: readiness.figures.get(figure) for figure in SHOWN_FIGURES}
+        | {"ready": "yes" if readiness.is_ready else "no"}
+    )
+    if readiness.points:
+        rows = [(point.weight, point.text, point.remedy) for point in readiness.points]
         print_table("What speaks against it", ("weight", "what", "what to do"), rows)
-    print_facts(facts_of(found.unplanned))
-    said = {point.words for point in found.points}
-    if more := [line for line in (*found.unplanned.refused, *found.unplanned.warnings) if line not in said]:
-        print_table("Without the source, also", ("what",), [(line,) for line in more])
+    print_facts(list_forecast_facts(readiness.unplanned))
+    shown_lines = {point.text for point in readiness.points}
+    if further_lines := [
+        line for line in (*readiness.unplanned.refused, *readiness.unplanned.warnings) if line not in shown_lines
+    ]:
+        print_table("Without the source, also", ("what",), [(line,) for line in further_lines])
 
 
-def _document(found: Readiness) -> ReadinessDocument:
-    run = found.run
-    holding = HoldingRun(step=run.step, writes=run.writes, conducted=found.conducted) if run else None
+def _to_document(readiness: Readiness) -> ReadinessDocument:
+    holding_run = readiness.run_progress
+    run_document = (
+        HoldingRunDocument(step=holding_run.step, writes=holding_run.writes, conducted=readiness.is_conducted)
+        if holding_run
+        else None
+    )
     return ReadinessDocument(
-        mirror=found.mirror.name,
-        ready=found.ready,
-        run=holding,
-        points=found.points,
-        figures=found.figures,
-        unplanned=found.unplanned,
+        mirror=readiness.mirror.name,
+        ready=readiness.is_ready,
+        run=run_document,
+        points=readiness.points,
+        figures=readiness.figures,
+        unplanned=readiness.unplanned,
     )
 
 
-def _serve(config: Config, where: tuple[str, int]) -> None:
-    stop, shown = threading.Event(), Exposition()
+def _serve_metrics(config: Config, metrics_address: tuple[str, int]) -> None:
+    stop, exposition = threading.Event(), ReadinessCollector()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    known: dict[ClusterName, State] = {}
-    services = _services(config.path)
-    with served(where, shown, tell), ThreadPoolExecutor(AT_ONCE) as pool, REMEMBERED.keeping():
+    last_states: dict[ClusterName, State] = {}
+    services = _make_services(config.path)
+    with (
+        serve_metrics(metrics_address, exposition, print_line),
+        ThreadPoolExecutor(PARALLEL_MIRRORS) as pool,
+        STATE_CACHE.enable(),
+    ):
         while not stop.is_set():
             # Keep a silent cluster's last state: its mirrors are not ready, but known.
-            told = {name: state for name, state in states(config) if not isinstance(state, MirrorError)}
-            known |= told
+            answered_states = {name: state for name, state in read_states(config) if not isinstance(state, MirrorError)}
+            last_states |= answered_states
             read_ms = now_ms()  # assessing many mirrors with silent clusters takes minutes
             mirrors = [
-                (*one, read_ms, name in told) for name, state in known.items() for one in _mirrors(config, name, state)
+                (*item, read_ms, name in answered_states)
+                for name, state in last_states.items()
+                for item in _list_mirrors(config, name, state)
             ]
-            shown.tell(found for found in pool.map(partial(_looked, services), mirrors) if found is not None)
-            stop.wait(LOOK_S)
+            exposition.update(
+                readiness for readiness in pool.map(partial(_assess_mirror, services), mirrors) if readiness is not None
+            )
+            stop.wait(LOOK_INTERVAL_S)
 
 
-def _looked(services: Services, one: tuple[Link, State, int, bool]) -> Readiness | None:
+def _assess_mirror(services: Services, mirror_state: tuple[MirrorLink, State, int, bool]) -> Readiness | None:
     """None after a defect or an unreadable record: it hides this mirror and no other."""
-    link, state, read_ms, current = one
+    link, state, read_ms, current = mirror_state
     try:
-        return look(link, state, services, whole=False, read_ms=read_ms, current=current)
+        return assess_readiness(link, state, services, with_drift=False, read_ms=read_ms, current=current)
     except MirrorError as error:
-        tell(f"mirror {link.mirror.name}: not looked at: {error}", err=True)
+        print_line(f"mirror {link.mirror.name}: not looked at: {error}", err=True)
     except Exception as error:  # noqa: BLE001 - reported by type only
-        tell(f"mirror {link.mirror.name}: not looked at: a defect of Mirrorbook: {type_and_line(error)}", err=True)
+        print_line(
+            f"mirror {link.mirror.name}: not looked at: a defect of Mirrorbook: {format_error_location(error)}",
+            err=True,
+        )
     return None
 
 
-def _mirrors(config: Config, cluster: ClusterName, state: State) -> Iterator[tuple[Link, State]]:
+def _list_mirrors(config: Config, cluster: ClusterName, state: State) -> Iterator[tuple[MirrorLink, State]]:
     """Mirrors towards this cluster only: its word about others does not count. No drills."""
-    for one in state.mirrors.values():
-        if one.destination == cluster and one.source in config.clusters and not one.name.startswith(DRILL):
-            yield link_of(config, one), state
+    for mirror in state.mirrors.values():
+        if (
+            mirror.destination == cluster
+            and mirror.source in config.clusters
+            and not mirror.name.startswith(DRILL_PREFIX)
+        ):
+            yield make_mirror_link(config, mirror), state
 
 
-def _services(path: Path) -> Services:
-    return local_services(path, evidence_dir=evidence_folder(path, None))
+def _make_services(path: Path) -> Services:
+    return local_services(path, evidence_dir=choose_evidence_folder(path, None))

@@ -13,20 +13,20 @@ from mirror_core.cli.common import (
     JsonOption,
     NameArgument,
     check_runner,
-    mirror,
+    find_mirror,
     print_facts,
     print_json,
     print_table,
 )
-from mirror_core.cli.parity import SHOWN, parity_check, proof_tasks
+from mirror_core.cli.parity import MAX_LISTED, make_parity_check, make_proof_tasks
 from mirror_core.cli.spark_conf import SparkConfOption
-from mirror_core.cli.telling import tell
-from mirror_core.decide.parity import RECORDS
-from mirror_core.mirrors.rebuilding import Rebuilt
-from mirror_core.mirrors.rebuilding import rebuild as rebuild_receipts
-from mirror_core.mirrors.receipts import closed
-from mirror_core.mirrors.receipts import compact as compact_receipts
-from mirror_core.model.documents import Document, prints
+from mirror_core.cli.telling import print_line
+from mirror_core.decide.parity import LEVEL_RECORDS
+from mirror_core.mirrors.rebuilding import RebuildResult
+from mirror_core.mirrors.rebuilding import rebuild_receipts as rebuild_receipts
+from mirror_core.mirrors.receipts import compact_receipts as compact_receipts
+from mirror_core.mirrors.receipts import first_open_day
+from mirror_core.model.documents import JsonDocument, prints_json
 from mirror_core.model.errors import Indeterminate
 
 receipts_app = typer.Typer(no_args_is_help=True, help="What vouches for a copy: put together, or stored anew.")
@@ -36,7 +36,7 @@ RunnerOption = Annotated[str, typer.Option("--runner", help="Where tasks run: sp
 MasterOption = Annotated[str, typer.Option("--master", help="Spark master.")]
 
 
-class CompactDocument(Document, frozen=True, kw_only=True):
+class CompactDocument(JsonDocument, frozen=True, kw_only=True):
     """A compaction of receipts."""
 
     mirror: str
@@ -47,7 +47,7 @@ class CompactDocument(Document, frozen=True, kw_only=True):
     """Unchanged days, with the lost, altered or foreign file."""
 
 
-class NoReceipt(msgspec.Struct, frozen=True, kw_only=True):
+class UncoveredPartition(msgspec.Struct, frozen=True, kw_only=True):
     """A partition not wholly covered by receipts."""
 
     topic: str
@@ -55,7 +55,7 @@ class NoReceipt(msgspec.Struct, frozen=True, kw_only=True):
     why: tuple[str, ...]
 
 
-class RebuildDocument(Document, frozen=True, kw_only=True):
+class RebuildDocument(JsonDocument, frozen=True, kw_only=True):
     """A rebuild of receipts."""
 
     mirror: str
@@ -64,11 +64,11 @@ class RebuildDocument(Document, frozen=True, kw_only=True):
     files: int
     settled: tuple[str, ...]
     """Superseded files."""
-    left: tuple[NoReceipt, ...]
+    left: tuple[UncoveredPartition, ...]
 
 
 @receipts_app.command("compact")
-@prints(CompactDocument)
+@prints_json(CompactDocument)
 def compact(
     name: NameArgument,
     receipts: ReceiptsOption = "receipts",
@@ -80,24 +80,28 @@ def compact(
 ) -> None:
     """One file a day, up to the day before yesterday, without what vouches for no log any more."""
     check_runner(runner)
-    link, _ = mirror(config, name)
-    done = compact_receipts(link, proof_tasks(runner, master, conf).folder(receipts), closed())
+    link, _ = find_mirror(config, name)
+    compaction = compact_receipts(link, make_proof_tasks(runner, master, conf).folder(receipts), first_open_day())
     if as_json:
-        print_json(CompactDocument(mirror=name, days=done.files, pieces_left_out=done.pieces_left_out, left=done.left))
+        print_json(
+            CompactDocument(
+                mirror=name, days=compaction.files, pieces_left_out=compaction.pieces_left_out, left=compaction.troubled
+            )
+        )
     else:
-        print_facts({"mirror": name, "days": len(done.files), "pieces left out": done.pieces_left_out})
-        if done.files:
-            print_table("put together", ("day", "files before", "now"), [(d, *n) for d, n in done.files.items()])
-    if done.left:
-        listed = "".join(f"\n  - {day}: {path}" for day, path in done.left.items())
+        print_facts({"mirror": name, "days": len(compaction.files), "pieces left out": compaction.pieces_left_out})
+        if compaction.files:
+            print_table("put together", ("day", "files before", "now"), [(d, *n) for d, n in compaction.files.items()])
+    if compaction.troubled:
+        listed = "".join(f"\n  - {day}: {path}" for day, path in compaction.troubled.items())
         raise Indeterminate(
-            f"mirror {name}: {len(done.left)} days stay as they are, since receipts were lost, altered or are not "
+            f"mirror {name}: {len(compaction.troubled)} days stay as they are, since receipts were lost, altered or are not "
             f"ours; `mirrorbook receipts rebuild {name}` looks at what they vouched for:{listed}"
         )
 
 
 @receipts_app.command("rebuild")
-@prints(RebuildDocument)
+@prints_json(RebuildDocument)
 def rebuild(
     name: NameArgument,
     receipts: ReceiptsOption = "receipts",
@@ -109,29 +113,38 @@ def rebuild(
 ) -> None:
     """Compare what no receipt vouches for with the source, and vouch for what is equal. 4 when something is left."""
     check_runner(runner)
-    link, state = mirror(config, name)
-    proof = proof_tasks(runner, master, conf)
-    check = parity_check(link.config.path, runner, master, RECORDS, conf, None)
-    done = rebuild_receipts(
+    link, state = find_mirror(config, name)
+    proof = make_proof_tasks(runner, master, conf)
+    check = make_parity_check(link.config.path, runner, master, LEVEL_RECORDS, conf, None)
+    rebuilt = rebuild_receipts(
         link,
         state,
         proof.folder(receipts),
         proof,
         lambda ranges: check(link.mirror.source, link.mirror.destination, ranges, None, None),
-        lambda line: tell(line, err=True),
+        lambda line: print_line(line, err=True),
     )
-    _print(name, done, as_json)
-    if done.left:
-        raise Indeterminate(f"mirror {name}: of {len(done.left)} partitions something is vouched for by no receipt")
+    _print_rebuild(name, rebuilt, as_json)
+    if rebuilt.uncovered:
+        raise Indeterminate(
+            f"mirror {name}: of {len(rebuilt.uncovered)} partitions something is vouched for by no receipt"
+        )
 
 
-def _print(name: str, done: Rebuilt, as_json: bool) -> None:
+def _print_rebuild(name: str, rebuilt: RebuildResult, as_json: bool) -> None:
     if as_json:
-        left = tuple(NoReceipt(topic=p.topic, partition=p.index, why=why) for p, why in done.left.items())
+        uncovered = tuple(
+            UncoveredPartition(topic=p.topic, partition=p.index, why=reasons)
+            for p, reasons in rebuilt.uncovered.items()
+        )
         print_json(
-            RebuildDocument(mirror=name, records=done.records, files=done.files, settled=done.settled, left=left)
+            RebuildDocument(
+                mirror=name, records=rebuilt.records, files=rebuilt.files, settled=rebuilt.settled, left=uncovered
+            )
         )
         return
-    print_facts({"mirror": name, "records": done.records, "files": done.files, "files settled": len(done.settled)})
-    for partition, why in list(done.left.items())[:SHOWN]:
-        tell(f"no receipt covers {partition}: {'; '.join(why[:SHOWN])}")
+    print_facts(
+        {"mirror": name, "records": rebuilt.records, "files": rebuilt.files, "files settled": len(rebuilt.settled)}
+    )
+    for partition, reasons in list(rebuilt.uncovered.items())[:MAX_LISTED]:
+        print_line(f"no receipt covers {partition}: {'; '.join(reasons[:MAX_LISTED])}")

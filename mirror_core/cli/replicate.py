@@ -11,27 +11,27 @@ from typing import Annotated
 import typer
 
 from mirror_core.cli import completing
-from mirror_core.cli.common import ConfigOption, JsonOption, check_runner, mirror, print_facts, print_json
-from mirror_core.cli.fleet import replicate_together
-from mirror_core.cli.metrics import OPTION, address, served
-from mirror_core.cli.progress import shown
-from mirror_core.cli.spark_conf import SparkConfOption, spark_conf
-from mirror_core.cli.telling import tell
-from mirror_core.dataplane.allowed import refuse_to_run
+from mirror_core.cli.common import ConfigOption, JsonOption, check_runner, find_mirror, print_facts, print_json
+from mirror_core.cli.fleet import replicate_mirrors
+from mirror_core.cli.metrics import METRICS_OPTION, parse_address, serve_metrics
+from mirror_core.cli.progress import show_progress
+from mirror_core.cli.spark_conf import SparkConfOption, parse_spark_conf
+from mirror_core.cli.telling import print_line
+from mirror_core.dataplane.allowed import check_may_run
 from mirror_core.dataplane.counters import Counters
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.metrics import Exposition
-from mirror_core.dataplane.results import Summary, raise_if_failed
+from mirror_core.dataplane.metrics import MetricsCollector
+from mirror_core.dataplane.results import ReplicationSummary, raise_if_failed
 from mirror_core.dataplane.runner import Runner
-from mirror_core.evidence.folders import is_url, local_folder, refuse_password
-from mirror_core.mirrors.background import BackgroundProof
-from mirror_core.model.documents import Document, prints
+from mirror_core.evidence.folders import is_url, open_local_folder, refuse_password
+from mirror_core.mirrors.background import BackgroundVerification
+from mirror_core.model.documents import JsonDocument, prints_json
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.units import bytes_per_s
+from mirror_core.model.units import parse_bytes_per_s
 
 
-class ReplicateDocument(Document, frozen=True, kw_only=True):
+class ReplicateDocument(JsonDocument, frozen=True, kw_only=True):
     """What one process copied. Partition keys are TOPIC-NUMBER."""
 
     caught_up: bool
@@ -50,14 +50,14 @@ class ReplicateDocument(Document, frozen=True, kw_only=True):
     epochs: int
 
 
-@prints(ReplicateDocument)
+@prints_json(ReplicateDocument)
 def replicate_command(
     names: Annotated[
         list[str],
         typer.Argument(
             metavar="NAME...",
-            help="The mirror; of several, one process copies them all.",
-            autocompletion=completing.mirrors,
+            help="The find_mirror; of several, one process copies them all.",
+            autocompletion=completing.complete_mirrors,
         ),
     ],
     until_caught_up: Annotated[
@@ -69,7 +69,7 @@ def replicate_command(
     tasks: Annotated[
         int | None,
         typer.Option(
-            "--tasks", min=1, help="Copying tasks at a time, of each mirror. Default: 2; 1 of several mirrors."
+            "--tasks", min=1, help="Copying tasks at a time, of each find_mirror. Default: 2; 1 of several mirrors."
         ),
     ] = None,
     receipts: Annotated[
@@ -81,7 +81,7 @@ def replicate_command(
     metrics: Annotated[
         str | None,
         typer.Option(
-            OPTION,
+            METRICS_OPTION,
             metavar="[HOST:]PORT",
             help="Serve /metrics for Prometheus, for this machine only unless HOST says otherwise. Port 0: any.",
         ),
@@ -99,55 +99,66 @@ def replicate_command(
 ) -> None:
     """Create missing mirror topics and copy. Runs on until SIGTERM, or until caught up."""
     check_runner(runner)
-    where = address(metrics) if metrics is not None else None
+    metrics_address = parse_address(metrics) if metrics is not None else None
     if runner == "spark":
         from mirror_core.spark.session import check_master
 
         check_master(master)  # now: Spark itself starts after the lease is taken
-    rate = None if prove_at is None else bytes_per_s(prove_at)
+    rate = None if prove_at is None else parse_bytes_per_s(prove_at)
     if rate is not None and until_caught_up:
         raise BadRequest("--prove-at goes on for as long as copying does, and --until-caught-up ends it: use `parity`")
-    settings = spark_conf(conf) if runner == "spark" else {}
+    settings = parse_spark_conf(conf) if runner == "spark" else {}
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     refuse_password(receipts)
-    folder = receipts if is_url(receipts) and runner == "spark" else local_folder(receipts).where
+    folder = receipts if is_url(receipts) and runner == "spark" else open_local_folder(receipts).where
     if len(names) > 1:
         if until_caught_up or as_json:
             raise BadRequest(
                 "--until-caught-up and --json are for one mirror at a time: several are copied until SIGTERM"
             )
-        replicate_together(
-            config, names, _runners(runner, master, tasks or 1, len(names), settings), folder, where, stop, rate
+        replicate_mirrors(
+            config,
+            names,
+            _open_runners(runner, master, tasks or 1, len(names), settings),
+            folder,
+            metrics_address,
+            stop,
+            rate,
         )
         return
-    link, state = mirror(config, names[0])
-    refuse_to_run(state, link)
-    say = (lambda text: tell(text, err=True)) if as_json else tell
+    link, state = find_mirror(config, names[0])
+    check_may_run(state, link)
+    line_printer = (lambda text: print_line(text, err=True)) if as_json else print_line
     counters = Counters()
     with (
-        shown() as progress,
-        served(where, Exposition(link.mirror, counters, progress), say),
-        BackgroundProof(link, rate, counters, say) if rate else nullcontext(),
+        show_progress() as progress,
+        serve_metrics(metrics_address, MetricsCollector(link.mirror, counters, progress), line_printer),
+        BackgroundVerification(link, rate, counters, line_printer) if rate else nullcontext(),
     ):
-        options = Options(
+        options = ReplicationOptions(
             until_caught_up=until_caught_up,
             receipts=folder,
             progress=progress,
         )
-        copying = Replication(
-            link, lambda: _runner(runner, master, tasks or 2, settings), options, stop=stop, say=say, counters=counters
+        replication = Replication(
+            link,
+            lambda: _make_runner(runner, master, tasks or 2, settings),
+            options,
+            stop=stop,
+            report_line=line_printer,
+            counters=counters,
         )
-        summary = copying.run()
+        summary = replication.run()
     if as_json:
-        print_json(_document(summary))
+        print_json(_to_document(summary))
     else:
-        print_facts(_facts(summary))
+        print_facts(_to_facts(summary))
     raise_if_failed(summary)
 
 
-def _runner(kind: str, master: str, tasks: int, conf: Mapping[str, str]) -> Runner:
+def _make_runner(kind: str, master: str, tasks: int, conf: Mapping[str, str]) -> Runner:
     if kind == "local":
         return LocalRunner()
     # Imported late: `--runner local` must work where Spark is not installed.
@@ -157,7 +168,7 @@ def _runner(kind: str, master: str, tasks: int, conf: Mapping[str, str]) -> Runn
 
 
 @contextmanager
-def _runners(
+def _open_runners(
     kind: str, master: str, tasks: int, mirrors: int, conf: Mapping[str, str]
 ) -> Iterator[Callable[[int], Runner]]:
     if kind == "local":
@@ -172,7 +183,7 @@ def _runners(
         fleet.close()
 
 
-def _facts(summary: Summary) -> dict[str, object]:
+def _to_facts(summary: ReplicationSummary) -> dict[str, object]:
     return {
         "caught up": "yes" if summary.caught_up else "no",
         "partitions": len(summary.positions),
@@ -185,7 +196,7 @@ def _facts(summary: Summary) -> dict[str, object]:
     }
 
 
-def _document(summary: Summary) -> ReplicateDocument:
+def _to_document(summary: ReplicationSummary) -> ReplicateDocument:
     return ReplicateDocument(
         caught_up=summary.caught_up,
         positions={str(partition): offset for partition, offset in sorted(summary.positions.items())},

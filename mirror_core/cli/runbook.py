@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mirror_core.cli.common import ConfigOption, NameArgument, mirror
-from mirror_core.cli.telling import tell
-from mirror_core.evidence.runbook_page import render
-from mirror_core.mirrors.runbook import runbook_of
+from mirror_core.cli.common import ConfigOption, NameArgument, find_mirror
+from mirror_core.cli.telling import print_line
+from mirror_core.evidence.runbook_page import render_runbook
+from mirror_core.mirrors.runbook import collect_runbook
 from mirror_core.model.clock import now_ms
 
 
@@ -14,5 +14,5 @@ def runbook(name: NameArgument, config: ConfigOption = None) -> None:
 
     Asks the destination's state topic and nobody else, so it can be had when the source is dead, too.
     """
-    link, state = mirror(config, name)
-    tell(render(runbook_of(link, state, now_ms())).rstrip())
+    link, state = find_mirror(config, name)
+    print_line(render_runbook(collect_runbook(link, state, now_ms())).rstrip())

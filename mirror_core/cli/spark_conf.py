@@ -12,16 +12,16 @@ SparkConfOption = Annotated[
 ]
 
 
-def spark_conf(given: list[str] | None) -> dict[str, str]:
+def parse_spark_conf(given: list[str] | None) -> dict[str, str]:
     """Raises BadRequest for a setting that may not be chosen."""
     from mirror_core.spark.session import check_conf  # late: `--runner local` must work where Spark is not installed
 
-    found = dict[str, str]()
-    for one in given or ():
-        key, equals, value = one.partition("=")
+    settings = dict[str, str]()
+    for setting in given or ():
+        key, equals, value = setting.partition("=")
         if not equals:
-            raise typer.BadParameter(f"{one!r} is not KEY=VALUE", param_hint="--conf")
-        found[key.strip()] = value
-    if found:
-        check_conf(found)
-    return found
+            raise typer.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--conf")
+        settings[key.strip()] = value
+    if settings:
+        check_conf(settings)
+    return settings

@@ -8,19 +8,19 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.cli.common import ConfigOption, NameArgument, mirror
-from mirror_core.cli.metrics import OPTION, address, served
-from mirror_core.cli.telling import tell
-from mirror_core.decide.standing import Judgement
-from mirror_core.kafka.config import addresses
+from mirror_core.cli.common import ConfigOption, NameArgument, find_mirror
+from mirror_core.cli.metrics import METRICS_OPTION, parse_address, serve_metrics
+from mirror_core.cli.telling import print_line
+from mirror_core.decide.standing import FenceDecision
+from mirror_core.kafka.config import parse_addresses
 from mirror_core.mirrors import standing
-from mirror_core.mirrors.fence_lines import fence_lines, lifted_by_hand
-from mirror_core.mirrors.standing_metrics import Exposition
+from mirror_core.mirrors.fence_lines import format_fence_commands, format_manual_lift
+from mirror_core.mirrors.standing_metrics import FenceCollector
 from mirror_core.model.errors import BadRequest, MirrorError
-from mirror_core.model.mirror import Desired
+from mirror_core.model.mirror import DesiredState
 
 
-class Paged(MirrorError):
+class AttentionNeeded(MirrorError):
     """Somebody has to look at the old source."""
 
 
@@ -29,7 +29,7 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="One look; exit code 1 when somebody has to be called.")] = False,
     metrics: Annotated[
         str | None,
-        typer.Option(OPTION, metavar="[HOST:]PORT", help="Serve /metrics for Prometheus, as `replicate` does."),
+        typer.Option(METRICS_OPTION, metavar="[HOST:]PORT", help="Serve /metrics for Prometheus, as `replicate` does."),
     ] = None,
     config: ConfigOption = None,
 ) -> None:
@@ -37,29 +37,29 @@ def watch(
 
     Ends when no fence is pending there.
     """
-    where = address(metrics) if metrics is not None else None
-    link, _ = mirror(config, name)
+    metrics_address = parse_address(metrics) if metrics is not None else None
+    link, _ = find_mirror(config, name)
     if once:
-        found = standing.look_after(link)
-        _show(found)
-        if found.once:
-            for alarm in found.once:
-                tell(f"alarm: {alarm}", err=True)
-            standing.said(link, found.once)
-        if found.alarms:
-            raise Paged(f"mirror {name}: " + "; ".join(found.alarms))
+        decision = standing.check_fence(link)
+        _print_decision(decision)
+        if decision.one_time_alarms:
+            for alarm in decision.one_time_alarms:
+                print_line(f"alarm: {alarm}", err=True)
+            standing.record_reported(link, decision.one_time_alarms)
+        if decision.alarms:
+            raise AttentionNeeded(f"mirror {name}: " + "; ".join(decision.alarms))
         return
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    shown, teller = Exposition(link.mirror), Teller()
+    exposition, printer = FenceCollector(link.mirror), ChangePrinter()
 
-    def told(found: Judgement) -> None:
-        shown.tell(found)
-        teller(found)
+    def publish(decision: FenceDecision) -> None:
+        exposition.update(decision)
+        printer(decision)
 
-    with served(where, shown, tell):
-        standing.watch(link, stop, told)
+    with serve_metrics(metrics_address, exposition, print_line):
+        standing.watch_fence(link, stop, publish)
 
 
 def fence(
@@ -75,43 +75,43 @@ def fence(
 ) -> None:
     """Print the lines that fence a mirror's source, for somebody who can reach it. Asks only the destination."""
     if bootstrap_controller is not None:
-        addresses(bootstrap_controller, "--bootstrap-controller")
-    link, state = mirror(config, name)
-    if link.source.ruling.foreign:
+        parse_addresses(bootstrap_controller, "--bootstrap-controller")
+    link, state = find_mirror(config, name)
+    if link.source.ruling.is_foreign:
         raise BadRequest(
             f"cluster {link.source.name} has an authorizer that is not Kafka's: no line of kafka-acls.sh fences it. "
             "Close it to applications by its own means, as its fence_command does if it has one"
         )
-    ledger, partitions = state.ledger_of(link.mirror.name), state.partitions.get(link.mirror.name, {})
+    ledger, partitions = state.ledger_entries(link.mirror.name), state.partitions.get(link.mirror.name, {})
     fenced = link.mirror, tuple(ledger), tuple(partitions), bootstrap_controller
-    lines = fence_lines(*fenced)
+    lines = format_fence_commands(*fenced)
     if not lines:
         raise BadRequest(f"mirror {name} has mirrored nothing: there is nothing to fence")
-    if link.mirror.desired is not Desired.STOPPED:
-        tell(
+    if link.mirror.desired is not DesiredState.STOPPED:
+        print_line(
             f"# mirror {name} is {link.mirror.desired}: applications of {link.source.name} are stopped by this",
             err=True,
         )
     for line in lines:
-        tell(line)
-    for line in lifted_by_hand(*fenced):
-        tell(f"# {line}", err=True)
+        print_line(line)
+    for line in format_manual_lift(*fenced):
+        print_line(f"# {line}", err=True)
 
 
-def _show(found: Judgement) -> None:
-    for line in found.lines:
-        tell(line)
+def _print_decision(decision: FenceDecision) -> None:
+    for line in decision.lines:
+        print_line(line)
 
 
-class Teller:
+class ChangePrinter:
     """Prints changes only."""
 
     def __init__(self) -> None:
-        self._last: Judgement | None = None
+        self._last: FenceDecision | None = None
 
-    def __call__(self, found: Judgement) -> None:
-        if found != self._last:
-            _show(found)
-            for alarm in found.alarms:
-                tell(f"alarm: {alarm}", err=True)
-        self._last = found
+    def __call__(self, decision: FenceDecision) -> None:
+        if decision != self._last:
+            _print_decision(decision)
+            for alarm in decision.alarms:
+                print_line(f"alarm: {alarm}", err=True)
+        self._last = decision

@@ -9,15 +9,15 @@ from typing import Annotated
 import typer
 
 from mirror_core.cli import completing
-from mirror_core.cli.telling import tell
+from mirror_core.cli.telling import print_line
 from mirror_core.kafka.config import find_config
-from mirror_core.model.logs import current
+from mirror_core.model.logs import get_log_settings
 from mirror_core.model.names import MirrorName
-from mirror_core.supervisor.supervise import replicate_command, watch_command
+from mirror_core.supervisor.supervise import build_replicate_command, build_watch_command
 from mirror_core.supervisor.supervisor import Supervisor
 
 
-def default_home() -> Path:
+def find_default_home() -> Path:
     """For locks, logs and status files of this user's supervisors."""
     base = os.environ.get("XDG_STATE_HOME") or ""
     root = Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state"
@@ -25,7 +25,7 @@ def default_home() -> Path:
 
 
 def supervise_command(
-    name: Annotated[str, typer.Argument(help="The mirror.", autocompletion=completing.mirrors)],
+    name: Annotated[str, typer.Argument(help="The mirror.", autocompletion=completing.complete_mirrors)],
     options: Annotated[
         list[str] | None, typer.Argument(help="Options for `mirrorbook replicate`, after `--`.", metavar="[-- OPTIONS]")
     ] = None,
@@ -41,7 +41,13 @@ def supervise_command(
     that was failed away from.
     """
     mirror = MirrorName(name)
-    where, log = find_config(config), current()
-    command = replicate_command(where, mirror, options or [], log)
-    refused = watch_command(where, mirror, options or [], log)
-    Supervisor((home or default_home()).absolute(), mirror, command, say=tell, refused=refused).run()
+    config_path, log_settings = find_config(config), get_log_settings()
+    command = build_replicate_command(config_path, mirror, options or [], log_settings)
+    watch_command_line = build_watch_command(config_path, mirror, options or [], log_settings)
+    Supervisor(
+        (home or find_default_home()).absolute(),
+        mirror,
+        command,
+        print_text=print_line,
+        refusal_command=watch_command_line,
+    ).run()

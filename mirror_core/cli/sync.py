@@ -14,21 +14,21 @@ from mirror_core.cli.common import (
     DryRunOption,
     JsonOption,
     NameArgument,
-    agree,
-    mirror,
+    find_mirror,
     print_json,
     print_table,
+    require_confirmation,
 )
-from mirror_core.cli.telling import tell
-from mirror_core.decide.verbs import Verb
+from mirror_core.cli.telling import print_line
+from mirror_core.decide.verbs import MirrorCommand
 from mirror_core.mirrors import verbs
-from mirror_core.model.documents import prints
-from mirror_core.model.drift import Action, Part
+from mirror_core.model.documents import prints_json
+from mirror_core.model.drift import SyncAction, SyncCategory
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.sync.cycle import SyncDocument, SyncReport, survey
+from mirror_core.sync.cycle import SyncDocument, SyncReport, preview_sync
 
 
-@prints(SyncDocument)
+@prints_json(SyncDocument)
 def sync_command(
     name: NameArgument,
     config: ConfigOption = None,
@@ -41,43 +41,45 @@ def sync_command(
 ) -> None:
     """Bring topics, their settings, access rights and groups' offsets in line; print what differed."""
     parts = parse_parts(only)
-    link, state = mirror(config, name)
-    intent = verbs.intend(link, Verb.SYNC)
+    link, state = find_mirror(config, name)
+    intent = verbs.preview(link, MirrorCommand.SYNC)
     if not dry_run:
-        intent.check()
+        intent.raise_refusal()
     if dry_run or (sys.stdin.isatty() and not yes):
-        report = survey(link, state, only=parts)
+        report = preview_sync(link, state, only=parts)
         if not dry_run:
-            _print(report)
+            _print_report(report)
             if report.pending:
-                agree(f"Carry out {len(report.pending)} changes?", yes)
+                require_confirmation(f"Carry out {len(report.pending)} changes?", yes)
     if not dry_run:
-        report = verbs.sync(link, only=parts)
+        report = verbs.run_sync(link, only=parts)
     if as_json:
         print_json(report.document)
     else:
-        _print(report)
-    intent.check()
+        _print_report(report)
+    intent.raise_refusal()
     if report.refused:
         raise Refused(f"mirror {name}: a person must decide", (f"{r.subject}: {r.reason}" for r in report.refused))
 
 
-def parse_parts(only: str | None) -> frozenset[Part]:
+def parse_parts(only: str | None) -> frozenset[SyncCategory]:
     if only is None:
-        return frozenset(Part)
-    words = [word.strip() for word in only.split(",") if word.strip()]
-    unknown = [word for word in words if word not in set(Part)]
-    if unknown or not words:
-        raise BadRequest(f"--only: {unknown[0] if unknown else only!r} is no part; the parts are {', '.join(Part)}")
-    return frozenset(Part(word) for word in words)
+        return frozenset(SyncCategory)
+    names = [word.strip() for word in only.split(",") if word.strip()]
+    unknown = [word for word in names if word not in set(SyncCategory)]
+    if unknown or not names:
+        raise BadRequest(
+            f"--only: {unknown[0] if unknown else only!r} is no part; the parts are {', '.join(SyncCategory)}"
+        )
+    return frozenset(SyncCategory(word) for word in names)
 
 
-def _print(report: SyncReport) -> None:
-    shown = [row for row in report.rows if row.action is not Action.EQUAL]
+def _print_report(report: SyncReport) -> None:
+    differing = [row for row in report.rows if row.action is not SyncAction.EQUAL]
     print_table(
         f"Drift of {report.mirror}" + (" (dry run)" if report.dry_run else ""),
         ["part", "what", "source", "destination", "action", "done", "reason"],
-        [[r.part, r.subject, r.source, r.destination, r.action, "yes" if r.done else "", r.reason] for r in shown],
+        [[r.part, r.subject, r.source, r.destination, r.action, "yes" if r.done else "", r.reason] for r in differing],
     )
     counts = Counter(str(row.action) for row in report.rows)
-    tell(", ".join(f"{count} {action}" for action, count in sorted(counts.items())) or "nothing in scope")
+    print_line(", ".join(f"{count} {action}" for action, count in sorted(counts.items())) or "nothing in scope")

@@ -10,64 +10,74 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final, NamedTuple
 
-from mirror_core.copy.asking import Asking, Expected, Logs, Views
-from mirror_core.copy.beside import Beside
-from mirror_core.copy.looks import AT_ONCE, Case, Looks, Told, unreadable
+from mirror_core.copy.asking import BothMetadata, ExpectedTopicIds, LogEndRequests, LogEndsResponse
+from mirror_core.copy.beside import BackgroundThreads
+from mirror_core.copy.looks import (
+    MAX_SHORT_COMPARISONS,
+    ComparisonCase,
+    ComparisonResult,
+    LogComparisons,
+    handle_unreadable,
+)
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.routing import route
-from mirror_core.copy.states import State
-from mirror_core.copy.verdict import Resumes, take_in
-from mirror_core.decide.assign import in_turn
-from mirror_core.kafka.at_once import Late
-from mirror_core.kafka.client import ClusterClient, ClusterView, by_leader
+from mirror_core.copy.routing import resolve_leaders
+from mirror_core.copy.states import CopyState
+from mirror_core.copy.verdict import ResumeDecision, apply_decision
+from mirror_core.decide.assign import rotate_partitions
+from mirror_core.kafka.at_once import BrokerResponsePending
+from mirror_core.kafka.client import ClusterClient, ClusterMetadata, group_by_leader
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
 
-_ROUNDS: Final = 4
-_LONG_S: Final = 0.5
-_AGAIN_S: Final = 0.1
-_PAUSE_S: Final = 0.05
-_MOST_PAUSE_S: Final = 2.0
-_BRIEF_S: Final = 0.5
-_KEPT_S: Final = 10.0
+_MAX_ROUNDS: Final = 4
+_SLOW_ROUND_S: Final = 0.5
+_ROUND_INTERVAL_S: Final = 0.1
+_BACKOFF_S: Final = 0.05
+_MAX_BACKOFF_S: Final = 2.0
+_CONNECT_INTERVAL_S: Final = 0.5
+_RESUME_VALID_S: Final = 10.0
 """How long a decision, which may have taken minutes, waits for connections and for the driver."""
-_TURN: Final = AT_ONCE // 2
+_SHIFT_PER_EPOCH: Final = MAX_SHORT_COMPARISONS // 2
 
 
-class _Kept(NamedTuple):
-    found: Resumes
-    until: float
+class _PendingResume(NamedTuple):
+    decision: ResumeDecision
+    expires_at: float
 
 
-class _Round:
+class _AlignmentRound:
     def __init__(
-        self, wanted: Mapping[Partition, PartitionReplicator], asking: Asking, begun: Future[Views], hurry: bool
+        self,
+        replicators: Mapping[Partition, PartitionReplicator],
+        requests: LogEndRequests,
+        future: Future[BothMetadata],
+        hurry: bool,
     ) -> None:
-        self.wanted = wanted
-        self.asking = asking
+        self.replicators = replicators
+        self.requests = requests
         self.hurry = hurry
-        self.question: Future[Views] | Future[Logs] = begun
-        self.began = time.monotonic()
+        self.future: Future[BothMetadata] | Future[LogEndsResponse] = future
+        self.started_at = time.monotonic()
 
     @property
-    def lost(self) -> list[PartitionReplicator]:
-        return [one for one in self.wanted.values() if one.state is State.LOST]
+    def unaligned(self) -> list[PartitionReplicator]:
+        return [replicator for replicator in self.replicators.values() if replicator.state is CopyState.LOST]
 
-    def goes_on(self, wanted: Iterable[PartitionReplicator], question: Future[Logs]) -> None:
-        self.over()
-        self.wanted, self.question = {one.partition: one for one in wanted}, question
-        self.begins()
+    def continue_with(self, replicators: Iterable[PartitionReplicator], future: Future[LogEndsResponse]) -> None:
+        self.mark_ended()
+        self.replicators, self.future = {replicator.partition: replicator for replicator in replicators}, future
+        self.mark_started()
 
-    def begins(self) -> None:
-        for one in self.wanted.values():
-            one.sought(beside=True)
+    def mark_started(self) -> None:
+        for replicator in self.replicators.values():
+            replicator.set_in_background(in_background=True)
 
-    def over(self) -> None:
-        for one in self.wanted.values():
-            one.sought(beside=False)
+    def mark_ended(self) -> None:
+        for replicator in self.replicators.values():
+            replicator.set_in_background(in_background=False)
 
 
-class Aligner:
+class ResumeFinder:
     """Finds the resume offset of partitions that lost it. Control requests only; nothing of theirs is in
     flight.
 
@@ -80,9 +90,9 @@ class Aligner:
         source: ClusterClient,
         destination: ClusterClient,
         producer_id: int,
-        learn: Callable[[ClusterView, ClusterView], None],
-        connected: Callable[[list[PartitionReplicator]], list[PartitionReplicator]],
-        beside: Beside,
+        set_brokers: Callable[[ClusterMetadata, ClusterMetadata], None],
+        filter_connected: Callable[[list[PartitionReplicator]], list[PartitionReplicator]],
+        threads: BackgroundThreads,
         epoch: int = 0,
     ) -> None:
         """`learn` receives the brokers' addresses. `connected` returns those whose leaders are connected on
@@ -90,137 +100,158 @@ class Aligner:
         self.source = source
         self.destination = destination
         self.producer_id = producer_id
-        self._learn = learn
-        self._connected = connected
-        self._beside = beside
-        self._rounds: list[_Round] = []
-        self._idle: list[Asking] = []
-        self._failed = 0
-        self._begin_at = 0.0
-        self._looks = Looks(source, destination, producer_id, beside)
-        self._kept: dict[PartitionReplicator, _Kept] = {}
-        self._connect_at = 0.0
-        self._shift = epoch * _TURN
+        self._set_brokers = set_brokers
+        self._filter_connected = filter_connected
+        self._threads = threads
+        self._rounds: list[_AlignmentRound] = []
+        self._idle_requests: list[LogEndRequests] = []
+        self._failed_rounds = 0
+        self._next_round_at = 0.0
+        self._comparisons = LogComparisons(source, destination, producer_id, threads)
+        self._pending_resumes: dict[PartitionReplicator, _PendingResume] = {}
+        self._next_connect_at = 0.0
+        self._shift = epoch * _SHIFT_PER_EPOCH
 
     @property
-    def may_begin(self) -> bool:
+    def can_start(self) -> bool:
         now = time.monotonic()
-        if now < self._begin_at or len(self._rounds) >= _ROUNDS:
+        if now < self._next_round_at or len(self._rounds) >= _MAX_ROUNDS:
             return False
-        return all(now - one.began >= _LONG_S for one in self._rounds)
+        return all(now - round_.started_at >= _SLOW_ROUND_S for round_ in self._rounds)
 
-    def align(self, replicators: Iterable[PartitionReplicator], *, hurry: bool = True) -> None:
+    def start(self, replicators: Iterable[PartitionReplicator], *, hurry: bool = True) -> None:
         """Starts a round. Each partition ends READY, DONE or FAILED, or stays LOST while its leader is away or
         its logs are compared.
 
         `hurry`: partitions of brokers that respond late move to a slow round of their own.
         """
-        self._begin_at = time.monotonic() + _AGAIN_S
-        wanted = {one.partition: one for one in replicators}
+        self._next_round_at = time.monotonic() + _ROUND_INTERVAL_S
+        by_partition = {replicator.partition: replicator for replicator in replicators}
         expected = [
-            Expected(one.partition, one.assigned.source_topic_id, one.assigned.destination_topic_id)
-            for one in wanted.values()
+            ExpectedTopicIds(
+                replicator.partition, replicator.assigned.source_topic_id, replicator.assigned.destination_topic_id
+            )
+            for replicator in by_partition.values()
         ]
-        asking = self._idle.pop() if self._idle else self._asking()
-        asking.hurries(hurry)
-        begun = _Round(wanted, asking, self._beside.begin(partial(asking.views, expected)), hurry)
-        begun.begins()
-        self._rounds.append(begun)
+        requests = self._idle_requests.pop() if self._idle_requests else self._new_requests()
+        requests.set_hurry(hurry)
+        round_ = _AlignmentRound(
+            by_partition, requests, self._threads.submit(partial(requests.fetch_metadata, expected)), hurry
+        )
+        round_.mark_started()
+        self._rounds.append(round_)
 
-    def leaders(self, partitions: Collection[Partition]) -> tuple[set[int], set[int]]:
+    def find_leaders(self, partitions: Collection[Partition]) -> tuple[set[int], set[int]]:
         """Brokers that lead any of these partitions, on both sides. Blocks. Raises RemoteFault when a cluster
         does not respond."""
-        asking = self._asking()
-        self._idle.append(asking)
-        views = asking.views([Expected(partition, None, None) for partition in partitions])
-        self._learn(views.source.cluster, views.destination.cluster)
-        return _leading(partitions, views.source.cluster), _leading(partitions, views.destination.cluster)
+        requests = self._new_requests()
+        self._idle_requests.append(requests)
+        metadata = requests.fetch_metadata([ExpectedTopicIds(partition, None, None) for partition in partitions])
+        self._set_brokers(metadata.source.cluster, metadata.destination.cluster)
+        return _find_leading_brokers(partitions, metadata.source.cluster), _find_leading_brokers(
+            partitions, metadata.destination.cluster
+        )
 
-    def _asking(self) -> Asking:
-        return Asking(self.source.alike(), self.destination.alike(), self.producer_id)
+    def _new_requests(self) -> LogEndRequests:
+        return LogEndRequests(self.source.clone(), self.destination.clone(), self.producer_id)
 
-    def _go_on(self, now: float) -> None:
-        for one in [one for one in self._rounds if one.question.done()]:
-            self._rounds.remove(one)
+    def _advance_rounds(self, now: float) -> None:
+        for round_ in [round_ for round_ in self._rounds if round_.future.done()]:
+            self._rounds.remove(round_)
             try:
-                found = one.question.result()
+                result = round_.future.result()
             except RemoteFault as error:
-                self._unanswered(one, str(error), now)
+                self._handle_no_response(round_, str(error), now)
                 continue
-            self._failed = 0
-            if isinstance(found, Views):
-                self._ask_logs(one, found)
+            self._failed_rounds = 0
+            if isinstance(result, BothMetadata):
+                self._request_log_ends(round_, result)
             else:
-                self._begin_looks(one, found)
+                self._start_comparisons(round_, result)
 
-    def _unanswered(self, one: _Round, why: str, now: float) -> None:
+    def _handle_no_response(self, round_: _AlignmentRound, reason: str, now: float) -> None:
         # Jitter: a recovering cluster must not meet all tasks at once.
-        pause_s = min(_PAUSE_S * 2.0**self._failed, _MOST_PAUSE_S) * random.uniform(0.5, 1.5)
-        self._failed, self._begin_at = min(self._failed + 1, 10), now + pause_s
-        self._end(one)
-        for replicator in one.lost:
-            replicator.lose(why)
+        pause_s = min(_BACKOFF_S * 2.0**self._failed_rounds, _MAX_BACKOFF_S) * random.uniform(0.5, 1.5)
+        self._failed_rounds, self._next_round_at = min(self._failed_rounds + 1, 10), now + pause_s
+        self._release_requests(round_)
+        for replicator in round_.unaligned:
+            replicator.mark_lost(reason)
 
-    def _ask_logs(self, one: _Round, views: Views) -> None:
-        self._learn(views.source.cluster, views.destination.cluster)
-        lost = one.lost
-        routed = {r: asked for r in lost if (asked := route(r, views, one.asking)) is not None}
-        if wanted := self._connected(list(routed)):
-            mine = [routed[replicator] for replicator in wanted]
-            one.goes_on(wanted, self._beside.begin(partial(one.asking.logs, mine)))
-            self._rounds.append(one)
+    def _request_log_ends(self, round_: _AlignmentRound, metadata: BothMetadata) -> None:
+        self._set_brokers(metadata.source.cluster, metadata.destination.cluster)
+        unaligned = round_.unaligned
+        routed = {
+            r: request for r in unaligned if (request := resolve_leaders(r, metadata, round_.requests)) is not None
+        }
+        if connected := self._filter_connected(list(routed)):
+            requests = [routed[replicator] for replicator in connected]
+            round_.continue_with(connected, self._threads.submit(partial(round_.requests.fetch_log_ends, requests)))
+            self._rounds.append(round_)
         else:
-            self._end(one)
-        if one.hurry:
-            undecided = {r.partition.topic for r in lost if any(view.undecided(r.partition.topic) for view in views)}
-            self._apart([r for r in lost if r not in routed and r.partition.topic in undecided])
+            self._release_requests(round_)
+        if round_.hurry:
+            undecided = {
+                r.partition.topic for r in unaligned if any(side.is_undecided(r.partition.topic) for side in metadata)
+            }
+            self._start_slow_round([r for r in unaligned if r not in routed and r.partition.topic in undecided])
 
-    def _begin_looks(self, one: _Round, logs: Logs) -> None:
-        self._end(one)
-        late = []
-        for replicator in one.lost:
-            if (unsure := logs.unsure.get(replicator.partition)) is None:
+    def _start_comparisons(self, round_: _AlignmentRound, log_ends: LogEndsResponse) -> None:
+        self._release_requests(round_)
+        slow = []
+        for replicator in round_.unaligned:
+            if (unknown := log_ends.unknown.get(replicator.partition)) is None:
                 continue
-            if isinstance(unsure.why, Late):
-                replicator.lose(str(unsure.why))
-                late.append(replicator)
-            elif isinstance(unsure.why, RemoteFault):
-                unreadable(replicator, unsure.why, unsure.misled)
+            if isinstance(unknown.reason, BrokerResponsePending):
+                replicator.mark_lost(str(unknown.reason))
+                slow.append(replicator)
+            elif isinstance(unknown.reason, RemoteFault):
+                handle_unreadable(replicator, unknown.reason, unknown.misleading_cluster)
             else:
-                replicator.lose(unsure.why, unsure.misled)
-        self._apart(late)
+                replicator.mark_lost(unknown.reason, unknown.misleading_cluster)
+        self._start_slow_round(slow)
         # Connections may be lost meanwhile.
-        known = {r.partition: r for r in self._connected([r for r in one.lost if r.partition in logs.seen])}
+        by_partition = {
+            r.partition: r
+            for r in self._filter_connected([r for r in round_.unaligned if r.partition in log_ends.bounds])
+        }
         # Largest lag first; the rest waits for the next round.
-        behind = sorted(known, key=lambda p: logs.seen[p].log_end - logs.seen[p].source_end)
-        cases = [Case(known[p], logs.seen[p], logs.agreed.get(p), logs.asked) for p in in_turn(behind, self._shift)]
-        self._take(self._looks.begin(cases))
+        behind = sorted(by_partition, key=lambda p: log_ends.bounds[p].log_end - log_ends.bounds[p].source_end)
+        cases = [
+            ComparisonCase(by_partition[p], log_ends.bounds[p], log_ends.agreed_ends.get(p), log_ends.requested_at)
+            for p in rotate_partitions(behind, self._shift)
+        ]
+        self._apply_decisions(self._comparisons.start(cases))
 
-    def _apart(self, late: list[PartitionReplicator]) -> None:
-        if (late := [one for one in late if one.state is State.LOST]) and len(self._rounds) < _ROUNDS - 1:
-            self.align(late, hurry=False)
+    def _start_slow_round(self, slow: list[PartitionReplicator]) -> None:
+        if (slow := [replicator for replicator in slow if replicator.state is CopyState.LOST]) and len(
+            self._rounds
+        ) < _MAX_ROUNDS - 1:
+            self.start(slow, hurry=False)
 
-    def _end(self, one: _Round) -> None:
-        one.over()
-        if len(self._idle) < _ROUNDS:
-            self._idle.append(one.asking)
+    def _release_requests(self, round_: _AlignmentRound) -> None:
+        round_.mark_ended()
+        if len(self._idle_requests) < _MAX_ROUNDS:
+            self._idle_requests.append(round_.requests)
         else:
-            one.asking.close()
+            round_.requests.close()
 
     @property
-    def at_work(self) -> bool:
-        return self._looks.at_work or bool(self._rounds)
+    def is_busy(self) -> bool:
+        return self._comparisons.is_busy or bool(self._rounds)
 
-    def take_in(self) -> None:
+    def apply_results(self) -> None:
         now = time.monotonic()
-        self._go_on(now)
-        for one, found in self._told():
-            if isinstance(found, Resumes):
-                self._kept[one], self._connect_at = _Kept(found, now + _KEPT_S), now
+        self._advance_rounds(now)
+        for replicator, result in self._collect_decisions():
+            if isinstance(result, ResumeDecision):
+                self._pending_resumes[replicator], self._next_connect_at = (
+                    _PendingResume(result, now + _RESUME_VALID_S),
+                    now,
+                )
             else:
-                self._take([(one, found)])
-        if self._kept and now >= self._connect_at:
-            self._connect_at = now + _BRIEF_S
+                self._apply_decisions([(replicator, result)])
+        if self._pending_resumes and now >= self._next_connect_at:
+            self._next_connect_at = now + _CONNECT_INTERVAL_S
             self._resume_connected(now)
 
     def _resume_connected(self, now: float) -> None:
@@ -228,52 +259,60 @@ class Aligner:
 
         Connections are waited for here while nothing is copied.
         """
-        kept = self._released()
-        for one in self._connected([one for one in kept if not one.ended]):
-            self._take([(one, kept[one].found)])
-        self._kept = {one: verdict for one, verdict in kept.items() if one.state is State.LOST and now < verdict.until}
-        for one in self._kept:
-            one.wait(one.lost_why, beside=True)
+        pending = self._release_pending()
+        for replicator in self._filter_connected([replicator for replicator in pending if not replicator.is_ended]):
+            self._apply_decisions([(replicator, pending[replicator].decision)])
+        self._pending_resumes = {
+            replicator: resume
+            for replicator, resume in pending.items()
+            if replicator.state is CopyState.LOST and now < resume.expires_at
+        }
+        for replicator in self._pending_resumes:
+            replicator.postpone(replicator.lost_reason, in_background=True)
 
     def finish(self, limit_s: float, cancelled: Callable[[], bool]) -> int:
         """Waits for running comparisons, at most `limit_s`; their decisions count although nothing is sent.
         Returns how many the limit interrupted."""
         end = time.monotonic() + limit_s
-        self._take((one, verdict.found) for one, verdict in self._released().items() if not one.ended)
-        self._take(self._told())
-        while self._looks.at_work and not cancelled() and (rest_s := end - time.monotonic()) > 0:
-            self._looks.wait(min(rest_s, _BRIEF_S))
-            self._take(self._told())
-        cut_short = 0 if cancelled() else self._looks.under_way
+        self._apply_decisions(
+            (replicator, pending.decision)
+            for replicator, pending in self._release_pending().items()
+            if not replicator.is_ended
+        )
+        self._apply_decisions(self._collect_decisions())
+        while self._comparisons.is_busy and not cancelled() and (rest_s := end - time.monotonic()) > 0:
+            self._comparisons.wait_for_any(min(rest_s, _CONNECT_INTERVAL_S))
+            self._apply_decisions(self._collect_decisions())
+        cut_short = 0 if cancelled() else self._comparisons.active_count
         self.close()
         return cut_short
 
-    def _released(self) -> dict[PartitionReplicator, _Kept]:
-        kept, self._kept = self._kept, {}
-        for one in kept:
-            one.wait(one.lost_why)
-        return kept
+    def _release_pending(self) -> dict[PartitionReplicator, _PendingResume]:
+        pending, self._pending_resumes = self._pending_resumes, {}
+        for replicator in pending:
+            replicator.postpone(replicator.lost_reason)
+        return pending
 
-    def _told(self) -> Iterator[Told]:
-        return ((one, found) for one, found in self._looks.told() if not one.ended)
+    def _collect_decisions(self) -> Iterator[ComparisonResult]:
+        return ((replicator, result) for replicator, result in self._comparisons.collect() if not replicator.is_ended)
 
-    def _take(self, told: Iterable[Told]) -> None:
-        for replicator, found in told:
-            if isinstance(found, RemoteFault):
-                unreadable(replicator, found)
+    def _apply_decisions(self, results: Iterable[ComparisonResult]) -> None:
+        for replicator, result in results:
+            if isinstance(result, RemoteFault):
+                handle_unreadable(replicator, result)
             else:
-                take_in(replicator, found, self.source.name)
+                apply_decision(replicator, result, self.source.name)
 
     def close(self) -> None:
-        self._looks.close()
-        self._released()
-        for one in self._rounds:
-            one.over()
-            one.asking.close_after(one.question)
-        for asking in self._idle:
-            asking.close()
-        self._rounds, self._idle = [], []
+        self._comparisons.close()
+        self._release_pending()
+        for round_ in self._rounds:
+            round_.mark_ended()
+            round_.requests.close_when_done(round_.future)
+        for requests in self._idle_requests:
+            requests.close()
+        self._rounds, self._idle_requests = [], []
 
 
-def _leading(partitions: Iterable[Partition], view: ClusterView) -> set[int]:
-    return {broker for broker in by_leader(partitions, view.topics) if broker >= 0}
+def _find_leading_brokers(partitions: Iterable[Partition], cluster: ClusterMetadata) -> set[int]:
+    return {broker for broker in group_by_leader(partitions, cluster.topics) if broker >= 0}

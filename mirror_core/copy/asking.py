@@ -11,209 +11,238 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from mirror_core.copy.endings import ending_as_sent
-from mirror_core.decide.position import ANYWHERE, Ours, Seen
-from mirror_core.kafka.at_once import Late
-from mirror_core.kafka.client import ClusterClient, ClusterView
-from mirror_core.kafka.epochs import epoch_ends
-from mirror_core.kafka.looking import LogLook, ends_of, look
-from mirror_core.kafka.offsets import Point, ProducerView
-from mirror_core.kafka.placing import Heard, heard_ids
+from mirror_core.copy.endings import find_ends_as_sent
+from mirror_core.decide.position import NO_KNOWN_OFFSET, BothLogBounds, OwnProducerState
+from mirror_core.kafka.at_once import BrokerResponsePending
+from mirror_core.kafka.client import ClusterClient, ClusterMetadata
+from mirror_core.kafka.epochs import list_epoch_ends
+from mirror_core.kafka.looking import LogSnapshot, list_offset_pairs, snapshot_logs
+from mirror_core.kafka.offsets import OffsetPoint, PartitionProducer
+from mirror_core.kafka.placing import TopicIds, fetch_topic_ids
 from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
 
-_SETTLE_TRIES: Final = 10
-_SETTLE_WAIT_S: Final = 0.02
+_STABLE_END_TRIES: Final = 10
+_STABLE_END_WAIT_S: Final = 0.02
 
 
-class Expected(NamedTuple):
+class ExpectedTopicIds(NamedTuple):
     partition: Partition
     source_topic_id: str | None
     destination_topic_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    cluster: ClusterView
-    heard: Heard
+class VerifiedMetadata:
+    cluster: ClusterMetadata
+    topic_ids: TopicIds
     """All brokers' topic ids for topics that this broker reports as deleted or replaced."""
 
-    def undecided(self, topic: str) -> bool:
-        return bool(self.heard.silent) and topic in self.heard.ids
+    def is_undecided(self, topic: str) -> bool:
+        return bool(self.topic_ids.unreachable_brokers) and topic in self.topic_ids.ids
 
 
-class Views(NamedTuple):
-    source: View
-    destination: View
+class BothMetadata(NamedTuple):
+    source: VerifiedMetadata
+    destination: VerifiedMetadata
 
 
-class Asked(NamedTuple):
+class LogEndRequest(NamedTuple):
     partition: Partition
     source_broker: int
     source_epoch: int
-    vouched_epoch: int | None
+    agreed_epoch: int | None
     destination_broker: int
-    unvouched: bool
+    end_unverified: bool
     """Nothing confirms the end of the destination's log, and this is the first check of it."""
-    proved_end: int | None
+    verified_end: int | None
 
 
-class Unsure(NamedTuple):
-    why: RemoteFault | str
+class UnknownLogEnd(NamedTuple):
+    reason: RemoteFault | str
     """`Late`: this partition moves to a slow round."""
-    misled: ClusterName | None
+    misleading_cluster: ClusterName | None
 
 
 @dataclass(frozen=True, slots=True)
-class Logs:
-    asked: float
-    agreed: Mapping[Partition, int]
+class LogEndsResponse:
+    requested_at: float
+    agreed_ends: Mapping[Partition, int]
     """Offset up to which both sides agreed, where the source's leader changed since (KIP-101)."""
-    seen: Mapping[Partition, Seen]
-    unsure: Mapping[Partition, Unsure]
+    bounds: Mapping[Partition, BothLogBounds]
+    unknown: Mapping[Partition, UnknownLogEnd]
 
 
-class Asking:
+class LogEndRequests:
     def __init__(self, source: ClusterClient, destination: ClusterClient, producer_id: int) -> None:
         self.source = source
         self.destination = destination
         self._producer_id = producer_id
 
-    def hurries(self, hurry: bool) -> None:
+    def set_hurry(self, hurry: bool) -> None:
         for client in (self.source, self.destination):
-            client.hurries(hurry)
+            client.set_fail_fast(hurry)
 
-    def views(self, wanted: Sequence[Expected]) -> Views:
-        topics = {one.partition.topic for one in wanted}
+    def fetch_metadata(self, expected: Sequence[ExpectedTopicIds]) -> BothMetadata:
+        topics = {item.partition.topic for item in expected}
         source, destination = (client.metadata(topics) for client in (self.source, self.destination))
-        here = {one.partition: one.source_topic_id for one in wanted}
-        there = {one.partition: one.destination_topic_id for one in wanted}
-        return Views(_view(self.source, source, here), _view(self.destination, destination, there))
+        source_ids = {item.partition: item.source_topic_id for item in expected}
+        destination_ids = {item.partition: item.destination_topic_id for item in expected}
+        return BothMetadata(
+            _verify_metadata(self.source, source, source_ids),
+            _verify_metadata(self.destination, destination, destination_ids),
+        )
 
-    def logs(self, wanted: Sequence[Asked]) -> Logs:
-        by_partition = {one.partition: one for one in wanted}
-        unsure: dict[Partition, Unsure] = {}
-        agreed = self._agreed(by_partition, unsure)
-        rest = {p: one for p, one in by_partition.items() if p not in unsure}
-        asked = time.monotonic()
-        seen = self._settled(rest, unsure)
-        return Logs(asked, agreed, seen, unsure)
+    def fetch_log_ends(self, requests: Sequence[LogEndRequest]) -> LogEndsResponse:
+        by_partition = {request.partition: request for request in requests}
+        unknown: dict[Partition, UnknownLogEnd] = {}
+        agreed_ends = self._fetch_agreed_ends(by_partition, unknown)
+        remaining = {p: request for p, request in by_partition.items() if p not in unknown}
+        requested_at = time.monotonic()
+        bounds = self._fetch_stable_ends(remaining, unknown)
+        return LogEndsResponse(requested_at, agreed_ends, bounds, unknown)
 
-    def _agreed(self, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure]) -> dict[Partition, int]:
+    def _fetch_agreed_ends(
+        self, requests: Mapping[Partition, LogEndRequest], unknown: dict[Partition, UnknownLogEnd]
+    ) -> dict[Partition, int]:
         """End of the known epoch in the new leader's log; ANYWHERE where that leader does not know the epoch.
 
         A cluster that was restored from a backup starts again with older epochs.
         """
-        changed = {p: r.vouched_epoch for p, r in wanted.items() if r.vouched_epoch != r.source_epoch}
-        past = {p: epoch for p, epoch in changed.items() if epoch is not None and epoch < wanted[p].source_epoch}
-        ends = epoch_ends(self.source, past, _led(past, lambda p: wanted[p].source_broker))
-        unsure.update({p: Unsure(error, self.source.name) for p, error in ends.unknown.items()})
-        return {p: ends.offsets.get(p, ANYWHERE) for p in changed if p not in unsure}
+        changed = {
+            p: request.agreed_epoch for p, request in requests.items() if request.agreed_epoch != request.source_epoch
+        }
+        older_epochs = {
+            p: epoch for p, epoch in changed.items() if epoch is not None and epoch < requests[p].source_epoch
+        }
+        ends = list_epoch_ends(
+            self.source, older_epochs, _group_by_leader(older_epochs, lambda p: requests[p].source_broker)
+        )
+        unknown.update({p: UnknownLogEnd(error, self.source.name) for p, error in ends.unknown.items()})
+        return {p: ends.offsets.get(p, NO_KNOWN_OFFSET) for p in changed if p not in unknown}
 
-    def _settled(self, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure]) -> dict[Partition, Seen]:
+    def _fetch_stable_ends(
+        self, requests: Mapping[Partition, LogEndRequest], unknown: dict[Partition, UnknownLogEnd]
+    ) -> dict[Partition, BothLogBounds]:
         """Both logs at a moment when nobody appends (`explain_unstable_end`).
 
         A predecessor's last requests may still arrive; they cannot do harm (`decide.position`). A log that keeps moving
         becomes unknown, and does not hold up the others.
         """
-        found: dict[Partition, LogLook] = {}
-        waiting, why, growing = list(wanted), dict[Partition, RemoteFault | str](), set[Partition]()
-        for _ in range(_SETTLE_TRIES):
-            seen = look(self.destination, _led(waiting, lambda p: wanted[p].destination_broker))
-            why |= seen.unknown
-            for p, error in seen.unknown.items():
+        stable: dict[Partition, LogSnapshot] = {}
+        waiting, reasons, growing = list(requests), dict[Partition, RemoteFault | str](), set[Partition]()
+        for _ in range(_STABLE_END_TRIES):
+            probe = snapshot_logs(self.destination, _group_by_leader(waiting, lambda p: requests[p].destination_broker))
+            reasons |= probe.unknown
+            for p, error in probe.unknown.items():
                 if isinstance(error, MissingPermission):
-                    unsure[p] = Unsure(error, None)
-            waiting = [p for p in waiting if p in seen.logs]
+                    unknown[p] = UnknownLogEnd(error, None)
+            waiting = [p for p in waiting if p in probe.logs]
             for p in waiting:
-                log = seen.logs[p]
-                why[p] = unsettled(self.destination.name, p, log.before, log.after, log.replicated)
-                if not why[p]:
-                    found[p] = log
-                elif log.before != log.after:
+                log = probe.logs[p]
+                reasons[p] = explain_unstable_end(
+                    self.destination.name, p, log.end_before, log.end_after, log.high_watermark
+                )
+                if not reasons[p]:
+                    stable[p] = log
+                elif log.end_before != log.end_after:
                     growing.add(p)
-            waiting = [p for p in waiting if p not in found]
+            waiting = [p for p in waiting if p not in stable]
             if not waiting:
                 break
-            time.sleep(_SETTLE_WAIT_S)
+            time.sleep(_STABLE_END_WAIT_S)
         # The source's end is read last. It only grows, so a position beyond it never existed.
-        led = _led(found, lambda p: wanted[p].source_broker)
-        ends = ends_of(self.source, led, Point.START, Point.LOG_END)
-        why |= ends.unknown
-        for p in wanted.keys() - ends.points.keys() - unsure.keys():
+        by_leader = _group_by_leader(stable, lambda p: requests[p].source_broker)
+        ends = list_offset_pairs(self.source, by_leader, OffsetPoint.START, OffsetPoint.LOG_END)
+        reasons |= ends.unknown
+        for p in requests.keys() - ends.pairs.keys() - unknown.keys():
             # A leader without followers may be an outdated one.
-            misled = self.source.name if p in found else None if p in growing else self.destination.name
-            words = why.get(p) or f"{p}: a leader does not say now where its log begins and ends"
-            unsure[p] = Unsure(words if isinstance(words, Late) else str(words), misled)
-        as_sent = self._ending_as_sent(wanted, {p: found[p] for p in ends.points})
+            misleading = self.source.name if p in stable else None if p in growing else self.destination.name
+            reason = reasons.get(p) or f"{p}: a leader does not say now where its log begins and ends"
+            unknown[p] = UnknownLogEnd(reason if isinstance(reason, BrokerResponsePending) else str(reason), misleading)
+        ends_as_sent = self._find_ends_as_sent(requests, {p: stable[p] for p in ends.pairs})
         return {
-            p: Seen(
-                log_start=found[p].start,
-                log_end=found[p].after,
-                ours=self._ours(found[p].producers),
+            p: BothLogBounds(
+                log_start=stable[p].start,
+                log_end=stable[p].end_after,
+                producer=self._find_own_producer(stable[p].producers),
                 source_start=start,
                 source_end=end,
-                ends_as_sent=p in as_sent,
-                proved_end=wanted[p].proved_end,
+                ends_as_sent=p in ends_as_sent,
+                verified_end=requests[p].verified_end,
             )
-            for p, (start, end) in ends.points.items()
+            for p, (start, end) in ends.pairs.items()
         }
 
-    def _ending_as_sent(self, wanted: Mapping[Partition, Asked], logs: Mapping[Partition, LogLook]) -> set[Partition]:
-        led: dict[int, dict[Partition, int]] = {}
+    def _find_ends_as_sent(
+        self, requests: Mapping[Partition, LogEndRequest], logs: Mapping[Partition, LogSnapshot]
+    ) -> set[Partition]:
+        by_leader: dict[int, dict[Partition, int]] = {}
         for p, log in logs.items():
-            if wanted[p].unvouched and log.start < log.after:
-                led.setdefault(wanted[p].destination_broker, {})[p] = log.after
-        return ending_as_sent(self.destination, led) if led else set()
+            if requests[p].end_unverified and log.start < log.end_after:
+                by_leader.setdefault(requests[p].destination_broker, {})[p] = log.end_after
+        return find_ends_as_sent(self.destination, by_leader) if by_leader else set()
 
-    def _ours(self, producers: Iterable[ProducerView]) -> Ours | None:
-        for view in producers:
-            if view.producer_id == self._producer_id:
-                return Ours((view.last_sequence + 1) & SEQUENCE_MASK, view.coordinator_epoch, view.newest_ms)
+    def _find_own_producer(self, producers: Iterable[PartitionProducer]) -> OwnProducerState | None:
+        for producer in producers:
+            if producer.producer_id == self._producer_id:
+                return OwnProducerState(
+                    (producer.last_sequence + 1) & SEQUENCE_MASK, producer.coordinator_epoch, producer.newest_ms
+                )
         return None
 
-    def close_after(self, question: Future[Views] | Future[Logs]) -> None:
-        question.add_done_callback(lambda _: self.close())
+    def close_when_done(self, future: Future[BothMetadata] | Future[LogEndsResponse]) -> None:
+        future.add_done_callback(lambda _: self.close())
 
     def close(self) -> None:
         self.source.close()
         self.destination.close()
 
 
-def _view(client: ClusterClient, cluster: ClusterView, expected: Mapping[Partition, str | None]) -> View:
+def _verify_metadata(
+    client: ClusterClient, cluster: ClusterMetadata, expected: Mapping[Partition, str | None]
+) -> VerifiedMetadata:
     """Requests topic ids from all brokers where one broker's metadata is unexpected: that broker may be
     stale."""
-    doubtful = {p.topic for p, id_ in expected.items() if id_ is not None and not as_expected(cluster, p, id_)}
+    doubtful = {
+        p.topic
+        for p, topic_id in expected.items()
+        if topic_id is not None and not has_expected_topic(cluster, p, topic_id)
+    }
     doubtful -= cluster.denied
-    return View(cluster, heard_ids(client, doubtful) if doubtful else Heard({}, ()))
+    return VerifiedMetadata(cluster, fetch_topic_ids(client, doubtful) if doubtful else TopicIds({}, ()))
 
 
-def as_expected(cluster: ClusterView, partition: Partition, topic_id: str) -> bool:
+def has_expected_topic(cluster: ClusterMetadata, partition: Partition, topic_id: str) -> bool:
     topic = cluster.topics.get(partition.topic)
     return topic is not None and topic.id == topic_id and partition.index in topic.partitions
 
 
-def _led(partitions: Iterable[Partition], broker: Callable[[Partition], int]) -> dict[int, list[Partition]]:
-    found: dict[int, list[Partition]] = {}
+def _group_by_leader(
+    partitions: Iterable[Partition], leader_of: Callable[[Partition], int]
+) -> dict[int, list[Partition]]:
+    by_leader: dict[int, list[Partition]] = {}
     for partition in sorted(partitions):
-        found.setdefault(broker(partition), []).append(partition)
-    return found
+        by_leader.setdefault(leader_of(partition), []).append(partition)
+    return by_leader
 
 
-def unsettled(cluster: ClusterName, partition: Partition, before: int, after: int, replicated: int | None) -> str:
+def explain_unstable_end(
+    cluster: ClusterName, partition: Partition, before: int, after: int, replicated: int | None
+) -> str:
     """Why a snapshot of the destination's log is inconclusive; "" when it is conclusive.
 
     Conclusive: the log end is the same before and after the producer state was read, and all in-sync replicas have it.
     What only the leader has, it may lose (KIP-966).
     """
-    where = f"cluster {cluster}, {partition}"
+    subject = f"cluster {cluster}, {partition}"
     if before != after:
-        return f"{where} keeps growing: another copier of this mirror is at work"
+        return f"{subject} keeps growing: another copier of this mirror is at work"
     if replicated is not None and replicated >= after:
         return ""
     return (
-        f"{where}: the log ends at {after}, and its replicas have it up to "
+        f"{subject}: the log ends at {after}, and its replicas have it up to "
         f"{'nobody knows where' if replicated is None else f'{replicated} only'}: they are behind, or fewer than "
         "min.insync.replicas are in sync"
     )

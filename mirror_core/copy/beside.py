@@ -10,35 +10,35 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Final, TypeVar
 
-Found = TypeVar("Found")
+ThreadResult = TypeVar("ThreadResult")
 
-_AT_ONCE: Final = 64
+_MAX_THREADS: Final = 64
 
 
-class Beside:
+class BackgroundThreads:
     """A hung broker blocks only the thread that waits for it."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="beside")
-        self.woken, self._wakes = socket.socketpair()
-        for one in (self.woken, self._wakes):
-            one.setblocking(False)
+        self._pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="beside")
+        self.wakeup_socket, self._wakeup_sender = socket.socketpair()
+        for sock in (self.wakeup_socket, self._wakeup_sender):
+            sock.setblocking(False)
 
-    def begin(self, work: Callable[[], Found]) -> Future[Found]:
-        begun = self._pool.submit(copy_context().run, work)
-        begun.add_done_callback(self._wake)
-        return begun
+    def submit(self, work: Callable[[], ThreadResult]) -> Future[ThreadResult]:
+        future = self._pool.submit(copy_context().run, work)
+        future.add_done_callback(self._wake)
+        return future
 
-    def _wake(self, ended: Future[Found]) -> None:
+    def _wake(self, future: Future[ThreadResult]) -> None:
         with suppress(OSError):  # full of wakeups already, or closed
-            self._wakes.send(b"\0")
+            self._wakeup_sender.send(b"\0")
 
-    def heard(self) -> None:
+    def clear_wakeups(self) -> None:
         with suppress(BlockingIOError):
-            while self.woken.recv(4096):
+            while self.wakeup_socket.recv(4096):
                 pass
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)
-        self.woken.close()
-        self._wakes.close()
+        self.wakeup_socket.close()
+        self._wakeup_sender.close()

@@ -20,28 +20,28 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from mirror_core.model.copying import DriverAt
-from mirror_core.model.logs import logger
+from mirror_core.model.copying import DriverAddress
+from mirror_core.model.logs import get_logger
 from mirror_core.model.text import format_address
 
-LARGEST: Final = 1_200
+MAX_DATAGRAM_BYTES: Final = 1_200
 """IPv6's minimum packet (1,280 bytes) without headers."""
 _MAGIC: Final = b"MB"
 _HEADER: Final = struct.Struct(">2sBQ8sQ")
-_MAC: Final = 16
-ROOM: Final = LARGEST - _HEADER.size - _MAC - 80
+_MAC_BYTES: Final = 16
+MAX_BODY_BYTES: Final = MAX_DATAGRAM_BYTES - _HEADER.size - _MAC_BYTES - 80
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
 
-class Sort(IntEnum):
+class DatagramKind(IntEnum):
     PROGRESS = 1
     CLAIMS = 2
-    GIVEN = 3
+    RESPONSE = 3
 
 
-class Letter(NamedTuple):
-    sort: int
+class Datagram(NamedTuple):
+    kind: int
     epoch: int
     sender: bytes
     """Random, one per attempt of a task. A response repeats it, and the number."""
@@ -49,136 +49,138 @@ class Letter(NamedTuple):
     body: bytes
 
 
-def sealed(token: str, letter: Letter) -> bytes:
-    plain = _HEADER.pack(_MAGIC, *letter[:4]) + letter.body
-    return plain + _mac(token, plain)
+def seal_datagram(token: str, datagram: Datagram) -> bytes:
+    unsigned = _HEADER.pack(_MAGIC, *datagram[:4]) + datagram.body
+    return unsigned + _compute_mac(token, unsigned)
 
 
-def opened(datagram: bytes, token_of: Callable[[int], str | None]) -> Letter | None:
+def open_datagram(packet: bytes, find_token: Callable[[int], str | None]) -> Datagram | None:
     """None when the packet is not authentic, whatever bytes it holds."""
-    if len(datagram) < _HEADER.size + _MAC or len(datagram) > LARGEST or not datagram.startswith(_MAGIC):
+    if len(packet) < _HEADER.size + _MAC_BYTES or len(packet) > MAX_DATAGRAM_BYTES or not packet.startswith(_MAGIC):
         return None
-    _, sort, epoch, sender, number = _HEADER.unpack_from(datagram)
-    token = token_of(epoch)
-    if token is None or not hmac.compare_digest(_mac(token, datagram[:-_MAC]), datagram[-_MAC:]):
+    _, kind, epoch, sender, number = _HEADER.unpack_from(packet)
+    token = find_token(epoch)
+    if token is None or not hmac.compare_digest(_compute_mac(token, packet[:-_MAC_BYTES]), packet[-_MAC_BYTES:]):
         return None
-    return Letter(sort, epoch, sender, number, datagram[_HEADER.size : -_MAC])
+    return Datagram(kind, epoch, sender, number, packet[_HEADER.size : -_MAC_BYTES])
 
 
-def portions(rows: Iterable[Any], spare: int = 0) -> Iterator[bytes]:
-    line, size = list[bytes](), 0
+def encode_bodies(rows: Iterable[Any], spare: int = 0) -> Iterator[bytes]:
+    encoded_rows, size = list[bytes](), 0
     for row in rows:
-        one = msgspec.json.encode(row)
-        if line and size + len(one) + 1 + spare > ROOM:
-            yield b"[" + b",".join(line) + b"]"
-            line, size = [], 0
-        line.append(one)
-        size += len(one) + 1 + spare
-    if line:
-        yield b"[" + b",".join(line) + b"]"
+        encoded = msgspec.json.encode(row)
+        if encoded_rows and size + len(encoded) + 1 + spare > MAX_BODY_BYTES:
+            yield b"[" + b",".join(encoded_rows) + b"]"
+            encoded_rows, size = [], 0
+        encoded_rows.append(encoded)
+        size += len(encoded) + 1 + spare
+    if encoded_rows:
+        yield b"[" + b",".join(encoded_rows) + b"]"
 
 
-class Line:
+class DriverChannel:
     """A task's socket to its driver. Never blocks and never raises: nothing sent here is essential."""
 
-    def __init__(self, epoch: int, at: DriverAt | None) -> None:
+    def __init__(self, epoch: int, driver: DriverAddress | None) -> None:
         self._epoch = epoch
-        self._at = at
+        self._driver = driver
         self._sender = secrets.token_bytes(8)
         self._numbers = count(1)
-        self._answered = 0
-        self._sockets = _connected(at) if at else []
+        self._newest_response = 0
+        self._sockets = _connect_sockets(driver) if driver else []
         """One for each address of the driver, until it responds on one of them."""
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         return bool(self._sockets)
 
-    def tell(self, sort: Sort, body: bytes) -> None:
-        if not self._sockets or self._at is None:
+    def send(self, kind: DatagramKind, body: bytes) -> None:
+        if not self._sockets or self._driver is None:
             return
-        datagram = sealed(self._at.token, Letter(sort, self._epoch, self._sender, next(self._numbers), body))
-        for one in self._sockets:
+        packet = seal_datagram(self._driver.token, Datagram(kind, self._epoch, self._sender, next(self._numbers), body))
+        for sock in self._sockets:
             with suppress(OSError):  # no buffer left, or nobody listens there (any more)
-                one.send(datagram)
+                sock.send(packet)
 
-    def answers(self) -> Iterator[bytes]:
-        for one in list(self._sockets):
-            yield from self._answers_on(one)
+    def receive_responses(self) -> Iterator[bytes]:
+        for sock in list(self._sockets):
+            yield from self._receive_on(sock)
 
-    def _answers_on(self, one: socket.socket) -> Iterator[bytes]:
-        while one in self._sockets and self._at is not None:
+    def _receive_on(self, sock: socket.socket) -> Iterator[bytes]:
+        while sock in self._sockets and self._driver is not None:
             try:
-                datagram = one.recv(LARGEST + 1)
+                packet = sock.recv(MAX_DATAGRAM_BYTES + 1)
             except OSError:  # nothing there (yet); or nobody listens any more
                 return
-            letter = opened(datagram, {self._epoch: self._at.token}.get)
-            if letter is None or (letter.sort, letter.sender) != (Sort.GIVEN, self._sender):
+            datagram = open_datagram(packet, {self._epoch: self._driver.token}.get)
+            if datagram is None or (datagram.kind, datagram.sender) != (DatagramKind.RESPONSE, self._sender):
                 continue
-            self._keep(one)
-            if letter.number > self._answered:
-                self._answered = letter.number
-                yield letter.body
+            self._keep_only(sock)
+            if datagram.number > self._newest_response:
+                self._newest_response = datagram.number
+                yield datagram.body
 
-    def _keep(self, answered: socket.socket) -> None:
+    def _keep_only(self, answering: socket.socket) -> None:
         for other in self._sockets:
-            if other is not answered:
+            if other is not answering:
                 other.close()
-        self._sockets = [answered]
+        self._sockets = [answering]
 
     def close(self) -> None:
-        for one in self._sockets:
-            one.close()
+        for sock in self._sockets:
+            sock.close()
         self._sockets = []
 
 
-def token_of(key: bytes, epoch: int) -> str:
+def derive_token(key: bytes, epoch: int) -> str:
     return hmac.digest(key, epoch.to_bytes(8, "big"), "sha256").hex()
 
 
-def bound(host: str, port: int) -> socket.socket:
-    reason = OSError("the host has no address")
-    for made in _open_each(host, port, socket.socket.bind):
-        if isinstance(made, socket.socket):
-            return made
-        reason = made
-    raise reason
+def bind_socket(host: str, port: int) -> socket.socket:
+    error = OSError("the host has no address")
+    for result in _open_sockets(host, port, socket.socket.bind):
+        if isinstance(result, socket.socket):
+            return result
+        error = result
+    raise error
 
 
-def _connected(at: DriverAt) -> list[socket.socket]:
-    found = list(_open_each(at.host, at.port, socket.socket.connect))
-    made = [one for one in found if isinstance(one, socket.socket)]
-    for one in made:
-        one.setblocking(False)
-    if not made:
-        why = found[-1] if found else "the host has no address"
-        _log.warning("the driver at %s is told nothing: %s", format_address(at.host, at.port), why)
-    return made
+def _connect_sockets(driver: DriverAddress) -> list[socket.socket]:
+    results = list(_open_sockets(driver.host, driver.port, socket.socket.connect))
+    sockets = [item for item in results if isinstance(item, socket.socket)]
+    for item in sockets:
+        item.setblocking(False)
+    if not sockets:
+        reason = results[-1] if results else "the host has no address"
+        _log.warning("the driver at %s is told nothing: %s", format_address(driver.host, driver.port), reason)
+    return sockets
 
 
-def _open_each(host: str, port: int, act: Callable[[socket.socket, Any], None]) -> Iterator[socket.socket | OSError]:
+def _open_sockets(
+    host: str, port: int, prepare: Callable[[socket.socket, Any], None]
+) -> Iterator[socket.socket | OSError]:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     except OSError as error:
         yield error
         return
     except UnicodeError:
         yield OSError(f"{host!r} can be no host's name")
         return
-    for family, kind, protocol, _, address in found:
+    for family, socket_type, protocol, _, address in addresses:
         try:
-            made = socket.socket(family, kind, protocol)
+            sock = socket.socket(family, socket_type, protocol)
         except OSError as error:  # unsupported address family
             yield error
             continue
         try:
-            act(made, address)
+            prepare(sock, address)
         except OSError as error:
-            made.close()
+            sock.close()
             yield error
         else:
-            yield made
+            yield sock
 
 
-def _mac(token: str, plain: bytes) -> bytes:
-    return hmac.digest(token.encode(), plain, "sha256")[:_MAC]
+def _compute_mac(token: str, unsigned: bytes) -> bytes:
+    return hmac.digest(token.encode(), unsigned, "sha256")[:_MAC_BYTES]

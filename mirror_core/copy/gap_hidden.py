@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from mirror_core.copy.outbox import Hidden, Outbox, Ready, Sent
+from mirror_core.copy.outbox import HiddenGap, ReadyBatch, SendQueue, SentBatch
 from mirror_core.wire.batch import readdress
-from mirror_core.wire.hidden import hidden_batch
+from mirror_core.wire.hidden import build_hidden_batch
 
-HIDDEN_AT_ONCE: Final = 20_000
+MAX_HIDDEN_RECORDS: Final = 20_000
 """220 KB: mirror topics accept 1 MiB more than their sources."""
 
 
-def first_hidden(outbox: Outbox, gap: Hidden, producer_id: int, producer_epoch: int) -> Ready:
-    count = outbox.take_hidden(gap, HIDDEN_AT_ONCE)
-    batch = memoryview(hidden_batch(count, gap.time_ms))
+def pop_hidden_batch(queue: SendQueue, gap: HiddenGap, producer_id: int, producer_epoch: int) -> ReadyBatch:
+    count = queue.pop_hidden(gap, MAX_HIDDEN_RECORDS)
+    batch = memoryview(build_hidden_batch(count, gap.time_ms))
     readdress(batch, producer_id, producer_epoch, gap.sequence)
-    return Sent(gap.base, count, len(batch), None), batch
+    return SentBatch(gap.base_offset, count, len(batch), None), batch

@@ -16,25 +16,25 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
-from mirror_core.copy.beside import Beside
-from mirror_core.copy.gap_case import GapCase
-from mirror_core.copy.gap_round import LOOK_AGAIN_S, GapRound, Look, Reply, Write
+from mirror_core.copy.beside import BackgroundThreads
+from mirror_core.copy.gap_case import GapFillState
+from mirror_core.copy.gap_round import PROBE_INTERVAL_S, GapRound, GapRoundResponse, LogEndQuery, MarkerWrite
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.words import Side
+from mirror_core.copy.words import ClusterSide
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.marking import MarkerLink
-from mirror_core.kafka.sockets import readable
+from mirror_core.kafka.sockets import wait_readable
 from mirror_core.model.errors import RemoteFault
 
-_MOST_S: Final = 30.0
+_MAX_ROUND_S: Final = 30.0
 
-Cases = Mapping[PartitionReplicator, GapCase]
+GapFillStates = Mapping[PartitionReplicator, GapFillState]
 
 
-class _Opening(NamedTuple):
-    began: float
-    ended: Future[Connection]
+class _OpeningConnection(NamedTuple):
+    started_at: float
+    future: Future[Connection]
 
 
 class GapFiller:
@@ -45,31 +45,31 @@ class GapFiller:
         producer_epoch: int,
         epoch: int,
         connect: Callable[[int], Callable[[], Connection]],
-        lost: Callable[[int, str], None],
-        beside: Beside,
+        on_lost: Callable[[int, str], None],
+        threads: BackgroundThreads,
         now_s: Callable[[], float] = lambda: time.time(),
     ) -> None:
         """`epoch`: the data plane's. `connect` returns a function that connects to a broker, for a thread.
         `lost` is told which broker did not respond, and why."""
-        self._destination = Side.of(destination)
+        self._destination = ClusterSide.from_client(destination)
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch
         self._epoch = epoch
         self._connect = connect
-        self._lost = lost
-        self._beside, self._now_s = beside, now_s
-        self._opening: dict[int, _Opening] = {}
+        self._on_lost = on_lost
+        self._threads, self._now_s = threads, now_s
+        self._opening: dict[int, _OpeningConnection] = {}
         self._links: dict[int, MarkerLink] = {}
-        self._rounds: dict[int, _UnderWay] = {}
-        self._look_at: dict[int, float] = {}
+        self._rounds: dict[int, _ActiveRound] = {}
+        self._next_probe_at: dict[int, float] = {}
 
     @property
-    def connecting(self) -> bool:
+    def is_connecting(self) -> bool:
         return bool(self._opening)
 
     @property
     def sockets(self) -> list[socket.socket]:
-        return [one.link.connection.sock for one in self._rounds.values()]
+        return [active.link.connection.sock for active in self._rounds.values()]
 
     def fill(self, replicators: Iterable[PartitionReplicator], until: float) -> bool:
         """Applies responses and starts rounds; sends nothing after `until` (by `now_s`). True when a gap
@@ -77,154 +77,156 @@ class GapFiller:
 
         A broker that does not respond may still append what it was sent, at any later time.
         """
-        moved = self._take_in()
-        self.give_up(_MOST_S)
+        has_progress = self._collect()
+        self.abandon_slow(_MAX_ROUND_S)
         if self._now_s() >= until:
-            return moved
+            return has_progress
         now = time.monotonic()
         by_broker: dict[int, list[PartitionReplicator]] = {}
-        for one in replicators:
-            broker = one.destination_broker
-            if one.gap is None or broker in self._rounds or broker in self._opening:
+        for replicator in replicators:
+            broker = replicator.destination_broker
+            if replicator.due_gap is None or broker in self._rounds or broker in self._opening:
                 continue
-            if one.gaps.owned or now >= self._look_at.get(broker, 0.0):
-                by_broker.setdefault(broker, []).append(one)
-        for broker, mine in by_broker.items():
+            if replicator.gap_claim.is_owned or now >= self._next_probe_at.get(broker, 0.0):
+                by_broker.setdefault(broker, []).append(replicator)
+        for broker, due in by_broker.items():
             if broker not in self._links:
-                self._open(broker)
+                self._start_connecting(broker)
                 continue
-            if not all(one.gaps.owned for one in mine):
-                self._look_at[broker] = now + LOOK_AGAIN_S
-            moved |= self._begin(broker, mine, until)
-        return moved
+            if not all(replicator.gap_claim.is_owned for replicator in due):
+                self._next_probe_at[broker] = now + PROBE_INTERVAL_S
+            has_progress |= self._start_round(broker, due, until)
+        return has_progress
 
-    def _open(self, broker: int) -> None:
+    def _start_connecting(self, broker: int) -> None:
         try:
             connect = self._connect(broker)
         except RemoteFault as error:
-            self._lost(broker, str(error))
+            self._on_lost(broker, str(error))
             return
-        self._opening[broker] = _Opening(time.monotonic(), self._beside.begin(connect))
+        self._opening[broker] = _OpeningConnection(time.monotonic(), self._threads.submit(connect))
 
-    def _begin(self, broker: int, replicators: list[PartitionReplicator], until: float) -> bool:
+    def _start_round(self, broker: int, replicators: list[PartitionReplicator], until: float) -> bool:
         link = self._links.pop(broker)
-        filling = GapRound(
+        gap_round = GapRound(
             destination=self._destination,
             producer_id=self._producer_id,
             producer_epoch=self._producer_epoch,
             epoch=self._epoch,
             until=until,
-            stale=link.stale,
+            is_stale=link.is_stale,
             round_trip_s=link.round_trip_s,
             monotonic=time.monotonic,
             wall=self._now_s,
         )
-        self._rounds[broker] = one = _UnderWay({one: one.begin_round() for one in replicators}, link, filling)
-        return self._go_on(broker, one)
+        self._rounds[broker] = active = _ActiveRound(
+            {active: active.start_gap_round() for active in replicators}, link, gap_round
+        )
+        return self._advance(broker, active)
 
-    def _take_in(self) -> bool:
+    def _collect(self) -> bool:
         for broker, opening in list(self._opening.items()):
-            if not opening.ended.done():
+            if not opening.future.done():
                 continue
             del self._opening[broker]
             try:
-                self._links[broker] = MarkerLink(opening.ended.result())
+                self._links[broker] = MarkerLink(opening.future.result())
             except RemoteFault as error:
-                self._lost(broker, str(error))
-        return any([self._go_on(broker, one) for broker, one in list(self._rounds.items())])
+                self._on_lost(broker, str(error))
+        return any([self._advance(broker, active) for broker, active in list(self._rounds.items())])
 
-    def _go_on(self, broker: int, one: _UnderWay) -> bool:
-        why = ""
+    def _advance(self, broker: int, active: _ActiveRound) -> bool:
+        error_text = ""
         try:
-            if not one.go_on():
+            if not active.advance():
                 return False
         except RemoteFault as error:
-            why = str(error)
+            error_text = str(error)
         del self._rounds[broker]
-        for replicator, case in one.cases.items():
-            replicator.round_ended(case)
-        if why:
-            one.link.connection.close()
-            self._lost(broker, why)
+        for replicator, state in active.states.items():
+            replicator.finish_gap_round(state)
+        if error_text:
+            active.link.connection.close()
+            self._on_lost(broker, error_text)
         else:
-            self._links[broker] = one.link
-        return any(case.filled for case in one.cases.values())
+            self._links[broker] = active.link
+        return any(state.filled_offsets for state in active.states.values())
 
-    def give_up(self, limit_s: float) -> None:
+    def abandon_slow(self, limit_s: float) -> None:
         now = time.monotonic()
-        where = f"cluster {self._destination.name}, broker"
-        for broker, one in list(self._rounds.items()):
-            if now - one.began >= limit_s:
-                self._rounds.pop(broker).leave()
-                took = f"{now - one.began:.0f} s"
-                self._lost(broker, f"{where} {broker}: no answer to markers, or to where logs end, for {took}")
+        subject = f"cluster {self._destination.name}, broker"
+        for broker, active in list(self._rounds.items()):
+            if now - active.started_at >= limit_s:
+                self._rounds.pop(broker).abandon()
+                elapsed = f"{now - active.started_at:.0f} s"
+                self._on_lost(broker, f"{subject} {broker}: no answer to markers, or to where logs end, for {elapsed}")
         for broker, opening in list(self._opening.items()):
-            if now - opening.began >= limit_s:
-                _leave(self._opening.pop(broker))
-                took = f"{now - opening.began:.0f} s"
-                self._lost(broker, f"{where} {broker}: no answer on a new connection for {took}")
+            if now - opening.started_at >= limit_s:
+                _abandon_opening(self._opening.pop(broker))
+                elapsed = f"{now - opening.started_at:.0f} s"
+                self._on_lost(broker, f"{subject} {broker}: no answer on a new connection for {elapsed}")
 
-    def drain(self, limit_s: float) -> None:
+    def wait_for_rounds(self, limit_s: float) -> None:
         for opening in self._opening.values():
-            _leave(opening)
+            _abandon_opening(opening)
         self._opening = {}
         end = time.monotonic() + limit_s
-        while self._rounds and readable(self.sockets, max(0.0, end - time.monotonic())):
-            self._take_in()
+        while self._rounds and wait_readable(self.sockets, max(0.0, end - time.monotonic())):
+            self._collect()
 
     def close(self) -> None:
-        for one in self._rounds.values():
-            one.leave()
+        for active in self._rounds.values():
+            active.abandon()
         for opening in self._opening.values():
-            _leave(opening)
+            _abandon_opening(opening)
         for link in self._links.values():
             link.connection.close()
         self._rounds, self._opening, self._links = {}, {}, {}
 
 
-def _leave(opening: _Opening) -> None:
-    opening.ended.add_done_callback(_close)
+def _abandon_opening(opening: _OpeningConnection) -> None:
+    opening.future.add_done_callback(_close_unused)
 
 
-def _close(unused: Future[Connection]) -> None:
+def _close_unused(unused: Future[Connection]) -> None:
     if not unused.cancelled() and unused.exception() is None:
         unused.result().close()
 
 
-class _UnderWay:
-    def __init__(self, cases: Cases, link: MarkerLink, filling: GapRound) -> None:
-        self.cases = cases
+class _ActiveRound:
+    def __init__(self, states: GapFillStates, link: MarkerLink, gap_round: GapRound) -> None:
+        self.states = states
         self.link = link
-        self.began = time.monotonic()
-        self._round = filling.run(list(cases.values()))
-        self._request: Look | Write | None = None
+        self.started_at = time.monotonic()
+        self._round = gap_round.run(list(states.values()))
+        self._request: LogEndQuery | MarkerWrite | None = None
 
-    def go_on(self) -> bool:
+    def advance(self) -> bool:
         try:
             if self._request is None:
                 self._send(next(self._round))
-            while (reply := self._reply()) is not None:
+            while (reply := self._receive()) is not None:
                 self._send(self._round.send(reply))
         except StopIteration:
             return True
         return False
 
-    def _send(self, request: Look | Write) -> None:
+    def _send(self, request: LogEndQuery | MarkerWrite) -> None:
         self._request = request
-        if isinstance(request, Look):
-            self.link.ask_ends(request.partitions)
+        if isinstance(request, LogEndQuery):
+            self.link.request_log_ends(request.partitions)
         else:
-            self.link.ask_markers(request.entries)
+            self.link.send_markers(request.entries)
 
-    def _reply(self) -> Reply | None:
-        if isinstance(self._request, Look):
-            ends = self.link.ends()
-            return None if ends is None else Reply(ends=ends)
-        codes = self.link.codes()
-        return None if codes is None else Reply(codes=codes)
+    def _receive(self) -> GapRoundResponse | None:
+        if isinstance(self._request, LogEndQuery):
+            ends = self.link.receive_log_ends()
+            return None if ends is None else GapRoundResponse(ends=ends)
+        codes = self.link.receive_codes()
+        return None if codes is None else GapRoundResponse(codes=codes)
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         self._round.close()
         self.link.connection.close()
-        for replicator, case in self.cases.items():
-            replicator.round_left(case)
+        for replicator, state in self.states.items():
+            replicator.abandon_gap_round(state)

@@ -16,114 +16,129 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.copy.datagrams import Letter, Line, Sort, portions
+from mirror_core.copy.datagrams import Datagram, DatagramKind, DriverChannel, encode_bodies
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.states import State
-from mirror_core.model.copying import Deletion
+from mirror_core.copy.states import CopyState
+from mirror_core.model.copying import TrimmedRange
 from mirror_core.model.names import Offset, Partition
 
-_ASK_S: Final = 0.05
+_REQUEST_INTERVAL_S: Final = 0.05
 _NUMBER_DIGITS: Final = 12
 """A granted claim is longer than its request by the number: so the response to one datagram fits into
 one."""
-Left = tuple[Partition, int]
+ReleasedClaim = tuple[Partition, int]
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+class _ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     left: list[tuple[str, int, int]] = []
     wants: list[tuple[str, int]] = []
     deleted: list[tuple[str, int, int, int]] = []
 
 
-class _Given(msgspec.Struct, frozen=True, kw_only=True):
+class _ClaimResponse(msgspec.Struct, frozen=True, kw_only=True):
     given: list[tuple[str, int, int]] = []
     recorded: list[tuple[str, int, int]] = []
 
 
 # Made once, by the thread that imports this: two that meet a type for the first time crash msgspec (0.22).
-_ASKED: Final = msgspec.json.Decoder(_Asked)
-_GIVEN: Final = msgspec.json.Decoder(_Given)
+_REQUEST_DECODER: Final = msgspec.json.Decoder(_ClaimRequest)
+_RESPONSE_DECODER: Final = msgspec.json.Decoder(_ClaimResponse)
 
 
-class Board:
+class ClaimBoard:
     """The driver's side. `handle` is for the receiving thread, the rest for the driver's thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._deletions: dict[Deletion, None] = {}
-        self._recorded: dict[Partition, int] = {}
-        self._left: dict[Partition, tuple[int, int]] = {}
+        self._trimmed_ranges: dict[TrimmedRange, None] = {}
+        self._recorded_up_to: dict[Partition, int] = {}
+        self._released: dict[Partition, tuple[int, int]] = {}
 
-    def take(self, letter: Letter) -> bytes:
+    def handle(self, datagram: Datagram) -> bytes:
         """Returns the response, or b"". Raises msgspec's errors for malformed bodies."""
-        asked = _ASKED.decode(letter.body)
-        for topic, index, number in asked.left:
-            self._left[Partition(topic, index)] = letter.epoch, number
-        wanted = dict.fromkeys(Partition(topic, index) for topic, index in asked.wants)
+        request = _REQUEST_DECODER.decode(datagram.body)
+        for topic, index, number in request.left:
+            self._released[Partition(topic, index)] = datagram.epoch, number
+        wanted_partitions = dict.fromkeys(Partition(topic, index) for topic, index in request.wants)
         # A released claim may have changed hands: its last owner cannot have it back.
-        given = [p for p in wanted if self._left.get(p, (letter.epoch, 0))[0] < letter.epoch]
-        rows = [(partition.topic, partition.index, self._left.pop(partition)[1]) for partition in given]
-        there = list(self._hear(asked.deleted))
-        return msgspec.json.encode(_Given(given=rows, recorded=there)) if rows or there else b""
+        granted = [p for p in wanted_partitions if self._released.get(p, (datagram.epoch, 0))[0] < datagram.epoch]
+        rows = [(partition.topic, partition.index, self._released.pop(partition)[1]) for partition in granted]
+        recorded = list(self._receive_trims(request.deleted))
+        return msgspec.json.encode(_ClaimResponse(given=rows, recorded=recorded)) if rows or recorded else b""
 
-    def _hear(self, deleted: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
-        for topic, index, first, end in deleted:
+    def _receive_trims(self, rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
+        for topic, index, start, end in rows:
             partition = Partition(topic, index)
             with self._lock:
-                if end <= self._recorded.get(partition, -1):
+                if end <= self._recorded_up_to.get(partition, -1):
                     yield topic, index, end
                 else:
-                    told = Deletion(partition=partition, first=Offset(first), next=Offset(end))
-                    self._deletions[told] = None
+                    trimmed = TrimmedRange(partition=partition, first=Offset(start), next=Offset(end))
+                    self._trimmed_ranges[trimmed] = None
 
-    def deletions(self) -> tuple[Deletion, ...]:
+    def get_unrecorded_trims(self) -> tuple[TrimmedRange, ...]:
         with self._lock:
-            return tuple(self._deletions)
+            return tuple(self._trimmed_ranges)
 
-    def recorded(self, deletions: Iterable[Deletion]) -> None:
+    def mark_recorded(self, trimmed_ranges: Iterable[TrimmedRange]) -> None:
         with self._lock:
-            for one in deletions:
-                self._deletions.pop(one, None)
-                self._recorded[one.partition] = max(one.next, self._recorded.get(one.partition, -1))
+            for trimmed in trimmed_ranges:
+                self._trimmed_ranges.pop(trimmed, None)
+                self._recorded_up_to[trimmed.partition] = max(
+                    trimmed.next, self._recorded_up_to.get(trimmed.partition, -1)
+                )
 
 
-class Successor:
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self._due = 0.0
-        self._left = set[Partition]()
+class ClaimClient:
+    def __init__(self, channel: DriverChannel) -> None:
+        self._channel = channel
+        self._next_request_at = 0.0
+        self._released = set[Partition]()
 
-    def ask(self, replicators: Mapping[Partition, PartitionReplicator]) -> None:
+    def exchange(self, replicators: Mapping[Partition, PartitionReplicator]) -> None:
         now = time.monotonic()
-        if not self._line.open or now < self._due:
+        if not self._channel.is_open or now < self._next_request_at:
             return
-        self._due = now + _ASK_S
-        for body in self._line.answers():
-            given = _GIVEN.decode(body)
-            for topic, index, number in given.given:
-                if (found := replicators.get(Partition(topic, index))) is not None:
-                    found.gaps.handed(number)
-            for topic, index, end in given.recorded:
-                if (found := replicators.get(Partition(topic, index))) is not None:
-                    found.deletions.recorded(end)
-        waiting = (p for p, one in replicators.items() if one.gap is not None and not one.gaps.owned)
-        for rows in portions(((p.topic, p.index) for p in waiting), spare=_NUMBER_DIGITS):
-            self._line.tell(Sort.CLAIMS, b'{"wants":%b}' % rows)
-        late = ((one.partition, one.deletions.unrecorded) for one in replicators.values() if one.deletions.waits)
-        for rows in portions((p.topic, p.index, *offsets) for p, found in late for offsets in found):
-            self._line.tell(Sort.CLAIMS, b'{"deleted":%b}' % rows)
+        self._next_request_at = now + _REQUEST_INTERVAL_S
+        for body in self._channel.receive_responses():
+            response = _RESPONSE_DECODER.decode(body)
+            for topic, index, number in response.given:
+                if (replicator := replicators.get(Partition(topic, index))) is not None:
+                    replicator.gap_claim.receive(number)
+            for topic, index, end in response.recorded:
+                if (replicator := replicators.get(Partition(topic, index))) is not None:
+                    replicator.trims.mark_recorded(end)
+        waiting = (
+            p
+            for p, waiting_replicator in replicators.items()
+            if waiting_replicator.due_gap is not None and not waiting_replicator.gap_claim.is_owned
+        )
+        for rows in encode_bodies(((p.topic, p.index) for p in waiting), spare=_NUMBER_DIGITS):
+            self._channel.send(DatagramKind.CLAIMS, b'{"wants":%b}' % rows)
+        unrecorded = (
+            (waiting_replicator.partition, waiting_replicator.trims.unrecorded)
+            for waiting_replicator in replicators.values()
+            if waiting_replicator.trims.is_waiting
+        )
+        for rows in encode_bodies(
+            (p.topic, p.index, *offsets) for p, replicator in unrecorded for offsets in replicator
+        ):
+            self._channel.send(DatagramKind.CLAIMS, b'{"deleted":%b}' % rows)
 
-    def leave(self, replicators: Iterable[PartitionReplicator]) -> None:
+    def release(self, replicators: Iterable[PartitionReplicator]) -> None:
         """Releases claims with nothing in flight to the next task. Each once: later it may have changed hands."""
-        mine = [
-            one
-            for one in replicators
-            if one.partition not in self._left
-            and one.gaps.owned
-            and not one.place.in_flight
-            and not one.beside
-            and (one.working or one.state is State.DONE)
+        released = [
+            replicator
+            for replicator in replicators
+            if replicator.partition not in self._released
+            and replicator.gap_claim.is_owned
+            and not replicator.progress.in_flight
+            and not replicator.in_background
+            and (replicator.can_send or replicator.state is CopyState.DONE)
         ]
-        self._left.update(one.partition for one in mine)
-        for rows in portions((one.partition.topic, one.partition.index, one.gaps.newest) for one in mine):
-            self._line.tell(Sort.CLAIMS, b'{"left":%b}' % rows)
+        self._released.update(replicator.partition for replicator in released)
+        for rows in encode_bodies(
+            (replicator.partition.topic, replicator.partition.index, replicator.gap_claim.newest_epoch)
+            for replicator in released
+        ):
+            self._channel.send(DatagramKind.CLAIMS, b'{"left":%b}' % rows)

@@ -13,85 +13,99 @@ from typing import Final
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.model.names import Partition
 
-MANY: Final = 64
-_CALM_S: Final = 10.0
-_AGAIN_S: Final = 1.0
-_SOON_S: Final = 1.0
+MIN_IDLE_PARTITIONS: Final = 64
+_IDLE_AFTER_S: Final = 10.0
+_IDLE_RETRY_S: Final = 1.0
+_DESTINATION_WAIT_S: Final = 1.0
 
 
-class Led:
+class BrokerPartitions:
     """Each partition that may be fetched is in a request in flight, or in the next one of a free link."""
 
     def __init__(self) -> None:
         self._all: dict[PartitionReplicator, None] = {}
-        self._lively: dict[PartitionReplicator, None] = {}
-        self._moving: list[PartitionReplicator] = []
-        self.hurries = False
+        self._active: dict[PartitionReplicator, None] = {}
+        self._activating: list[PartitionReplicator] = []
+        self.must_hurry = False
         """A partition in neither request waits for its first batch's response, which comes soon, and then for
         a link."""
-        self._again_at = 0.0
+        self._next_idle_fetch_at = 0.0
 
-    def add(self, one: PartitionReplicator) -> None:
-        self._all[one] = self._lively[one] = None
+    def add(self, replicator: PartitionReplicator) -> None:
+        self._all[replicator] = self._active[replicator] = None
 
-    def drop(self, one: PartitionReplicator) -> None:
-        for some in (self._all, self._lively):
-            some.pop(one, None)
+    def remove(self, replicator: PartitionReplicator) -> None:
+        for replicators in (self._all, self._active):
+            replicators.pop(replicator, None)
 
     @property
-    def ended(self) -> bool:
-        return all(one.ended for one in self._all)
+    def is_ended(self) -> bool:
+        return all(replicator.is_ended for replicator in self._all)
 
-    def for_lanes(self) -> Collection[PartitionReplicator]:
-        for one in self._moving:
-            if one in self._all:
-                self._lively[one] = None
-        self._moving = []
-        return self._lively
+    def select_active(self) -> Collection[PartitionReplicator]:
+        for replicator in self._activating:
+            if replicator in self._all:
+                self._active[replicator] = None
+        self._activating = []
+        return self._active
 
-    def parted(self, now: float) -> tuple[list[PartitionReplicator], list[PartitionReplicator]]:
-        lively, calm = list[PartitionReplicator](), list[PartitionReplicator]()
-        for one in self._all:
-            (calm if _calm(one, now) else lively).append(one)
-        return lively, calm
+    def split_by_activity(self, now: float) -> tuple[list[PartitionReplicator], list[PartitionReplicator]]:
+        active, idle = list[PartitionReplicator](), list[PartitionReplicator]()
+        for replicator in self._all:
+            (idle if _is_idle(replicator, now) else active).append(replicator)
+        return active, idle
 
-    def calm_due(self, now: float) -> bool:
-        return now >= self._again_at
+    def is_idle_fetch_due(self, now: float) -> bool:
+        return now >= self._next_idle_fetch_at
 
-    def for_calm(
+    def select_idle(
         self,
-        lively: Collection[PartitionReplicator],
-        calm: Collection[PartitionReplicator],
-        asked: Collection[Partition],
+        active: Collection[PartitionReplicator],
+        idle: Collection[PartitionReplicator],
+        requested: Collection[Partition],
         now: float,
-        wanted: Callable[[PartitionReplicator], bool],
+        can_fetch: Callable[[PartitionReplicator], bool],
     ) -> list[PartitionReplicator]:
         """Partitions for the idle link's next Fetch: idle ones, and active ones that the request in flight
         (`asked`) left out. The active links fetch the others from now on."""
-        mine = [one for one in calm if wanted(one)]
-        self._lively = {one: None for one in calm if not wanted(one)}
-        self._moving = []
-        self.hurries = False
-        for one in lively:
-            if one.partition in asked or one.source.apart(one.place.position) or not wanted(one):
-                self._lively[one] = None
-                waits = one.place.first_waits and now - one.source.gave_at < _SOON_S
-                self.hurries |= waits and bool(asked) and one.partition not in asked
+        selected = [replicator for replicator in idle if can_fetch(replicator)]
+        self._active = {replicator: None for replicator in idle if not can_fetch(replicator)}
+        self._activating = []
+        self.must_hurry = False
+        for replicator in active:
+            if (
+                replicator.partition in requested
+                or replicator.source.needs_own_fetch(replicator.progress.position)
+                or not can_fetch(replicator)
+            ):
+                self._active[replicator] = None
+                waits = (
+                    replicator.progress.is_first_unanswered
+                    and now - replicator.source.last_data_at < _DESTINATION_WAIT_S
+                )
+                self.must_hurry |= waits and bool(requested) and replicator.partition not in requested
             else:
-                mine.append(one)
-                self._moving.append(one)
-        self._again_at = 0.0 if mine else now + _AGAIN_S
-        return mine
+                selected.append(replicator)
+                self._activating.append(replicator)
+        self._next_idle_fetch_at = 0.0 if selected else now + _IDLE_RETRY_S
+        return selected
 
-    def whole(self) -> None:
-        self._lively, self._moving = dict(self._all), []
-
-
-def many_calm(some: Collection[PartitionReplicator], now: float) -> bool:
-    return len(some) >= MANY and sum(_calm(one, now) for one in some) >= MANY
+    def merge_idle(self) -> None:
+        self._active, self._activating = dict(self._all), []
 
 
-def _calm(one: PartitionReplicator, now: float) -> bool:
-    source = one.source
-    read = source.readable_end is not None and one.place.position >= source.readable_end
-    return read and now - source.gave_at > _CALM_S and not source.apart(one.place.position)
+def has_many_idle(replicators: Collection[PartitionReplicator], now: float) -> bool:
+    return (
+        len(replicators) >= MIN_IDLE_PARTITIONS
+        and sum(_is_idle(replicator, now) for replicator in replicators) >= MIN_IDLE_PARTITIONS
+    )
+
+
+def _is_idle(replicator: PartitionReplicator, now: float) -> bool:
+    source = replicator.source
+    is_read = source.readable_end is not None and replicator.progress.position >= source.readable_end
+    return (
+        is_read
+        and now - source.last_data_at > _IDLE_AFTER_S
+        and not source.needs_own_fetch(replicator.progress.position)
+    )

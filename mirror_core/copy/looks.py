@@ -10,194 +10,216 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, NoReturn, cast
 
-from mirror_core.copy.beside import Beside
+from mirror_core.copy.beside import BackgroundThreads
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.tail import BothLogs
-from mirror_core.copy.verdict import Judge, Logs, Resumes, Verdict, unsure_since
-from mirror_core.copy.words import comparing, waits_for_turn
-from mirror_core.decide.position import Seen
+from mirror_core.copy.tail import RemoteLogInspector
+from mirror_core.copy.verdict import CopyDecision, LogInspector, ResumeDecider, ResumeDecision, find_comparison_start
+from mirror_core.copy.words import format_comparing, format_comparison_queued
+from mirror_core.decide.position import BothLogBounds
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.log_faults import Unreadable
+from mirror_core.kafka.log_faults import LogUnreadable
 from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName
 
-AT_ONCE: Final = 8
+MAX_SHORT_COMPARISONS: Final = 8
 """Comparisons that are not long yet. Each has its own connections; this many are kept."""
-AT_MOST: Final = 2 * AT_ONCE
+MAX_COMPARISONS: Final = 2 * MAX_SHORT_COMPARISONS
 """With long ones: all threads of a task share one core with copying."""
-_LONG_S: Final = 2.0
-_BUDGET_S: Final = 0.5
+_LONG_COMPARISON_S: Final = 2.0
+_START_WINDOW_S: Final = 0.5
 
 
-class Case(NamedTuple):
+class ComparisonCase(NamedTuple):
     replicator: PartitionReplicator
-    seen: Seen
-    agreed: int | None
-    asked: float
+    bounds: BothLogBounds
+    agreed_end: int | None
+    requested_at: float
 
 
-class _Look(NamedTuple):
+class _PendingComparison(NamedTuple):
     replicator: PartitionReplicator
-    seen: Seen
-    since: int | None
-    asked: float
-    why: str
+    bounds: BothLogBounds
+    compare_from: int | None
+    requested_at: float
+    previous_reason: str
 
 
-class _Worker(NamedTuple):
-    logs: BothLogs
-    began: float
+class _ComparisonThread(NamedTuple):
+    inspector: RemoteLogInspector
+    started_at: float
 
 
-Told = tuple[PartitionReplicator, Verdict | RemoteFault]
+ComparisonResult = tuple[PartitionReplicator, CopyDecision | RemoteFault]
 
 
-class Looks:
-    def __init__(self, source: ClusterClient, destination: ClusterClient, producer_id: int, beside: Beside) -> None:
+class LogComparisons:
+    def __init__(
+        self, source: ClusterClient, destination: ClusterClient, producer_id: int, threads: BackgroundThreads
+    ) -> None:
         self._source, self._destination = source, destination
         self._producer_id = producer_id
-        self._beside = beside
-        self._idle: list[BothLogs] = []
-        self._at_work: dict[Future[None], _Worker] = {}
-        self._left = deque[_Look]()
-        self._until = 0.0
-        self._open: dict[PartitionReplicator, _Look] = {}
-        self._told = SimpleQueue[tuple[_Look, Verdict | RemoteFault]]()
+        self._threads = threads
+        self._idle_inspectors: list[RemoteLogInspector] = []
+        self._workers: dict[Future[None], _ComparisonThread] = {}
+        self._not_started = deque[_PendingComparison]()
+        self._start_until = 0.0
+        self._undecided: dict[PartitionReplicator, _PendingComparison] = {}
+        self._results = SimpleQueue[tuple[_PendingComparison, CopyDecision | RemoteFault]]()
 
     @property
-    def at_work(self) -> bool:
-        return bool(self._at_work)
+    def is_busy(self) -> bool:
+        return bool(self._workers)
 
     @property
-    def under_way(self) -> int:
-        return len(self._open) - len(self._left)
+    def active_count(self) -> int:
+        return len(self._undecided) - len(self._not_started)
 
-    def begin(self, cases: Sequence[Case]) -> Iterator[Told]:
-        wanted = list[_Look]()
+    def start(self, cases: Sequence[ComparisonCase]) -> Iterator[ComparisonResult]:
+        comparisons = list[_PendingComparison]()
         for case in cases:
-            one, seen = case.replicator, case.seen
-            look = _Look(one, seen, unsure_since(one, seen, case.agreed), case.asked, one.lost_why)
+            replicator, bounds = case.replicator, case.bounds
+            comparison = _PendingComparison(
+                replicator,
+                bounds,
+                find_comparison_start(replicator, bounds, case.agreed_end),
+                case.requested_at,
+                replicator.lost_reason,
+            )
             try:
-                yield look.replicator, self._verdict(cast("Logs", _Closed()), look)
-            except _LookNeeded:
-                wanted.append(look)
-        workers = min(len(wanted), self._free())
-        if workers <= 0:  # waiting comparisons keep their turn
-            for look in wanted:
-                self._wait(look, beside=False)
+                yield comparison.replicator, self._decide(cast("LogInspector", _ClosedInspector()), comparison)
+            except _InspectionNeeded:
+                comparisons.append(comparison)
+        worker_count = min(len(comparisons), self._count_free_slots())
+        if worker_count <= 0:  # waiting comparisons keep their turn
+            for comparison in comparisons:
+                self._mark_queued(comparison, in_background=False)
             return
-        self._leave_rest()
-        for look in wanted:
-            self._wait(look, beside=True)
-            self._open[look.replicator] = look
-        self._left, self._until = deque(wanted), time.monotonic() + _BUDGET_S
-        for _ in range(workers):
-            logs = self._idle.pop() if self._idle else self._logs()
-            begun = self._beside.begin(partial(self._work, logs, self._left, self._until))
-            self._at_work[begun] = _Worker(logs, time.monotonic())
+        self._postpone_not_started()
+        for comparison in comparisons:
+            self._mark_queued(comparison, in_background=True)
+            self._undecided[comparison.replicator] = comparison
+        self._not_started, self._start_until = deque(comparisons), time.monotonic() + _START_WINDOW_S
+        for _ in range(worker_count):
+            inspector = self._idle_inspectors.pop() if self._idle_inspectors else self._new_inspector()
+            future = self._threads.submit(
+                partial(self._run_comparisons, inspector, self._not_started, self._start_until)
+            )
+            self._workers[future] = _ComparisonThread(inspector, time.monotonic())
 
-    def _free(self) -> int:
+    def _count_free_slots(self) -> int:
         now = time.monotonic()
-        not_long = sum(now - worker.began < _LONG_S for worker in self._at_work.values())
-        return min(AT_ONCE - not_long, AT_MOST - len(self._at_work))
+        short_count = sum(now - worker.started_at < _LONG_COMPARISON_S for worker in self._workers.values())
+        return min(MAX_SHORT_COMPARISONS - short_count, MAX_COMPARISONS - len(self._workers))
 
-    def told(self) -> Iterator[Told]:
-        if time.monotonic() > self._until:
-            self._leave_rest()
-        for one in [one for one in self._at_work if one.done()]:
-            self._keep(self._at_work.pop(one).logs)
-            one.result()
+    def collect(self) -> Iterator[ComparisonResult]:
+        if time.monotonic() > self._start_until:
+            self._postpone_not_started()
+        for future in [future for future in self._workers if future.done()]:
+            self._release(self._workers.pop(future).inspector)
+            future.result()
         try:
             while True:
-                look, found = self._told.get_nowait()
-                if self._open.get(look.replicator) is look:
-                    del self._open[look.replicator]
-                    look.replicator.wait(look.why)
-                    yield look.replicator, found
+                comparison, result = self._results.get_nowait()
+                if self._undecided.get(comparison.replicator) is comparison:
+                    del self._undecided[comparison.replicator]
+                    comparison.replicator.postpone(comparison.previous_reason)
+                    yield comparison.replicator, result
         except Empty:
             return
 
-    def _keep(self, logs: BothLogs) -> None:
-        if len(self._idle) < AT_ONCE:
-            self._idle.append(logs)
+    def _release(self, inspector: RemoteLogInspector) -> None:
+        if len(self._idle_inspectors) < MAX_SHORT_COMPARISONS:
+            self._idle_inspectors.append(inspector)
         else:
-            logs.close()
+            inspector.close()
 
-    def wait(self, limit_s: float) -> None:
-        wait(self._at_work, limit_s, FIRST_COMPLETED)
+    def wait_for_any(self, limit_s: float) -> None:
+        wait(self._workers, limit_s, FIRST_COMPLETED)
 
-    def _work(self, logs: BothLogs, left: deque[_Look], until: float) -> None:
-        while (look := _next(left)) is not None:
+    def _run_comparisons(
+        self, inspector: RemoteLogInspector, not_started: deque[_PendingComparison], until: float
+    ) -> None:
+        while (comparison := _pop_next(not_started)) is not None:
             try:
-                found: Verdict | RemoteFault = self._verdict(logs, look)
+                result: CopyDecision | RemoteFault = self._decide(inspector, comparison)
             except RemoteFault as error:
-                found = error
-                logs.close()
-            self._told.put((look, found))
+                result = error
+                inspector.close()
+            self._results.put((comparison, result))
             if time.monotonic() > until:
                 return
 
-    def _logs(self) -> BothLogs:
-        return BothLogs(self._source, self._destination, self._producer_id)
+    def _new_inspector(self) -> RemoteLogInspector:
+        return RemoteLogInspector(self._source, self._destination, self._producer_id)
 
-    def _verdict(self, logs: Logs, look: _Look) -> Verdict:
-        judge = Judge(source=self._source.name, destination=self._destination.name, logs=logs)
-        found = judge.verdict(look.replicator, look.seen, look.since)
-        return found._replace(asked=look.asked) if isinstance(found, Resumes) else found
+    def _decide(self, inspector: LogInspector, comparison: _PendingComparison) -> CopyDecision:
+        decider = ResumeDecider(source=self._source.name, destination=self._destination.name, inspector=inspector)
+        decision = decider.decide(comparison.replicator, comparison.bounds, comparison.compare_from)
+        return (
+            decision._replace(requested_at=comparison.requested_at)
+            if isinstance(decision, ResumeDecision)
+            else decision
+        )
 
-    def _leave_rest(self) -> None:
-        while (look := _next(self._left)) is not None:
-            del self._open[look.replicator]
-            self._wait(look, beside=False)
+    def _postpone_not_started(self) -> None:
+        while (comparison := _pop_next(self._not_started)) is not None:
+            del self._undecided[comparison.replicator]
+            self._mark_queued(comparison, in_background=False)
 
-    def _wait(self, look: _Look, *, beside: bool) -> None:
-        words = waits_for_turn(self._destination.name, look.replicator.partition, len(self._at_work))
-        look.replicator.wait(words, beside=beside)
+    def _mark_queued(self, comparison: _PendingComparison, *, in_background: bool) -> None:
+        text = format_comparison_queued(self._destination.name, comparison.replicator.partition, len(self._workers))
+        comparison.replicator.postpone(text, in_background=in_background)
 
     def close(self) -> None:
-        self._leave_rest()
-        now, here, there = time.monotonic(), self._destination.name, self._source.name
-        for one, look in self._open.items():
-            one.wait(comparing(here, there, one.partition, look.seen.log_end, now - look.asked))
-        self._open.clear()
-        for begun, worker in self._at_work.items():
-            worker.logs.halt()
-            begun.add_done_callback(partial(_close, worker.logs))
-        for logs in self._idle:
+        self._postpone_not_started()
+        now, destination, source = time.monotonic(), self._destination.name, self._source.name
+        for replicator, comparison in self._undecided.items():
+            replicator.postpone(
+                format_comparing(
+                    destination, source, replicator.partition, comparison.bounds.log_end, now - comparison.requested_at
+                )
+            )
+        self._undecided.clear()
+        for future, worker in self._workers.items():
+            worker.inspector.halt()
+            future.add_done_callback(partial(_close_inspector, worker.inspector))
+        for logs in self._idle_inspectors:
             logs.close()
-        self._at_work, self._idle = {}, []
+        self._workers, self._idle_inspectors = {}, []
 
 
-def _close(logs: BothLogs, ended: Future[None]) -> None:
-    logs.close()
+def _close_inspector(inspector: RemoteLogInspector, future: Future[None]) -> None:
+    inspector.close()
 
 
-def _next(left: deque[_Look]) -> _Look | None:
+def _pop_next(not_started: deque[_PendingComparison]) -> _PendingComparison | None:
     try:
-        return left.popleft()
+        return not_started.popleft()
     except IndexError:
         return None
 
 
-class _LookNeeded(MirrorError): ...
+class _InspectionNeeded(MirrorError): ...
 
 
-class _Closed:
+class _ClosedInspector:
     """Raises on any use: the decision needs a comparison."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise _LookNeeded(name)
+        raise _InspectionNeeded(name)
 
 
-def unreadable(replicator: PartitionReplicator, error: RemoteFault, misled: ClusterName | None = None) -> None:
+def handle_unreadable(
+    replicator: PartitionReplicator, error: RemoteFault, misleading_cluster: ClusterName | None = None
+) -> None:
     """A log that cannot be read affects this partition only: retried, or left to operators.
 
     `misled`: see `PartitionReplicator.mark_lost`.
     """
     if isinstance(error, MissingPermission):
         replicator.fail(str(error), None, FailureKind.DENIED)
-    elif isinstance(error, Unreadable):
+    elif isinstance(error, LogUnreadable):
         replicator.fail(str(error), None, FailureKind.OTHER)
     else:
-        replicator.lose(str(error), misled)
+        replicator.mark_lost(str(error), misleading_cluster)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from mirror_core.wire.batch import SEQUENCE_MASK
 
-QUEUE_BYTES: Final = 1 << 20
+MAX_QUEUED_BYTES: Final = 1 << 20
 
 
 class Gap(NamedTuple):
@@ -17,132 +17,134 @@ class Gap(NamedTuple):
     end: int
 
 
-class Hidden(NamedTuple):
+class HiddenGap(NamedTuple):
     """Offsets [base, end) without a record on the source, to be used up by hidden records."""
 
-    base: int
+    base_offset: int
     end: int
     sequence: int
     time_ms: int
 
 
-class Sent(NamedTuple):
-    base: int
+class SentBatch(NamedTuple):
+    base_offset: int
     records: int
     size: int
-    content: int | None
+    digest: int | None
     """Its digest (`wire.digest`); None for hidden records and seeds."""
     newest_ms: int = -1
     """Newest record time. A broker that already has the batch responds with this time instead of its own."""
 
 
-Ready = tuple[Sent, memoryview]
+ReadyBatch = tuple[SentBatch, memoryview]
 
 
-class Waiting:
+class QueueBudget:
     """Bytes queued by all partitions of a task."""
 
-    __slots__ = ("bytes", "most")
+    __slots__ = ("bytes", "max_bytes")
 
-    def __init__(self, most: int = 64 << 20) -> None:
+    def __init__(self, max_bytes: int = 64 << 20) -> None:
         self.bytes = 0
-        self.most = most
+        self.max_bytes = max_bytes
 
     @property
-    def half_full(self) -> bool:
-        return self.bytes >= self.most // 2
+    def is_half_full(self) -> bool:
+        return self.bytes >= self.max_bytes // 2
 
-    def changed(self, size: int) -> None:
+    def add(self, size: int) -> None:
         self.bytes += size
 
 
-class Outbox:
-    __slots__ = ("bytes", "hiding", "items", "newest_ms", "waiting")
+class SendQueue:
+    __slots__ = ("bytes", "hidden_in_flight", "items", "newest_ms", "budget")
 
-    def __init__(self, waiting: Waiting) -> None:
-        self.waiting = waiting
-        self.items: deque[Gap | Hidden | Ready] = deque()
+    def __init__(self, budget: QueueBudget) -> None:
+        self.budget = budget
+        self.items: deque[Gap | HiddenGap | ReadyBatch] = deque()
         self.bytes = 0
-        self.hiding: deque[tuple[int, int]] = deque()
+        self.hidden_in_flight: deque[tuple[int, int]] = deque()
         self.newest_ms = -1
         """Time of the newest batch. Hidden records take it over: lookups by time find the same segment as
         without them, and brokers remember the producer as long as for its data (they go by its last batch)."""
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Its own limit, or the task's. Partitions with something queued stop first: that is sent soon, while
         those with nothing hold nothing up."""
-        if self.bytes >= QUEUE_BYTES:
+        if self.bytes >= MAX_QUEUED_BYTES:
             return True
-        return self.waiting.half_full if self.bytes else self.waiting.bytes >= self.waiting.most
+        return self.budget.is_half_full if self.bytes else self.budget.bytes >= self.budget.max_bytes
 
     @property
     def first_gap(self) -> Gap | None:
         head = self.items[0] if self.items else None
         return head if isinstance(head, Gap) else None
 
-    def resume(self, newest_ms: int) -> None:
-        self.drop()
-        self.hiding.clear()
+    def restart(self, newest_ms: int) -> None:
+        self.clear()
+        self.hidden_in_flight.clear()
         self.newest_ms = newest_ms
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         self.items.clear()
-        self.waiting.changed(-self.bytes)
+        self.budget.add(-self.bytes)
         self.bytes = 0
 
-    def saw(self, newest_ms: int) -> None:
+    def note_time(self, newest_ms: int) -> None:
         self.newest_ms = newest_ms
 
-    def put(self, sent: Sent, batch: memoryview) -> None:
+    def put(self, sent: SentBatch, batch: memoryview) -> None:
         self.items.append((sent, memoryview(bytearray(batch))))
         self.bytes += sent.size
-        self.waiting.changed(sent.size)
+        self.budget.add(sent.size)
 
-    def keep(self, sent: Sent, batch: memoryview) -> None:
-        at = 0
-        while self.goes_before(sent.base, at):
-            at += 1
-        self.items.insert(at, (sent, memoryview(bytearray(batch))))
+    def put_back(self, sent: SentBatch, batch: memoryview) -> None:
+        index = 0
+        while self.has_batch_before(sent.base_offset, index):
+            index += 1
+        self.items.insert(index, (sent, memoryview(bytearray(batch))))
         self.bytes += sent.size
-        self.waiting.changed(sent.size)
+        self.budget.add(sent.size)
 
-    def goes_before(self, base: int, at: int = 0) -> bool:
-        item = self.items[at] if at < len(self.items) else None
-        return item is not None and not isinstance(item, Gap | Hidden) and item[0].base < base
+    def has_batch_before(self, base_offset: int, index: int = 0) -> bool:
+        item = self.items[index] if index < len(self.items) else None
+        return item is not None and not isinstance(item, Gap | HiddenGap) and item[0].base_offset < base_offset
 
-    def mark_to(self, end: int) -> None:
+    def add_marker_gap(self, end: int) -> None:
         if self.items and isinstance(self.items[-1], Gap):
             self.items.pop()
         self.items.append(Gap(end))
 
-    def hide_to(self, base: int, end: int, sequence: int) -> None:
+    def add_hidden_gap(self, base_offset: int, end: int, sequence: int) -> None:
         last = self.items[-1] if self.items else None
-        if isinstance(last, Hidden):
+        if isinstance(last, HiddenGap):
             self.items[-1] = last._replace(end=end)
         else:
-            self.items.append(Hidden(base, end, sequence, self.newest_ms))
+            self.items.append(HiddenGap(base_offset, end, sequence, self.newest_ms))
 
-    def take(self) -> Hidden | Ready:
+    def pop(self) -> HiddenGap | ReadyBatch:
         item = self.items.popleft()
         assert not isinstance(item, Gap)
-        if not isinstance(item, Hidden):
+        if not isinstance(item, HiddenGap):
             self.bytes -= item[0].size
-            self.waiting.changed(-item[0].size)
+            self.budget.add(-item[0].size)
         return item
 
-    def take_hidden(self, gap: Hidden, most: int) -> int:
-        count = min(most, gap.end - gap.base)
-        base = gap.base + count
-        if base < gap.end:
-            self.items.appendleft(gap._replace(base=base, sequence=(gap.sequence + count) & SEQUENCE_MASK))
-        self.hiding.append((gap.base, base))
+    def pop_hidden(self, gap: HiddenGap, max_records: int) -> int:
+        count = min(max_records, gap.end - gap.base_offset)
+        next_offset = gap.base_offset + count
+        if next_offset < gap.end:
+            self.items.appendleft(
+                gap._replace(base_offset=next_offset, sequence=(gap.sequence + count) & SEQUENCE_MASK)
+            )
+        self.hidden_in_flight.append((gap.base_offset, next_offset))
         return count
 
-    def hid(self) -> None:
-        self.hiding.popleft()
+    def acknowledge_hidden(self) -> None:
+        self.hidden_in_flight.popleft()
 
-    def filled_to(self, offset: int) -> None:
+    def drop_filled_gap(self, offset: int) -> None:
         gap = self.first_gap
         if gap is not None and gap.end == offset:
             self.items.popleft()

@@ -17,300 +17,334 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from mirror_core.copy.deletions import Deletions
-from mirror_core.copy.gap_case import GapCase
-from mirror_core.copy.outbox import Gap, Hidden, Outbox, Ready, Sent, Waiting
-from mirror_core.copy.ownership import GapOwnership
-from mirror_core.copy.place import Place
-from mirror_core.copy.source import SourceProbe
-from mirror_core.copy.states import ENDED, WORKING, Event, State, after
-from mirror_core.copy.tally import Tally
-from mirror_core.decide.position import Resume
-from mirror_core.model.copying import Aligned, Assigned, Failure
-from mirror_core.model.logs import logger
+from mirror_core.copy.deletions import TrimTracker
+from mirror_core.copy.gap_case import GapFillState
+from mirror_core.copy.outbox import Gap, HiddenGap, QueueBudget, ReadyBatch, SendQueue, SentBatch
+from mirror_core.copy.ownership import GapClaim
+from mirror_core.copy.place import PartitionProgress
+from mirror_core.copy.source import SourceLogState
+from mirror_core.copy.states import ENDED_STATES, SENDING_STATES, CopyEvent, CopyState, next_state
+from mirror_core.copy.tally import ReceiptCounts
+from mirror_core.decide.position import ResumePoint
+from mirror_core.model.copying import AlignedPartition, PartitionAssignment, PartitionFailure
+from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
-_LOOK_AGAIN_S: Final = 0.02
-_LOOK_AGAIN_AT_MOST_S: Final = 1.0
+_RETRY_S: Final = 0.02
+_MAX_RETRY_S: Final = 1.0
 
 
 class PartitionReplicator:
     def __init__(
         self,
-        assigned: Assigned,
+        assigned: PartitionAssignment,
         *,
-        hides: bool = False,
-        waiting: Waiting | None = None,
-        awake: set[PartitionReplicator] | None = None,
+        uses_hidden_records: bool = False,
+        budget: QueueBudget | None = None,
+        active: set[PartitionReplicator] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        told: bool = False,
+        has_driver: bool = False,
     ) -> None:
         """`hides`: gaps are used up by hidden records instead of markers. `waiting`, `awake`: shared by a
         task's partitions (`CopyTask`). `told`: a driver responds."""
         self.assigned = assigned
-        self.hides = hides
+        self.uses_hidden_records = uses_hidden_records
         self.partition: Final[Partition] = assigned.partition
-        self.place = Place()
-        self.outbox = Outbox(waiting or Waiting())
-        self.gaps = GapOwnership()
-        self.source = SourceProbe()
-        self.tally = Tally()
-        self.deletions = Deletions(assigned.counted, clock, told=told)
-        self.state = State.LOST
-        self.working = False
-        self.beside = False
-        self.lost_why = ""
-        self.misled: ClusterName | None = None
+        self.progress = PartitionProgress()
+        self.queue = SendQueue(budget or QueueBudget())
+        self.gap_claim = GapClaim()
+        self.source = SourceLogState()
+        self.counts = ReceiptCounts()
+        self.trims = TrimTracker(assigned.trim_recorded_until, clock, has_driver=has_driver)
+        self.state = CopyState.LOST
+        self.can_send = False
+        self.in_background = False
+        self.lost_reason = ""
+        self.misleading_cluster: ClusterName | None = None
         """The cluster whose metadata named a broker that turned out not to lead it."""
-        self.losses = 0
-        self.look_at = 0.0
+        self.loss_count = 0
+        self.next_attempt_at = 0.0
         self.source_broker = -1
         self.source_epoch = -1
         self.destination_broker = -1
-        self.aligned: Aligned | None = None
-        self.end_unseen = False
+        self.aligned: AlignedPartition | None = None
+        self.end_unverified = False
         """The end of the destination's log is not confirmed; it is checked once there is something to copy."""
-        self.doubted: int | None = None
+        self.doubted_from: int | None = None
         """From here on the destination may hold an older history of the source: an old request may have waited
         in a socket. ANYWHERE: start unknown."""
-        self.failure: Failure | None = None
-        self._clock, self._awake = clock, set() if awake is None else awake
-        self._awake.add(self)
+        self.failure: PartitionFailure | None = None
+        self._clock, self._active = clock, set() if active is None else active
+        self._active.add(self)
 
     # -- queries -----------------------------------------------------------------------------------------
 
     @property
     def records(self) -> int:
-        return 0 if (first := self.tally.first) is None else self.place.acknowledged - first - self.tally.gaps
+        return (
+            0
+            if (first_offset := self.counts.first) is None
+            else self.progress.acknowledged - first_offset - self.counts.gaps
+        )
 
     @property
-    def ended(self) -> bool:
-        return self.state in ENDED
+    def is_ended(self) -> bool:
+        return self.state in ENDED_STATES
 
     @property
-    def finished(self) -> bool:
-        until = self.assigned.until
-        if self.state is State.ENDING or until is None or self.place.position < until:
-            return self.state is State.ENDING
+    def is_finished(self) -> bool:
+        until = self.assigned.stop_offset
+        if self.state is CopyState.ENDING or until is None or self.progress.position < until:
+            return self.state is CopyState.ENDING
         # The last gap's true end must be known before markers fill it, even beyond `until`.
-        last = self.outbox.items[-1] if self.outbox.items else None
-        return self.hides or not isinstance(last, Gap) or self.gaps.owned or self.gap_known
+        last = self.queue.items[-1] if self.queue.items else None
+        return self.uses_hidden_records or not isinstance(last, Gap) or self.gap_claim.is_owned or self.is_gap_end_known
 
     @property
-    def fetchable(self) -> bool:
-        place = self.place
-        return self.working and not self.finished and not (place.seeding or place.first_waits or self.outbox.full)
+    def can_fetch(self) -> bool:
+        progress = self.progress
+        return (
+            self.can_send
+            and not self.is_finished
+            and not (progress.is_seeding or progress.is_first_unanswered or self.queue.is_full)
+        )
 
     @property
-    def awaits(self) -> bool:
-        return self.fetchable and self.source.asked == self.place.position
+    def awaits_response(self) -> bool:
+        return self.can_fetch and self.source.fetch_position == self.progress.position
 
     @property
-    def gap(self) -> Gap | None:
-        due = self.working and not self.place.in_flight and not self.place.seeding
-        return self.outbox.first_gap if due else None
+    def due_gap(self) -> Gap | None:
+        due = self.can_send and not self.progress.in_flight and not self.progress.is_seeding
+        return self.queue.first_gap if due else None
 
     @property
-    def gap_known(self) -> bool:
+    def is_gap_end_known(self) -> bool:
         """Whether nobody can have filled further than the first gap's end."""
         readable = self.source.readable_end
-        return len(self.outbox.items) > 1 or (readable is not None and self.place.position >= readable)
+        return len(self.queue.items) > 1 or (readable is not None and self.progress.position >= readable)
 
     @property
-    def sendable(self) -> bool:
-        items = self.outbox.items
-        if not items or not self.working or isinstance(items[0], Gap):
+    def has_sendable_batch(self) -> bool:
+        items = self.queue.items
+        if not items or not self.can_send or isinstance(items[0], Gap):
             return False
-        return self.place.proven or not self.place.in_flight
+        return self.progress.is_sequence_known or not self.progress.in_flight
 
     @property
-    def vouched_epoch(self) -> int | None:
+    def agreed_epoch(self) -> int | None:
         return self.aligned.source_epoch if self.aligned else self.assigned.source_epoch
 
     @property
-    def answered(self) -> bool:
-        return not self.place.in_flight and not self.beside and self.state is not State.LOST
+    def all_answered(self) -> bool:
+        return not self.progress.in_flight and not self.in_background and self.state is not CopyState.LOST
 
-    def due(self) -> bool:
-        return self.state is State.LOST and not (self.place.in_flight or self.beside) and self._clock() >= self.look_at
+    def is_due(self) -> bool:
+        return (
+            self.state is CopyState.LOST
+            and not (self.progress.in_flight or self.in_background)
+            and self._clock() >= self.next_attempt_at
+        )
 
     # -- state -----------------------------------------------------------------------------------------------
 
-    def lose(self, why: str, misled: ClusterName | None = None) -> None:
+    def mark_lost(self, reason: str, misleading_cluster: ClusterName | None = None) -> None:
         """It must be aligned again; at once first, then with backoff while nothing is acknowledged."""
-        self._enter(Event.LOST)
-        _log.info("its place is looked for anew: %s", why, partition=self.partition)
-        self.lost_why, self.misled = why, misled
-        self.look_at = self._clock() + min(_LOOK_AGAIN_S * (2.0**self.losses - 1), _LOOK_AGAIN_AT_MOST_S)
-        self.losses = min(self.losses + 1, 10)
+        self._apply_event(CopyEvent.LOST)
+        _log.info("its place is looked for anew: %s", reason, partition=self.partition)
+        self.lost_reason, self.misleading_cluster = reason, misleading_cluster
+        self.next_attempt_at = self._clock() + min(_RETRY_S * (2.0**self.loss_count - 1), _MAX_RETRY_S)
+        self.loss_count = min(self.loss_count + 1, 10)
 
-    def sought(self, *, beside: bool) -> None:
-        self.beside = beside
+    def set_in_background(self, *, in_background: bool) -> None:
+        self.in_background = in_background
 
-    def wait(self, why: str, *, beside: bool = False) -> None:
-        self.lost_why, self.misled, self.beside = why, None, beside
-        self.look_at = self._clock() + _LOOK_AGAIN_S
+    def postpone(self, reason: str, *, in_background: bool = False) -> None:
+        self.lost_reason, self.misleading_cluster, self.in_background = reason, None, in_background
+        self.next_attempt_at = self._clock() + _RETRY_S
 
-    def not_sent(self) -> None:
-        self._enter(Event.LOST)
+    def mark_unsent(self) -> None:
+        self._apply_event(CopyEvent.LOST)
 
-    def disconnected(self, why: str) -> None:
-        self.place.disconnected()
-        self.source.disconnected()
-        if self.working:  # backoff, as for a broker that refuses
-            self.lose(why)
-        elif not self.ended:
-            self.lost_why = why
+    def handle_disconnect(self, reason: str) -> None:
+        self.progress.clear_in_flight()
+        self.source.handle_disconnect()
+        if self.can_send:  # backoff, as for a broker that refuses
+            self.mark_lost(reason)
+        elif not self.is_ended:
+            self.lost_reason = reason
 
     def fail(self, reason: str, offset: int | None, kind: FailureKind, needs_bytes: int | None = None) -> None:
-        self._enter(Event.FAIL)
-        self.failure = self._failure(reason, offset, kind, needs_bytes)
+        self._apply_event(CopyEvent.FAIL)
+        self.failure = self._make_failure(reason, offset, kind, needs_bytes)
 
-    def end(self, reason: str, offset: int, kind: FailureKind = FailureKind.OTHER) -> None:
-        self._enter(Event.BAD)
-        self.failure = self._failure(reason, offset, kind)
+    def fail_after(self, reason: str, offset: int, kind: FailureKind = FailureKind.OTHER) -> None:
+        self._apply_event(CopyEvent.BAD)
+        self.failure = self._make_failure(reason, offset, kind)
 
-    def shifted(self, reason: str, offset: int) -> None:
-        self._enter(Event.SHIFTED)
-        self.failure = self._failure(reason, offset, FailureKind.FOREIGN)
+    def fail_shifted(self, reason: str, offset: int) -> None:
+        self._apply_event(CopyEvent.SHIFTED)
+        self.failure = self._make_failure(reason, offset, FailureKind.FOREIGN)
 
-    def settle(self) -> None:
-        until, acknowledged = self.assigned.until, self.place.acknowledged
-        if self.working and until is not None and acknowledged >= until:
+    def finish_if_acknowledged(self) -> None:
+        until, acknowledged = self.assigned.stop_offset, self.progress.acknowledged
+        if self.can_send and until is not None and acknowledged >= until:
             self.failure = None
-            self._enter(Event.REACHED)
-        elif self.state is State.ENDING and acknowledged == self.place.position:
-            self._enter(Event.ACKNOWLEDGED)
+            self._apply_event(CopyEvent.REACHED)
+        elif self.state is CopyState.ENDING and acknowledged == self.progress.position:
+            self._apply_event(CopyEvent.ACKNOWLEDGED)
 
-    def _failure(self, reason: str, at: int | None, kind: FailureKind, needs_bytes: int | None = None) -> Failure:
+    def _make_failure(
+        self, reason: str, failed_at: int | None, kind: FailureKind, needs_bytes: int | None = None
+    ) -> PartitionFailure:
         _log.info("cannot go on (%s): %s", kind, reason, partition=self.partition)
-        offset = None if at is None else Offset(at)
-        return Failure(partition=self.partition, reason=reason, offset=offset, kind=kind, needs_bytes=needs_bytes)
+        offset = None if failed_at is None else Offset(failed_at)
+        return PartitionFailure(
+            partition=self.partition, reason=reason, offset=offset, kind=kind, needs_bytes=needs_bytes
+        )
 
-    def _enter(self, event: Event) -> None:
-        self.state = after(self.state, event)
-        self._awake.add(self)
-        self.working = self.state in WORKING
-        if not self.working:
-            self.outbox.drop()
-        if self.state is State.LOST:
+    def _apply_event(self, event: CopyEvent) -> None:
+        self.state = next_state(self.state, event)
+        self._active.add(self)
+        self.can_send = self.state in SENDING_STATES
+        if not self.can_send:
+            self.queue.clear()
+        if self.state is CopyState.LOST:
             self.failure = None
 
-    def doubt(self, since: int) -> None:
-        self.doubted = since if self.doubted is None else min(since, self.doubted)
+    def mark_doubtful(self, since: int) -> None:
+        self.doubted_from = since if self.doubted_from is None else min(since, self.doubted_from)
 
     # -- position -----------------------------------------------------------------------------------------------
 
-    def route(self, source_broker: int, source_epoch: int, destination_broker: int) -> None:
+    def set_leaders(self, source_broker: int, source_epoch: int, destination_broker: int) -> None:
         self.source_broker, self.source_epoch = source_broker, source_epoch
         self.destination_broker = destination_broker
 
-    def agreed(self) -> None:
-        self.doubted = None
-        self.aligned = Aligned(partition=self.partition, source_epoch=self.source_epoch)
+    def mark_agreed(self) -> None:
+        self.doubted_from = None
+        self.aligned = AlignedPartition(partition=self.partition, source_epoch=self.source_epoch)
 
     def resume_at(
-        self, resume: Resume, *, unremembered: bool = False, end_unseen: bool = False, asked: float | None = None
+        self,
+        resume: ResumePoint,
+        *,
+        is_producer_unknown: bool = False,
+        end_unverified: bool = False,
+        requested_at: float | None = None,
     ) -> None:
         """Resumes at the destination's log end.
 
         `unremembered`: its leader has no producer state of ours. `asked`: monotonic time before it was requested; None:
         now.
         """
-        place, self.end_unseen = self.place, end_unseen
-        records = (resume.sequence - place.acknowledged_sequence) & SEQUENCE_MASK
-        self.tally.resume_at(
-            resume, was=place.acknowledged, records=records, seeding=place.seeding, hiding=self.outbox.hiding
+        progress, self.end_unverified = self.progress, end_unverified
+        records = (resume.sequence - progress.acknowledged_sequence) & SEQUENCE_MASK
+        self.counts.resume_at(
+            resume,
+            acknowledged=progress.acknowledged,
+            records=records,
+            is_seeding=progress.is_seeding,
+            hidden_in_flight=self.queue.hidden_in_flight,
         )
-        place.resume(resume, self._clock() if asked is None else asked, unremembered=unremembered)
-        self.outbox.resume(resume.newest_ms)
-        self.source.resume()
+        progress.resume(
+            resume, self._clock() if requested_at is None else requested_at, is_producer_unknown=is_producer_unknown
+        )
+        self.queue.restart(resume.newest_ms)
+        self.source.reset()
         if resume.gap_end > resume.offset:
             self.skip_to(resume.gap_end)
-        self._enter(Event.ALIGNED)
+        self._apply_event(CopyEvent.ALIGNED)
         _log.debug("agrees up to %d, epoch %s", resume.offset, self.source_epoch, partition=self.partition)
-        self.lost_why, self.misled = "", None
-        self.settle()
+        self.lost_reason, self.misleading_cluster = "", None
+        self.finish_if_acknowledged()
 
     # -- from the source -----------------------------------------------------------------------------------------
 
-    def put(self, sent: Sent, batch: memoryview) -> bool:
+    def enqueue(self, sent: SentBatch, batch: memoryview) -> bool:
         """Enqueues a batch with our sequence. True when it is to be sent now, in place; otherwise it is
         copied."""
-        place, outbox = self.place, self.outbox
-        self._begins()
-        at_once = not outbox.items and (place.proven or place.first_is_next)
-        place.took(sent.records)
-        outbox.saw(sent.newest_ms)
-        if not at_once:
-            outbox.put(sent, batch)
-        return at_once
+        progress, queue = self.progress, self.queue
+        self._note_enqueue()
+        send_now = not queue.items and (progress.is_sequence_known or progress.is_all_acknowledged)
+        progress.add_queued(sent.records)
+        queue.note_time(sent.newest_ms)
+        if not send_now:
+            queue.put(sent, batch)
+        return send_now
 
     def skip_to(self, end: int) -> None:
-        if self.hides:
-            self._begins()
-            self.outbox.hide_to(self.place.position, end, self.place.sequence)
-            self.place.took(end - self.place.position)
+        if self.uses_hidden_records:
+            self._note_enqueue()
+            self.queue.add_hidden_gap(self.progress.position, end, self.progress.sequence)
+            self.progress.add_queued(end - self.progress.position)
         else:
-            self.place.skip_to(end)
-            self.outbox.mark_to(end)
+            self.progress.skip_to(end)
+            self.queue.add_marker_gap(end)
 
-    def _begins(self) -> None:
-        if self.place.first_is_next and not self.outbox.items:
-            self.place.idle(self._clock())
+    def _note_enqueue(self) -> None:
+        if self.progress.is_all_acknowledged and not self.queue.items:
+            self.progress.expire_sequence(self._clock())
 
     # -- to the destination --------------------------------------------------------------------------------------
 
-    def take(self) -> Hidden | Ready:
-        return self.outbox.take()
+    def pop(self) -> HiddenGap | ReadyBatch:
+        return self.queue.pop()
 
-    def keep(self, sent: Sent, batch: memoryview) -> None:
-        self.outbox.keep(sent, batch)
+    def put_back(self, sent: SentBatch, batch: memoryview) -> None:
+        self.queue.put_back(sent, batch)
 
-    def acknowledge(self, sent: Sent) -> bool:
+    def acknowledge(self, sent: SentBatch) -> bool:
         """The batch is in the log at its offset. True when all seeds in flight have arrived and are to be
         deleted; the caller then calls `finish_if_acknowledged`."""
-        self.losses = 0
-        self.place.acknowledge(sent.records)
-        if sent.content is not None:
-            self.tally.sent(sent)
+        self.loss_count = 0
+        self.progress.acknowledge(sent.records)
+        if sent.digest is not None:
+            self.counts.add_batch(sent)
         else:
-            self.tally.filled(sent.records)
-            if self.place.acknowledged <= self.place.seed_end:
-                return not self.place.in_flight
-            self.outbox.hid()
-        if self.assigned.until is not None or self.state is State.ENDING:
-            self.settle()
+            self.counts.add_filled(sent.records)
+            if self.progress.acknowledged <= self.progress.seed_end:
+                return not self.progress.in_flight
+            self.queue.acknowledge_hidden()
+        if self.assigned.stop_offset is not None or self.state is CopyState.ENDING:
+            self.finish_if_acknowledged()
         return False
 
     # -- gaps ----------------------------------------------------------------------------------------------------
 
-    def begin_round(self) -> GapCase:
-        gap = self.gap
+    def start_gap_round(self) -> GapFillState:
+        gap = self.due_gap
         assert gap is not None
-        self.beside = True
-        return GapCase(self.partition, self.place, self.gaps, gap.end, end_known=self.gap_known, clock=self._clock)
+        self.in_background = True
+        return GapFillState(
+            self.partition,
+            self.progress,
+            self.gap_claim,
+            gap.end,
+            is_end_final=self.is_gap_end_known,
+            clock=self._clock,
+        )
 
-    def round_ended(self, case: GapCase) -> None:
-        self.beside = False
-        self.gaps.take_in(case.gaps, sent=case.sent)
-        self.place.ends_there(case.known_at)
-        if case.filled:
-            self.losses = 0
-            self.place.filled(case.filled, case.filled_at)
-            self.tally.filled(case.filled)
-            self.outbox.filled_to(self.place.acknowledged)
-            self.settle()
-        if case.refusal is not None and not self.ended:
-            self.fail(*case.refusal)
-        elif case.lost_why and self.working:
-            self.lose(case.lost_why)
+    def finish_gap_round(self, gap_fill: GapFillState) -> None:
+        self.in_background = False
+        self.gap_claim.merge(gap_fill.gap_claim, sent=gap_fill.has_sent)
+        self.progress.confirm_end(gap_fill.end_confirmed_at)
+        if gap_fill.filled_offsets:
+            self.loss_count = 0
+            self.progress.add_filled(gap_fill.filled_offsets, gap_fill.filled_at)
+            self.counts.add_filled(gap_fill.filled_offsets)
+            self.queue.drop_filled_gap(self.progress.acknowledged)
+            self.finish_if_acknowledged()
+        if gap_fill.refusal is not None and not self.is_ended:
+            self.fail(*gap_fill.refusal)
+        elif gap_fill.lost_reason and self.can_send:
+            self.mark_lost(gap_fill.lost_reason)
 
-    def round_left(self, case: GapCase) -> None:
-        self.beside = False
-        if case.sent:
-            self.gaps.sending(case.gaps.newest)
+    def abandon_gap_round(self, gap_fill: GapFillState) -> None:
+        self.in_background = False
+        if gap_fill.has_sent:
+            self.gap_claim.mark_sending(gap_fill.gap_claim.newest_epoch)

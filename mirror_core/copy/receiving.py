@@ -7,314 +7,368 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from mirror_core.copy.errors import fetch_refused
-from mirror_core.copy.lanes import Lanes
-from mirror_core.copy.led import Led, many_calm
-from mirror_core.copy.outbox import Ready
+from mirror_core.copy.errors import handle_fetch_error
+from mirror_core.copy.lanes import FetchLinks
+from mirror_core.copy.led import BrokerPartitions, has_many_idle
+from mirror_core.copy.outbox import ReadyBatch
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.rewrite import Rewriter
-from mirror_core.copy.words import Side, not_now
-from mirror_core.decide.rate import LEAST_ANSWER, RateLimiter
+from mirror_core.copy.rewrite import BatchRewriter
+from mirror_core.copy.words import ClusterSide, format_retriable
+from mirror_core.decide.rate import MIN_FETCH_BYTES, RateLimiter
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.empty_answers import Proof
-from mirror_core.kafka.fetch_size import share
+from mirror_core.kafka.empty_answers import EmptyFetch
+from mirror_core.kafka.fetch_size import split_budget
 from mirror_core.kafka.fetching import FetchLink
-from mirror_core.kafka.sockets import readable
-from mirror_core.kafka.tiered import local_start
+from mirror_core.kafka.sockets import wait_readable
+from mirror_core.kafka.tiered import fetch_local_start
 from mirror_core.model.copying import Assignment
 from mirror_core.model.errors import RemoteFault, Unreachable
-from mirror_core.model.logs import logger
+from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
 _PARTITION_BYTES: Final = 1 << 20
-_MOST_BYTES: Final = 8 << 20
+_MAX_LINK_BYTES: Final = 8 << 20
 _SOCKET_BYTES: Final = 4 << 20
 _MAX_WAIT_MS: Final = 500
 """Brokers of 3.6 and 3.7 wait this long for remote storage, and no longer; newer ones have a setting."""
 _SHORT_WAIT_MS: Final = 20
-_CALM_WAIT_MS: Final = 2_000
-_CALM_BYTES: Final = 1 << 20
-_CALM_PART: Final = 8
-_QUESTIONS: Final = 4
-_PATIENCE_S: Final = 10.0
+_IDLE_WAIT_MS: Final = 2_000
+_IDLE_BYTES: Final = 1 << 20
+_IDLE_BUDGET_DIVISOR: Final = 8
+_MIN_FETCHES: Final = 4
+_RESPONSE_TIMEOUT_S: Final = 10.0
 """For a response later than requested: a half-open connection shows no error."""
-_BRIEF_S: Final = 0.2
-_UNSEEN: Final = "there is something to copy, and the destination's leader has forgotten who wrote the end of its log"
+_RECEIVE_SLICE_S: Final = 0.2
+_END_UNVERIFIED: Final = (
+    "there is something to copy, and the destination's leader has forgotten who wrote the end of its log"
+)
 
 
-class Receiver:
+class BatchFetcher:
     def __init__(
         self,
         assignment: Assignment,
         source: ClusterClient,
         replicators: Mapping[Partition, PartitionReplicator],
         connect: Callable[[int], Connection],
-        takes: Callable[[int], bool],
-        awake: set[PartitionReplicator],
+        can_accept: Callable[[int], bool],
+        active: set[PartitionReplicator],
         now_s: Callable[[], float] = lambda: time.time(),
     ) -> None:
-        self.lanes: dict[int, Lanes] = {}
+        self.links: dict[int, FetchLinks] = {}
         self.rate = RateLimiter(assignment.throttle)
         self._source = source
-        self._side = Side.of(source)
+        self._side = ClusterSide.from_client(source)
         self._replicators = replicators
-        self._rewriter = Rewriter(source.name, assignment.producer_id)
+        self._rewriter = BatchRewriter(source.name, assignment.producer_id)
         self._connect = connect
-        self._takes = takes
-        self._most_bytes = min(_MOST_BYTES, assignment.max_bytes_in_flight // 4)
+        self._can_accept = can_accept
+        self._most_bytes = min(_MAX_LINK_BYTES, assignment.max_bytes_in_flight // 4)
         self._budget = assignment.max_bytes_in_flight // 2
         self._stop_s, self._now_s = assignment.stop_ms / 1000, now_s
-        self._awake = awake
-        self._led: dict[int, Led] = {}
-        self._led_by: dict[PartitionReplicator, int] = {}
-        self._leading = set[int]()
+        self._active = active
+        self._partitions_by_broker: dict[int, BrokerPartitions] = {}
+        self._broker_by_partition: dict[PartitionReplicator, int] = {}
+        self._fetched_brokers = set[int]()
 
-    def ask(self, now: float) -> None:
-        self._route()
-        wanted = {broker: self._of_lanes(broker) for broker in self._led if self._free(broker)}
-        self._leading = {b for b, led in self._led.items() if (b in self.lanes or wanted.get(b)) and not led.ended}
-        for broker in self.lanes.keys() - self._leading:  # they send no next Fetch that would shrink it
-            for link in self.lanes[broker].every:
+    def send_fetches(self, now: float) -> None:
+        self._update_leaders()
+        due_partitions = {
+            broker: self._select_active(broker) for broker in self._partitions_by_broker if self._is_free(broker)
+        }
+        self._fetched_brokers = {
+            b
+            for b, partitions in self._partitions_by_broker.items()
+            if (b in self.links or due_partitions.get(b)) and not partitions.is_ended
+        }
+        for broker in self.links.keys() - self._fetched_brokers:  # they send no next Fetch that would shrink it
+            for link in self.links[broker].all_links:
                 if not link.pending:
-                    link.limit(0, 0)
+                    link.set_limits(0, 0)
         if self.rate.wait_s(now):
             return
-        for broker in self._leading & wanted.keys():
+        for broker in self._fetched_brokers & due_partitions.keys():
             try:
-                lanes = self._lanes(broker)
-                for link in lanes.idle() if wanted[broker] else ():
-                    self._ask(lanes, link, wanted[broker], now)
-                if self._calm_is_free(broker, lanes):
-                    self._ask_calm(broker, lanes, now)
+                links = self._get_links(broker)
+                for link in links.get_free_links() if due_partitions[broker] else ():
+                    self._fetch_active(links, link, due_partitions[broker], now)
+                if self._is_idle_link_free(broker, links):
+                    self._fetch_idle(broker, links, now)
             except RemoteFault as error:
-                self.lost(broker, str(error))
+                self.disconnect(broker, str(error))
 
     @property
-    def pending(self) -> list[FetchLink]:
-        return [link for lanes in self.lanes.values() for link in lanes.every if link.pending]
+    def pending_links(self) -> list[FetchLink]:
+        return [link for links in self.links.values() for link in links.all_links if link.pending]
 
-    def lost(self, broker: int, why: str) -> None:
-        if (lanes := self.lanes.pop(broker, None)) is not None:
-            lanes.close()
+    def disconnect(self, broker: int, reason: str) -> None:
+        if (links := self.links.pop(broker, None)) is not None:
+            links.close()
         for replicator in self._replicators.values():
-            if replicator.source_broker == broker and replicator.working:
-                replicator.source.disconnected()
-                replicator.lose(why)
+            if replicator.source_broker == broker and replicator.can_send:
+                replicator.source.handle_disconnect()
+                replicator.mark_lost(reason)
 
-    def _lost_calm(self, broker: int, lanes: Lanes, why: str) -> None:
-        _log.info("goes on without the calm link: %s", why)
-        lanes.together()
-        self._led[broker].whole()
+    def _drop_idle_link(self, broker: int, links: FetchLinks, reason: str) -> None:
+        _log.info("goes on without the calm link: %s", reason)
+        links.drop_idle_link()
+        self._partitions_by_broker[broker].merge_idle()
 
-    def give_up(self) -> None:
-        for broker, lanes in list(self.lanes.items()):
-            for link in lanes.every:
-                if link.waits_s > _PATIENCE_S and not readable([link.connection.sock], 0.0):
-                    why = f"{link.connection.where}: no answer to a Fetch for {link.waits_s:.0f} s"
-                    if link is lanes.calm:
-                        self._lost_calm(broker, lanes, why)
+    def disconnect_silent(self) -> None:
+        for broker, links in list(self.links.items()):
+            for link in links.all_links:
+                if link.overdue_s > _RESPONSE_TIMEOUT_S and not wait_readable([link.connection.sock], 0.0):
+                    reason = f"{link.connection.where}: no answer to a Fetch for {link.overdue_s:.0f} s"
+                    if link is links.idle_link:
+                        self._drop_idle_link(broker, links, reason)
                         continue
-                    self.lost(broker, why)
+                    self.disconnect(broker, reason)
                     break
 
-    def take(self, link: FetchLink) -> list[tuple[PartitionReplicator, list[Ready]]]:
+    def receive(self, link: FetchLink) -> list[tuple[PartitionReplicator, list[ReadyBatch]]]:
         """Processes one response; returns what is to be sent at once. The next one waits in the socket
         meanwhile."""
-        for broker, lanes in self.lanes.items():
-            if link not in lanes.every:
+        for broker, links in self.links.items():
+            if link not in links.all_links:
                 continue
             try:
-                return self._take(broker, lanes, link) if link.arrived() else []
+                return self._process_response(broker, links, link) if link.receive_response() else []
             except Unreachable as error:  # what was enqueued is dropped
-                if link is lanes.calm:
-                    self._lost_calm(broker, lanes, str(error))
+                if link is links.idle_link:
+                    self._drop_idle_link(broker, links, str(error))
                 else:
-                    self.lost(broker, str(error))
+                    self.disconnect(broker, str(error))
                 break
             except RemoteFault as error:
-                self.lost(broker, str(error))
-                self._senseless(link, str(error))
+                self.disconnect(broker, str(error))
+                self._handle_malformed(link, str(error))
                 break
         return []
 
-    def _senseless(self, link: FetchLink, why: str) -> None:
-        for partition in link.asked_for:
+    def _handle_malformed(self, link: FetchLink, reason: str) -> None:
+        for partition in link.requested_partitions:
             replicator = self._replicators[partition]
-            if link.alone and replicator.source.alone and not replicator.ended:
-                replicator.fail(why, replicator.place.acknowledged, FailureKind.OTHER)
-            replicator.source.senseless()
+            if link.is_single_partition and replicator.source.must_fetch_alone and not replicator.is_ended:
+                replicator.fail(reason, replicator.progress.acknowledged, FailureKind.OTHER)
+            replicator.source.mark_malformed()
 
-    def _take(self, broker: int, lanes: Lanes, link: FetchLink) -> list[tuple[PartitionReplicator, list[Ready]]]:
-        found: list[tuple[PartitionReplicator, list[Ready]]] = []
-        nothing: list[tuple[PartitionReplicator, fetch.Fetched]] = []
-        size, read, began = 0, 0, time.monotonic()
-        for answer in link.take():
-            read += len(answer.records)
-            replicator = self._replicators[answer.partition]
-            if not self._brings(replicator, answer, link):
+    def _process_response(
+        self, broker: int, links: FetchLinks, link: FetchLink
+    ) -> list[tuple[PartitionReplicator, list[ReadyBatch]]]:
+        batches: list[tuple[PartitionReplicator, list[ReadyBatch]]] = []
+        empty: list[tuple[PartitionReplicator, fetch.FetchedPartition]] = []
+        size, read_bytes, started_at = 0, 0, time.monotonic()
+        for fetched in link.read_response():
+            read_bytes += len(fetched.records)
+            replicator = self._replicators[fetched.partition]
+            if not self._has_news(replicator, fetched, link):
                 continue
-            size += len(answer.records)
-            self._awake.add(replicator)
-            ready = self._rewriter.accept(replicator, answer)
+            size += len(fetched.records)
+            self._active.add(replicator)
+            ready = self._rewriter.rewrite(replicator, fetched)
             if ready:
-                found.append((replicator, ready))
-            if replicator.place.position != replicator.source.asked:
-                replicator.source.came(began)
-            elif not replicator.finished:
-                nothing.append((replicator, answer))
-        if link.alone or size <= link.room:  # otherwise others used up the response
-            for replicator, answer in nothing:
-                self._nothing(replicator, answer, honest=link.alone and not link.throttle_ms)
+                batches.append((replicator, ready))
+            if replicator.progress.position != replicator.source.fetch_position:
+                replicator.source.note_data(started_at)
+            elif not replicator.is_finished:
+                empty.append((replicator, fetched))
+        if link.is_single_partition or size <= link.room_bytes:  # otherwise others used up the response
+            for replicator, fetched in empty:
+                self._handle_empty(replicator, fetched, is_conclusive=link.is_single_partition and not link.throttle_ms)
         now = self._now_s()
-        self.rate.took(read, now)
-        if link is not lanes.calm:
-            lanes.heard(link.filled)
+        self.rate.record_read(read_bytes, now)
+        if link is not links.idle_link:
+            links.note_response(link.has_more)
         if now < self._stop_s and not self.rate.wait_s(now):
-            self._ask_again(broker, lanes, link, now)
-        return found
+            self._fetch_again(broker, links, link, now)
+        return batches
 
-    def _brings(self, replicator: PartitionReplicator, answer: fetch.Fetched, link: FetchLink) -> bool:
-        if not replicator.awaits or replicator.source.asked_on is not link:
+    def _has_news(self, replicator: PartitionReplicator, fetched: fetch.FetchedPartition, link: FetchLink) -> bool:
+        if not replicator.awaits_response or replicator.source.fetch_link is not link:
             return False  # aligned since, or fetched on another link
-        if answer.error:
-            fetch_refused(replicator, answer.error, self._side)
+        if fetched.error:
+            handle_fetch_error(replicator, fetched.error, self._side)
             return False
-        position = replicator.place.position
-        replicator.source.told(answer.last_stable)
-        if not answer.records and answer.last_stable <= position:
-            replicator.source.gave()  # nearly always: nothing new
+        position = replicator.progress.position
+        replicator.source.note_end(fetched.last_stable_offset)
+        if not fetched.records and fetched.last_stable_offset <= position:
+            replicator.source.clear_suspicion()  # nearly always: nothing new
             return False
-        if replicator.end_unseen and answer.last_stable > position:
-            replicator.lose(not_now(self._source.name, answer.partition, position, _UNSEEN))
+        if replicator.end_unverified and fetched.last_stable_offset > position:
+            replicator.mark_lost(format_retriable(self._source.name, fetched.partition, position, _END_UNVERIFIED))
             return False
         return True
 
-    def _ask_again(self, broker: int, lanes: Lanes, link: FetchLink, now: float) -> None:
-        if link is lanes.calm:
-            self._ask_calm(broker, lanes, now)
-        elif wanted := self._of_lanes(broker):
-            self._ask(lanes, link, wanted, now)
+    def _fetch_again(self, broker: int, links: FetchLinks, link: FetchLink, now: float) -> None:
+        if link is links.idle_link:
+            self._fetch_idle(broker, links, now)
+        elif replicators := self._select_active(broker):
+            self._fetch_active(links, link, replicators, now)
 
-    def _ask(self, lanes: Lanes, link: FetchLink, replicators: list[PartitionReplicator], now: float) -> None:
-        free = lanes.free(link, replicators)
-        if not free:
+    def _fetch_active(
+        self, links: FetchLinks, link: FetchLink, replicators: list[PartitionReplicator], now: float
+    ) -> None:
+        selectable = links.select_partitions(link, replicators)
+        if not selectable:
             return
-        alone = next((one for one in free if one.source.suspect or one.source.alone), None)
-        mine = free[: lanes.share(len(replicators))] if alone is None else [alone]
-        if not lanes.parted and link.asked > _QUESTIONS and many_calm(mine, time.monotonic()):
-            lanes.apart()
+        fetched_alone = next(
+            (
+                replicator
+                for replicator in selectable
+                if replicator.source.is_suspect or replicator.source.must_fetch_alone
+            ),
+            None,
+        )
+        selected = (
+            selectable[: links.partitions_per_link(len(replicators))] if fetched_alone is None else [fetched_alone]
+        )
+        if (
+            not links.idle_link_tried
+            and link.request_count > _MIN_FETCHES
+            and has_many_idle(selected, time.monotonic())
+        ):
+            links.add_idle_link()
         # A partition that waits for the destination soon needs a Fetch, and cannot join one in flight.
         soon = any(
-            (one.outbox.items or one.place.first_waits) and self._takes(one.destination_broker) for one in self._awake
+            (replicator.queue.items or replicator.progress.is_first_unanswered)
+            and self._can_accept(replicator.destination_broker)
+            for replicator in self._active
         )
-        patience_ms = _SHORT_WAIT_MS if soon else _MAX_WAIT_MS
-        if any(one.source.remote(one.place.position) for one in mine):
-            patience_ms = _MAX_WAIT_MS
-        elif alone is not None:
-            patience_ms = 0
-        self._limit(lanes)
-        self._send(link, mine, patience_ms, now)
+        max_wait_ms = _SHORT_WAIT_MS if soon else _MAX_WAIT_MS
+        if any(replicator.source.is_remote(replicator.progress.position) for replicator in selected):
+            max_wait_ms = _MAX_WAIT_MS
+        elif fetched_alone is not None:
+            max_wait_ms = 0
+        self._set_limits(links)
+        self._send_fetch(link, selected, max_wait_ms, now)
 
-    def _ask_calm(self, broker: int, lanes: Lanes, now: float) -> None:
+    def _fetch_idle(self, broker: int, links: FetchLinks, now: float) -> None:
         """Fetches idle partitions. Free active links fetch the active ones first, which would otherwise have
         to wait with the idle ones."""
-        led, at = self._led[broker], time.monotonic()
-        lively, calm = led.parted(at)
-        for link in lanes.idle():
-            if wanted := [one for one in lively if self._wanted(one)]:
-                self._ask(lanes, link, wanted, now)
-        mine = led.for_calm(lively, calm, set(lanes.links[0].partitions), at, self._wanted)
-        if mine and lanes.calm is not None:
-            most = max(LEAST_ANSWER, min(_CALM_BYTES, self._budget // (_CALM_PART * max(1, len(self._leading)))))
-            most = self.rate.answer_bytes(most, len(lanes.every))
-            lanes.calm.limit(most, most)
+        partitions, monotonic_now = self._partitions_by_broker[broker], time.monotonic()
+        active, idle = partitions.split_by_activity(monotonic_now)
+        for link in links.get_free_links():
+            if fetchable := [replicator for replicator in active if self._can_fetch_more(replicator)]:
+                self._fetch_active(links, link, fetchable, now)
+        selected = partitions.select_idle(
+            active, idle, set(links.links[0].in_flight_partitions), monotonic_now, self._can_fetch_more
+        )
+        if selected and links.idle_link is not None:
+            max_bytes = max(
+                MIN_FETCH_BYTES,
+                min(_IDLE_BYTES, self._budget // (_IDLE_BUDGET_DIVISOR * max(1, len(self._fetched_brokers)))),
+            )
+            max_bytes = self.rate.limit_fetch_bytes(max_bytes, len(links.all_links))
+            links.idle_link.set_limits(max_bytes, max_bytes)
             try:
-                self._send(lanes.calm, mine, _SHORT_WAIT_MS if led.hurries else _CALM_WAIT_MS, now)
+                self._send_fetch(
+                    links.idle_link, selected, _SHORT_WAIT_MS if partitions.must_hurry else _IDLE_WAIT_MS, now
+                )
             except Unreachable as error:
-                self._lost_calm(broker, lanes, str(error))
+                self._drop_idle_link(broker, links, str(error))
 
-    def _calm_is_free(self, broker: int, lanes: Lanes) -> bool:
-        free = lanes.calm is not None and not lanes.calm.pending
-        return free and self._led[broker].calm_due(time.monotonic())
+    def _is_idle_link_free(self, broker: int, links: FetchLinks) -> bool:
+        is_free = links.idle_link is not None and not links.idle_link.pending
+        return is_free and self._partitions_by_broker[broker].is_idle_fetch_due(time.monotonic())
 
-    def _send(self, link: FetchLink, mine: Collection[PartitionReplicator], patience_ms: int, now: float) -> None:
-        wanted = []
-        for replicator in mine:
-            position = replicator.place.position
-            replicator.source.ask(position, link, now)
-            wanted.append(fetch.Wanted(replicator.partition, position, replicator.source_epoch))
-        wait_ms = min(patience_ms, max(1, int((self._stop_s - now) * 1000)))
-        link.ask(wanted, max_wait_ms=wait_ms, isolation=fetch.Isolation.READ_COMMITTED)
+    def _send_fetch(
+        self, link: FetchLink, replicators: Collection[PartitionReplicator], max_wait_ms: int, now: float
+    ) -> None:
+        positions = []
+        for replicator in replicators:
+            position = replicator.progress.position
+            replicator.source.note_fetch(position, link, now)
+            positions.append(fetch.FetchPosition(replicator.partition, position, replicator.source_epoch))
+        wait_ms = min(max_wait_ms, max(1, int((self._stop_s - now) * 1000)))
+        link.send_fetch(positions, max_wait_ms=wait_ms, isolation=fetch.IsolationLevel.READ_COMMITTED)
 
-    def _wanted(self, one: PartitionReplicator) -> bool:
+    def _can_fetch_more(self, replicator: PartitionReplicator) -> bool:
         """A destination broker that accepts nothing leaves half of the queue budget to others, whatever it
         leads."""
-        return one.fetchable and not (one.outbox.waiting.half_full and not self._takes(one.destination_broker))
+        return replicator.can_fetch and not (
+            replicator.queue.budget.is_half_full and not self._can_accept(replicator.destination_broker)
+        )
 
-    def _route(self) -> None:
-        for one in self._awake:
-            broker, was = one.source_broker, self._led_by.get(one)
-            if broker < 0 or (broker == was and not (one.working and one.source.unasked)):
+    def _update_leaders(self) -> None:
+        for replicator in self._active:
+            broker, previous = replicator.source_broker, self._broker_by_partition.get(replicator)
+            if broker < 0 or (broker == previous and not (replicator.can_send and replicator.source.is_unfetched)):
                 continue
-            if was is not None and was != broker:
-                self._led[was].drop(one)
-            self._led.setdefault(broker, Led()).add(one)
-            self._led_by[one] = broker
+            if previous is not None and previous != broker:
+                self._partitions_by_broker[previous].remove(replicator)
+            self._partitions_by_broker.setdefault(broker, BrokerPartitions()).add(replicator)
+            self._broker_by_partition[replicator] = broker
 
-    def _free(self, broker: int) -> bool:
-        lanes = self.lanes.get(broker)
-        return lanes is None or bool(lanes.idle()) or self._calm_is_free(broker, lanes)
+    def _is_free(self, broker: int) -> bool:
+        links = self.links.get(broker)
+        return links is None or bool(links.get_free_links()) or self._is_idle_link_free(broker, links)
 
-    def _of_lanes(self, broker: int) -> list[PartitionReplicator]:
-        return [one for one in self._led[broker].for_lanes() if self._wanted(one)]
+    def _select_active(self, broker: int) -> list[PartitionReplicator]:
+        return [
+            replicator
+            for replicator in self._partitions_by_broker[broker].select_active()
+            if self._can_fetch_more(replicator)
+        ]
 
-    def _nothing(self, replicator: PartitionReplicator, answer: fetch.Fetched, *, honest: bool) -> None:
+    def _handle_empty(
+        self, replicator: PartitionReplicator, fetched: fetch.FetchedPartition, *, is_conclusive: bool
+    ) -> None:
         """Applies an empty response: a gap up to the last stable offset, if that is certain."""
-        partition, position, end = replicator.partition, replicator.place.position, answer.last_stable
-        found = replicator.source.gave_nothing(position, answer, honest=honest)
-        if found is Proof.TORN:
-            words = "an answer without a whole batch"
-            replicator.end(not_now(self._source.name, partition, position, words), position, FailureKind.CORRUPT)
-        elif found is Proof.ASK_LEADER:
-            start = local_start(self._source, partition, replicator.source_epoch)
+        partition, position, end = replicator.partition, replicator.progress.position, fetched.last_stable_offset
+        outcome = replicator.source.judge_empty_fetch(position, fetched, is_conclusive=is_conclusive)
+        if outcome is EmptyFetch.MALFORMED:
+            text = "an answer without a whole batch"
+            replicator.fail_after(
+                format_retriable(self._source.name, partition, position, text), position, FailureKind.CORRUPT
+            )
+        elif outcome is EmptyFetch.CHECK_LOCAL_START:
+            start = fetch_local_start(self._source, partition, replicator.source_epoch)
             if start is None:
-                words = "the leader does not tell which part of the log it holds itself"
-                replicator.lose(not_now(self._source.name, partition, position, words))
-            elif replicator.source.leader_holds(position, start, end) is Proof.GAP:
+                text = "the leader does not tell which part of the log it holds itself"
+                replicator.mark_lost(format_retriable(self._source.name, partition, position, text))
+            elif replicator.source.judge_with_local_start(position, start, end) is EmptyFetch.GAP:
                 replicator.skip_to(end)
-                replicator.source.gave()
+                replicator.source.clear_suspicion()
 
-    def _lanes(self, broker: int) -> Lanes:
-        if broker not in self.lanes:
-            self.lanes[broker] = Lanes(self._connect(broker), self._link)
-        return self.lanes[broker]
+    def _get_links(self, broker: int) -> FetchLinks:
+        if broker not in self.links:
+            self.links[broker] = FetchLinks(self._connect(broker), self._make_link)
+        return self.links[broker]
 
-    def _link(self, connection: Connection, far: bool) -> FetchLink:
+    def _make_link(self, connection: Connection, is_far: bool) -> FetchLink:
         # Limits are set before each Fetch.
-        if not far:  # the system sizes a far link's buffers
+        if not is_far:  # the system sizes a far link's buffers
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
-        return FetchLink(connection, max_bytes=0, partition_max_bytes=0, at_once=far, brief_s=_BRIEF_S)
+        return FetchLink(
+            connection, max_bytes=0, partition_max_bytes=0, full_size=is_far, receive_timeout_s=_RECEIVE_SLICE_S
+        )
 
-    def _limit(self, lanes: Lanes) -> None:
+    def _set_limits(self, links: FetchLinks) -> None:
         """Sets how much a broker's free links may request, within a budget for all responses. Socket buffers
         are not part of it."""
-        quiet = sum(self.lanes[broker].quiet for broker in self.lanes.keys() & self._leading)
-        room = share(self._budget, len(self._leading) - quiet, quiet, gives=not lanes.quiet)
-        mine = lanes.idle()
+        quiet_count = sum(self.links[broker].is_quiet for broker in self.links.keys() & self._fetched_brokers)
+        room = split_budget(
+            self._budget, len(self._fetched_brokers) - quiet_count, quiet_count, is_active=not links.is_quiet
+        )
+        free_links = links.get_free_links()
         # A broker shrinks its share at its next Fetch only: until then its links hold their limits.
-        held = sum(link.most for one in self.lanes.values() for link in one.every) - sum(link.most for link in mine)
-        most = min(self._most_bytes, room // lanes.most, (self._budget - held) // len(mine))
-        links = max(lanes.most, len(lanes.every))
-        most = self.rate.answer_bytes(max(most, LEAST_ANSWER if lanes.far else _PARTITION_BYTES), links)
-        for link in mine:
-            link.limit(most, most if lanes.far else min(most, _PARTITION_BYTES))
+        held_bytes = sum(
+            link.max_bytes for broker_links in self.links.values() for link in broker_links.all_links
+        ) - sum(link.max_bytes for link in free_links)
+        max_bytes = min(self._most_bytes, room // links.max_links, (self._budget - held_bytes) // len(free_links))
+        link_count = max(links.max_links, len(links.all_links))
+        max_bytes = self.rate.limit_fetch_bytes(
+            max(max_bytes, MIN_FETCH_BYTES if links.is_far else _PARTITION_BYTES), link_count
+        )
+        for link in free_links:
+            link.set_limits(max_bytes, max_bytes if links.is_far else min(max_bytes, _PARTITION_BYTES))
 
     def close(self) -> None:
-        for lanes in self.lanes.values():
-            lanes.close()
-        self.lanes = {}
+        for links in self.links.values():
+            links.close()
+        self.links = {}

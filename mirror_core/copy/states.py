@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 
-class State(StrEnum):
+class CopyState(StrEnum):
     LOST = "LOST"
     """Position unknown: read from the destination once nothing is in flight."""
     READY = "READY"
@@ -18,11 +18,11 @@ class State(StrEnum):
     FAILED = "FAILED"
 
 
-WORKING: Final = frozenset({State.READY, State.ENDING})
-ENDED: Final = frozenset({State.DONE, State.FAILED})
+SENDING_STATES: Final = frozenset({CopyState.READY, CopyState.ENDING})
+ENDED_STATES: Final = frozenset({CopyState.DONE, CopyState.FAILED})
 
 
-class Event(StrEnum):
+class CopyEvent(StrEnum):
     ALIGNED = "aligned"
     """Both logs agree up to the destination's log end."""
     LOST = "lost"
@@ -34,40 +34,40 @@ class Event(StrEnum):
     """A batch was appended at a wrong offset: this outweighs every other failure."""
 
 
-class IllegalTransition(RuntimeError):
+class IllegalCopyTransition(RuntimeError):
     """A bug: this event cannot happen in this state."""
 
 
-TABLE: Final[Mapping[tuple[State, Event], State]] = MappingProxyType(
+COPY_TRANSITIONS: Final[Mapping[tuple[CopyState, CopyEvent], CopyState]] = MappingProxyType(
     {
-        (State.LOST, Event.ALIGNED): State.READY,
-        (State.LOST, Event.LOST): State.LOST,
-        (State.LOST, Event.FAIL): State.FAILED,
-        (State.LOST, Event.SHIFTED): State.FAILED,
-        (State.READY, Event.LOST): State.LOST,
-        (State.READY, Event.BAD): State.ENDING,
-        (State.READY, Event.REACHED): State.DONE,
-        (State.READY, Event.FAIL): State.FAILED,
-        (State.READY, Event.SHIFTED): State.FAILED,
-        (State.ENDING, Event.LOST): State.LOST,
-        (State.ENDING, Event.ACKNOWLEDGED): State.FAILED,
-        (State.ENDING, Event.REACHED): State.DONE,
-        (State.ENDING, Event.FAIL): State.FAILED,
-        (State.ENDING, Event.SHIFTED): State.FAILED,
-        (State.FAILED, Event.SHIFTED): State.FAILED,
+        (CopyState.LOST, CopyEvent.ALIGNED): CopyState.READY,
+        (CopyState.LOST, CopyEvent.LOST): CopyState.LOST,
+        (CopyState.LOST, CopyEvent.FAIL): CopyState.FAILED,
+        (CopyState.LOST, CopyEvent.SHIFTED): CopyState.FAILED,
+        (CopyState.READY, CopyEvent.LOST): CopyState.LOST,
+        (CopyState.READY, CopyEvent.BAD): CopyState.ENDING,
+        (CopyState.READY, CopyEvent.REACHED): CopyState.DONE,
+        (CopyState.READY, CopyEvent.FAIL): CopyState.FAILED,
+        (CopyState.READY, CopyEvent.SHIFTED): CopyState.FAILED,
+        (CopyState.ENDING, CopyEvent.LOST): CopyState.LOST,
+        (CopyState.ENDING, CopyEvent.ACKNOWLEDGED): CopyState.FAILED,
+        (CopyState.ENDING, CopyEvent.REACHED): CopyState.DONE,
+        (CopyState.ENDING, CopyEvent.FAIL): CopyState.FAILED,
+        (CopyState.ENDING, CopyEvent.SHIFTED): CopyState.FAILED,
+        (CopyState.FAILED, CopyEvent.SHIFTED): CopyState.FAILED,
     }
 )
 
 
-def after(state: State, event: Event) -> State:
+def next_state(state: CopyState, event: CopyEvent) -> CopyState:
     try:
-        return TABLE[state, event]
+        return COPY_TRANSITIONS[state, event]
     except KeyError:
-        raise IllegalTransition(f"`{event}` in state {state}") from None
+        raise IllegalCopyTransition(f"`{event}` in state {state}") from None
 
 
-def as_markdown() -> Iterator[str]:
+def format_transitions() -> Iterator[str]:
     yield "| state | event | next state |"
     yield "|---|---|---|"
-    for (state, event), target in TABLE.items():
+    for (state, event), target in COPY_TRANSITIONS.items():
         yield f"| {state} | {event} | {target} |"

@@ -5,55 +5,72 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from mirror_core.copy.outbox import Sent
-from mirror_core.decide.position import Resume
-from mirror_core.model.copying import PIECE_OFFSETS, Piece
+from mirror_core.copy.outbox import SentBatch
+from mirror_core.decide.position import ResumePoint
+from mirror_core.model.copying import PIECE_OFFSETS, ReceiptPiece
 from mirror_core.model.names import Offset
-from mirror_core.wire.digest import MODULUS
+from mirror_core.wire.digest import DIGEST_MODULUS
 
-_NOWHERE: Final = -1
+_NO_OFFSET: Final = -1
 
 
-class Tally:
-    __slots__ = ("_at", "_begun", "_content", "_gap_end", "_records", "batches", "bytes", "certified", "first", "gaps")
+class ReceiptCounts:
+    __slots__ = (
+        "_next_offset",
+        "_piece_start",
+        "_digest_sum",
+        "_gap_end",
+        "_records",
+        "batches",
+        "bytes",
+        "certified",
+        "first",
+        "gaps",
+    )
 
     def __init__(self) -> None:
         self.first: int | None = None
         self.gaps = 0
         self.batches = 0
         self.bytes = 0
-        self.certified: list[Piece] = []
-        self._at = _NOWHERE
-        self._begun = _NOWHERE
-        self._gap_end = _NOWHERE
+        self.certified: list[ReceiptPiece] = []
+        self._next_offset = _NO_OFFSET
+        self._piece_start = _NO_OFFSET
+        self._gap_end = _NO_OFFSET
         """End of the gap at the resume offset. The source's log usually starts there, and so will the
         destination's: a piece that began before it could never be verified."""
         self._records = 0
-        self._content = 0
+        self._digest_sum = 0
 
     @property
-    def pieces(self) -> tuple[Piece, ...]:
-        return (*self.certified, *self._last())
+    def pieces(self) -> tuple[ReceiptPiece, ...]:
+        return (*self.certified, *self._get_open_piece())
 
-    def sent(self, sent: Sent) -> None:
+    def add_batch(self, sent: SentBatch) -> None:
         self.batches += 1
         self.bytes += sent.size
-        if self._at // PIECE_OFFSETS != self._begun // PIECE_OFFSETS:
-            self._cut()
-        self._at = sent.base + sent.records
+        if self._next_offset // PIECE_OFFSETS != self._piece_start // PIECE_OFFSETS:
+            self._end_piece()
+        self._next_offset = sent.base_offset + sent.records
         self._records += sent.records
-        self._content += sent.content or 0
+        self._digest_sum += sent.digest or 0
 
-    def filled(self, offsets: int) -> None:
+    def add_filled(self, offsets: int) -> None:
         self.gaps += offsets
-        end = self._at + offsets
-        if self._at < self._gap_end <= end:
-            self._at = self._gap_end
-            self._cut()
-        self._at = end
+        end = self._next_offset + offsets
+        if self._next_offset < self._gap_end <= end:
+            self._next_offset = self._gap_end
+            self._end_piece()
+        self._next_offset = end
 
     def resume_at(
-        self, resume: Resume, *, was: int, records: int, seeding: bool, hiding: Iterable[tuple[int, int]]
+        self,
+        resume: ResumePoint,
+        *,
+        acknowledged: int,
+        records: int,
+        is_seeding: bool,
+        hidden_in_flight: Iterable[tuple[int, int]],
     ) -> None:
         """Resumes here after `was` was acknowledged; `records` is the distance in sequences.
 
@@ -61,25 +78,29 @@ class Tally:
         """
         offset, self._gap_end = resume.offset, resume.gap_end
         if self.first is None:
-            self.first = self._at = self._begun = offset
+            self.first = self._next_offset = self._piece_start = offset
             return
-        if offset == was:
+        if offset == acknowledged:
             return
-        if offset > was and (seeding or records <= offset - was):
-            self.gaps += offset - was - (0 if seeding else records)
+        if offset > acknowledged and (is_seeding or records <= offset - acknowledged):
+            self.gaps += offset - acknowledged - (0 if is_seeding else records)
         # Sequences count hidden records, too. Ours are known; a second copier's are not.
-        self.gaps += sum(max(0, min(end, offset) - base) for base, end in hiding)
+        self.gaps += sum(max(0, min(end, offset) - base_offset) for base_offset, end in hidden_in_flight)
         self.first = min(self.first, offset)
-        self._cut()
+        self._end_piece()
         self.certified = [piece for piece in self.certified if piece.next <= offset]
-        self._at = self._begun = offset
+        self._next_offset = self._piece_start = offset
 
-    def _cut(self) -> None:
-        self.certified += self._last()
-        self._begun, self._records, self._content = self._at, 0, 0
+    def _end_piece(self) -> None:
+        self.certified += self._get_open_piece()
+        self._piece_start, self._records, self._digest_sum = self._next_offset, 0, 0
 
-    def _last(self) -> tuple[Piece, ...]:
-        if self._at <= self._begun:
+    def _get_open_piece(self) -> tuple[ReceiptPiece, ...]:
+        if self._next_offset <= self._piece_start:
             return ()
-        digest = f"{self._content % MODULUS:032x}"
-        return (Piece(first=Offset(self._begun), next=Offset(self._at), records=self._records, digest=digest),)
+        digest = f"{self._digest_sum % DIGEST_MODULUS:032x}"
+        return (
+            ReceiptPiece(
+                first=Offset(self._piece_start), next=Offset(self._next_offset), records=self._records, digest=digest
+            ),
+        )

@@ -10,291 +10,355 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from mirror_core.copy.ahead import Ahead, await_first
-from mirror_core.copy.align import Aligner
-from mirror_core.copy.beacon import Beacon
-from mirror_core.copy.beside import Beside
-from mirror_core.copy.datagrams import Line
-from mirror_core.copy.gap_hidden import first_hidden
+from mirror_core.copy.ahead import ConnectionOpener, wait_for_connections
+from mirror_core.copy.align import ResumeFinder
+from mirror_core.copy.beacon import ProgressSender
+from mirror_core.copy.beside import BackgroundThreads
+from mirror_core.copy.datagrams import DriverChannel
+from mirror_core.copy.gap_hidden import pop_hidden_batch
 from mirror_core.copy.gap_markers import GapFiller
-from mirror_core.copy.handover import Successor
-from mirror_core.copy.outbox import Hidden, Waiting
+from mirror_core.copy.handover import ClaimClient
+from mirror_core.copy.outbox import HiddenGap, QueueBudget
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.receiving import Receiver
-from mirror_core.copy.report import report
+from mirror_core.copy.receiving import BatchFetcher
+from mirror_core.copy.report import build_report
 from mirror_core.copy.rewrite import PRODUCER_EPOCH
-from mirror_core.copy.seed import seeds
-from mirror_core.copy.sending import Item, Sender
-from mirror_core.copy.states import State
-from mirror_core.copy.words import began_too_late
-from mirror_core.kafka.client import ClusterClient, ClusterView
+from mirror_core.copy.seed import build_seed_batches
+from mirror_core.copy.sending import BatchProducer, OutgoingBatch
+from mirror_core.copy.states import CopyState
+from mirror_core.copy.words import format_late_start
+from mirror_core.kafka.client import ClusterClient, ClusterMetadata
 from mirror_core.kafka.config import Principal, load_config
-from mirror_core.kafka.sockets import readable
+from mirror_core.kafka.sockets import wait_readable
 from mirror_core.model.clock import SteadyClock
 from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import RemoteFault
-from mirror_core.model.logs import about, logger
-from mirror_core.model.mirror import Gaps
+from mirror_core.model.logs import get_logger, log_context
+from mirror_core.model.mirror import GapFilling
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
 _CONTROL_TIMEOUT_S: Final = 10.0
-_CONNECT_S: Final = 1.0
-_SOON_S: Final = 1.0
+_MAX_CONNECT_WAIT_S: Final = 1.0
+_FIRST_DRAIN_S: Final = 1.0
 _DRAIN_S: Final = 10.0
 """For responses after the task's end. The assignment says how long comparisons may go on."""
-_IN_A_ROW: Final = 64
+_MAX_BATCHES_PER_TURN: Final = 64
 """Of one partition before responses are processed: a wide gap must not delay the others."""
 _FILL_MARGIN_S: Final = 0.1
 """No markers in the last moments of an epoch: two tasks' clocks may differ, and only sequences of data
 tolerate that."""
 
 
-def never() -> bool:
+def never_cancelled() -> bool:
     return False
 
 
-def run(assignment: Assignment, cancelled: Callable[[], bool] = never) -> TaskReport:
+def run(assignment: Assignment, is_cancelled: Callable[[], bool] = never_cancelled) -> TaskReport:
     """Copies from `start_ms` to `stop_ms`, or until all partitions have reached their `until`.
 
     Raises BadRequest for what no retry can fix. Broker errors and malformed responses are retried until `stop_ms`, then
     reported.
     """
-    with about(mirror=assignment.mirror, epoch=assignment.epoch, task=assignment.task):
-        return _run(assignment, cancelled)
+    with log_context(mirror=assignment.mirror, epoch=assignment.epoch, task=assignment.task):
+        return _run(assignment, is_cancelled)
 
 
-def _run(assignment: Assignment, cancelled: Callable[[], bool]) -> TaskReport:
-    config = load_config(Path(assignment.config_path), only=Principal.DATA)
+def _run(assignment: Assignment, is_cancelled: Callable[[], bool]) -> TaskReport:
+    config = load_config(Path(assignment.config_path), only_principal=Principal.DATA)
     source = ClusterClient(config.cluster(assignment.source), Principal.DATA, timeout_s=_CONTROL_TIMEOUT_S)
     destination = ClusterClient(config.cluster(assignment.destination), Principal.DATA, timeout_s=_CONTROL_TIMEOUT_S)
-    with source, destination, closing(CopyTask(assignment, source, destination, cancelled)) as task:
+    with source, destination, closing(CopyTask(assignment, source, destination, is_cancelled)) as task:
         return task.run()
 
 
 class CopyTask:
     def __init__(
-        self, assignment: Assignment, source: ClusterClient, destination: ClusterClient, cancelled: Callable[[], bool]
+        self,
+        assignment: Assignment,
+        source: ClusterClient,
+        destination: ClusterClient,
+        is_cancelled: Callable[[], bool],
     ) -> None:
         self.assignment = assignment
         self.source = source
         self.destination = destination
-        self.cancelled = cancelled
+        self.is_cancelled = is_cancelled
         self.stop_s = assignment.stop_ms / 1000
         self._now_s = SteadyClock()
-        hides = assignment.gaps is Gaps.HIDDEN
+        uses_hidden_records = assignment.gaps is GapFilling.HIDDEN
         # A late task may follow a killed attempt of it.
-        late = self._now_s() * 1000 > assignment.start_ms
-        given = (replace(one, answered=one.answered and not late) for one in assignment.partitions)
-        ordered = sorted(given, key=lambda assigned: assigned.partition)
-        waiting = Waiting(assignment.max_bytes_in_flight)
-        told = assignment.driver is not None
-        self._awake = set[PartitionReplicator]()
+        began_late = self._now_s() * 1000 > assignment.start_ms
+        assigned_partitions = (
+            replace(item, all_answered=item.all_answered and not began_late) for item in assignment.partitions
+        )
+        sorted_partitions = sorted(assigned_partitions, key=lambda assigned: assigned.partition)
+        budget = QueueBudget(assignment.max_bytes_in_flight)
+        has_driver = assignment.driver_address is not None
+        self._active = set[PartitionReplicator]()
         """Partitions that a turn may have work for: after a change of state or new data, until they are idle.
         Scanning thousands of idle ones would take most of a turn."""
         self.replicators = [
-            PartitionReplicator(one, hides=hides, waiting=waiting, awake=self._awake, told=told) for one in ordered
+            PartitionReplicator(
+                item, uses_hidden_records=uses_hidden_records, budget=budget, active=self._active, has_driver=has_driver
+            )
+            for item in sorted_partitions
         ]
-        self.replicator_of = {replicator.partition: replicator for replicator in self.replicators}
+        self.replicators_by_partition = {replicator.partition: replicator for replicator in self.replicators}
         self._rank = {replicator: number for number, replicator in enumerate(self.replicators)}
-        self._from, self._to = Ahead(source), Ahead(destination)
-        self.sender = Sender(
-            destination, self.replicators, self.stop_s, assignment.max_bytes_in_flight, self._to.connect, self._now_s
+        self._source_connections, self._destination_connections = (
+            ConnectionOpener(source),
+            ConnectionOpener(destination),
         )
-        self.receiver = Receiver(
-            assignment, source, self.replicator_of, self._from.connect, self.sender.takes, self._awake, self._now_s
+        self.producer = BatchProducer(
+            destination,
+            self.replicators,
+            self.stop_s,
+            assignment.max_bytes_in_flight,
+            self._destination_connections.connect,
+            self._now_s,
         )
-        self._beside = Beside()
-        self._aligner = Aligner(
+        self.fetcher = BatchFetcher(
+            assignment,
+            source,
+            self.replicators_by_partition,
+            self._source_connections.connect,
+            self.producer.can_accept,
+            self._active,
+            self._now_s,
+        )
+        self._threads = BackgroundThreads()
+        self._resume_finder = ResumeFinder(
             source,
             destination,
             assignment.producer_id,
-            self._learn,
-            self._connected,
-            self._beside,
+            self._set_brokers,
+            self._filter_connected,
+            self._threads,
             assignment.epoch,
         )
-        self._filler = GapFiller(
+        self._gap_filler = GapFiller(
             destination,
             assignment.producer_id,
             PRODUCER_EPOCH,
             assignment.epoch,
-            self._to.later,
-            self.sender.lost,
-            self._beside,
+            self._destination_connections.make_opener,
+            self.producer.disconnect,
+            self._threads,
             self._now_s,
         )
-        self._trouble = ""
-        self._cut_short = 0
-        self._line = Line(assignment.epoch, assignment.driver)
-        self._beacon = Beacon(assignment.task, self._line)
-        self._successor = Successor(self._line)
+        self._last_error = ""
+        self._interrupted_comparisons = 0
+        self._driver_channel = DriverChannel(assignment.epoch, assignment.driver_address)
+        self._progress_sender = ProgressSender(assignment.task, self._driver_channel)
+        self._claim_client = ClaimClient(self._driver_channel)
 
     def run(self) -> TaskReport:
-        started = self._now_s()
-        cpu = time.process_time()
-        self._warm()
-        if started >= self.stop_s:
-            begin_s = self.assignment.start_ms / 1000
-            self._trouble = began_too_late(self.assignment.task, started - begin_s, self.stop_s - begin_s)
-        while not self.finished():
-            self._turn()
-            self._beacon.tell(self.replicators)
-        self._end()
-        self._beacon.tell(self.replicators, last=True)
-        cpu_s = time.process_time() - cpu
-        return report(
+        started_s = self._now_s()
+        cpu_start_s = time.process_time()
+        self._prepare()
+        if started_s >= self.stop_s:
+            epoch_start_s = self.assignment.start_ms / 1000
+            self._last_error = format_late_start(
+                self.assignment.task, started_s - epoch_start_s, self.stop_s - epoch_start_s
+            )
+        while not self.is_finished():
+            self._run_turn()
+            self._progress_sender.send(self.replicators)
+        self._finish()
+        self._progress_sender.send(self.replicators, last=True)
+        cpu_s = time.process_time() - cpu_start_s
+        return build_report(
             self.assignment,
             self.replicators,
-            self._trouble,
-            started,
+            self._last_error,
+            started_s,
             cpu_s,
-            self.sender.waits_for,
-            self._cut_short,
+            self.producer.explain_wait,
+            self._interrupted_comparisons,
         )
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         """Waits for responses, and releases claims to the next task twice: it need not wait for a hung broker."""
-        for limit_s in (_SOON_S, _DRAIN_S - _SOON_S):
+        for limit_s in (_FIRST_DRAIN_S, _DRAIN_S - _FIRST_DRAIN_S):
             end = time.monotonic() + limit_s
             try:
-                self.sender.drain(limit_s)
+                self.producer.wait_for_responses(limit_s)
             except RemoteFault as error:
-                self._trouble = str(error)
-            self._filler.drain(end - time.monotonic())
-            self._successor.leave(self.replicators)
-        self._filler.give_up(0.0)
-        looks_until = self.stop_s + self.assignment.looks_s
-        self._cut_short = self._aligner.finish(looks_until - self._now_s(), self.cancelled)
+                self._last_error = str(error)
+            self._gap_filler.wait_for_rounds(end - time.monotonic())
+            self._claim_client.release(self.replicators)
+        self._gap_filler.abandon_slow(0.0)
+        comparisons_until = self.stop_s + self.assignment.comparison_grace_s
+        self._interrupted_comparisons = self._resume_finder.finish(comparisons_until - self._now_s(), self.is_cancelled)
 
-    def finished(self) -> bool:
-        if self._now_s() >= self.stop_s or self.cancelled():
+    def is_finished(self) -> bool:
+        if self._now_s() >= self.stop_s or self.is_cancelled():
             return True
-        return all(replicator.ended or replicator.deletions.holds for replicator in self.replicators)
+        return all(replicator.is_ended or replicator.trims.is_blocked for replicator in self.replicators)
 
-    def _warm(self) -> None:
+    def _prepare(self) -> None:
         """Before the epoch starts: connects, authenticates, finds leaders."""
         try:
-            sources, destinations = self._aligner.leaders([replicator.partition for replicator in self.replicators])
-            self._from.begin(sources)
-            self._to.begin(destinations)
+            sources, destinations = self._resume_finder.find_leaders(
+                [replicator.partition for replicator in self.replicators]
+            )
+            self._source_connections.start_opening(sources)
+            self._destination_connections.start_opening(destinations)
         except RemoteFault as error:
-            self._trouble = str(error)
-        while (rest := self.assignment.start_ms / 1000 - self._now_s()) > 0 and not self.cancelled():
-            time.sleep(min(rest, 0.05))
+            self._last_error = str(error)
+        while (remaining_s := self.assignment.start_ms / 1000 - self._now_s()) > 0 and not self.is_cancelled():
+            time.sleep(min(remaining_s, 0.05))
 
-    def _turn(self) -> None:
+    def _run_turn(self) -> None:
         now = self._now_s()
-        self._aligner.take_in()
-        if self._aligner.may_begin and (due := self._ranked(one for one in self._awake if one.due())):
-            self._aligner.align(due)
-        for replicator in list(self._awake):
-            replicator.settle()
-        self.receiver.ask(now)
-        self._awake -= {replicator for replicator in self._awake if _rests(replicator)}
-        heard = self._wait(self._advance())
-        if heard and heard.issubset(self._filler.sockets):  # send what is queued after markers
-            heard = self._wait(self._advance())
-        self.sender.flush()
-        for broker, produce_link in list(self.sender.links.items()):
-            if produce_link.outstanding and (produce_link.connection.sock in heard or produce_link.buffered):
-                self.sender.answers(broker)
+        self._resume_finder.apply_results()
+        if self._resume_finder.can_start and (
+            due := self._sort_by_partition(candidate for candidate in self._active if candidate.is_due())
+        ):
+            self._resume_finder.start(due)
+        for replicator in list(self._active):
+            replicator.finish_if_acknowledged()
+        self.fetcher.send_fetches(now)
+        self._active -= {replicator for replicator in self._active if _is_idle(replicator)}
+        readable_sockets = self._wait_for_sockets(self._fill_and_send())
+        if readable_sockets and readable_sockets.issubset(
+            self._gap_filler.sockets
+        ):  # send what is queued after markers
+            readable_sockets = self._wait_for_sockets(self._fill_and_send())
+        self.producer.flush()
+        for broker, produce_link in list(self.producer.links.items()):
+            if produce_link.in_flight and (
+                produce_link.connection.sock in readable_sockets or produce_link.has_buffered
+            ):
+                self.producer.receive(broker)
         # Responses of several links share requests.
-        links = [link for link in self.receiver.pending if link.connection.sock in heard]
-        self.sender.send_all([item for link in links for item in self.receiver.take(link)])
-        self.receiver.give_up()
-        self.sender.give_up()
+        links = [link for link in self.fetcher.pending_links if link.connection.sock in readable_sockets]
+        self.producer.send_all([item for link in links for item in self.fetcher.receive(link)])
+        self.fetcher.disconnect_silent()
+        self.producer.disconnect_silent()
 
-    def _ranked(self, some: Iterable[PartitionReplicator]) -> list[PartitionReplicator]:
-        return sorted(some, key=self._rank.__getitem__)
+    def _sort_by_partition(self, replicators: Iterable[PartitionReplicator]) -> list[PartitionReplicator]:
+        return sorted(replicators, key=self._rank.__getitem__)
 
     # -- gaps and seeds ------------------------------------------------------------------------------------------
 
-    def _advance(self) -> bool:
+    def _fill_and_send(self) -> bool:
         """Fills gaps, sends what was queued after them, and seeds. True when something advanced."""
-        waiting = self._ranked(one for one in self._awake if one.outbox.items)
-        self._successor.ask(self.replicator_of)
-        moved = self._filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)
-        for _ in range(_IN_A_ROW):
-            ready = [self._next(one) for one in waiting if one.sendable and self.sender.takes(one.destination_broker)]
+        waiting = self._sort_by_partition(candidate for candidate in self._active if candidate.queue.items)
+        self._claim_client.exchange(self.replicators_by_partition)
+        has_progress = self._gap_filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)
+        for _ in range(_MAX_BATCHES_PER_TURN):
+            ready = [
+                self._pop_outgoing(candidate)
+                for candidate in waiting
+                if candidate.has_sendable_batch and self.producer.can_accept(candidate.destination_broker)
+            ]
             if not ready:
                 break
-            self.sender.send(ready)
-            moved = True
-        for replicator in list(self._awake):
-            place, waits = replicator.place, bool(replicator.outbox.items)
-            if place.seeding and replicator.working and not (place.in_flight or waits):
-                for seed in seeds(replicator, self.assignment.producer_id, PRODUCER_EPOCH):
-                    self.sender.send([(replicator, *seed)])
-        return moved
+            self.producer.send(ready)
+            has_progress = True
+        for replicator in list(self._active):
+            progress, has_queued = replicator.progress, bool(replicator.queue.items)
+            if progress.is_seeding and replicator.can_send and not (progress.in_flight or has_queued):
+                for seed in build_seed_batches(replicator, self.assignment.producer_id, PRODUCER_EPOCH):
+                    self.producer.send([(replicator, *seed)])
+        return has_progress
 
-    def _next(self, replicator: PartitionReplicator) -> Item:
-        item = replicator.take()
-        if isinstance(item, Hidden):
-            item = first_hidden(replicator.outbox, item, self.assignment.producer_id, PRODUCER_EPOCH)
+    def _pop_outgoing(self, replicator: PartitionReplicator) -> OutgoingBatch:
+        item = replicator.pop()
+        if isinstance(item, HiddenGap):
+            item = pop_hidden_batch(replicator.queue, item, self.assignment.producer_id, PRODUCER_EPOCH)
         return replicator, *item
 
-    def _wait(self, moved: bool) -> set[socket.socket]:
-        waiting = [link.connection.sock for link in self.receiver.pending]
-        waiting += [link.connection.sock for link in self.sender.links.values() if link.outstanding]
-        waiting += self._filler.sockets
-        if self._filler.connecting or self._aligner.at_work:
-            waiting.append(self._beside.woken)
-        if any(link.outstanding and link.buffered for link in self.sender.links.values()):
-            return readable(waiting, 0.0)
+    def _wait_for_sockets(self, has_progress: bool) -> set[socket.socket]:
+        sockets = [link.connection.sock for link in self.fetcher.pending_links]
+        sockets += [link.connection.sock for link in self.producer.links.values() if link.in_flight]
+        sockets += self._gap_filler.sockets
+        if self._gap_filler.is_connecting or self._resume_finder.is_busy:
+            sockets.append(self._threads.wakeup_socket)
+        if any(link.in_flight and link.has_buffered for link in self.producer.links.values()):
+            return wait_readable(sockets, 0.0)
         now = self._now_s()
-        soon = any(r.state is State.LOST or r.gap is not None for r in self._awake)
-        patience = min(0.05 if soon else 0.5, self.receiver.rate.wait_s(now) or 0.5)
-        limit = 0.0 if moved else min(patience, max(0.0, self.stop_s - now))
-        if not waiting:
-            time.sleep(min(limit, 0.05))
+        is_due_soon = any(
+            replicator.state is CopyState.LOST or replicator.due_gap is not None for replicator in self._active
+        )
+        max_wait_s = min(0.05 if is_due_soon else 0.5, self.fetcher.rate.wait_s(now) or 0.5)
+        wait_s = 0.0 if has_progress else min(max_wait_s, max(0.0, self.stop_s - now))
+        if not sockets:
+            time.sleep(min(wait_s, 0.05))
             return set()
-        heard = readable(waiting, limit, until_writable=self.sender.unsent)
-        if self._beside.woken in heard:
-            self._beside.heard()
-        return heard
+        ready = wait_readable(sockets, wait_s, until_writable=self.producer.unsent_sockets)
+        if self._threads.wakeup_socket in ready:
+            self._threads.clear_wakeups()
+        return ready
 
     # -- links ---------------------------------------------------------------------------------------------------
 
-    def _connected(self, routed: list[PartitionReplicator]) -> list[PartitionReplicator]:
-        sources = {replicator.source_broker for replicator in routed} - self.receiver.lanes.keys()
-        destinations = {replicator.destination_broker for replicator in routed} - self.sender.links.keys()
-        if not (self._aligner.at_work or any(replicator.working for replicator in self.replicators)):
-            self._await_connections(routed, sources, destinations)
-        from_why, to_why = self._from.missing(sources), self._to.missing(destinations)
-        found = []
-        for replicator in routed:
+    def _filter_connected(self, replicators: list[PartitionReplicator]) -> list[PartitionReplicator]:
+        sources = {replicator.source_broker for replicator in replicators} - self.fetcher.links.keys()
+        destinations = {replicator.destination_broker for replicator in replicators} - self.producer.links.keys()
+        if not (self._resume_finder.is_busy or any(replicator.can_send for replicator in self.replicators)):
+            self._wait_for_connections(replicators, sources, destinations)
+        source_reasons, destination_reasons = (
+            self._source_connections.find_unconnected(sources),
+            self._destination_connections.find_unconnected(destinations),
+        )
+        connected = []
+        for replicator in replicators:
             broker = replicator.destination_broker
-            if why := from_why.get(replicator.source_broker):
-                replicator.lose(why, self.source.name if self._from.failed(replicator.source_broker) else None)
-            elif why := to_why.get(broker):
-                replicator.lose(why, self.destination.name if self._to.failed(broker) else None)
-            elif why := self.sender.owed(broker):
-                replicator.lose(why)
+            if reason := source_reasons.get(replicator.source_broker):
+                replicator.mark_lost(
+                    reason, self.source.name if self._source_connections.has_failed(replicator.source_broker) else None
+                )
+            elif reason := destination_reasons.get(broker):
+                replicator.mark_lost(
+                    reason, self.destination.name if self._destination_connections.has_failed(broker) else None
+                )
+            elif reason := self.producer.explain_backlog(broker):
+                replicator.mark_lost(reason)
             else:
-                found.append(replicator)
-        return found
+                connected.append(replicator)
+        return connected
 
-    def _await_connections(self, routed: list[PartitionReplicator], sources: set[int], destinations: set[int]) -> None:
-        nobody = (self._from.begin_some(sources), self._to.begin_some(destinations))
-        needed = []
-        for one, other in {(replicator.source_broker, replicator.destination_broker) for replicator in routed}:
-            if not (one in nobody[0] or other in nobody[1]):
-                needed.append({b for b in (self._from.begun(one), self._to.begun(other)) if b is not None})
-        await_first(needed, _CONNECT_S)
+    def _wait_for_connections(
+        self, replicators: list[PartitionReplicator], sources: set[int], destinations: set[int]
+    ) -> None:
+        unknown_brokers = (
+            self._source_connections.try_start_opening(sources),
+            self._destination_connections.try_start_opening(destinations),
+        )
+        connection_sets = []
+        for source, destination in {
+            (replicator.source_broker, replicator.destination_broker) for replicator in replicators
+        }:
+            if not (source in unknown_brokers[0] or destination in unknown_brokers[1]):
+                connection_sets.append(
+                    {
+                        b
+                        for b in (
+                            self._source_connections.get_opening(source),
+                            self._destination_connections.get_opening(destination),
+                        )
+                        if b is not None
+                    }
+                )
+        wait_for_connections(connection_sets, _MAX_CONNECT_WAIT_S)
 
-    def _learn(self, source: ClusterView, destination: ClusterView) -> None:
-        self._from.learn(source)
-        self._to.learn(destination)
+    def _set_brokers(self, source: ClusterMetadata, destination: ClusterMetadata) -> None:
+        self._source_connections.set_brokers(source)
+        self._destination_connections.set_brokers(destination)
 
     def close(self) -> None:
-        for links in (self.receiver, self.sender, self._filler, self._aligner, self._beside):
-            links.close()
-        self._from.close()
-        self._to.close()
-        self._line.close()
+        for resource in (self.fetcher, self.producer, self._gap_filler, self._resume_finder, self._threads):
+            resource.close()
+        self._source_connections.close()
+        self._destination_connections.close()
+        self._driver_channel.close()
 
 
-def _rests(one: PartitionReplicator) -> bool:
-    idle = one.state is State.READY and not (one.outbox.items or one.place.in_flight or one.place.seeding)
-    return one.ended or (idle and not one.beside)
+def _is_idle(replicator: PartitionReplicator) -> bool:
+    is_waiting = replicator.state is CopyState.READY and not (
+        replicator.queue.items or replicator.progress.in_flight or replicator.progress.is_seeding
+    )
+    return replicator.is_ended or (is_waiting and not replicator.in_background)

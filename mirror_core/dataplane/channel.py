@@ -13,51 +13,62 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from mirror_core.copy.datagrams import LARGEST, Letter, Sort, bound, opened, sealed, token_of
-from mirror_core.copy.handover import Board
-from mirror_core.dataplane.progress import Progress
-from mirror_core.model.copying import DriverAt, Listening
+from mirror_core.copy.datagrams import (
+    MAX_DATAGRAM_BYTES,
+    Datagram,
+    DatagramKind,
+    bind_socket,
+    derive_token,
+    open_datagram,
+    seal_datagram,
+)
+from mirror_core.copy.handover import ClaimBoard
+from mirror_core.dataplane.progress import ProgressTracker
+from mirror_core.model.copying import DriverAddress, ListenAddress
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.logs import logger
+from mirror_core.model.logs import get_logger
 from mirror_core.model.text import format_address
 
-_RECALLED: Final = 3
+_ACCEPTED_EPOCHS: Final = 3
 """Epochs accepted: two overlap, and datagrams of the one before may be late."""
-_BUFFER: Final = 4 << 20
-_LAST_WORDS_S: Final = 1.0
+_SOCKET_BUFFER_BYTES: Final = 4 << 20
+_CLOSE_TIMEOUT_S: Final = 1.0
 _WAKE_S: Final = 0.1
-Hear = Callable[[Letter], bytes]
+DatagramHandler = Callable[[Datagram], bytes]
 
-_log = logger(__name__)
-
-
-def ears(board: Board, progress: Progress | None) -> Mapping[int, Hear]:
-    return {Sort.CLAIMS: board.take, Sort.PROGRESS: progress.hear if progress else lambda letter: b""}
+_log = get_logger(__name__)
 
 
-class Channel:
+def build_handlers(board: ClaimBoard, progress: ProgressTracker | None) -> Mapping[int, DatagramHandler]:
+    return {
+        DatagramKind.CLAIMS: board.handle,
+        DatagramKind.PROGRESS: progress.handle if progress else lambda datagram: b"",
+    }
+
+
+class DatagramReceiver:
     """Receives in its own thread while entered.
 
     Anyone may send to the port. No datagram ends the thread: without it lags are unknown and gaps wait.
     """
 
-    def __init__(self, listening: Listening, hear: Mapping[int, Hear]) -> None:
+    def __init__(self, listening: ListenAddress, handlers: Mapping[int, DatagramHandler]) -> None:
         try:
-            self.socket = bound(listening.bind, listening.port)
+            self.socket = bind_socket(listening.bind, listening.port)
         except (OSError, OverflowError) as error:
             raise BadRequest(
                 f"the driver cannot listen for its tasks on {listening.bind}, UDP port {listening.port}: {error}; give "
                 "another port, or an address of this machine"
             ) from None
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
-        self.foreign = 0
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
+        self.foreign_count = 0
         self._host = listening.host
         self._address = self.socket.getsockname()
-        self._hear = hear
+        self._handlers = handlers
         self._key = secrets.token_bytes(32)
-        self._newest = 0
-        self._numbers: dict[tuple[int, bytes], int] = {}
-        self._leaving = False
+        self._newest_epoch = 0
+        self._last_numbers: dict[tuple[int, bytes], int] = {}
+        self._is_closing = False
         self._thread = threading.Thread(target=self._listen, name="channel", daemon=True)
 
     def __enter__(self) -> Self:
@@ -65,71 +76,81 @@ class Channel:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leaving = True
-        with socket.socket(self.socket.family, socket.SOCK_DGRAM) as waker:
+        self._is_closing = True
+        with socket.socket(self.socket.family, socket.SOCK_DGRAM) as wakeup_socket:
             while self._thread.is_alive():
-                waker.sendto(b"", self._address)  # a flood may swallow it
+                wakeup_socket.sendto(b"", self._address)  # a flood may swallow it
                 self._thread.join(_WAKE_S)
         self.socket.close()
-        if self.foreign:
-            _log.info("%d datagrams of strangers were ignored", self.foreign)
+        if self.foreign_count:
+            _log.info("%d datagrams of strangers were ignored", self.foreign_count)
 
-    def at(self, epoch: int) -> DriverAt:
-        self._newest = max(self._newest, epoch)
-        return DriverAt(host=self._host, port=self._address[1], token=token_of(self._key, epoch))
+    def address_for(self, epoch: int) -> DriverAddress:
+        self._newest_epoch = max(self._newest_epoch, epoch)
+        return DriverAddress(host=self._host, port=self._address[1], token=derive_token(self._key, epoch))
 
-    def take(self, datagram: bytes) -> bytes | None:
+    def handle(self, packet: bytes) -> bytes | None:
         """The response, b"" without one; None when the datagram is not ours."""
-        letter = opened(datagram, self._token)
-        if letter is None:
+        datagram = open_datagram(packet, self._find_token)
+        if datagram is None:
             return None
-        sender = letter.epoch, letter.sender
-        hear = self._hear.get(letter.sort)
-        if hear is None or letter.number <= self._numbers.get(sender, 0):
+        sender = datagram.epoch, datagram.sender
+        handler = self._handlers.get(datagram.kind)
+        if handler is None or datagram.number <= self._last_numbers.get(sender, 0):
             return None
-        if sender not in self._numbers:
-            self._numbers = {known: number for known, number in self._numbers.items() if self._token(known[0])}
-        self._numbers[sender] = letter.number
+        if sender not in self._last_numbers:
+            self._last_numbers = {
+                known_sender: number
+                for known_sender, number in self._last_numbers.items()
+                if self._find_token(known_sender[0])
+            }
+        self._last_numbers[sender] = datagram.number
         try:
-            body = hear(letter)
+            body = handler(datagram)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
         if not body:
             return b""
-        return sealed(self._token(letter.epoch) or "", letter._replace(sort=Sort.GIVEN, body=body))
+        return seal_datagram(
+            self._find_token(datagram.epoch) or "", datagram._replace(kind=DatagramKind.RESPONSE, body=body)
+        )
 
-    def _token(self, epoch: int) -> str | None:
-        return token_of(self._key, epoch) if self._newest - _RECALLED < epoch <= self._newest else None
+    def _find_token(self, epoch: int) -> str | None:
+        return (
+            derive_token(self._key, epoch)
+            if self._newest_epoch - _ACCEPTED_EPOCHS < epoch <= self._newest_epoch
+            else None
+        )
 
     def _listen(self) -> None:
         ends_at = math.inf
         while True:
             try:
-                datagram, sender = self.socket.recvfrom(LARGEST + 1)
-                if self._leaving and not datagram:  # the wakeup: everything before it is processed
+                packet, sender = self.socket.recvfrom(MAX_DATAGRAM_BYTES + 1)
+                if self._is_closing and not packet:  # the wakeup: everything before it is processed
                     return
-                answer = self.take(datagram)
-                if answer:
-                    self.socket.sendto(answer, sender)
+                response = self.handle(packet)
+                if response:
+                    self.socket.sendto(response, sender)
             except OSError as error:  # not sent: the task asks again
                 _log.info("no answer sent: %s", error)
                 continue
-            if answer is None:
-                if not self._is_repetition(datagram):
-                    self._ignored(sender)
-                if self._leaving and time.monotonic() > ends_at:
+            if response is None:
+                if not self._is_repetition(packet):
+                    self._count_foreign(sender)
+                if self._is_closing and time.monotonic() > ends_at:
                     return  # a flood of foreign datagrams may delay the wakeup
-                if self._leaving:
-                    ends_at = min(ends_at, time.monotonic() + _LAST_WORDS_S)
+                if self._is_closing:
+                    ends_at = min(ends_at, time.monotonic() + _CLOSE_TIMEOUT_S)
 
-    def _is_repetition(self, datagram: bytes) -> bool:
-        letter = opened(datagram, self._token)
-        return letter is not None and (letter.epoch, letter.sender) in self._numbers
+    def _is_repetition(self, packet: bytes) -> bool:
+        datagram = open_datagram(packet, self._find_token)
+        return datagram is not None and (datagram.epoch, datagram.sender) in self._last_numbers
 
-    def _ignored(self, sender: Any) -> None:
-        self.foreign += 1
-        if self.foreign == 1:
-            first = format_address(*sender[:2])
-            _log.warning("datagrams without this epoch's token are ignored; the first came from %s", first)
+    def _count_foreign(self, sender: Any) -> None:
+        self.foreign_count += 1
+        if self.foreign_count == 1:
+            first_address = format_address(*sender[:2])
+            _log.warning("datagrams without this epoch's token are ignored; the first came from %s", first_address)

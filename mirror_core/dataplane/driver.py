@@ -15,161 +15,169 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from mirror_core.dataplane.allowed import check_data_principal, refuse_to_run
-from mirror_core.dataplane.channel import Channel, ears
-from mirror_core.dataplane.counters import Counters, Retry
-from mirror_core.dataplane.epochs import Epoch, Length, assignments_of
-from mirror_core.dataplane.patience import Patience
-from mirror_core.dataplane.planning import Planner, Work
-from mirror_core.dataplane.progress import Progress
-from mirror_core.dataplane.results import Results, Summary
+from mirror_core.dataplane.allowed import check_data_principal, check_may_run
+from mirror_core.dataplane.channel import DatagramReceiver, build_handlers
+from mirror_core.dataplane.counters import Counters, RetriedWork
+from mirror_core.dataplane.epochs import CopyEpoch, EpochLength, build_assignments
+from mirror_core.dataplane.patience import LeaseKeepalive
+from mirror_core.dataplane.planning import CopyPlan, Planner
+from mirror_core.dataplane.progress import ProgressTracker
+from mirror_core.dataplane.results import EpochResults, ReplicationSummary
 from mirror_core.dataplane.runner import Runner
-from mirror_core.dataplane.watch import Watch
+from mirror_core.dataplane.watch import SourceWatch
 from mirror_core.evidence import receipts
-from mirror_core.evidence.folders import is_url, local_folder
+from mirror_core.evidence.folders import is_url, open_local_folder
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import TaskReport
-from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, MirrorError, RemoteFault, Unwritten
-from mirror_core.model.logs import about, logger
+from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, MirrorError, RemoteFault, StateNotWritten
+from mirror_core.model.logs import get_logger, log_context
 from mirror_core.model.names import Offset, Partition
-from mirror_core.state.lease import HeldLease, acquire, kept, new_owner
-from mirror_core.state.link import Link
-from mirror_core.sync.following import Follower
-from mirror_core.sync.identity import check_identity
+from mirror_core.state.lease import HeldLease, acquire_lease, make_owner_name, release_at_end
+from mirror_core.state.link import MirrorLink
+from mirror_core.sync.following import OffsetFollower
+from mirror_core.sync.identity import check_cluster_ids
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
 EPOCH_S: Final = 30.0
-LEAD_S: Final = 2.0
+PLAN_LEAD_S: Final = 2.0
 _TICK_S: Final = 0.1
-_LAST_WORDS_S, _AFTER_FAILURE_S = 10.0, 1.0
-_MARGIN_MS: Final = 1_000
+_CLOSE_TIMEOUT_S, _FAILURE_PAUSE_S = 10.0, 1.0
+_STOP_MARGIN_MS: Final = 1_000
 """Added to a task's stop in the promise of its last write."""
-_EPOCHS: Final = 5
+_MAX_FAILED_EPOCHS: Final = 5
 """Consecutive failed epochs, before the supervisor starts a new driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ReplicationOptions:
     until_caught_up: bool = False
     receipts: str | None = None
     """Folder or URL."""
     epoch_s: float = EPOCH_S
-    progress: Progress | None = None
+    progress: ProgressTracker | None = None
 
 
 @dataclass(slots=True)
-class _Running:
-    epoch: Epoch
+class _RunningEpoch:
+    epoch: CopyEpoch
     tasks: Future[tuple[TaskReport, ...]]
 
 
 class Replication:
     def __init__(
         self,
-        link: Link,
+        link: MirrorLink,
         start_runner: Callable[[], Runner],
-        options: Options,
+        options: ReplicationOptions,
         *,
         stop: threading.Event,
-        say: Callable[[str], None],
+        report_line: Callable[[str], None],
         counters: Counters | None = None,
     ) -> None:
         self.link = link
         self.start_runner = start_runner
         self.options = options
         self.stop = stop
-        self.say = say
+        self.report_line = report_line
         self.counters = counters or Counters()
-        self.results = Results(link, self.counters, say)
-        self._length = Length(options.epoch_s, say)
-        self._running: list[_Running] = []
-        self._number = 0
+        self.results = EpochResults(link, self.counters, report_line)
+        self._length = EpochLength(options.epoch_s, report_line)
+        self._running: list[_RunningEpoch] = []
+        self._epoch_number = 0
         self._failures_in_row = 0
         self._has_copied = False
-        self._untold = ""
-        self._patience = Patience()
+        self._unwritten_reason = ""
+        self._keepalive = LeaseKeepalive()
 
-    def run(self) -> Summary:
+    def run(self) -> ReplicationSummary:
         """Raises LostOwnership when another process takes the mirror."""
-        source, destination = (ClusterClient(one, timeout_s=10.0) for one in (self.link.source, self.link.destination))
-        with about(mirror=self.link.mirror.name), self._patience.lending(source, destination):
+        source, destination = (
+            ClusterClient(cluster, timeout_s=10.0) for cluster in (self.link.source, self.link.destination)
+        )
+        with log_context(mirror=self.link.mirror.name), self._keepalive.close_after_work(source, destination):
             return self._run(source, destination)
 
-    def _run(self, source: ClusterClient, destination: ClusterClient) -> Summary:
+    def _run(self, source: ClusterClient, destination: ClusterClient) -> ReplicationSummary:
         started = time.monotonic()
-        check_identity(self.link, source, destination)
+        check_cluster_ids(self.link, source, destination)
         planner = Planner(self.link, source, destination)
         if self.options.receipts is not None and not is_url(self.options.receipts):
-            local_folder(self.options.receipts).check("receipts", receipts.ADVICE)
+            open_local_folder(self.options.receipts).check("receipts", receipts.RECEIPTS_ADVICE)
         check_data_principal(self.link)
-        with self._lease() as lease, Watch(self.link, lease, self.say) as self._watch:
-            self.counters.watches(self._watch)
+        with self._lease() as lease, SourceWatch(self.link, lease, self.report_line) as self._watch:
+            self.counters.set_watch(self._watch)
             if not self.options.until_caught_up:
                 self._watch.prepare(lease)
             # Find bad requests before Spark takes seconds to start.
-            began = time.monotonic()
-            source.hurries(not self.options.until_caught_up)  # nothing is copied before the first plan
+            plan_started = time.monotonic()
+            source.set_fail_fast(not self.options.until_caught_up)  # nothing is copied before the first plan
             work = self._plan(planner, lease)
-            planned_s = time.monotonic() - began
+            planned_s = time.monotonic() - plan_started
             if not self.options.until_caught_up:
                 self._watch.start()
             with self._runner(lease) as self.runner:
-                first = time.monotonic()
+                copy_started = time.monotonic()
                 if self.options.until_caught_up:
                     self._catch_up(planner, lease, work)
                 else:
-                    with Follower(self.link, lambda: self.counters.retried(Retry.GROUPS)) as self._follower:
-                        self._go_on(planner, lease, work, planned_s)
-                    with suppress(Unwritten):  # counts as its own once the source has it, too
-                        self._follower.last_words(lease)
+                    with OffsetFollower(
+                        self.link, lambda: self.counters.count_retry(RetriedWork.GROUPS)
+                    ) as self._follower:
+                        self._run_epochs(planner, lease, work, planned_s)
+                    with suppress(StateNotWritten):  # counts as its own once the source has it, too
+                        self._follower.write_final_progress(lease)
         summary, now = self.results.summary, time.monotonic()
-        summary.seconds, summary.copy_seconds = now - started, now - first
+        summary.seconds, summary.copy_seconds = now - started, now - copy_started
         return summary
 
     # -- before anything is copied -------------------------------------------------------------------------------
 
     @contextmanager
     def _lease(self) -> Iterator[HeldLease]:
-        may_run = partial(refuse_to_run, link=self.link)
-        with kept(acquire(self.link.destination, self.link.mirror.name, new_owner(), may_run)) as lease:
+        may_run = partial(check_may_run, link=self.link)
+        with release_at_end(
+            acquire_lease(self.link.destination, self.link.mirror.name, make_owner_name(), may_run)
+        ) as lease:
             may_run(lease.state)  # a run may have started
-            lease.may_go_on = may_run
-            self.counters.holds(lease)
+            lease.check_may_write = may_run
+            self.counters.set_lease(lease)
             yield lease
 
     @contextmanager
     def _runner(self, lease: HeldLease) -> Iterator[Runner]:
-        runner = self._patience.until_done(lease, self.start_runner)
-        lost = False
+        runner = self._keepalive.run_renewing(lease, self.start_runner)
+        is_lost = False
         try:
             if self.options.receipts is not None:
                 folder = runner.folder(self.options.receipts)
-                self._patience.until_done(lease, lambda: folder.check("receipts", receipts.ADVICE))
-                self.results.receipts.open(folder)
-            with Channel(runner.listening, ears(self.results.board, self.options.progress)) as self._channel:
+                self._keepalive.run_renewing(lease, lambda: folder.check("receipts", receipts.RECEIPTS_ADVICE))
+                self.results.receipts.start(folder)
+            with DatagramReceiver(
+                runner.listening, build_handlers(self.results.claim_board, self.options.progress)
+            ) as self._channel:
                 yield runner
         except LostOwnership:
-            lost = True
+            is_lost = True
             raise
         finally:
             runner.close()
-            if not lost:
-                self._reap(lease, final=True)
-            self.results.receipts.close(None if lost else lease, _LAST_WORDS_S)
+            if not is_lost:
+                self._collect_reports(lease, final=True)
+            self.results.receipts.close(None if is_lost else lease, _CLOSE_TIMEOUT_S)
 
     # -- epochs --------------------------------------------------------------------------------------------------
 
-    def _catch_up(self, planner: Planner, lease: HeldLease, work: Work) -> None:
+    def _catch_up(self, planner: Planner, lease: HeldLease, work: CopyPlan) -> None:
         ends = dict(work.ends)
-        if not ends and not work.failed and not work.undecided:
+        if not ends and not work.failed and not work.undecided_topics:
             raise Indeterminate(
                 f"mirror {self.link.mirror.name}: no topic on cluster {self.link.source.name} matches its filters now; "
                 "nothing was copied"
             )
         while not self.stop.is_set():
-            left = {
+            remaining = {
                 p: ends[p]
                 for p in work.partitions
                 # Partitions without lag are checked once, too: others may have written.
@@ -177,151 +185,156 @@ class Replication:
                 and p not in self.results.summary.failed
                 and self.results.summary.positions.get(p, -1) < ends[p]
             }
-            if not left:
-                self.results.summary.undecided = work.undecided
-                self.results.summary.caught_up = not work.undecided
+            if not remaining:
+                self.results.summary.undecided = work.undecided_topics
+                self.results.summary.caught_up = not work.undecided_topics
                 break
             now = now_ms()
-            self._submit(lease, work, left, now, now + int(self._length.s * 1000))
+            self._submit(lease, work, remaining, now, now + int(self._length.seconds * 1000))
             while self._running and not self.stop.is_set():
-                lease.beat()
-                self._reap(lease)
+                lease.renew()
+                self._collect_reports(lease)
                 time.sleep(_TICK_S / 5)
         lease.refresh()
-        self.results.remember(lease)
+        self.results.record_alignment(lease)
         self._follow_log_start(planner, lease, work, None)
-        self._watch.look_once(lease, planner.source, planner.destination)
+        self._watch.observe_once(lease, planner.source, planner.destination)
 
-    def _go_on(self, planner: Planner, lease: HeldLease, work: Work, planned_s: float) -> None:
-        start_ms, began = now_ms(), time.monotonic() - planned_s
+    def _run_epochs(self, planner: Planner, lease: HeldLease, work: CopyPlan, planned_s: float) -> None:
+        start_ms, plan_started = now_ms(), time.monotonic() - planned_s
         while not self.stop.is_set():
-            stop_ms = start_ms + int(self._length.s * 1000)
-            ends = time.monotonic() + (stop_ms - now_ms()) / 1000  # the wall clock may be set
-            if self._begun(lease, work, start_ms, stop_ms):
+            stop_ms = start_ms + int(self._length.seconds * 1000)
+            epoch_end = time.monotonic() + (stop_ms - now_ms()) / 1000  # the wall clock may be set
+            if self._start_epoch(lease, work, start_ms, stop_ms):
                 # A far plan takes seconds, and must end before the boundary.
-                lead_s = min(LEAD_S + time.monotonic() - began, self.options.epoch_s / 2)
+                lead_s = min(PLAN_LEAD_S + time.monotonic() - plan_started, self.options.epoch_s / 2)
                 self._follow_log_start(planner, lease, work, stop_ms - int(lead_s * 1000))
-                ends = self._tend(lease, ends, lead_s)
+                epoch_end = self._run_epoch(lease, epoch_end, lead_s)
             else:
                 self._await_writes(lease)
-                ends = time.monotonic()
+                epoch_end = time.monotonic()
             if self.stop.is_set():
                 return
             # Without running tasks the plan may take long.
-            boundary_ms, began = _wall_ms(ends) if self._running else None, time.monotonic()
+            boundary_ms, plan_started = _to_wall_ms(epoch_end) if self._running else None, time.monotonic()
             try:
-                state = self._patience.until_done(lease, lease.read, boundary_ms)
-                refuse_to_run(lease.know(state), self.link)
-                planner.source.hurries(False)
+                state = self._keepalive.run_renewing(lease, lease.read, boundary_ms)
+                check_may_run(lease.adopt_state(state), self.link)
+                planner.source.set_fail_fast(False)
                 work = self._plan(planner, lease, boundary_ms)
             except RemoteFault as error:  # the next plan may succeed
-                self.counters.retried(Retry.PLAN)
-                self.say(f"cannot plan anew, going on with the last plan: {error}{planner.hanging()}")
+                self.counters.count_retry(RetriedWork.PLAN)
+                self.report_line(
+                    f"cannot plan anew, going on with the last plan: {error}{planner.format_silent_brokers()}"
+                )
             # Now: counted from before a slow plan, the epoch would be short, or over.
-            start_ms = _wall_ms(ends)
+            start_ms = _to_wall_ms(epoch_end)
 
-    def _begun(self, lease: HeldLease, work: Work, start_ms: int, stop_ms: int) -> bool:
+    def _start_epoch(self, lease: HeldLease, work: CopyPlan, start_ms: int, stop_ms: int) -> bool:
         """False when the state topic cannot record until when tasks would write."""
         try:
             if work.partitions:
                 self._submit(lease, work, None, start_ms, stop_ms)
             else:
-                self.results.idle(lease)
-        except Unwritten as error:
-            self._unwritten(lease, error)
+                self.results.report_nothing_to_copy(lease)
+        except StateNotWritten as error:
+            self._report_unwritten(lease, error)
             return False
         return True
 
-    def _tend(self, lease: HeldLease, ends: float, lead_s: float) -> float:
+    def _run_epoch(self, lease: HeldLease, epoch_end: float, lead_s: float) -> float:
         """Renews the lease until it is time to plan; returns the epoch's end (monotonic).
 
         While the state topic rejects writes, running tasks go on as long as was promised, and none starts.
         """
         failures = self._failures_in_row
-        while not self.stop.is_set() and time.monotonic() < ends - lead_s:
+        while not self.stop.is_set() and time.monotonic() < epoch_end - lead_s:
             try:
                 self._tick(lease)
-            except Unwritten as error:
-                self._unwritten(lease, error)
+            except StateNotWritten as error:
+                self._report_unwritten(lease, error)
             self.stop.wait(_TICK_S)
             if self._failures_in_row > failures:  # nobody copies now: don't wait for the boundary
-                self.stop.wait(_AFTER_FAILURE_S * self._failures_in_row)
+                self.stop.wait(_FAILURE_PAUSE_S * self._failures_in_row)
                 return time.monotonic()
-        return ends
+        return epoch_end
 
     def _tick(self, lease: HeldLease) -> None:
-        lease.beat()
-        if self._untold:
-            self._untold = ""
-            self.say("the state topic is written again")
-        self._follower.beat(lease)
+        lease.renew()
+        if self._unwritten_reason:
+            self._unwritten_reason = ""
+            self.report_line("the state topic is written again")
+        self._follower.exchange_state(lease)
         self._watch.tick(lease)
-        self._reap(lease)
+        self._collect_reports(lease)
 
     def _await_writes(self, lease: HeldLease) -> None:
         while not self.stop.wait(_TICK_S):
-            with suppress(Unwritten):
+            with suppress(StateNotWritten):
                 return self._tick(lease)
 
-    def _unwritten(self, lease: HeldLease, error: Unwritten) -> None:
-        if not self._untold:
-            self.counters.retried(Retry.STATE)
+    def _report_unwritten(self, lease: HeldLease, error: StateNotWritten) -> None:
+        if not self._unwritten_reason:
+            self.counters.count_retry(RetriedWork.STATE)
             left_s = max(0, lease.lease.writers_until_ms - now_ms()) / 1000
-            self.say(f"copying goes on for {left_s:.0f} s at most, and then waits until this is over: {error}")
-        self._untold = str(error)
+            self.report_line(f"copying goes on for {left_s:.0f} s at most, and then waits until this is over: {error}")
+        self._unwritten_reason = str(error)
 
-    def _follow_log_start(self, planner: Planner, lease: HeldLease, work: Work, until_ms: int | None) -> None:
+    def _follow_log_start(self, planner: Planner, lease: HeldLease, work: CopyPlan, until_ms: int | None) -> None:
         try:
-            found = self._patience.until_done(lease, lambda: planner.follow_log_start(work.partitions), until_ms)
-            self.results.found(lease, found, planner.unmoved)
+            failures = self._keepalive.run_renewing(lease, lambda: planner.follow_log_start(work.partitions), until_ms)
+            self.results.record_failures(lease, failures, planner.unmoved_starts)
         except RemoteFault as error:
             _log.info("log starts could not be read; the next epoch reads them again: %s", error)
 
-    def _plan(self, planner: Planner, lease: HeldLease, until_ms: int | None = None) -> Work:
-        self.results.remember(lease)
+    def _plan(self, planner: Planner, lease: HeldLease, until_ms: int | None = None) -> CopyPlan:
+        self.results.record_alignment(lease)
         plan = partial(planner.plan, lease.state, all_ends=self.options.until_caught_up)
-        work = self._patience.until_done(lease, plan, until_ms)
+        work = self._keepalive.run_renewing(lease, plan, until_ms)
         if work.changes:
             lease.put(*work.changes)
         self.results.count_states(lease)
-        self._watch.planned(lease)
-        self.results.planned(work, newest=self._number)
+        self._watch.apply_plan(lease)
+        self.results.apply_plan(work, newest_epoch=self._epoch_number)
         return work
 
     def _submit(
-        self, lease: HeldLease, work: Work, until: dict[Partition, Offset] | None, start_ms: int, stop_ms: int
+        self, lease: HeldLease, work: CopyPlan, ends: dict[Partition, Offset] | None, start_ms: int, stop_ms: int
     ) -> None:
-        partitions = work.partitions if until is None else {p: work.partitions[p] for p in until}
+        partitions = work.partitions if ends is None else {p: work.partitions[p] for p in ends}
         lags = {p: work.lags.get(p, 0) for p in partitions if p not in self.results.summary.failed}
         if not lags:
             return
-        lease.beat(writers_until_ms=stop_ms + _MARGIN_MS)
-        self._number += 1
-        epoch = Epoch(
-            number=self._number,
+        lease.renew(writers_until_ms=stop_ms + _STOP_MARGIN_MS)
+        self._epoch_number += 1
+        epoch = CopyEpoch(
+            number=self._epoch_number,
             start_ms=start_ms,
             stop_ms=stop_ms,
             throttle=lease.state.mirrors[self.link.mirror.name].throttle,
-            driver=self._channel.at(self._number),
-            looks_s=self._length.looks_s,
+            driver=self._channel.address_for(self._epoch_number),
+            comparison_grace_s=self._length.comparison_grace_s,
         )
-        given = {
-            p: replace(partitions[p], until=(until or {}).get(p), answered=p in self.results.answered) for p in lags
+        assigned_partitions = {
+            p: replace(
+                partitions[p], stop_offset=(ends or {}).get(p), all_answered=p in self.results.answered_partitions
+            )
+            for p in lags
         }
-        assignments = assignments_of(self.link, epoch, given, lags, self.runner.slots)
-        self._running.append(_Running(epoch, self.runner.submit(assignments)))
+        assignments = build_assignments(self.link, epoch, assigned_partitions, lags, self.runner.slots)
+        self._running.append(_RunningEpoch(epoch, self.runner.submit(assignments)))
 
     # -- reports -------------------------------------------------------------------------------------------------
 
-    def _reap(self, lease: HeldLease, *, final: bool = False) -> None:
+    def _collect_reports(self, lease: HeldLease, *, final: bool = False) -> None:
         """On the way out (`final`) nothing is raised: the reason to leave is already on its way."""
         if not final:
-            self.results.receipts.tell(lease)
-        wait((one.tasks for one in self._running), timeout=_LAST_WORDS_S if final else 0)
-        for one in [running for running in self._running if running.tasks.done()]:
-            self._running.remove(one)
+            self.results.receipts.write_heads(lease)
+        wait((running_epoch.tasks for running_epoch in self._running), timeout=_CLOSE_TIMEOUT_S if final else 0)
+        for running_epoch in [candidate for candidate in self._running if candidate.tasks.done()]:
+            self._running.remove(running_epoch)
             try:
-                reports = one.tasks.result()
+                reports = running_epoch.tasks.result()
             except LostOwnership:
                 if not final:
                     raise
@@ -329,27 +342,29 @@ class Replication:
                 if not (final or self._has_copied):
                     raise
                 if self._has_copied:  # the configuration was right: secrets are being replaced
-                    self._epoch_failed(lease, one.epoch, error, final=final)
+                    self._handle_epoch_failure(lease, running_epoch.epoch, error, final=final)
             except MirrorError as error:
-                self._epoch_failed(lease, one.epoch, error, final=final)
+                self._handle_epoch_failure(lease, running_epoch.epoch, error, final=final)
             else:
                 self._failures_in_row, self._has_copied = 0, True
-                self._length.heard(one.epoch, reports)
-                number, start_ms = one.epoch.number, one.epoch.start_ms
-                self.results.take(lease, number, start_ms, reports, newest=self._number, final=final)
-        self.results.count(lease, final=final)
+                self._length.update(running_epoch.epoch, reports)
+                number, start_ms = running_epoch.epoch.number, running_epoch.epoch.start_ms
+                self.results.add_epoch(lease, number, start_ms, reports, newest_epoch=self._epoch_number, final=final)
+        self.results.record_trimmed(lease, final=final)
 
-    def _epoch_failed(self, lease: HeldLease, epoch: Epoch, error: MirrorError, *, final: bool) -> None:
+    def _handle_epoch_failure(self, lease: HeldLease, epoch: CopyEpoch, error: MirrorError, *, final: bool) -> None:
         _log.info("failed%s: %s", " at the end" if final else "", error, epoch=epoch.number)
-        self.results.lost(lease, epoch.number, str(error))
+        self.results.handle_lost_epoch(lease, epoch.number, str(error))
         if final:
             return  # cancelled on purpose
         self._failures_in_row += 1
-        self.counters.retried(Retry.EPOCH)
-        self.say(f"epoch {epoch.number} failed, the next one looks at the destination: {error}")
-        if self._failures_in_row >= _EPOCHS or not (error.retryable or isinstance(error, RemoteFault | BadRequest)):
+        self.counters.count_retry(RetriedWork.EPOCH)
+        self.report_line(f"epoch {epoch.number} failed, the next one looks at the destination: {error}")
+        if self._failures_in_row >= _MAX_FAILED_EPOCHS or not (
+            error.retryable or isinstance(error, RemoteFault | BadRequest)
+        ):
             raise error  # another epoch would fail, too (Spark's process is gone)
 
 
-def _wall_ms(ends: float) -> int:
-    return now_ms() + max(0, round((ends - time.monotonic()) * 1000))
+def _to_wall_ms(monotonic_end: float) -> int:
+    return now_ms() + max(0, round((monotonic_end - time.monotonic()) * 1000))

@@ -5,56 +5,65 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from mirror_core.decide.assign import assign
-from mirror_core.decide.epochs import LONGEST_S, looks_s, next_s
-from mirror_core.decide.rate import shares
-from mirror_core.model.copying import Assigned, Assignment, DriverAt, TaskReport
-from mirror_core.model.logs import logger
+from mirror_core.decide.assign import assign_partitions
+from mirror_core.decide.epochs import MAX_EPOCH_S, compute_comparison_s, compute_epoch_s
+from mirror_core.decide.rate import share_rate
+from mirror_core.model.copying import Assignment, DriverAddress, PartitionAssignment, TaskReport
+from mirror_core.model.logs import get_logger
 from mirror_core.model.names import Partition
-from mirror_core.state.link import Link
+from mirror_core.state.link import MirrorLink
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Epoch:
+class CopyEpoch:
     number: int
     start_ms: int
     stop_ms: int
     throttle: int | None
     """Bytes per second, of all tasks."""
-    driver: DriverAt | None
-    looks_s: float = 0.0
+    driver: DriverAddress | None
+    comparison_grace_s: float = 0.0
 
 
-class Length:
+class EpochLength:
     """A comparison that its task does not finish starts anew: a long one gets a longer epoch."""
 
-    def __init__(self, usual_s: float, say: Callable[[str], None]) -> None:
-        self._usual_s, self._say = usual_s, say
-        self.s = usual_s
-        self.looks_s = looks_s(usual_s)
+    def __init__(self, usual_s: float, report_line: Callable[[str], None]) -> None:
+        self._usual_s, self._report_line = usual_s, report_line
+        self.seconds = usual_s
+        self.comparison_grace_s = compute_comparison_s(usual_s)
 
-    def heard(self, epoch: Epoch, reports: Iterable[TaskReport]) -> None:
-        told = tuple(reports)
-        cut_short, untold = sum(report.looks_cut_short for report in told), any(report.untold for report in told)
-        was, lasted_s = self.s, (epoch.stop_ms - epoch.start_ms) / 1000
-        self.s = next_s(self._usual_s, was, lasted_s, cut_short=cut_short > 0, untold=untold)
-        if was == self._usual_s < self.s:
-            self._say(
-                f"comparing the logs of {cut_short} partition(s) takes longer than an epoch of {lasted_s:g} s: until "
-                f"it is done epochs last longer, {LONGEST_S:g} s at most. What is heeded when an epoch begins (new "
+    def update(self, epoch: CopyEpoch, reports: Iterable[TaskReport]) -> None:
+        report_list = tuple(reports)
+        interrupted, comparisons_unknown = (
+            sum(report.interrupted_comparisons for report in report_list),
+            any(report.comparisons_unknown for report in report_list),
+        )
+        previous_s, lasted_s = self.seconds, (epoch.stop_ms - epoch.start_ms) / 1000
+        self.seconds = compute_epoch_s(
+            self._usual_s, previous_s, lasted_s, was_cut_short=interrupted > 0, is_unknown=comparisons_unknown
+        )
+        if previous_s == self._usual_s < self.seconds:
+            self._report_line(
+                f"comparing the logs of {interrupted} partition(s) takes longer than an epoch of {lasted_s:g} s: until "
+                f"it is done epochs last longer, {MAX_EPOCH_S:g} s at most. What is heeded when an epoch begins (new "
                 "topics, pause, throttle, recover) waits for that"
             )
-        elif was > self._usual_s == self.s:
-            self._say(f"logs are compared: epochs last {self.s:g} s again")
+        elif previous_s > self._usual_s == self.seconds:
+            self._report_line(f"logs are compared: epochs last {self.seconds:g} s again")
 
 
-def assignments_of(
-    link: Link, epoch: Epoch, given: Mapping[Partition, Assigned], lags: Mapping[Partition, int], slots: int
+def build_assignments(
+    link: MirrorLink,
+    epoch: CopyEpoch,
+    assigned_partitions: Mapping[Partition, PartitionAssignment],
+    lags: Mapping[Partition, int],
+    slots: int,
 ) -> list[Assignment]:
-    groups = assign(lags, slots)
-    rates = shares(epoch.throttle, groups, lags)
+    groups = assign_partitions(lags, slots)
+    rates = share_rate(epoch.throttle, groups, lags)
     _log.debug("%d partitions for %d tasks", len(lags), len(groups), epoch=epoch.number)
     return [
         Assignment(
@@ -64,14 +73,14 @@ def assignments_of(
             config_path=str(link.config.path),
             producer_id=link.mirror.producer_id,
             gaps=link.mirror.gaps,
-            partitions=tuple(given[p] for p in chosen),
+            partitions=tuple(assigned_partitions[p] for p in group),
             epoch=epoch.number,
             task=number,
             start_ms=epoch.start_ms,
             stop_ms=epoch.stop_ms,
             throttle=rate,
-            driver=epoch.driver,
-            looks_s=epoch.looks_s,
+            driver_address=epoch.driver,
+            comparison_grace_s=epoch.comparison_grace_s,
         )
-        for number, (chosen, rate) in enumerate(zip(groups, rates, strict=True))
+        for number, (group, rate) in enumerate(zip(groups, rates, strict=True))
     ]

@@ -16,103 +16,103 @@ from typing import Final, NamedTuple
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
-from mirror_core.kafka.heartbeats import Beats, ensure_topic
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.heartbeats import HeartbeatProducer, ensure_heartbeat_topic
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.topics import set_broker_time
-from mirror_core.model.clock import FRESH_S, now_ms
+from mirror_core.model.clock import MAX_FRESH_AGE_S, now_ms
 from mirror_core.model.errors import Indeterminate, MirrorError
-from mirror_core.model.limits import LIMITS
-from mirror_core.model.logs import logger
+from mirror_core.model.limits import TIMEOUTS
+from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Lease
-from mirror_core.model.names import MirrorName, Offset, Partition, heartbeat_topic
+from mirror_core.model.names import MirrorName, Offset, Partition, get_heartbeat_topic
 from mirror_core.model.sighting import Heartbeat
-from mirror_core.state.keys import mirror_of
-from mirror_core.state.link import Link
-from mirror_core.state.records import TOPIC, State
+from mirror_core.state.keys import parse_mirror_name
+from mirror_core.state.link import MirrorLink
+from mirror_core.state.records import STATE_TOPIC, State
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
-BEAT_S: Final = 1.0
-_PAUSE_S: Final = 0.02
-_STATE: Final = Partition(TOPIC, 0)
-HARMLESS: Final = frozenset({"prove"})
+HEARTBEAT_INTERVAL_S: Final = 1.0
+_POLL_S: Final = 0.02
+_STATE_PARTITION: Final = Partition(STATE_TOPIC, 0)
+UNFENCED_STEPS: Final = frozenset({"prove"})
 """Steps during which applications still write on the source."""
 
 
-class Outcome(StrEnum):
+class HeartbeatOutcome(StrEnum):
     ACKNOWLEDGED = "acknowledged"
     FAILED = "failed"
     """Not all acknowledged, or it is unknown whether writing is allowed."""
     HELD = "held"
 
 
-class _Journal(NamedTuple):
+class _StateTopicTail(NamedTuple):
     client: ClusterClient
     reader: LogReader
 
-    def end(self) -> Offset:
+    def find_decided_end(self) -> Offset:
         """The end before which everything is decided: waits for open transactions."""
-        end = list_offsets(self.client, [_STATE], Point.HIGH_WATERMARK)[_STATE]
-        deadline = time.monotonic() + BEAT_S
-        while list_offsets(self.client, [_STATE], Point.STABLE_END)[_STATE] < end:
+        end = list_offsets(self.client, [_STATE_PARTITION], OffsetPoint.HIGH_WATERMARK)[_STATE_PARTITION]
+        deadline = time.monotonic() + HEARTBEAT_INTERVAL_S
+        while list_offsets(self.client, [_STATE_PARTITION], OffsetPoint.STABLE_END)[_STATE_PARTITION] < end:
             if time.monotonic() > deadline:
-                raise Indeterminate(f"cluster {self.client.name}, topic {TOPIC}: a transaction is open there")
-            time.sleep(_PAUSE_S)
+                raise Indeterminate(f"cluster {self.client.name}, topic {STATE_TOPIC}: a transaction is open there")
+            time.sleep(_POLL_S)
         return end
 
-    def keys(self, start: Offset, end: Offset) -> Iterator[str]:
-        for _, record in self.reader.records(_STATE, start, end):
+    def read_keys(self, start: Offset, end: Offset) -> Iterator[str]:
+        for _, record in self.reader.records(_STATE_PARTITION, start, end):
             yield (record.key or b"").decode("utf-8", "replace")
 
 
-class Heart:
-    def __init__(self, link: Link, driver: str, say: Callable[[str], None]) -> None:
-        self.topic = heartbeat_topic(link.mirror.name)
+class HeartbeatWriter:
+    def __init__(self, link: MirrorLink, driver: str, report_line: Callable[[str], None]) -> None:
+        self.topic = get_heartbeat_topic(link.mirror.name)
         self._link = link
         self._driver = driver
-        self._say = say
+        self._report_line = report_line
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
-        self._until_ms = 0
-        self.held_by: str | None = None
-        self._denied = False
-        self._read: Offset | None = None
+        self._allowed_until_ms = 0
+        self.fencing_run: str | None = None
+        self._is_denied = False
+        self._read_offset: Offset | None = None
         self._partitions = 0
-        self.outcomes: Counter[Outcome] = Counter()
+        self.outcomes: Counter[HeartbeatOutcome] = Counter()
         self.newest_ms: int | None = None
-        self._words = ""
+        self._last_message = ""
 
     def prepare(self) -> None:
         """Creates the topic; reports why where that fails, and does without."""
         try:
-            with ClusterClient(self._link.destination, timeout_s=LIMITS.watched_side_s) as destination:
-                self._read = list_offsets(destination, [_STATE], Point.LOG_END)[_STATE]
-                set_broker_time(destination, TOPIC)
-            with ClusterClient(self._link.source, timeout_s=LIMITS.watched_side_s) as source:
-                self._partitions = ensure_topic(source, self.topic)
+            with ClusterClient(self._link.destination, timeout_s=TIMEOUTS.monitor_response_s) as destination:
+                self._read_offset = list_offsets(destination, [_STATE_PARTITION], OffsetPoint.LOG_END)[_STATE_PARTITION]
+                set_broker_time(destination, STATE_TOPIC)
+            with ClusterClient(self._link.source, timeout_s=TIMEOUTS.monitor_response_s) as source:
+                self._partitions = ensure_heartbeat_topic(source, self.topic)
         except MirrorError as error:
-            self._tell(f"no heartbeats, so a loss bound without their clock: {error}")
+            self._report_once(f"no heartbeats, so a loss bound without their clock: {error}")
 
     def start(self) -> None:
         if self._partitions:
             self._thread.start()
 
-    def judge(self, state: State) -> None:
+    def update_runs(self, state: State) -> None:
         """At each plan. Ends a hold whose run has ended."""
         run = state.active_run(self._link.mirror.name)
-        begun = {step for of, step in state.steps if run and of == run.id} - HARMLESS
+        fencing_steps = {step for run_id, step in state.steps if run and run_id == run.id} - UNFENCED_STEPS
         with self._lock:
-            held = state.runs.get(self.held_by) if self.held_by else None
-            if held is not None and held.ended_ms is not None:
-                self.held_by = None
-            if run and begun:
-                self.held_by = run.id
-            self._denied = False
+            held_run = state.runs.get(self.fencing_run) if self.fencing_run else None
+            if held_run is not None and held_run.ended_ms is not None:
+                self.fencing_run = None
+            if run and fencing_steps:
+                self.fencing_run = run.id
+            self._is_denied = False
 
-    def permit(self, lease: Lease) -> None:
-        self._until_ms = lease.beat_ms + int(FRESH_S * 1000)
+    def allow(self, lease: Lease) -> None:
+        self._allowed_until_ms = lease.heartbeat_ms + int(MAX_FRESH_AGE_S * 1000)
 
     def close(self) -> None:
         """Returns when nothing is written any more."""
@@ -123,66 +123,68 @@ class Heart:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        number = 0
-        beats = Beats(self._link.source, self.topic)
+        sequence = 0
+        producer = HeartbeatProducer(self._link.source, self.topic)
         with (
-            ClusterClient(self._link.destination, timeout_s=LIMITS.watched_side_s) as destination,
-            LogReader(self._link.destination, Principal.CONTROL, timeout_s=LIMITS.watched_side_s) as journal,
+            ClusterClient(self._link.destination, timeout_s=TIMEOUTS.monitor_response_s) as destination,
+            LogReader(self._link.destination, Principal.CONTROL, timeout_s=TIMEOUTS.monitor_response_s) as reader,
         ):
-            due = time.monotonic()
-            while not self._stop.wait(max(0.0, due - time.monotonic())):
-                due = max(due + BEAT_S, time.monotonic())
-                number += 1
-                outcome = self._beat(beats, _Journal(destination, journal), number)
+            next_at = time.monotonic()
+            while not self._stop.wait(max(0.0, next_at - time.monotonic())):
+                next_at = max(next_at + HEARTBEAT_INTERVAL_S, time.monotonic())
+                sequence += 1
+                outcome = self._write_heartbeats(producer, _StateTopicTail(destination, reader), sequence)
                 self.outcomes[outcome] += 1
-        beats.drop()
+        producer.purge()
 
-    def _beat(self, beats: Beats, journal: _Journal, number: int) -> Outcome:
+    def _write_heartbeats(
+        self, producer: HeartbeatProducer, state_topic: _StateTopicTail, number: int
+    ) -> HeartbeatOutcome:
         try:
-            if self._holds(journal):
-                return Outcome.HELD
+            if self._is_held(state_topic):
+                return HeartbeatOutcome.HELD
         except MirrorError as error:
-            self._tell(f"no heartbeat: whether a run fences {self._link.source.name} could not be read: {error}")
-            return Outcome.FAILED
-        now = now_ms()
-        if now >= self._until_ms:
-            return Outcome.HELD
+            self._report_once(f"no heartbeat: whether a run fences {self._link.source.name} could not be read: {error}")
+            return HeartbeatOutcome.FAILED
+        written_ms = now_ms()
+        if written_ms >= self._allowed_until_ms:
+            return HeartbeatOutcome.HELD
         name = str(self._link.mirror.name)
-        due = [
-            Heartbeat(partition=partition, number=number, at_ms=now, mirror=name, driver=self._driver)
+        heartbeats = [
+            Heartbeat(partition=partition, number=number, at_ms=written_ms, mirror=name, driver=self._driver)
             for partition in range(self._partitions)
         ]
-        acknowledged, trouble, denied = beats.write(due)
-        if denied:
+        acknowledged, error_text, is_denied = producer.write(heartbeats)
+        if is_denied:
             with self._lock:
-                self._denied = True
-        if acknowledged < len(due):
-            self._tell(f"heartbeats on {self._link.source.name}, topic {self.topic}: {trouble}")
-            return Outcome.FAILED
-        self.newest_ms, self._words = now, ""
-        return Outcome.ACKNOWLEDGED
+                self._is_denied = True
+        if acknowledged < len(heartbeats):
+            self._report_once(f"heartbeats on {self._link.source.name}, topic {self.topic}: {error_text}")
+            return HeartbeatOutcome.FAILED
+        self.newest_ms, self._last_message = written_ms, ""
+        return HeartbeatOutcome.ACKNOWLEDGED
 
-    def _holds(self, journal: _Journal) -> bool:
+    def _is_held(self, state_topic: _StateTopicTail) -> bool:
         """Whether a run has begun to fence, by the state topic now."""
-        end = journal.end()
-        for key in journal.keys(end if self._read is None else self._read, end):
-            run = fencing(key, self._link.mirror.name)
-            if run is not None:
+        end = state_topic.find_decided_end()
+        for key in state_topic.read_keys(end if self._read_offset is None else self._read_offset, end):
+            run_id = find_fencing_run(key, self._link.mirror.name)
+            if run_id is not None:
                 with self._lock:
-                    self.held_by = run
-        self._read = end
+                    self.fencing_run = run_id
+        self._read_offset = end
         with self._lock:
-            return self.held_by is not None or self._denied
+            return self.fencing_run is not None or self._is_denied
 
-    def _tell(self, words: str) -> None:
-        if words != self._words:
-            self._words = words
-            _log.info("%s", words)
-            self._say(words)
+    def _report_once(self, message: str) -> None:
+        if message != self._last_message:
+            self._last_message = message
+            _log.info("%s", message)
+            self._report_line(message)
 
 
-def fencing(key: str, mirror: MirrorName) -> str | None:
+def find_fencing_run(key: str, mirror: MirrorName) -> str | None:
     """This mirror's run that starts a step after which nobody may write on the source; None: another key."""
     kind, _, rest = key.partition("/")
-    run, _, step = rest.partition("/")
-    return run if kind == "step" and step not in HARMLESS and mirror_of(key) == mirror else None
+    run_id, _, step = rest.partition("/")
+    return run_id if kind == "step" and step not in UNFENCED_STEPS and parse_mirror_name(key) == mirror else None

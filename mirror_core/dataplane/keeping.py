@@ -17,196 +17,212 @@ from typing import Final, Protocol
 
 from mirror_core.evidence import receipts
 from mirror_core.evidence.folders import Folder
-from mirror_core.evidence.heads import arrived, promised
-from mirror_core.evidence.receipts import File
+from mirror_core.evidence.heads import add_file, mark_stored
+from mirror_core.evidence.receipts import ReceiptsFile
 from mirror_core.model.copying import Receipt
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import MirrorName
-from mirror_core.model.receipts import Kept, ReceiptsHead
+from mirror_core.model.receipts import ReceiptFileEntry, ReceiptsHead
 from mirror_core.state.records import State
 
-WAITING: Final = 500
+MAX_WAITING_EPOCHS: Final = 500
 """Four hours of epochs; then the oldest are dropped, and are holes."""
-WAITING_BYTES: Final = 256 << 20
+MAX_WAITING_BYTES: Final = 256 << 20
 """Likewise. 50,000 partitions take 4 MB as a file, 75 MB unpacked."""
 _RECEIPT_BYTES: Final = 1_500
-_AGAIN_S: Final = 10.0
-_TICK_S: Final = 0.02
+_RETRY_S: Final = 10.0
+_POLL_S: Final = 0.02
 
 
-class Heads(Protocol):
+class HeadWriter(Protocol):
     @property
     def state(self) -> State: ...
 
     def put(self, *records: ReceiptsHead) -> None: ...
 
 
-class _Epoch:
-    def __init__(self, generation: int, number: int, told: Sequence[Receipt]) -> None:
+class _EpochReceipts:
+    def __init__(self, generation: int, number: int, epoch_receipts: Sequence[Receipt]) -> None:
         # The hour (UTC) in which the first receipt started.
-        self.part = datetime.fromtimestamp(min(one.started_ms for one in told) / 1000, UTC).isoformat()[:13]
+        self.part = datetime.fromtimestamp(
+            min(receipt.started_ms for receipt in epoch_receipts) / 1000, UTC
+        ).isoformat()[:13]
         self._name = generation, number
-        self._told = told
-        self._file: File | None = None
-        self._packing = threading.Lock()
+        self._receipts = epoch_receipts
+        self._file: ReceiptsFile | None = None
+        self._pack_lock = threading.Lock()
 
     @property
-    def loose(self) -> bool:
+    def is_unpacked(self) -> bool:
         return self._file is None
 
     @property
-    def bytes(self) -> int:
+    def memory_bytes(self) -> int:
         file = self._file
-        return _RECEIPT_BYTES * len(self._told) if file is None else len(file.content)
+        return _RECEIPT_BYTES * len(self._receipts) if file is None else len(file.content)
 
-    def packed(self) -> File:
-        with self._packing:
+    def pack(self) -> ReceiptsFile:
+        with self._pack_lock:
             if self._file is None:
-                self._file, self._told = receipts.packed(*self._name, self._told), ()
+                self._file, self._receipts = receipts.pack_receipts(*self._name, self._receipts), ()
             return self._file
 
 
-class Keeper:
+class ReceiptWriter:
     def __init__(
-        self, mirror: MirrorName, say: Callable[[str], None], failed: Callable[[], None], *, again_s: float = _AGAIN_S
+        self,
+        mirror: MirrorName,
+        report_line: Callable[[str], None],
+        on_failure: Callable[[], None],
+        *,
+        retry_s: float = _RETRY_S,
     ) -> None:
         self._mirror = mirror
-        self._say = say
-        self._failed = failed
-        self._again_s = again_s
+        self._report_line = report_line
+        self._on_failure = on_failure
+        self._retry_s = retry_s
         self._folder: Folder | None = None
-        self._waiting: deque[_Epoch] = deque()
+        self._waiting: deque[_EpochReceipts] = deque()
         self._changed = threading.Condition()
-        self._leaving = self._alone = False
-        self._asked: tuple[str, File] | None = None
-        self._told: File | None = None
-        self._arrived: set[tuple[str, str]] = set()
-        self._trouble = ""
-        self._given_up = 0
+        self._is_closing = self._no_more_heads = False
+        self._head_request: tuple[str, ReceiptsFile] | None = None
+        self._file_in_head: ReceiptsFile | None = None
+        self._stored_files: set[tuple[str, str]] = set()
+        self._last_error = ""
+        self._dropped_epochs = 0
         self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="receipts", daemon=True)
 
-    def open(self, folder: Folder) -> None:
+    def start(self, folder: Folder) -> None:
         self._folder = folder
         self._thread.start()
-        threading.Thread(target=copy_context().run, args=(self._pack,), name="receipts-pack", daemon=True).start()
+        threading.Thread(
+            target=copy_context().run, args=(self._pack_waiting,), name="receipts-pack", daemon=True
+        ).start()
 
-    def _pack(self) -> None:
+    def _pack_waiting(self) -> None:
         """Packs waiting epochs: a hung store or head may take hours."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._leaving or self._behind() is not None)
-                one = self._behind()
-            if self._leaving or one is None:
+                self._changed.wait_for(lambda: self._is_closing or self._find_unpacked() is not None)
+                waiting = self._find_unpacked()
+            if self._is_closing or waiting is None:
                 return
-            one.packed()
+            waiting.pack()
 
-    def _behind(self) -> _Epoch | None:
-        return next((one for one in islice(self._waiting, 1, None) if one.loose), None)
+    def _find_unpacked(self) -> _EpochReceipts | None:
+        return next((waiting for waiting in islice(self._waiting, 1, None) if waiting.is_unpacked), None)
 
-    def take(self, generation: int, epoch: int, told: Sequence[Receipt]) -> None:
-        if self._folder is None or not told:
+    def add(self, generation: int, epoch: int, epoch_receipts: Sequence[Receipt]) -> None:
+        if self._folder is None or not epoch_receipts:
             return
         with self._changed:
-            self._waiting.append(_Epoch(generation, epoch, told))
-            while len(self._waiting) > 1 and self._too_much():
+            self._waiting.append(_EpochReceipts(generation, epoch, epoch_receipts))
+            while len(self._waiting) > 1 and self._is_over_limit():
                 self._waiting.popleft()
-                self._given_up += 1
+                self._dropped_epochs += 1
             self._changed.notify_all()
 
-    def _too_much(self) -> bool:
-        return len(self._waiting) > WAITING or sum(one.bytes for one in self._waiting) > WAITING_BYTES
+    def _is_over_limit(self) -> bool:
+        return (
+            len(self._waiting) > MAX_WAITING_EPOCHS
+            or sum(waiting.memory_bytes for waiting in self._waiting) > MAX_WAITING_BYTES
+        )
 
-    def tell(self, lease: Heads, *, last: bool = False) -> None:
+    def write_heads(self, lease: HeadWriter, *, is_last: bool = False) -> None:
         """Writes a head once per file, which also says that earlier files are stored."""
         with self._changed:
-            part, file = self._asked or ("", None)
-            there = set(self._arrived)
-            if file is self._told:
+            part, file = self._head_request or ("", None)
+            stored = set(self._stored_files)
+            if file is self._file_in_head:
                 file = None
-        if file is None and not (last and there):
+        if file is None and not (is_last and stored):
             return
         heads = dict(lease.state.receipts.get(self._mirror, {}))
-        changed = {head.part: head for head in arrived(heads, there)}
+        changed = {head.part: head for head in mark_stored(heads, stored)}
         if file is not None:
             assert self._folder is not None
-            one = Kept(file.name, file.sha256, file.pieces, stored=False)
-            changed[part] = promised(self._mirror, heads | changed, part, one, where=self._folder.where)
+            kept_file = ReceiptFileEntry(file.name, file.sha256, file.pieces, stored=False)
+            changed[part] = add_file(self._mirror, heads | changed, part, kept_file, location=self._folder.where)
         if changed:
             lease.put(*changed.values())
         with self._changed:
-            self._told = file or self._told
-            self._arrived -= there
+            self._file_in_head = file or self._file_in_head
+            self._stored_files -= stored
             self._changed.notify_all()
 
-    def close(self, lease: Heads | None, limit_s: float) -> None:
+    def close(self, lease: HeadWriter | None, limit_s: float) -> None:
         """Stores what waits, at most `limit_s`, and reports the rest. Without a lease no head can be written,
         so no file."""
         if self._folder is None:
             return
         deadline = time.monotonic() + limit_s
         with self._changed:
-            self._leaving, self._alone = True, lease is None
+            self._is_closing, self._no_more_heads = True, lease is None
             self._changed.notify_all()
         try:
             while lease is not None and self._thread.is_alive() and time.monotonic() < deadline:
-                self.tell(lease)
-                self._thread.join(_TICK_S)
+                self.write_heads(lease)
+                self._thread.join(_POLL_S)
             if lease is not None:
-                self.tell(lease, last=True)
+                self.write_heads(lease, is_last=True)
         except MirrorError as error:
-            self._trouble = self._trouble or str(error)
+            self._last_error = self._last_error or str(error)
         with self._changed:
-            self._alone = True
+            self._no_more_heads = True
             self._changed.notify_all()
         self._thread.join(max(0.0, deadline - time.monotonic()))
         with self._changed:
-            left = len(self._waiting) + self._given_up
-        if left:
-            nobody = "another process has the mirror now" if lease is None else f"{self._folder.where} does not answer"
-            why = self._trouble or nobody
-            self._say(f"receipts of {left} epoch(s) were not stored, and are holes for who reads them: {why}")
+            lost_count = len(self._waiting) + self._dropped_epochs
+        if lost_count:
+            default_reason = (
+                "another process has the mirror now" if lease is None else f"{self._folder.where} does not answer"
+            )
+            reason = self._last_error or default_reason
+            self._report_line(
+                f"receipts of {lost_count} epoch(s) were not stored, and are holes for who reads them: {reason}"
+            )
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._leaving)
+                self._changed.wait_for(lambda: self._waiting or self._is_closing)
                 if not self._waiting:
                     return
                 first = self._waiting[0]
-            file = first.packed()
-            if not self._told_of(first.part, file):
+            file = first.pack()
+            if not self._wait_for_head(first.part, file):
                 return
-            stored = self._stored(file)
+            is_stored = self._store(file)
             with self._changed:
-                if stored:
-                    self._arrived.add((first.part, file.name))
-                if stored and self._waiting and self._waiting[0] is first:
+                if is_stored:
+                    self._stored_files.add((first.part, file.name))
+                if is_stored and self._waiting and self._waiting[0] is first:
                     self._waiting.popleft()
-                elif stored:  # dropped while being stored
-                    self._given_up -= 1
-                elif not stored and self._leaving:
+                elif is_stored:  # dropped while being stored
+                    self._dropped_epochs -= 1
+                elif not is_stored and self._is_closing:
                     return
-                elif not stored:
-                    self._changed.wait_for(lambda: self._leaving, self._again_s)
+                elif not is_stored:
+                    self._changed.wait_for(lambda: self._is_closing, self._retry_s)
 
-    def _told_of(self, part: str, file: File) -> bool:
+    def _wait_for_head(self, part: str, file: ReceiptsFile) -> bool:
         with self._changed:
-            self._asked = (part, file)
-            self._changed.wait_for(lambda: self._told is file or self._alone)
-            return self._told is file
+            self._head_request = (part, file)
+            self._changed.wait_for(lambda: self._file_in_head is file or self._no_more_heads)
+            return self._file_in_head is file
 
-    def _stored(self, file: File) -> bool:
+    def _store(self, file: ReceiptsFile) -> bool:
         assert self._folder is not None
         try:
-            receipts.write(self._folder, self._mirror, file)
+            receipts.write_receipts(self._folder, self._mirror, file)
         except Exception as error:  # noqa: BLE001 - a thread that dies of it would keep nothing more, without a word
-            words = str(error) if isinstance(error, MirrorError) else f"receipts: {type(error).__name__}: {error}"
-            self._failed()
-            if words != self._trouble:
-                self._say(f"copying goes on, and this is tried again: {words}")
-            self._trouble = words
+            message = str(error) if isinstance(error, MirrorError) else f"receipts: {type(error).__name__}: {error}"
+            self._on_failure()
+            if message != self._last_error:
+                self._report_line(f"copying goes on, and this is tried again: {message}")
+            self._last_error = message
             return False
-        if self._trouble:
-            self._say("receipts are stored again")
-        self._trouble = ""
+        if self._last_error:
+            self._report_line("receipts are stored again")
+        self._last_error = ""
         return True

@@ -11,7 +11,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class MetricDescription:
     """The name is as Prometheus stores it; OpenMetrics' family lacks `_total` and `_info`."""
 
     name: str
@@ -26,93 +26,95 @@ class Described:
 
     @property
     def unit(self) -> str:
-        last = self.family.rpartition("_")[2]
-        return last if last in ("seconds", "bytes") else ""
+        last_word = self.family.rpartition("_")[2]
+        return last_word if last_word in ("seconds", "bytes") else ""
 
 
 _TOPIC: Final = ("topic",)
 METRICS: Final = (
-    Described(
+    MetricDescription(
         "mirrorbook_data_plane_info",
         "info",
         ("source", "destination"),
         "always 1: this process is to copy the mirror; names of both clusters",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_heartbeat_timestamp_seconds",
         "gauge",
         (),
         "wall clock of the newest heartbeat of this process's lease, in the state topic; every 2 s",
     ),
-    Described("mirrorbook_lease_generation", "gauge", (), "number of this owner; grows by one with every start"),
-    Described(
+    MetricDescription(
+        "mirrorbook_lease_generation", "gauge", (), "number of this owner; grows by one with every start"
+    ),
+    MetricDescription(
         "mirrorbook_partitions",
         "gauge",
         ("topic", "state"),
         "partitions by recorded state. States without a partition are absent, except FAILED. A failure is seen when "
         "the epoch ends (30 s)",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_lag_offsets",
         "gauge",
         _TOPIC,
         "readable ends of the source (last stable offsets) minus positions (next offsets to copy), partitions added up",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_lag_estimated_records",
         "gauge",
         _TOPIC,
         "lag in offsets, times the records an offset held in what this process has copied of the topic",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_lag_estimated_bytes",
         "gauge",
         _TOPIC,
         "lag in offsets, times the bytes an offset took in what this process has copied of the topic; compressed, as "
         "they travel",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_lag_seconds",
         "gauge",
         _TOPIC,
         "seconds since the destination last held all that the source then had; of the partition furthest behind, at "
         "most a second too long. Absent too while a backlog is copied that was there before this process",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_lag_unknown_partitions",
         "gauge",
         _TOPIC,
         "partitions to be copied whose source end or position is not known now. Above 0 the topic has no lag",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_source_seen_timestamp_seconds",
         "gauge",
         _TOPIC,
         "wall clock when the source's end was last seen; of the partition where that is longest ago. Absent until all "
         "have been seen",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_source_looked_at_timestamp_seconds",
         "gauge",
         (),
         "wall clock of this process's newest look at the source: the loss bound of an unplanned failover widens from "
         "then on",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_source_leaderless_partitions",
         "gauge",
         _TOPIC,
         "partitions that nobody led on the source at that look, so that they can be neither written nor copied. Topics "
         "without any are absent",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_missing_known_offsets",
         "gauge",
         (),
         "the source's ends (high watermarks) as last seen, however long ago, minus positions, partitions added up: "
         "what an unplanned failover is known to lose. Absent while a position is not known",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_not_whole_since_timestamp_seconds",
         "gauge",
         _TOPIC,
@@ -120,45 +122,45 @@ METRICS: Final = (
         "of the partition where that is longest ago. An open transaction hides from the lag what is written behind it, "
         "and not from this. Topics that lack nothing are absent",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_source_heartbeat_timestamp_seconds",
         "gauge",
         (),
         "wall clock of the newest heartbeat that all brokers of the source acknowledged; every second. Absent where "
         "none are made",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_heartbeats_total",
         "counter",
         ("outcome",),
         "seconds in which heartbeats were due. acknowledged; failed: not by all brokers of the source; held: a run "
         "fences the source",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_unseeded_offsets",
         "gauge",
         _TOPIC,
         "offsets that are still to be seeded where the source's log begins late, partitions added up. Meanwhile the "
         "lag of such a partition is unknown",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_copied_records_total",
         "counter",
         _TOPIC,
         "records acknowledged by all in-sync replicas of the destination",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_copied_bytes_total", "counter", _TOPIC, "bytes of their batches, headers included, compressed"
     ),
-    Described("mirrorbook_copied_batches_total", "counter", _TOPIC, "their batches"),
-    Described(
+    MetricDescription("mirrorbook_copied_batches_total", "counter", _TOPIC, "their batches"),
+    MetricDescription(
         "mirrorbook_filled_offsets_total",
         "counter",
         _TOPIC,
         "offsets without a record (transaction markers, aborted or compacted records, a late beginning) that were "
         "filled on the destination",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_never_copied_offsets_total",
         "counter",
         _TOPIC,
@@ -166,20 +168,20 @@ METRICS: Final = (
         "a restart does not reset it, a recopy does, for the partitions that it copies anew. How many held a record is "
         "not known. Topics without any are absent",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_never_copied_timestamp_seconds",
         "gauge",
         _TOPIC,
         "wall clock when the last of these were found. Topics without any are absent",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_filled_offsets_of_a_partition",
         "gauge",
         _TOPIC,
         "offsets without a record that markers were written for, of the partition of this topic that has the most, in "
         "steps of 16,777,216, as the state topic has them. At 268,435,456 it is FAILED. Absent: fewer than a step",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_known_timestamp_seconds",
         "gauge",
         ("what",),
@@ -187,14 +189,14 @@ METRICS: Final = (
         "synced; proof: the partition that waits the longest was compared equal; drill: one came through. Absent: it "
         "never was",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_findings",
         "gauge",
         (),
         "places where the newest comparison beside the copying found the copy to differ, or a side not to be readable. "
         "Absent: none was made",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_retries_total",
         "counter",
         ("what",),
@@ -202,23 +204,23 @@ METRICS: Final = (
         "could not be looked at; groups: what they commit could not be followed; receipts: an epoch's could not be "
         "stored; state: the state topic took nothing; proof: what is new could not be compared",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_epoch_duration_seconds",
         "histogram",
         (),
         "from an epoch's planned start until all its tasks have reported; failed epochs are not in it",
     ),
-    Described(
+    MetricDescription(
         "mirrorbook_throttle_bytes_per_second",
         "gauge",
         (),
         "what may be read from the source, as the newest epoch applies it. Absent: no limit",
     ),
-    Described("mirrorbook_task_cpu_seconds_total", "counter", (), "CPU time of copying tasks"),
+    MetricDescription("mirrorbook_task_cpu_seconds_total", "counter", (), "CPU time of copying tasks"),
 )
 
 
-def as_markdown(metrics: Iterable[Described] = METRICS) -> Iterator[str]:
+def format_metrics_table(metrics: Iterable[MetricDescription] = METRICS) -> Iterator[str]:
     yield "| name | type | labels | meaning |"
     yield "|---|---|---|---|"
     for metric in metrics:

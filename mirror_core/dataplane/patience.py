@@ -10,52 +10,52 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import Unreachable, Unwritten
+from mirror_core.model.errors import StateNotWritten, Unreachable
 from mirror_core.state.lease import HeldLease
 
-T = TypeVar("T")
-_TICK_S: Final = 0.1
+WorkResult = TypeVar("WorkResult")
+_RENEW_INTERVAL_S: Final = 0.1
 
 
-class Closing(Protocol):
+class Closeable(Protocol):
     def close(self) -> None: ...
 
 
-class Patience:
+class LeaseKeepalive:
     """One call at a time."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="at-work")
-        self._doing: Future[Any] = Future()
-        self._doing.set_result(None)
+        self._current_work: Future[Any] = Future()
+        self._current_work.set_result(None)
 
-    def until_done(self, lease: HeldLease, work: Callable[[], T], until_ms: int | None = None) -> T:
+    def run_renewing(self, lease: HeldLease, work: Callable[[], WorkResult], until_ms: int | None = None) -> WorkResult:
         """Runs `work` in another thread and returns its result.
 
         Raises Unreachable when it is not done by `until_ms` (wall clock): a late result is outdated. Nothing else
         starts before it has ended. Raises LostOwnership like the lease.
         """
-        if not self._doing.done():
+        if not self._current_work.done():
             raise Unreachable("the last look at both clusters is not over yet")
-        self._doing = doing = self._pool.submit(copy_context().run, work)
-        while not doing.done():
+        self._current_work = future = self._pool.submit(copy_context().run, work)
+        while not future.done():
             if until_ms is not None and now_ms() >= until_ms:
                 raise Unreachable("the look at both clusters is not over yet")
-            with suppress(Unwritten):  # the next writer raises it
-                lease.beat()
-            wait((doing,), timeout=_TICK_S)
-        return doing.result()
+            with suppress(StateNotWritten):  # the next writer raises it
+                lease.renew()
+            wait((future,), timeout=_RENEW_INTERVAL_S)
+        return future.result()
 
     @contextmanager
-    def lending(self, *used: Closing) -> Iterator[None]:
+    def close_after_work(self, *resources: Closeable) -> Iterator[None]:
         """Closes the resources once the work has ended; does not wait: a hung call may open connections later."""
         try:
             yield
         finally:
             self._pool.shutdown(wait=False)
-            for one in used:
-                self._doing.add_done_callback(partial(_close, one))
+            for resource in resources:
+                self._current_work.add_done_callback(partial(_close_resource, resource))
 
 
-def _close(one: Closing, _: Future[Any]) -> None:
-    one.close()
+def _close_resource(resource: Closeable, _: Future[Any]) -> None:
+    resource.close()

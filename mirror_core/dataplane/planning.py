@@ -6,38 +6,38 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from mirror_core.dataplane.again import again_ms, tried_again
-from mirror_core.decide.deletions import counted
-from mirror_core.kafka.client import ClusterClient, TopicView
-from mirror_core.kafka.existing import hidden_among, undescribed
-from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
-from mirror_core.kafka.placing import Heard, heard_ids
+from mirror_core.dataplane.again import compute_retry_ms, select_retries
+from mirror_core.decide.deletions import find_counted_end
+from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.kafka.existing import describe_denied_error, find_hidden_topics
+from mirror_core.kafka.offsets import OffsetPoint, list_known_offsets, list_offsets
+from mirror_core.kafka.placing import TopicIds, fetch_topic_ids
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Aligned, Assigned, Failure
+from mirror_core.model.copying import AlignedPartition, PartitionAssignment, PartitionFailure
 from mirror_core.model.errors import RemoteFault, Unreachable
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.proof import Proved
-from mirror_core.state.link import Link
+from mirror_core.model.proof import VerifiedEnd
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import PartitionRecord, State
-from mirror_core.state.table import Event, after
-from mirror_core.sync.topics import Placement, create_missing, mirror_topics
+from mirror_core.state.table import PartitionEvent, apply_events
+from mirror_core.sync.topics import TopicPlacement, create_missing_topics, list_mirror_topics
 
-COPIED = frozenset({PartitionState.LOG_ALIGNMENT, PartitionState.MIRRORING})
-_known = partial(known_offsets, within_s=LIMITS.copied_leader_s)
+COPIED_STATES = frozenset({PartitionState.LOG_ALIGNMENT, PartitionState.MIRRORING})
+_fetch_known_offsets = partial(list_known_offsets, within_s=TIMEOUTS.copy_leader_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    partitions: Mapping[Partition, Assigned]
+class CopyPlan:
+    partitions: Mapping[Partition, PartitionAssignment]
     lags: Mapping[Partition, int]
     """The source's last stable offset minus position, where both are known."""
     ends: Mapping[Partition, Offset]
     changes: tuple[PartitionRecord, ...]
     failed: Mapping[Partition, str]
-    undecided: tuple[str, ...] = ()
+    undecided_topics: tuple[str, ...] = ()
     """Topics left out because it is unknown whether they exist: text for operators."""
 
 
@@ -45,59 +45,67 @@ class Work:
 class Planner:
     """Uses the control principal. Remembers topics missed once: metadata may lag."""
 
-    link: Link
+    link: MirrorLink
     source: ClusterClient
     destination: ClusterClient
-    absent: set[str] = field(default_factory=set)
-    began: dict[Partition, Offset] = field(default_factory=dict)
-    unmoved: Mapping[Partition, str] = field(default_factory=dict)
-    here: Mapping[str, TopicView] | None = None
-    there: Mapping[str, TopicView] | None = None
+    missing_topics: set[str] = field(default_factory=set)
+    initial_starts: dict[Partition, Offset] = field(default_factory=dict)
+    unmoved_starts: Mapping[Partition, str] = field(default_factory=dict)
+    destination_leaders: Mapping[str, TopicMetadata] | None = None
+    source_leaders: Mapping[str, TopicMetadata] | None = None
     """Leaders by the last plan's metadata; None: request them."""
-    shorter: set[Partition] = field(default_factory=set)
-    undecided: list[str] = field(default_factory=list)
+    trimmed_early: set[Partition] = field(default_factory=set)
+    undecided_topics: list[str] = field(default_factory=list)
 
-    def plan(self, state: State, *, all_ends: bool) -> Work:
+    def plan(self, state: State, *, all_ends: bool) -> CopyPlan:
         """Creates missing topics; returns what to copy.
 
         `all_ends`: every end is needed; raises Unreachable for a partition without a leader. Otherwise such partitions
         are left to their tasks, and hold up no others.
         """
-        self.undecided = []
-        known = state.partitions.get(self.link.mirror.name, {})
-        topics = mirror_topics(self.link, self.source)
-        placement = create_missing(self.link, state, self.source, self.destination, topics)
-        again = tried_again(known, COPIED, now_ms(), held=state.active_run(self.link.mirror.name) is not None)
-        fresh: dict[Partition, PartitionStatus] = {}
-        for name, view in topics.items():
-            for index in view.partitions:
+        self.undecided_topics = []
+        recorded = state.partitions.get(self.link.mirror.name, {})
+        topics = list_mirror_topics(self.link, self.source)
+        placement = create_missing_topics(self.link, state, self.source, self.destination, topics)
+        retries = select_retries(
+            recorded, COPIED_STATES, now_ms(), is_held=state.active_run(self.link.mirror.name) is not None
+        )
+        planned: dict[Partition, PartitionStatus] = {}
+        for name, description in topics.items():
+            for index in description.partitions:
                 partition = Partition(name, index)
-                fresh[partition] = _status(partition, again.get(partition, known.get(partition)), view, placement)
-        self._leave_disputed(known, fresh)
-        self._add_unlisted(known, topics, fresh, once=all_ends)
-        self._begin(fresh)
-        copied = [p for p, s in fresh.items() if s.state in COPIED]
+                planned[partition] = _plan_status(
+                    partition, retries.get(partition, recorded.get(partition)), description, placement
+                )
+        self._skip_disputed(recorded, planned)
+        self._add_unlisted(recorded, topics, planned, is_only_plan=all_ends)
+        self._note_initial_starts(planned)
+        copied = [p for p, status in planned.items() if status.state in COPIED_STATES]
         # Reuse the leaders just described unless topics were created: metadata costs more than offsets.
-        made = all_ends or bool(placement.rows)
-        self.here, self.there = (None, None) if made else (placement.ready, topics)
+        must_refresh = all_ends or bool(placement.rows)
+        self.destination_leaders, self.source_leaders = (None, None) if must_refresh else (placement.ready, topics)
         # Positions first, so that ends are not below them.
         if all_ends:
-            positions = list_offsets(self.destination, copied, Point.LOG_END)
-            ends = list_offsets(self.source, copied, Point.STABLE_END)
+            positions = list_offsets(self.destination, copied, OffsetPoint.LOG_END)
+            ends = list_offsets(self.source, copied, OffsetPoint.STABLE_END)
         else:
-            positions = _known(self.destination, copied, Point.LOG_END, led=self.here)
-            ends = _known(self.source, copied, Point.STABLE_END, led=self.there)
-        self._note_source_starts(fresh, positions, ends)
-        return Work(
-            partitions={p: assigned(fresh[p]) for p in copied},
+            positions = _fetch_known_offsets(
+                self.destination, copied, OffsetPoint.LOG_END, topics=self.destination_leaders
+            )
+            ends = _fetch_known_offsets(self.source, copied, OffsetPoint.STABLE_END, topics=self.source_leaders)
+        self._note_source_starts(planned, positions, ends)
+        return CopyPlan(
+            partitions={p: to_assigned(planned[p]) for p in copied},
             lags={p: end - positions[p] for p, end in ends.items() if p in positions},
             ends=ends,
-            changes=tuple(PartitionRecord(self.link.mirror.name, s) for s in _changed(known, fresh)),
-            failed={p: s.reason or "" for p, s in fresh.items() if s.state is PartitionState.FAILED},
-            undecided=tuple(self.undecided),
+            changes=tuple(
+                PartitionRecord(self.link.mirror.name, status) for status in _find_changed(recorded, planned)
+            ),
+            failed={p: status.reason or "" for p, status in planned.items() if status.state is PartitionState.FAILED},
+            undecided_topics=tuple(self.undecided_topics),
         )
 
-    def follow_log_start(self, partitions: Iterable[Partition]) -> list[Failure]:
+    def follow_log_start(self, partitions: Iterable[Partition]) -> list[PartitionFailure]:
         """Moves the destination's log starts up to the source's; it must not trim by its own clock.
 
         Returns what somebody else trimmed there, seen twice: a new leader may not know at once how far the old one had
@@ -107,184 +115,230 @@ class Planner:
         if not wanted:
             return []
         # In this order: what was trimmed here was trimmed there before.
-        here = _known(self.destination, wanted, Point.START, led=self.here)
-        there = _known(self.source, wanted, Point.START, led=self.there)
-        starts = {p: (ours, theirs) for p, ours in here.items() if (theirs := there.get(p)) is not None}
-        moved = {p for p, (ours, theirs) in starts.items() if ours < theirs}
-        shorter = {p for p, (ours, theirs) in starts.items() if ours > theirs and ours > self.began.get(p, ours)}
-        positions = _known(self.destination, moved | shorter, Point.HIGH_WATERMARK, led=self.here)
-        shorter &= positions.keys()
-        sure, self.shorter = sorted(shorter & self.shorter), shorter
-        behind = {p: there[p] for p in sorted(moved & positions.keys()) if there[p] <= positions[p]}
-        self.unmoved = {}
+        destination_starts = _fetch_known_offsets(
+            self.destination, wanted, OffsetPoint.START, topics=self.destination_leaders
+        )
+        source_starts = _fetch_known_offsets(self.source, wanted, OffsetPoint.START, topics=self.source_leaders)
+        starts = {
+            p: (destination_start, source_start)
+            for p, destination_start in destination_starts.items()
+            if (source_start := source_starts.get(p)) is not None
+        }
+        to_move = {p for p, (destination_start, source_start) in starts.items() if destination_start < source_start}
+        trimmed_early = {
+            p
+            for p, (destination_start, source_start) in starts.items()
+            if destination_start > source_start and destination_start > self.initial_starts.get(p, destination_start)
+        }
+        positions = _fetch_known_offsets(
+            self.destination, to_move | trimmed_early, OffsetPoint.HIGH_WATERMARK, topics=self.destination_leaders
+        )
+        trimmed_early &= positions.keys()
+        confirmed, self.trimmed_early = sorted(trimmed_early & self.trimmed_early), trimmed_early
+        behind = {p: source_starts[p] for p in sorted(to_move & positions.keys()) if source_starts[p] <= positions[p]}
+        self.unmoved_starts = {}
         try:
             if behind:
                 delete_records(self.destination, behind)
         except Unreachable:
             raise
         except RemoteFault as error:  # the others are moved
-            self.unmoved = {p: str(why) for p, why in error.refused.items()}
-        return [_deleted(self.destination.name, p, there[p], here[p]) for p in sure]
+            self.unmoved_starts = {p: str(reason) for p, reason in error.refused.items()}
+        return [
+            _make_deletion_failure(self.destination.name, p, source_starts[p], destination_starts[p]) for p in confirmed
+        ]
 
-    def _begin(self, fresh: dict[Partition, PartitionStatus]) -> None:
+    def _note_initial_starts(self, planned: dict[Partition, PartitionStatus]) -> None:
         """Records initial log starts in the state topic before the first record is copied, so that later
         trimming is found."""
-        copied = {p: s for p, s in fresh.items() if s.state in COPIED}
-        unknown = [p for p, s in copied.items() if s.began is None]
-        starts = _known(self.destination, unknown, Point.START) if unknown else {}
-        fresh.update({p: replace(copied[p], began=start) for p, start in starts.items()})
-        self.began = {p: s.began for p in copied if (s := fresh[p]).began is not None}
+        copied = {p: status for p, status in planned.items() if status.state in COPIED_STATES}
+        unknown = [p for p, status in copied.items() if status.initial_log_start is None]
+        starts = _fetch_known_offsets(self.destination, unknown, OffsetPoint.START) if unknown else {}
+        planned.update({p: replace(copied[p], initial_log_start=start) for p, start in starts.items()})
+        self.initial_starts = {
+            p: status.initial_log_start for p in copied if (status := planned[p]).initial_log_start is not None
+        }
 
     def _note_source_starts(
         self,
-        fresh: dict[Partition, PartitionStatus],
+        planned: dict[Partition, PartitionStatus],
         positions: Mapping[Partition, Offset],
         ends: Mapping[Partition, Offset],
     ) -> None:
         """Where no task has reported it and the copy has reached it. What the source trims from now on is
         counted."""
-        unknown = [p for p, s in fresh.items() if s.source_start is None and p in positions and p in ends]
-        starts = _known(self.source, unknown, Point.START) if unknown else {}
+        unknown = [p for p, status in planned.items() if status.source_start is None and p in positions and p in ends]
+        starts = _fetch_known_offsets(self.source, unknown, OffsetPoint.START) if unknown else {}
         reached = {p: start for p, start in starts.items() if start <= positions[p]}
-        fresh.update({p: replace(fresh[p], source_start=start) for p, start in reached.items()})
+        planned.update({p: replace(planned[p], source_start=start) for p, start in reached.items()})
 
-    def hanging(self) -> str:
-        names = [f"cluster {c.name}: broker {b}" for c in (self.source, self.destination) for b in sorted(c.silent)]
+    def format_silent_brokers(self) -> str:
+        names = [
+            f"cluster {c.name}: broker {b}" for c in (self.source, self.destination) for b in sorted(c.timed_out_at)
+        ]
         return f" ({', '.join(names)})" if names else ""
 
-    def _leave_disputed(
-        self, known: Mapping[Partition, PartitionStatus], fresh: dict[Partition, PartitionStatus]
+    def _skip_disputed(
+        self, recorded: Mapping[Partition, PartitionStatus], planned: dict[Partition, PartitionStatus]
     ) -> None:
         """Topics that one broker reports as replaced and another does not, or may not: the next plan checks
         again."""
-        new = [(s.partition, s.kind) for s in _changed(known, fresh)]
+        changed = [(status.partition, status.kind) for status in _find_changed(recorded, planned)]
         for client, kind in ((self.source, FailureKind.RECREATED), (self.destination, FailureKind.REPLACED)):
-            mine = [p for p, what in new if what is kind]
-            heard = heard_ids(client, {p.topic for p in mine}) if mine else Heard({}, ())
-            for partition in mine:
-                old = known.get(partition)
-                was = old and (old.source_topic_id if client is self.source else old.destination_topic_id)
-                if old and was in heard.ids[partition.topic]:
-                    fresh[partition] = old
-                elif heard.silent:
-                    del fresh[partition]
-            if heard.silent:
-                self._leave_undecided(client, {p.topic for p in mine if p not in fresh}, heard)
+            disputed = [p for p, changed_kind in changed if changed_kind is kind]
+            topic_ids = fetch_topic_ids(client, {p.topic for p in disputed}) if disputed else TopicIds({}, ())
+            for partition in disputed:
+                recorded_status = recorded.get(partition)
+                recorded_id = recorded_status and (
+                    recorded_status.source_topic_id if client is self.source else recorded_status.destination_topic_id
+                )
+                if recorded_status and recorded_id in topic_ids.ids[partition.topic]:
+                    planned[partition] = recorded_status
+                elif topic_ids.unreachable_brokers:
+                    del planned[partition]
+            if topic_ids.unreachable_brokers:
+                self._report_undecided(client, {p.topic for p in disputed if p not in planned}, topic_ids)
 
     def _add_unlisted(
         self,
-        known: Mapping[Partition, PartitionStatus],
-        topics: Mapping[str, TopicView],
-        fresh: dict[Partition, PartitionStatus],
+        recorded: Mapping[Partition, PartitionStatus],
+        topics: Mapping[str, TopicMetadata],
+        planned: dict[Partition, PartitionStatus],
         *,
-        once: bool,
+        is_only_plan: bool,
     ) -> None:
         """Copied topics missing from the listing twice: a broker without controllers may list old metadata.
 
         What another broker knows is copied. It is deleted once all brokers say so. `once`: there is no next plan.
         """
-        missing = {p.topic for p, s in known.items() if s.state in COPIED and p.topic not in topics}
-        sure = missing if once else missing & self.absent
-        self.absent = missing
-        if not sure:
+        missing_topics = {
+            p.topic for p, status in recorded.items() if status.state in COPIED_STATES and p.topic not in topics
+        }
+        confirmed_topics = missing_topics if is_only_plan else missing_topics & self.missing_topics
+        self.missing_topics = missing_topics
+        if not confirmed_topics:
             return
-        heard = heard_ids(self.source, sure)
-        mine = {p: s for p, s in known.items() if p.topic in sure and s.state in COPIED}
-        there = {p: s for p, s in mine.items() if s.source_topic_id in heard.ids[p.topic]}
-        fresh.update(there)
+        topic_ids = fetch_topic_ids(self.source, confirmed_topics)
+        unlisted = {
+            p: status for p, status in recorded.items() if p.topic in confirmed_topics and status.state in COPIED_STATES
+        }
+        existing = {p: status for p, status in unlisted.items() if status.source_topic_id in topic_ids.ids[p.topic]}
+        planned.update(existing)
         # Listings hide topics without DESCRIBE, too.
-        denied = hidden_among(self.source, {p.topic for p in mine.keys() - there.keys()})
-        for partition in mine.keys() - there.keys():
+        denied = find_hidden_topics(self.source, {p.topic for p in unlisted.keys() - existing.keys()})
+        for partition in unlisted.keys() - existing.keys():
             topic = partition.topic
             if topic in denied:
-                words = str(undescribed(self.source, [topic]))
-                fresh[partition] = _failed(mine[partition], words, FailureKind.DENIED)
-            elif not heard.silent:
-                words = f"cluster {self.source.name}: topic {topic} is deleted"
-                fresh[partition] = _failed(mine[partition], words, FailureKind.GONE)
-        if left := {p.topic for p in mine if p not in fresh}:
-            self._leave_undecided(self.source, left, heard)
-        if there or left:
-            self.source.ask_another()
+                reason = str(describe_denied_error(self.source, [topic]))
+                planned[partition] = _fail_status(unlisted[partition], reason, FailureKind.DENIED)
+            elif not topic_ids.unreachable_brokers:
+                reason = f"cluster {self.source.name}: topic {topic} is deleted"
+                planned[partition] = _fail_status(unlisted[partition], reason, FailureKind.GONE)
+        if undecided := {p.topic for p in unlisted if p not in planned}:
+            self._report_undecided(self.source, undecided, topic_ids)
+        if existing or undecided:
+            self.source.mark_metadata_stale()
 
-    def _leave_undecided(self, client: ClusterClient, topics: Collection[str], heard: Heard) -> None:
-        self.undecided += [f"cluster {client.name}, {heard.undecided(topic)}" for topic in sorted(topics)]
+    def _report_undecided(self, client: ClusterClient, topics: Collection[str], topic_ids: TopicIds) -> None:
+        self.undecided_topics += [
+            f"cluster {client.name}, {topic_ids.format_undecided(topic)}" for topic in sorted(topics)
+        ]
 
 
-def _status(
-    partition: Partition, old: PartitionStatus | None, source: TopicView, placement: Placement
+def _plan_status(
+    partition: Partition, recorded: PartitionStatus | None, source: TopicMetadata, placement: TopicPlacement
 ) -> PartitionStatus:
-    here, refusal = placement.ready.get(partition.topic), placement.refused.get(partition.topic)
-    if old is not None and old.state not in COPIED:
-        return old
-    if old is not None and old.source_topic_id != source.id:
-        return _failed(
-            old,
+    destination, refusal = placement.ready.get(partition.topic), placement.refused.get(partition.topic)
+    if recorded is not None and recorded.state not in COPIED_STATES:
+        return recorded
+    if recorded is not None and recorded.source_topic_id != source.id:
+        return _fail_status(
+            recorded,
             f"the source topic {partition.topic} was deleted and created anew under the same name (topic id "
-            f"{source.id}, was {old.source_topic_id})",
+            f"{source.id}, was {recorded.source_topic_id})",
             FailureKind.RECREATED,
         )
-    if old is not None and here is not None and old.destination_topic_id != here.id:
-        return _failed(
-            old,
-            f"the mirror topic {partition.topic} was deleted or replaced on the destination (topic id {here.id}, was "
-            f"{old.destination_topic_id})",
+    if recorded is not None and destination is not None and recorded.destination_topic_id != destination.id:
+        return _fail_status(
+            recorded,
+            f"the mirror topic {partition.topic} was deleted or replaced on the destination (topic id {destination.id}, was "
+            f"{recorded.destination_topic_id})",
             FailureKind.REPLACED,
         )
-    new = old or PartitionStatus(
+    status = recorded or PartitionStatus(
         partition=partition,
-        state=after(PartitionState.UNKNOWN, Event.START, Event.ALIGNED),
+        state=apply_events(PartitionState.UNKNOWN, PartitionEvent.START, PartitionEvent.ALIGNED),
         source_topic_id=source.id,
-        destination_topic_id=here.id if here else "",
+        destination_topic_id=destination.id if destination else "",
         source_epoch=source.partitions[partition.index].epoch,  # nothing is copied yet that could differ
     )
-    return _failed(new, refusal, placement.kinds.get(partition.topic, FailureKind.REFUSED)) if refusal else new
-
-
-def _changed(
-    known: Mapping[Partition, PartitionStatus], fresh: Mapping[Partition, PartitionStatus]
-) -> list[PartitionStatus]:
-    return [s for p, s in fresh.items() if s is not (old := known.get(p)) and s != old]
-
-
-def _failed(status: PartitionStatus, reason: str, kind: FailureKind) -> PartitionStatus:
-    return fail(status, Failure(partition=status.partition, reason=reason, offset=None, kind=kind))
-
-
-def _deleted(cluster: str, partition: Partition, there: Offset, here: Offset) -> Failure:
-    reason = (
-        f"cluster {cluster}, {partition}: records below {here} were deleted there, and the source still has those from "
-        f"{there} on: by a retention on the mirror topic (retention.ms, retention.bytes), or by hand (DeleteRecords)"
+    return (
+        _fail_status(status, refusal, placement.failure_kinds.get(partition.topic, FailureKind.REFUSED))
+        if refusal
+        else status
     )
-    return Failure(partition=partition, reason=reason, offset=there, kind=FailureKind.DELETED)
 
 
-def aligned(status: PartitionStatus, found: Aligned) -> PartitionStatus:
-    state = after(status.state, Event.ALIGNED) if status.state is PartitionState.LOG_ALIGNMENT else status.state
-    start = found.source_start if status.source_start is None else status.source_start
-    return replace(status, state=state, source_epoch=found.source_epoch, source_start=start, filled=found.filled)
+def _find_changed(
+    recorded: Mapping[Partition, PartitionStatus], planned: Mapping[Partition, PartitionStatus]
+) -> list[PartitionStatus]:
+    return [
+        status for p, status in planned.items() if status is not (previous := recorded.get(p)) and status != previous
+    ]
 
 
-def fail(status: PartitionStatus, failure: Failure) -> PartitionStatus:
+def _fail_status(status: PartitionStatus, reason: str, kind: FailureKind) -> PartitionStatus:
+    return mark_failed(status, PartitionFailure(partition=status.partition, reason=reason, offset=None, kind=kind))
+
+
+def _make_deletion_failure(
+    cluster: str, partition: Partition, source_start: Offset, destination_start: Offset
+) -> PartitionFailure:
+    reason = (
+        f"cluster {cluster}, {partition}: records below {destination_start} were deleted there, and the source still has those from "
+        f"{source_start} on: by a retention on the mirror topic (retention.ms, retention.bytes), or by hand (DeleteRecords)"
+    )
+    return PartitionFailure(partition=partition, reason=reason, offset=source_start, kind=FailureKind.DELETED)
+
+
+def mark_aligned(status: PartitionStatus, alignment: AlignedPartition) -> PartitionStatus:
+    state = (
+        apply_events(status.state, PartitionEvent.ALIGNED)
+        if status.state is PartitionState.LOG_ALIGNMENT
+        else status.state
+    )
+    start = alignment.source_start if status.source_start is None else status.source_start
     return replace(
         status,
-        state=after(status.state, Event.FAIL),
+        state=state,
+        source_epoch=alignment.source_epoch,
+        source_start=start,
+        filled_gap_offsets=alignment.filled_gap_offsets,
+    )
+
+
+def mark_failed(status: PartitionStatus, failure: PartitionFailure) -> PartitionStatus:
+    return replace(
+        status,
+        state=apply_events(status.state, PartitionEvent.FAIL),
         reason=failure.reason,
         failed_at=failure.offset,
         kind=failure.kind,
-        again_ms=again_ms(failure.kind, now_ms()),
+        retry_at_ms=compute_retry_ms(failure.kind, now_ms()),
     )
 
 
-def assigned(status: PartitionStatus, until: Offset | None = None, proved: Proved | None = None) -> Assigned:
+def to_assigned(
+    status: PartitionStatus, until: Offset | None = None, verified: VerifiedEnd | None = None
+) -> PartitionAssignment:
     """`until`: the next offset to copy at which it is done."""
-    return Assigned(
+    return PartitionAssignment(
         partition=status.partition,
         source_topic_id=status.source_topic_id,
         destination_topic_id=status.destination_topic_id,
-        until=until,
+        stop_offset=until,
         source_epoch=status.source_epoch,
-        proved_end=None if proved is None else Offset(proved.end),
-        proved_epoch=-1 if proved is None else proved.epoch,
-        counted=counted(status),
+        verified_end=None if verified is None else Offset(verified.end),
+        verified_epoch=-1 if verified is None else verified.destination_epoch,
+        trim_recorded_until=find_counted_end(status),
     )

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.copy.datagrams import Letter
-from mirror_core.model.clock import FRESH_S
+from mirror_core.copy.datagrams import Datagram
+from mirror_core.model.clock import MAX_FRESH_AGE_S
 from mirror_core.model.names import Offset, Partition
 
 RATE_WINDOW_S: Final = 5.0
@@ -21,7 +21,7 @@ _MAX_SAMPLES: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class PartitionFigures:
     position: Offset
     """Next offset to copy."""
     source_end: Offset | None
@@ -35,7 +35,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class ProgressTotals:
     partitions: int
     unknown: int
     """Partitions without a known lag; `lag` leaves them out."""
@@ -49,36 +49,38 @@ class Totals:
     bytes_per_s: float
 
 
-def added(several: Iterable[Totals]) -> Totals:
-    parts = tuple(several)
-    return Totals(
-        partitions=sum(t.partitions for t in parts),
-        unknown=sum(t.unknown for t in parts),
-        lag=sum(t.lag for t in parts),
-        seeding=sum(t.seeding for t in parts),
-        to_seed=sum(t.to_seed for t in parts),
-        worst_time_lag_s=max((t.worst_time_lag_s for t in parts if t.worst_time_lag_s is not None), default=None),
-        records=sum(t.records for t in parts),
-        bytes=sum(t.bytes for t in parts),
-        records_per_s=sum(t.records_per_s for t in parts),
-        bytes_per_s=sum(t.bytes_per_s for t in parts),
+def sum_totals(all_totals: Iterable[ProgressTotals]) -> ProgressTotals:
+    totals_list = tuple(all_totals)
+    return ProgressTotals(
+        partitions=sum(totals.partitions for totals in totals_list),
+        unknown=sum(totals.unknown for totals in totals_list),
+        lag=sum(totals.lag for totals in totals_list),
+        seeding=sum(totals.seeding for totals in totals_list),
+        to_seed=sum(totals.to_seed for totals in totals_list),
+        worst_time_lag_s=max(
+            (totals.worst_time_lag_s for totals in totals_list if totals.worst_time_lag_s is not None), default=None
+        ),
+        records=sum(totals.records for totals in totals_list),
+        bytes=sum(totals.bytes for totals in totals_list),
+        records_per_s=sum(totals.records_per_s for totals in totals_list),
+        bytes_per_s=sum(totals.bytes_per_s for totals in totals_list),
     )
 
 
 @dataclass(slots=True)
-class _Seen:
-    at: float
+class _TrackedPartition:
+    reported_at: float
     epoch: int
     position: int
     to_seed: int = 0
     source_end: int | None = None
-    source_seen: float | None = None
+    source_seen_at: float | None = None
     ends: deque[tuple[int, float, float]] = field(default_factory=deque)
     """(source end, first seen, last seen), growing; only the first may be at or below the position."""
-    apart_s: float = 0.0
+    sample_interval_s: float = 0.0
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class TaskProgress(msgspec.Struct, frozen=True, kw_only=True):
     task: int
     t: float
     """Wall clock, seconds."""
@@ -87,97 +89,111 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     the epoch's start."""
 
 
-TOLD: Final = msgspec.json.Decoder(Snapshot)
+TASK_PROGRESS_DECODER: Final = msgspec.json.Decoder(TaskProgress)
 """Made at import: two threads that meet a type for the first time crash msgspec (0.22)."""
 
 
-class Progress:
+class ProgressTracker:
     """Thread-safe. Times are wall clock: tasks on other machines stamp what they send."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._seen: dict[Partition, _Seen] = {}
+        self._tracked: dict[Partition, _TrackedPartition] = {}
         self._counts: dict[tuple[int, int, Partition], tuple[int, int]] = {}
         self._newest_epoch = 0
         self._records = self._bytes = 0
         self._history: deque[tuple[float, int, int]] = deque([(clock(), 0, 0)])
 
-    def hear(self, letter: Letter) -> bytes:
-        self.take(TOLD.decode(letter.body), letter.epoch)
+    def handle(self, datagram: Datagram) -> bytes:
+        self.update(TASK_PROGRESS_DECODER.decode(datagram.body), datagram.epoch)
         return b""
 
-    def take(self, told: Snapshot, epoch: int) -> None:
+    def update(self, task_progress: TaskProgress, epoch: int) -> None:
         with self._lock:
-            for topic, index, position, end, records, size, to_seed in told.rows:
+            for topic, index, position, end, records, byte_count, to_seed in task_progress.rows:
                 partition = Partition(topic, index)
-                self._place(partition, epoch, told.t, position, end, to_seed)
-                self._count((epoch, told.task, partition), records, size)
-            self._forget_old(epoch)
-            self._mark()
+                self._update_position(partition, epoch, task_progress.t, position, end, to_seed)
+                self._update_counts((epoch, task_progress.task, partition), records, byte_count)
+            self._forget_old_epochs(epoch)
+            self._sample_counts()
 
-    def drop(self, keep: frozenset[Partition]) -> None:
+    def keep_only(self, keep: frozenset[Partition]) -> None:
         with self._lock:
-            for partition in self._seen.keys() - keep:
-                del self._seen[partition]
+            for partition in self._tracked.keys() - keep:
+                del self._tracked[partition]
 
-    def partitions(self) -> Mapping[Partition, Figures]:
+    def partitions(self) -> Mapping[Partition, PartitionFigures]:
         now = self._clock()
         with self._lock:
-            return {partition: _figures(seen, now) for partition, seen in self._seen.items()}
+            return {partition: _to_figures(tracked, now) for partition, tracked in self._tracked.items()}
 
-    def totals(self) -> Totals:
+    def totals(self) -> ProgressTotals:
         now = self._clock()
         with self._lock:
-            self._mark()
-            figures = [_figures(seen, now) for seen in self._seen.values()]
-            since, records, size = self._history[0]
-            elapsed = max(now - since, 1e-3)
-            return Totals(
+            self._sample_counts()
+            figures = [_to_figures(tracked, now) for tracked in self._tracked.values()]
+            window_start, records, byte_count = self._history[0]
+            elapsed = max(now - window_start, 1e-3)
+            return ProgressTotals(
                 partitions=len(figures),
-                unknown=sum(f.lag is None for f in figures),
-                lag=sum(f.lag or 0 for f in figures),
-                seeding=sum(bool(f.to_seed) for f in figures),
-                to_seed=sum(f.to_seed or 0 for f in figures),
-                worst_time_lag_s=max((f.time_lag_s for f in figures if f.time_lag_s is not None), default=None),
+                unknown=sum(partition_figures.lag is None for partition_figures in figures),
+                lag=sum(partition_figures.lag or 0 for partition_figures in figures),
+                seeding=sum(bool(partition_figures.to_seed) for partition_figures in figures),
+                to_seed=sum(partition_figures.to_seed or 0 for partition_figures in figures),
+                worst_time_lag_s=max(
+                    (
+                        partition_figures.time_lag_s
+                        for partition_figures in figures
+                        if partition_figures.time_lag_s is not None
+                    ),
+                    default=None,
+                ),
                 records=self._records,
                 bytes=self._bytes,
                 records_per_s=(self._records - records) / elapsed,
-                bytes_per_s=(self._bytes - size) / elapsed,
+                bytes_per_s=(self._bytes - byte_count) / elapsed,
             )
 
-    def _place(self, partition: Partition, epoch: int, at: float, position: int, end: int | None, to_seed: int) -> None:
-        seen = self._seen.get(partition)
-        if seen is None:
-            seen = self._seen[partition] = _Seen(at, epoch, position, to_seed)
-        elif (epoch, at) < (seen.epoch, seen.at):
+    def _update_position(
+        self, partition: Partition, epoch: int, reported_at: float, position: int, end: int | None, to_seed: int
+    ) -> None:
+        tracked = self._tracked.get(partition)
+        if tracked is None:
+            tracked = self._tracked[partition] = _TrackedPartition(reported_at, epoch, position, to_seed)
+        elif (epoch, reported_at) < (tracked.epoch, tracked.reported_at):
             return  # late, or of an older epoch
         else:
-            if position < seen.position:
+            if position < tracked.position:
                 # Recreated or truncated: old ends are void.
-                seen.ends.clear()
-                seen.source_end = seen.source_seen = None
-            seen.at, seen.epoch, seen.position, seen.to_seed = at, epoch, position, to_seed
+                tracked.ends.clear()
+                tracked.source_end = tracked.source_seen_at = None
+            tracked.reported_at, tracked.epoch, tracked.position, tracked.to_seed = (
+                reported_at,
+                epoch,
+                position,
+                to_seed,
+            )
         if end is not None:  # None: a new task does not know it yet
-            seen.source_end, seen.source_seen = end, at
-            _sample(seen, end, at)
+            tracked.source_end, tracked.source_seen_at = end, reported_at
+            _add_source_end(tracked, end, reported_at)
 
-    def _count(self, key: tuple[int, int, Partition], records: int, size: int) -> None:
+    def _update_counts(self, key: tuple[int, int, Partition], records: int, byte_count: int) -> None:
         if key[0] < self._newest_epoch - 1 and key not in self._counts:
             return  # a task that still compares logs: already counted
-        before_records, before_size = self._counts.get(key, (0, 0))
-        if records < before_records or size < before_size:
-            before_records = before_size = 0  # another attempt counts from 0
+        before_records, before_bytes = self._counts.get(key, (0, 0))
+        if records < before_records or byte_count < before_bytes:
+            before_records = before_bytes = 0  # another attempt counts from 0
         self._records += records - before_records
-        self._bytes += size - before_size
-        self._counts[key] = (records, size)
+        self._bytes += byte_count - before_bytes
+        self._counts[key] = (records, byte_count)
 
-    def _forget_old(self, epoch: int) -> None:
+    def _forget_old_epochs(self, epoch: int) -> None:
         if epoch > self._newest_epoch:
             self._newest_epoch = epoch
             self._counts = {key: count for key, count in self._counts.items() if key[0] >= epoch - 1}
 
-    def _mark(self) -> None:
+    def _sample_counts(self) -> None:
         now = self._clock()
         if now - self._history[-1][0] >= 0.25 or len(self._history) == 1:
             self._history.append((now, self._records, self._bytes))
@@ -185,42 +201,42 @@ class Progress:
             self._history.popleft()
 
 
-def _sample(seen: _Seen, end: int, at: float) -> None:
-    ends = seen.ends
+def _add_source_end(tracked: _TrackedPartition, end: int, seen_at: float) -> None:
+    ends = tracked.ends
     if ends and ends[-1][0] == end:
-        ends[-1] = (end, ends[-1][1], at)
+        ends[-1] = (end, ends[-1][1], seen_at)
     else:
         if ends and ends[-1][0] > end:
             ends.clear()  # unclean election, or a recreated topic
-        if len(ends) > 1 and at - ends[-2][2] < seen.apart_s:
+        if len(ends) > 1 and seen_at - ends[-2][2] < tracked.sample_interval_s:
             ends.pop()  # keep the newest, and others this far apart
-        ends.append((end, at, at))
-    while len(ends) > 1 and ends[1][0] <= seen.position:
+        ends.append((end, seen_at, seen_at))
+    while len(ends) > 1 and ends[1][0] <= tracked.position:
         ends.popleft()
     if len(ends) <= 2:
-        seen.apart_s = 0.0  # it has caught up
+        tracked.sample_interval_s = 0.0  # it has caught up
     elif len(ends) > _MAX_SAMPLES:
         # Drop every other one, except the oldest and the newest: the lag becomes a little too long.
-        seen.ends = deque([ends[0], *list(ends)[2:-1:2], ends[-1]])
-        seen.apart_s = 2 * (at - ends[0][2]) / _MAX_SAMPLES
+        tracked.ends = deque([ends[0], *list(ends)[2:-1:2], ends[-1]])
+        tracked.sample_interval_s = 2 * (seen_at - ends[0][2]) / _MAX_SAMPLES
 
 
-def _figures(seen: _Seen, now: float) -> Figures:
-    fresh = seen.source_seen is not None and now - seen.source_seen <= FRESH_S
-    end = Offset(seen.source_end) if fresh and seen.source_end is not None else None
-    lag = max(0, end - seen.position) if end is not None else None
-    return Figures(
-        position=Offset(seen.position),
+def _to_figures(tracked: _TrackedPartition, now: float) -> PartitionFigures:
+    is_fresh = tracked.source_seen_at is not None and now - tracked.source_seen_at <= MAX_FRESH_AGE_S
+    end = Offset(tracked.source_end) if is_fresh and tracked.source_end is not None else None
+    lag = max(0, end - tracked.position) if end is not None else None
+    return PartitionFigures(
+        position=Offset(tracked.position),
         source_end=end,
         lag=lag,
-        time_lag_s=None if lag is None else _time_lag_s(seen, now),
-        source_seen_s=seen.source_seen,
-        to_seed=seen.to_seed if now - seen.at <= FRESH_S else None,
+        time_lag_s=None if lag is None else _time_lag_s(tracked, now),
+        source_seen_s=tracked.source_seen_at,
+        to_seed=tracked.to_seed if now - tracked.reported_at <= MAX_FRESH_AGE_S else None,
     )
 
 
-def _time_lag_s(seen: _Seen, now: float) -> float | None:
-    first_end, _, last_seen = seen.ends[0]
-    if len(seen.ends) == 1 and first_end <= seen.position:
+def _time_lag_s(tracked: _TrackedPartition, now: float) -> float | None:
+    first_end, _, last_seen = tracked.ends[0]
+    if len(tracked.ends) == 1 and first_end <= tracked.position:
         return 0.0
-    return max(0.0, now - last_seen) if first_end <= seen.position else None
+    return max(0.0, now - last_seen) if first_end <= tracked.position else None

@@ -7,32 +7,32 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.copy.handover import Board
-from mirror_core.dataplane.counters import Counters, Retry
-from mirror_core.dataplane.keeping import Keeper
-from mirror_core.dataplane.planning import COPIED, Work, aligned, fail
-from mirror_core.decide.ages import known_since
-from mirror_core.decide.deletions import recorded, total
-from mirror_core.decide.view import some
+from mirror_core.copy.handover import ClaimBoard
+from mirror_core.dataplane.counters import Counters, RetriedWork
+from mirror_core.dataplane.keeping import ReceiptWriter
+from mirror_core.dataplane.planning import COPIED_STATES, CopyPlan, mark_aligned, mark_failed
+from mirror_core.decide.ages import list_newest_times
+from mirror_core.decide.deletions import count_deletions, sum_never_copied
+from mirror_core.decide.view import join_limited
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Aligned, Deletion, Failure, TaskReport
+from mirror_core.model.copying import AlignedPartition, PartitionFailure, TaskReport, TrimmedRange
 from mirror_core.model.errors import Indeterminate, MirrorError, PartitionFailed
-from mirror_core.model.logs import logger
+from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.lease import HeldLease
-from mirror_core.state.link import Link
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import PartitionRecord
-from mirror_core.sync.compaction import Easing
+from mirror_core.sync.compaction import TopicRelaxation
 
-_log = logger(__name__)
-MOST_WAITS: Final = 5
-LONG: Final = 500
-_NOTHING: Final[Mapping[Partition, str]] = MappingProxyType({})
+_log = get_logger(__name__)
+MAX_LISTED_WAITS: Final = 5
+MAX_WAIT_CHARS: Final = 500
+_NO_REASONS: Final[Mapping[Partition, str]] = MappingProxyType({})
 
 
 @dataclass(slots=True, kw_only=True)
-class Summary:
+class ReplicationSummary:
     seconds: float = 0.0
     copy_seconds: float = 0.0
     epochs: int = 0
@@ -47,200 +47,234 @@ class Summary:
     caught_up: bool = False
 
 
-class Results:
-    def __init__(self, link: Link, counters: Counters, say: Callable[[str], None]) -> None:
+class EpochResults:
+    def __init__(self, link: MirrorLink, counters: Counters, report_line: Callable[[str], None]) -> None:
         self.link = link
-        self.summary = Summary()
+        self.summary = ReplicationSummary()
         self.counters = counters
-        self.say = say
-        self.receipts = Keeper(link.mirror.name, say, lambda: counters.retried(Retry.RECEIPTS))
-        self._aligned: dict[Partition, Aligned] = {}
-        self.board = Board()
+        self.report_line = report_line
+        self.receipts = ReceiptWriter(link.mirror.name, report_line, lambda: counters.count_retry(RetriedWork.RECEIPTS))
+        self._aligned: dict[Partition, AlignedPartition] = {}
+        self.claim_board = ClaimBoard()
         self._undecided: tuple[str, ...] = ()
-        self._deletions: dict[Deletion, None] = {}
-        self.answered: set[Partition] = set()
+        self._trimmed_ranges: dict[TrimmedRange, None] = {}
+        self.answered_partitions: set[Partition] = set()
         """Partitions whose requests were all answered, since this process started."""
-        self._heard_of = 0
+        self._newest_ended = 0
         """Newest epoch that ended. Older tasks may still compare logs, and know less."""
-        self._recovered: dict[Partition, int] = {}
+        self._recovered_after: dict[Partition, int] = {}
         """Recovered partitions: the newest epoch that did not know it."""
-        self._easing = Easing(link.source, link.destination, say)
-        self._unmoved: dict[Partition, str] = {}
-        self._said: dict[Partition, str] = {}
+        self._easing = TopicRelaxation(link.source, link.destination, report_line)
+        self._unmoved_starts: dict[Partition, str] = {}
+        self._reported: dict[Partition, str] = {}
 
-    def remember(self, lease: HeldLease) -> None:
+    def record_alignment(self, lease: HeldLease) -> None:
         """Records, before anything else, under which leader epochs partitions agree with the source."""
-        known = lease.state.partitions.get(self.link.mirror.name, {})
-        seen = {p: aligned(known[p], e) for p, e in self._aligned.items() if p in known and known[p].state in COPIED}
-        news = [PartitionRecord(self.link.mirror.name, s) for p, s in seen.items() if s != known[p]]
-        if news:
-            lease.put(*news)
+        statuses = lease.state.partitions.get(self.link.mirror.name, {})
+        aligned_statuses = {
+            p: mark_aligned(statuses[p], alignment)
+            for p, alignment in self._aligned.items()
+            if p in statuses and statuses[p].state in COPIED_STATES
+        }
+        records = [
+            PartitionRecord(self.link.mirror.name, status)
+            for p, status in aligned_statuses.items()
+            if status != statuses[p]
+        ]
+        if records:
+            lease.put(*records)
         self._aligned.clear()
 
-    def take(
+    def add_epoch(
         self,
         lease: HeldLease,
         epoch: int,
         start_ms: int,
         reports: tuple[TaskReport, ...],
         *,
-        newest: int,
+        newest_epoch: int,
         final: bool,
     ) -> None:
         self.summary.epochs += 1
-        done = [receipt for report in reports for receipt in report.receipts]
-        for receipt in done:
+        receipts = [receipt for report in reports for receipt in report.receipts]
+        for receipt in receipts:
             self.summary.records += receipt.records
             self.summary.bytes += receipt.bytes
             self.summary.positions[receipt.partition] = receipt.next
         self.summary.cpu_s += sum(report.cpu_s for report in reports)
-        self.counters.reported(reports, max(0, now_ms() - start_ms) / 1000)
-        aligned = [found for report in reports for found in report.aligned]
-        self._aligned.update((found.partition, found) for found in aligned if self._is_of(epoch, found.partition))
-        self._deletions.update((deletion, None) for report in reports for deletion in report.deletions)
-        if epoch >= self._heard_of:
-            self.answered.update(found.partition for found in aligned if found.answered)
-            self._heard_of = epoch
-        self.answered.difference_update(found.partition for found in aligned if not found.answered)
-        if any(report.retry and not report.aligned for report in reports):
-            self.answered.clear()  # a failed task does not report what it sent
-        self.receipts.take(lease.generation, epoch, done)
-        _log.debug("ended: %d receipts", len(done), epoch=epoch)
+        self.counters.count_epoch(reports, max(0, now_ms() - start_ms) / 1000)
+        aligned = [alignment for report in reports for alignment in report.aligned]
+        self._aligned.update(
+            (alignment.partition, alignment)
+            for alignment in aligned
+            if self._is_current_copy(epoch, alignment.partition)
+        )
+        self._trimmed_ranges.update((trimmed, None) for report in reports for trimmed in report.trimmed_ranges)
+        if epoch >= self._newest_ended:
+            self.answered_partitions.update(alignment.partition for alignment in aligned if alignment.all_answered)
+            self._newest_ended = epoch
+        self.answered_partitions.difference_update(
+            alignment.partition for alignment in aligned if not alignment.all_answered
+        )
+        if any(report.retry_reason and not report.aligned for report in reports):
+            self.answered_partitions.clear()  # a failed task does not report what it sent
+        self.receipts.add(lease.generation, epoch, receipts)
+        _log.debug("ended: %d receipts", len(receipts), epoch=epoch)
         for number, report in enumerate(reports):
-            if report.retry:
-                _log.info("ended early, and goes on in the next epoch: %s", report.retry, epoch=epoch, task=number)
-            if report.retry and not final:
-                self.say(f"epoch {epoch}: {report.retry}")
-        failed = [] if final else [failure for report in reports for failure in report.failures]
-        found = [failure for failure in failed if self._is_of(epoch, failure.partition)]
-        failures, eased = list[Failure](), list[str]()
-        for failure in found:
-            if self._easing.eased(failure, epoch, newest):
+            if report.retry_reason:
+                _log.info(
+                    "ended early, and goes on in the next epoch: %s", report.retry_reason, epoch=epoch, task=number
+                )
+            if report.retry_reason and not final:
+                self.report_line(f"epoch {epoch}: {report.retry_reason}")
+        all_failures = [] if final else [failure for report in reports for failure in report.failures]
+        alignment = [failure for failure in all_failures if self._is_current_copy(epoch, failure.partition)]
+        failures, eased = list[PartitionFailure](), list[str]()
+        for failure in alignment:
+            if self._easing.relax_topic(failure, epoch, newest_epoch):
                 eased.append(failure.reason)
             else:
                 failures.append(failure)
-        if epoch >= self._heard_of:
-            lease.waits = waits_of([*self._undecided, *(report.retry for report in reports), *eased])
+        if epoch >= self._newest_ended:
+            lease.waits = format_wait_reasons([*self._undecided, *(report.retry_reason for report in reports), *eased])
         if failures:
-            self.count(lease, final=final)  # before they are FAILED, which postpones it
-            self.found(lease, failures)
+            self.record_trimmed(lease, final=final)  # before they are FAILED, which postpones it
+            self.record_failures(lease, failures)
 
-    def _is_of(self, epoch: int, partition: Partition) -> bool:
+    def _is_current_copy(self, epoch: int, partition: Partition) -> bool:
         """Whether a report is about the current copy: it may have been recovered since."""
-        return epoch > self._recovered.get(partition, 0)
+        return epoch > self._recovered_after.get(partition, 0)
 
-    def lost(self, lease: HeldLease, epoch: int, why: str) -> None:
-        self.answered.clear()
-        if epoch >= self._heard_of:
-            lease.waits = waits_of([*self._undecided, f"epoch {epoch} failed: {why}"])
-        self._heard_of = max(epoch, self._heard_of)
+    def handle_lost_epoch(self, lease: HeldLease, epoch: int, reason: str) -> None:
+        self.answered_partitions.clear()
+        if epoch >= self._newest_ended:
+            lease.waits = format_wait_reasons([*self._undecided, f"epoch {epoch} failed: {reason}"])
+        self._newest_ended = max(epoch, self._newest_ended)
 
-    def idle(self, lease: HeldLease) -> None:
-        lease.waits = waits_of(self._undecided)
+    def report_nothing_to_copy(self, lease: HeldLease) -> None:
+        lease.waits = format_wait_reasons(self._undecided)
 
-    def count(self, lease: HeldLease, *, final: bool) -> None:
+    def record_trimmed(self, lease: HeldLease, *, final: bool) -> None:
         """Records ranges trimmed on the source; tasks that wait for it go on."""
-        told = self.board.deletions()
-        self._deletions.update((deletion, None) for deletion in told)
-        if not self._deletions:
+        reported = self.claim_board.get_unrecorded_trims()
+        self._trimmed_ranges.update((reported_range, None) for reported_range in reported)
+        if not self._trimmed_ranges:
             return
         try:
-            self._count(lease)
+            self._put_trimmed(lease)
         except MirrorError as error:
             if not final:
                 raise
-            self._unrecorded(str(error))
+            self._report_unrecorded(str(error))
             return
-        self.board.recorded(d for d in told if d not in self._deletions)
-        if final and self._deletions:
-            self._unrecorded("they are FAILED")
+        self.claim_board.mark_recorded(trimmed for trimmed in reported if trimmed not in self._trimmed_ranges)
+        if final and self._trimmed_ranges:
+            self._report_unrecorded("they are FAILED")
 
-    def _unrecorded(self, why: str) -> None:
-        left = some(f"{d.partition} [{d.first}, {d.next})" for d in self._deletions)
-        self.say(
+    def _report_unrecorded(self, reason: str) -> None:
+        listed = join_limited(
+            f"{trimmed.partition} [{trimmed.first}, {trimmed.next})" for trimmed in self._trimmed_ranges
+        )
+        self.report_line(
             f"what cluster {self.link.source.name} deleted of these partitions before it was copied is not recorded, "
-            f"and may be missing in what is told of them: {left}: {why}"
+            f"and may be missing in what is told of them: {listed}: {reason}"
         )
 
-    def _count(self, lease: HeldLease) -> None:
+    def _put_trimmed(self, lease: HeldLease) -> None:
         name = self.link.mirror.name
-        known = lease.state.partitions.get(name, {})
+        statuses = lease.state.partitions.get(name, {})
         # Operators change FAILED statuses (`mirror recover`): postponed until it is copied again.
-        later = {d: None for d in self._deletions if d.partition in known and known[d.partition].state not in COPIED}
-        fresh = recorded(known, self._deletions.keys() - later.keys(), now_ms())
-        self._put(lease, known, fresh)
-        self._deletions = later
+        postponed = {
+            trimmed: None
+            for trimmed in self._trimmed_ranges
+            if trimmed.partition in statuses and statuses[trimmed.partition].state not in COPIED_STATES
+        }
+        changed = count_deletions(statuses, self._trimmed_ranges.keys() - postponed.keys(), now_ms())
+        self._put_never_copied(lease, statuses, changed)
+        self._trimmed_ranges = postponed
 
-    def _put(
-        self, lease: HeldLease, known: Mapping[Partition, PartitionStatus], fresh: Mapping[Partition, PartitionStatus]
+    def _put_never_copied(
+        self,
+        lease: HeldLease,
+        statuses: Mapping[Partition, PartitionStatus],
+        changed: Mapping[Partition, PartitionStatus],
     ) -> None:
-        if not fresh:
+        if not changed:
             return
         name = self.link.mirror.name
-        new = {p: total([status]) - total([known[p]]) for p, status in fresh.items()}
-        lease.put(*(PartitionRecord(name, status) for status in fresh.values()))
-        for partition, offsets in new.items():
+        added_offsets = {
+            p: sum_never_copied([status]) - sum_never_copied([statuses[p]]) for p, status in changed.items()
+        }
+        lease.put(*(PartitionRecord(name, status) for status in changed.values()))
+        for partition, offsets in added_offsets.items():
             self.summary.never_copied[partition] = self.summary.never_copied.get(partition, 0) + offsets
         self.count_states(lease)
-        self.say(
-            f"cluster {self.link.source.name}: {sum(new.values()):,} offset(s) were deleted there before they were "
-            f"copied, and are on neither side now: {some(f'{p} ({n:,})' for p, n in sorted(new.items()))}"
+        self.report_line(
+            f"cluster {self.link.source.name}: {sum(added_offsets.values()):,} offset(s) were deleted there before they were "
+            f"copied, and are on neither side now: {join_limited(f'{p} ({n:,})' for p, n in sorted(added_offsets.items()))}"
         )
 
-    def found(self, lease: HeldLease, failures: Sequence[Failure], unmoved: Mapping[Partition, str] = _NOTHING) -> None:
-        for partition, why in unmoved.items():
-            if self._unmoved.get(partition) != why:
-                self.say(f"copying goes on, and this is tried again: {why}")
-            self._unmoved[partition] = why
+    def record_failures(
+        self,
+        lease: HeldLease,
+        failures: Sequence[PartitionFailure],
+        unmoved_starts: Mapping[Partition, str] = _NO_REASONS,
+    ) -> None:
+        for partition, reason in unmoved_starts.items():
+            if self._unmoved_starts.get(partition) != reason:
+                self.report_line(f"copying goes on, and this is tried again: {reason}")
+            self._unmoved_starts[partition] = reason
         if not failures:
             return
-        known = lease.state.partitions.get(self.link.mirror.name, {})
+        statuses = lease.state.partitions.get(self.link.mirror.name, {})
         lease.put(
             *(
-                PartitionRecord(self.link.mirror.name, fail(known[f.partition], f))
-                for f in failures
-                if f.partition in known and known[f.partition].state in COPIED
+                PartitionRecord(self.link.mirror.name, mark_failed(statuses[candidate.partition], candidate))
+                for candidate in failures
+                if candidate.partition in statuses and statuses[candidate.partition].state in COPIED_STATES
             )
         )
         self.count_states(lease)
         for failure in failures:
-            self.failed(failure.partition, failure.reason)
+            self.report_failure(failure.partition, failure.reason)
 
     def count_states(self, lease: HeldLease) -> None:
         state, name = lease.state, self.link.mirror.name
-        statuses, groups, proof = state.partitions.get(name, {}), state.groups.get(name), state.proofs.get(name)
-        known = known_since(name, groups, proof, iter(state.runs.values()), statuses)
-        self.counters.recorded(statuses.values(), state.mirrors[name].throttle, dict(known))
+        statuses, groups, proof = state.partitions.get(name, {}), state.groups.get(name), state.verifications.get(name)
+        known_since_ms = list_newest_times(name, groups, proof, iter(state.runs.values()), statuses)
+        self.counters.set_recorded(statuses.values(), state.mirrors[name].throttle, dict(known_since_ms))
 
-    def planned(self, work: Work, *, newest: int) -> None:
-        self.copied(work.partitions, newest=newest)
-        for partition, reason in work.failed.items():
-            self.failed(partition, reason)
-        for words in work.undecided:
-            if words not in self._undecided:
-                self.say(words)
-        self._undecided = work.undecided
+    def apply_plan(self, plan: CopyPlan, *, newest_epoch: int) -> None:
+        self.clear_failures(plan.partitions, newest_epoch=newest_epoch)
+        for partition, reason in plan.failed.items():
+            self.report_failure(partition, reason)
+        for text in plan.undecided_topics:
+            if text not in self._undecided:
+                self.report_line(text)
+        self._undecided = plan.undecided_topics
 
-    def copied(self, partitions: Iterable[Partition], *, newest: int) -> None:
+    def clear_failures(self, partitions: Iterable[Partition], *, newest_epoch: int) -> None:
         for partition in self.summary.failed.keys() & set(partitions):
             del self.summary.failed[partition]
-            self._recovered[partition] = newest
+            self._recovered_after[partition] = newest_epoch
 
-    def failed(self, partition: Partition, reason: str) -> None:
-        if self._said.get(partition) != reason:
-            self._said[partition] = reason
+    def report_failure(self, partition: Partition, reason: str) -> None:
+        if self._reported.get(partition) != reason:
+            self._reported[partition] = reason
             _log.info("FAILED: %s", reason, partition=partition)
-            self.say(f"FAILED {partition}: {reason}")
+            self.report_line(f"FAILED {partition}: {reason}")
         self.summary.failed[partition] = reason
 
 
-def waits_of(said: Iterable[str]) -> tuple[str, ...]:
-    told = sorted({words if len(words) <= LONG else f"{words[:LONG]}..." for words in said if words})
-    more = [f"and {len(told) - MOST_WAITS} more"] if len(told) > MOST_WAITS else []
-    return (*told[:MOST_WAITS], *more)
+def format_wait_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
+    listed = sorted(
+        {text if len(text) <= MAX_WAIT_CHARS else f"{text[:MAX_WAIT_CHARS]}..." for text in reasons if text}
+    )
+    more = [f"and {len(listed) - MAX_LISTED_WAITS} more"] if len(listed) > MAX_LISTED_WAITS else []
+    return (*listed[:MAX_LISTED_WAITS], *more)
 
 
-def raise_if_failed(summary: Summary) -> None:
+def raise_if_failed(summary: ReplicationSummary) -> None:
     """Raises PartitionFailed, or Indeterminate for topics that may not exist any more."""
     if summary.failed:
         listed = "".join(f"\n  - {partition}: {reason}" for partition, reason in sorted(summary.failed.items()))

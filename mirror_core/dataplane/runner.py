@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import ClassVar, Protocol
 
 from mirror_core.evidence.folders import Folder
-from mirror_core.model.copying import Assignment, Listening, TaskReport
+from mirror_core.model.copying import Assignment, ListenAddress, TaskReport
 from mirror_core.model.errors import MirrorError
 
 
@@ -21,7 +21,7 @@ class Runner(Protocol):
     slots: int
     """Tasks of one epoch; twice as many while two overlap."""
 
-    listening: Listening
+    listening: ListenAddress
 
     def submit(self, assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]: ...
 

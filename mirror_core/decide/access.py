@@ -12,33 +12,33 @@ from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from mirror_core.decide.filters import Filter
-from mirror_core.decide.view import some
+from mirror_core.decide.filters import NameFilter
+from mirror_core.decide.view import join_limited
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.rights.acls import (
     EVERYBODY,
-    OUR_NAMES,
-    Names,
-    changing,
+    OWN_NAME_PREFIX,
+    SortedNames,
+    build_demotions,
+    build_offsetting_denials,
+    can_change_topic,
     covers,
-    demotions,
-    is_wide,
-    may_change,
-    meets,
-    offsetting,
+    find_changing_grants,
+    is_wildcard_grant,
+    overlaps_prefix,
 )
-from mirror_core.rights.provenance import forged, never_for_everybody, shut_out_of_ours
-from mirror_core.rights.withdrawal import judged_again
+from mirror_core.rights.provenance import build_own_ids_denial, find_denial_conflict, find_forgery_reason
+from mirror_core.rights.withdrawal import update_demotions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class AclScope:
     topics: Collection[str]
     groups: Collection[str]
-    group_filter: Filter
+    group_filter: NameFilter
     own_principals: Set[str]
     own_acls: Set[Acl] = frozenset()
-    guards: Set[Acl] = frozenset()
+    required_denials: Set[Acl] = frozenset()
     """DENYs that Mirrorbook needs on the destination, whatever the source has."""
 
 
@@ -59,14 +59,14 @@ class AclPlan:
     out_of_scope: tuple[LedgerEntry, ...]
     """Ours and still on the source, but matched by no filter any more: kept."""
     left_out: tuple[tuple[Acl, str], ...]
-    open_doors: tuple[Acl, ...] = field(default=())
+    unprotected_grants: tuple[Acl, ...] = field(default=())
     """ALLOWs on the destination that let applications change mirror topics, without a DENY against them."""
     narrowed: frozenset[Acl] = field(default=frozenset())
-    judged_again: tuple[LedgerEntry, ...] = field(default=())
+    repurposed: tuple[LedgerEntry, ...] = field(default=())
     """DENYs of a demotion that will stay at promotion, or no longer; copied ones that become a demotion's."""
 
 
-def translate(acl: Acl) -> tuple[frozenset[Acl], frozenset[Acl]]:
+def translate_acl(acl: Acl) -> tuple[frozenset[Acl], frozenset[Acl]]:
     """What a source entry becomes: entries that apply now, and entries that are staged.
 
     ALL on a topic is staged, but its READ and DESCRIBE_CONFIGS are given now. ALL on the cluster becomes
@@ -77,43 +77,47 @@ def translate(acl: Acl) -> tuple[frozenset[Acl], frozenset[Acl]]:
     if acl.resource is Resource.CLUSTER and acl.operation is Operation.ALL:
         acl = replace(acl, operation=Operation.IDEMPOTENT_WRITE)
     if acl.permission is Permission.DENY:
-        return (_NONE, frozenset({acl})) if acl.principal == EVERYBODY else (frozenset({acl}), _NONE)
-    if acl.resource is Resource.TRANSACTIONAL_ID and acl.operation in _WRITING and meets(acl, OUR_NAMES):
-        return frozenset({acl, shut_out_of_ours(acl)}), _NONE
-    if not may_change(acl):
-        return frozenset({acl}), _NONE
+        return (_NO_ACLS, frozenset({acl})) if acl.principal == EVERYBODY else (frozenset({acl}), _NO_ACLS)
+    if (
+        acl.resource is Resource.TRANSACTIONAL_ID
+        and acl.operation in _WRITE_OPERATIONS
+        and overlaps_prefix(acl, OWN_NAME_PREFIX)
+    ):
+        return frozenset({acl, build_own_ids_denial(acl)}), _NO_ACLS
+    if not can_change_topic(acl):
+        return frozenset({acl}), _NO_ACLS
     if acl.operation is not Operation.ALL:
-        return _NONE, frozenset({acl})
+        return _NO_ACLS, frozenset({acl})
     harmless = (Operation.READ, Operation.DESCRIBE_CONFIGS)
     return frozenset(replace(acl, operation=operation) for operation in harmless), frozenset({acl})
 
 
-_NONE: Final = frozenset[Acl]()
-_WRITING: Final = frozenset({Operation.WRITE, Operation.ALL})
+_NO_ACLS: Final = frozenset[Acl]()
+_WRITE_OPERATIONS: Final = frozenset({Operation.WRITE, Operation.ALL})
 
 
-def carried_of(source: Set[Acl], scope: Scope) -> tuple[set[Acl], dict[Acl, str]]:
+def select_carried_acls(source: Set[Acl], scope: AclScope) -> tuple[set[Acl], dict[Acl, str]]:
     """Source entries that belong to the mirror; and those of its applications that are left out, with the
     reason.
 
     Topics and groups belong by name. Transactional ids and IDEMPOTENT_WRITE follow principals that may write one of its
     topics.
     """
-    theirs = {a for a in source - scope.own_acls if a.principal not in scope.own_principals}
-    topics, groups = Names(scope.topics), Names(scope.groups)
-    named = {acl for acl in theirs if _in_scope(acl, scope, topics, groups)}
-    users = {acl.principal for acl in named}
-    writers = {acl.principal for acl in named if may_change(acl) and acl.operation in _WRITING}
+    application_acls = {a for a in source - scope.own_acls if a.principal not in scope.own_principals}
+    topics, groups = SortedNames(scope.topics), SortedNames(scope.groups)
+    scoped_acls = {acl for acl in application_acls if _is_in_scope(acl, scope, topics, groups)}
+    users = {acl.principal for acl in scoped_acls}
+    writers = {acl.principal for acl in scoped_acls if can_change_topic(acl) and acl.operation in _WRITE_OPERATIONS}
     carried, left_out = set[Acl](), dict[Acl, str]()
-    for acl in theirs if users else ():
+    for acl in application_acls if users else ():
         if acl.resource in (Resource.TOPIC, Resource.GROUP):
-            if acl not in named:
+            if acl not in scoped_acls:
                 continue
         elif not {acl.principal, EVERYBODY} & users and acl.principal != EVERYBODY:
             continue
-        reason = _stays(acl, users, writers, scope.own_principals)
+        reason = _explain_not_carried(acl, users, writers, scope.own_principals)
         if not reason:
-            carried |= _by_name(acl, writers)
+            carried |= _split_wildcard_grant(acl, writers)
             if acl.resource is Resource.CLUSTER and acl.operation is Operation.ALL:
                 reason = "of this only IDEMPOTENT_WRITE is carried: all of it would make an administrator"
         if reason:
@@ -121,16 +125,16 @@ def carried_of(source: Set[Acl], scope: Scope) -> tuple[set[Acl], dict[Acl, str]
     return carried, left_out
 
 
-def _in_scope(acl: Acl, scope: Scope, topics: Names, groups: Names) -> bool:
+def _is_in_scope(acl: Acl, scope: AclScope, topics: SortedNames, groups: SortedNames) -> bool:
     if acl.resource is Resource.TOPIC:
-        return topics.any_covered(acl)
+        return topics.has_covered(acl)
     if acl.resource is Resource.GROUP:
-        return groups.any_covered(acl) or acl.name == "*" or acl.name in scope.group_filter
+        return groups.has_covered(acl) or acl.name == "*" or acl.name in scope.group_filter
     return False
 
 
-def _stays(acl: Acl, users: Set[str], writers: Set[str], own_principals: Set[str]) -> str:
-    if acl.permission is Permission.DENY and acl.principal == EVERYBODY and (reason := never_for_everybody(acl)):
+def _explain_not_carried(acl: Acl, users: Set[str], writers: Set[str], own_principals: Set[str]) -> str:
+    if acl.permission is Permission.DENY and acl.principal == EVERYBODY and (reason := find_denial_conflict(acl)):
         return reason
     match acl.resource:
         case Resource.TOPIC | Resource.GROUP:
@@ -145,127 +149,145 @@ def _stays(acl: Acl, users: Set[str], writers: Set[str], own_principals: Set[str
             return "of rights on the cluster only IDEMPOTENT_WRITE is carried: grant it by hand if it is needed there"
     if not {acl.principal, EVERYBODY} & writers and not (acl.principal == EVERYBODY and writers):
         return "its principal may write no mirror topic: grant it by hand if it is needed there"
-    if acl.resource is Resource.TRANSACTIONAL_ID and meets(acl, OUR_NAMES):
-        if acl.name.startswith(OUR_NAMES) and acl.permission is Permission.ALLOW:
-            return f"transactional ids that begin with {OUR_NAMES} are Mirrorbook's own"
-        if acl.principal == EVERYBODY and EVERYBODY in writers and acl.operation in _WRITING:
+    if acl.resource is Resource.TRANSACTIONAL_ID and overlaps_prefix(acl, OWN_NAME_PREFIX):
+        if acl.name.startswith(OWN_NAME_PREFIX) and acl.permission is Permission.ALLOW:
+            return f"transactional ids that begin with {OWN_NAME_PREFIX} are Mirrorbook's own"
+        if acl.principal == EVERYBODY and EVERYBODY in writers and acl.operation in _WRITE_OPERATIONS:
             return "it would let everybody take over Mirrorbook's own transactional ids: replace it by grants to names"
     return ""
 
 
-def _by_name(acl: Acl, writers: Set[str]) -> set[Acl]:
+def _split_wildcard_grant(acl: Acl, writers: Set[str]) -> set[Acl]:
     """Replaces an ALLOW for everybody on our transactional ids by one for each writer.
 
     Each writer is denied our ids; a DENY for everybody would deny us.
     """
-    ours = acl.resource is Resource.TRANSACTIONAL_ID and acl.operation in _WRITING and meets(acl, OUR_NAMES)
-    if ours and acl.principal == EVERYBODY and acl.permission is Permission.ALLOW:
+    covers_own_ids = (
+        acl.resource is Resource.TRANSACTIONAL_ID
+        and acl.operation in _WRITE_OPERATIONS
+        and overlaps_prefix(acl, OWN_NAME_PREFIX)
+    )
+    if covers_own_ids and acl.principal == EVERYBODY and acl.permission is Permission.ALLOW:
         return {replace(acl, principal=principal) for principal in writers - {EVERYBODY}}
     return {acl}
 
 
 def plan_acls(
-    source: Set[Acl], destination: Set[Acl], scope: Scope, ledger: Iterable[LedgerEntry], others: Iterable[LedgerEntry]
+    source: Set[Acl],
+    destination: Set[Acl],
+    scope: AclScope,
+    ledger: Iterable[LedgerEntry],
+    other_ledgers: Iterable[LedgerEntry],
 ) -> AclPlan:
     """`ledger` and `others`: this mirror's and other mirrors' entries for the destination."""
-    mine, topics = {entry.acl: entry for entry in ledger}, Names(scope.topics)
-    shared = {entry.acl for entry in others if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
-    carried, left_out = carried_of(source, scope)
-    wanted, staged = _translated(carried)
-    narrowed = {acl for acl in wanted if _waits(acl)}
-    at_once = (wanted - narrowed) | set(_by_names(narrowed, topics, Names(scope.groups)))
-    staged |= narrowed
-    everything, everything_staged = _translated(source - scope.own_acls)
-    wide = {acl for acl in everything if _waits(acl)}
-    everything_staged |= wide | narrowed
-    everything = (everything - wide) | at_once | _backed(mine, wide)
-    at_once |= {guard for guard in scope.guards if guard in mine or guard not in destination}
-    everything |= scope.guards
-    gone = [
+    own_entries, topics = {entry.acl: entry for entry in ledger}, SortedNames(scope.topics)
+    shared_acls = {entry.acl for entry in other_ledgers if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
+    carried, left_out = select_carried_acls(source, scope)
+    translated, staged_acls = _translate_acls(carried)
+    narrowed = {acl for acl in translated if _must_wait_for_promotion(acl)}
+    immediate_acls = (translated - narrowed) | set(_expand_to_names(narrowed, topics, SortedNames(scope.groups)))
+    staged_acls |= narrowed
+    all_immediate, all_staged = _translate_acls(source - scope.own_acls)
+    wide_acls = {acl for acl in all_immediate if _must_wait_for_promotion(acl)}
+    all_staged |= wide_acls | narrowed
+    all_immediate = (all_immediate - wide_acls) | immediate_acls | _select_backed_acls(own_entries, wide_acls)
+    immediate_acls |= {
+        denial for denial in scope.required_denials if denial in own_entries or denial not in destination
+    }
+    all_immediate |= scope.required_denials
+    withdrawn = [
         entry
-        for acl, entry in mine.items()
-        if (entry.purpose is AclPurpose.COPIED and acl not in everything)
-        or (entry.purpose is AclPurpose.STAGED and acl not in everything_staged)
+        for acl, entry in own_entries.items()
+        if (entry.purpose is AclPurpose.COPIED and acl not in all_immediate)
+        or (entry.purpose is AclPurpose.STAGED and acl not in all_staged)
     ]
     # What a denial has kept shut must not be open before promotion: from now on it is a demotion's.
-    shut = {e.acl for e in gone if e.purpose is AclPurpose.COPIED and e.acl.permission is Permission.DENY} & destination
-    shut &= demotions(destination, scope.topics, scope.own_principals) if shut else _NONE
-    gone = [e for e in gone if e.acl not in shut]
+    newly_demoted = {
+        e.acl for e in withdrawn if e.purpose is AclPurpose.COPIED and e.acl.permission is Permission.DENY
+    } & destination
+    newly_demoted &= build_demotions(destination, scope.topics, scope.own_principals) if newly_demoted else _NO_ACLS
+    withdrawn = [e for e in withdrawn if e.acl not in newly_demoted]
     remove = [
         e
-        for e in gone
-        if e.purpose is AclPurpose.COPIED and e.acl in destination - shared and not forged(e, scope.own_principals)
+        for e in withdrawn
+        if e.purpose is AclPurpose.COPIED
+        and e.acl in destination - shared_acls
+        and not find_forgery_reason(e, scope.own_principals)
     ]
-    ours_there = {acl for acl, entry in mine.items() if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
+    own_acls = {acl for acl, entry in own_entries.items() if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
     return AclPlan(
-        create=_sort(acl for acl in at_once - destination),
-        share=_sort(acl for acl in at_once & destination & shared - mine.keys()),
-        stage=_sort(acl for acl in staged - mine.keys()),
+        create=_sort_acls(acl for acl in immediate_acls - destination),
+        share=_sort_acls(acl for acl in immediate_acls & destination & shared_acls - own_entries.keys()),
+        stage=_sort_acls(acl for acl in staged_acls - own_entries.keys()),
         remove=_sort_entries(remove),
-        forget=_sort_entries(set(gone) - set(remove)),
-        equal=_sort(at_once & destination & ours_there),
-        waiting=_sort(a for a in staged & mine.keys() if mine[a].purpose is AclPurpose.STAGED),
-        foreign=_sort(at_once & destination - mine.keys() - shared),
+        forget=_sort_entries(set(withdrawn) - set(remove)),
+        equal=_sort_acls(immediate_acls & destination & own_acls),
+        waiting=_sort_acls(a for a in staged_acls & own_entries.keys() if own_entries[a].purpose is AclPurpose.STAGED),
+        foreign=_sort_acls(immediate_acls & destination - own_entries.keys() - shared_acls),
         out_of_scope=_sort_entries(
             entry
-            for acl, entry in mine.items()
-            if (entry.purpose is AclPurpose.COPIED and acl in everything - at_once)
-            or (entry.purpose is AclPurpose.STAGED and acl in everything_staged - staged)
+            for acl, entry in own_entries.items()
+            if (entry.purpose is AclPurpose.COPIED and acl in all_immediate - immediate_acls)
+            or (entry.purpose is AclPurpose.STAGED and acl in all_staged - staged_acls)
         ),
         left_out=tuple(sorted(left_out.items())),
-        open_doors=_sort(
+        unprotected_grants=_sort_acls(
             acl
-            for acl in changing(destination, scope.topics, scope.own_principals)
-            if not _held_back(acl, destination, topics)
+            for acl in find_changing_grants(destination, scope.topics, scope.own_principals)
+            if not _is_offset_by_denials(acl, destination, topics)
         ),
         narrowed=frozenset(narrowed),
-        judged_again=_sort_entries(
+        repurposed=_sort_entries(
             (
-                *(replace(mine[acl], purpose=AclPurpose.DEMOTED) for acl in shut),
-                *judged_again(
-                    mine.values(), source - scope.own_acls, {e.acl for e in gone if e.purpose is AclPurpose.STAGED}
+                *(replace(own_entries[acl], purpose=AclPurpose.DEMOTED) for acl in newly_demoted),
+                *update_demotions(
+                    own_entries.values(),
+                    source - scope.own_acls,
+                    {e.acl for e in withdrawn if e.purpose is AclPurpose.STAGED},
                 ),
             )
         ),
     )
 
 
-def _waits(acl: Acl) -> bool:
+def _must_wait_for_promotion(acl: Acl) -> bool:
     """Older brokers refuse a whole request for TWO_PHASE_COMMIT, so promotion never creates it."""
-    return is_wide(acl) and acl.operation is not Operation.TWO_PHASE_COMMIT
+    return is_wildcard_grant(acl) and acl.operation is not Operation.TWO_PHASE_COMMIT
 
 
-def _by_names(wide: Iterable[Acl], topics: Names, groups: Names) -> Iterator[Acl]:
+def _expand_to_names(wide_acls: Iterable[Acl], topics: SortedNames, groups: SortedNames) -> Iterator[Acl]:
     """Not for transactional ids: which ones belong to the mirror is unknown."""
-    known = {Resource.TOPIC: topics, Resource.GROUP: groups}
-    for acl in wide:
-        names = known.get(acl.resource)
-        yield from (replace(acl, name=n, pattern=Pattern.LITERAL) for n in (names.covered(acl) if names else ()))
+    names_by_resource = {Resource.TOPIC: topics, Resource.GROUP: groups}
+    for acl in wide_acls:
+        names = names_by_resource.get(acl.resource)
+        yield from (replace(acl, name=n, pattern=Pattern.LITERAL) for n in (names.find_covered(acl) if names else ()))
 
 
-def _backed(mine: Iterable[Acl], wide: Iterable[Acl]) -> set[Acl]:
+def _select_backed_acls(own_acls: Iterable[Acl], wide_acls: Iterable[Acl]) -> set[Acl]:
     """Entries by name that a wider right of the source still grants."""
     by_holder = dict[Acl, list[Acl]]()
-    for acl in wide:
+    for acl in wide_acls:
         by_holder.setdefault(replace(acl, name="", pattern=Pattern.LITERAL), []).append(acl)
-    named = (acl for acl in mine if not is_wide(acl))
-    return {a for a in named if any(covers(one, a.name) for one in by_holder.get(replace(a, name=""), ()))}
+    literal_acls = (acl for acl in own_acls if not is_wildcard_grant(acl))
+    return {
+        a for a in literal_acls if any(covers(wide_acl, a.name) for wide_acl in by_holder.get(replace(a, name=""), ()))
+    }
 
 
-def _held_back(acl: Acl, destination: Set[Acl], topics: Names) -> bool:
-    return acl.principal != EVERYBODY and offsetting(acl, topics) <= destination
+def _is_offset_by_denials(acl: Acl, destination: Set[Acl], topics: SortedNames) -> bool:
+    return acl.principal != EVERYBODY and build_offsetting_denials(acl, topics) <= destination
 
 
-def _translated(acls: Iterable[Acl]) -> tuple[set[Acl], set[Acl]]:
-    at_once, staged = set[Acl](), set[Acl]()
+def _translate_acls(acls: Iterable[Acl]) -> tuple[set[Acl], set[Acl]]:
+    immediate, staged = set[Acl](), set[Acl]()
     for acl in acls:
-        now, later = translate(acl)
-        at_once |= now
-        staged |= later
-    return at_once, staged
+        immediate_part, staged_part = translate_acl(acl)
+        immediate |= immediate_part
+        staged |= staged_part
+    return immediate, staged
 
 
-def _sort(acls: Iterable[Acl]) -> tuple[Acl, ...]:
+def _sort_acls(acls: Iterable[Acl]) -> tuple[Acl, ...]:
     return tuple(sorted(acls))
 
 
@@ -273,17 +295,19 @@ def _sort_entries(entries: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
     return tuple(sorted(entries, key=lambda entry: entry.acl))
 
 
-def narrowed_in_words(ledger: Iterable[LedgerEntry]) -> str:
+def format_narrowed_acls(ledger: Iterable[LedgerEntry]) -> str:
     staged = (e.acl for e in ledger if e.purpose is AclPurpose.STAGED)
-    narrowed = sorted(acl for acl in staged if is_wide(acl) and not may_change(acl))
-    return f"{len(narrowed)}: {some(narrowed)}" if narrowed else "none"
+    narrowed = sorted(acl for acl in staged if is_wildcard_grant(acl) and not can_change_topic(acl))
+    return f"{len(narrowed)}: {join_limited(narrowed)}" if narrowed else "none"
 
 
-def strangers(entries: Iterable[LedgerEntry], here: Set[str] | None, there: Set[str] | None) -> tuple[str, ...]:
+def find_unknown_scram_users(
+    entries: Iterable[LedgerEntry], source_users: Set[str] | None, destination_users: Set[str] | None
+) -> tuple[str, ...]:
     """Holders of rights that only the source has SCRAM credentials for. Empty where one side's are
     unknown.
     """
-    if here is None or there is None:
+    if source_users is None or destination_users is None:
         return ()
     holders = {e.acl.principal.removeprefix("User:") for e in entries if e.acl.permission is Permission.ALLOW}
-    return tuple(sorted((holders & here) - there))
+    return tuple(sorted((holders & source_users) - destination_users))

@@ -7,80 +7,86 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.decide.drills import came_through, runs_of
-from mirror_core.decide.proof import recorded
-from mirror_core.model.mirror import GroupsSeen, PartitionState, PartitionStatus
+from mirror_core.decide.drills import has_passed, list_drill_runs
+from mirror_core.decide.proof import read_verified
+from mirror_core.model.mirror import GroupSyncTime, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.model.proof import Proof, Proved
+from mirror_core.model.proof import MirrorVerification, VerifiedEnd
 from mirror_core.model.run import Run
 
 
-class Known(StrEnum):
+class FreshnessKind(StrEnum):
     GROUPS = "groups"
-    PROOF = "proof"
+    VERIFICATION = "proof"
     DRILL = "drill"
 
 
-OLD_S: Final[Mapping[Known, float]] = MappingProxyType(
-    {Known.GROUPS: 600.0, Known.PROOF: 86_400.0, Known.DRILL: 35 * 86_400.0}
+MAX_AGES_S: Final[Mapping[FreshnessKind, float]] = MappingProxyType(
+    {FreshnessKind.GROUPS: 600.0, FreshnessKind.VERIFICATION: 86_400.0, FreshnessKind.DRILL: 35 * 86_400.0}
 )
 """Warn above this age. The alert rules use the same values; a test compares them."""
-REMEDY: Final[Mapping[Known, str]] = MappingProxyType(
+STALE_REMEDIES: Final[Mapping[FreshnessKind, str]] = MappingProxyType(
     {
-        Known.GROUPS: "is DAG mirror_sync paused or red, or no data plane at work? `mirrorbook sync {mirror}`",
-        Known.PROOF: "is DAG mirror_parity paused or red? `mirrorbook parity {mirror}`",
-        Known.DRILL: "is DAG mirror_drill paused or red? `mirrorbook drill run {mirror}`",
+        FreshnessKind.GROUPS: "is DAG mirror_sync paused or red, or no data plane at work? `mirrorbook sync {mirror}`",
+        FreshnessKind.VERIFICATION: "is DAG mirror_parity paused or red? `mirrorbook parity {mirror}`",
+        FreshnessKind.DRILL: "is DAG mirror_drill paused or red? `mirrorbook drill run {mirror}`",
     }
 )
-WORDS: Final[Mapping[Known, str]] = MappingProxyType(
+STALE_TEXTS: Final[Mapping[FreshnessKind, str]] = MappingProxyType(
     {
-        Known.GROUPS: "groups' offsets were synced",
-        Known.PROOF: "each partition was compared",
-        Known.DRILL: "a drill came through",
+        FreshnessKind.GROUPS: "groups' offsets were synced",
+        FreshnessKind.VERIFICATION: "each partition was compared",
+        FreshnessKind.DRILL: "a drill came through",
     }
 )
-NEVER: Final[Mapping[Known, str]] = MappingProxyType(
+NEVER_TEXTS: Final[Mapping[FreshnessKind, str]] = MappingProxyType(
     {
-        Known.GROUPS: "groups' offsets were never synced",
-        Known.PROOF: "no partition was ever compared",
-        Known.DRILL: "no drill has come through yet",
+        FreshnessKind.GROUPS: "groups' offsets were never synced",
+        FreshnessKind.VERIFICATION: "no partition was ever compared",
+        FreshnessKind.DRILL: "no drill has come through yet",
     }
 )
 
 
-def known_since(
+def list_newest_times(
     mirror: MirrorName,
-    groups: GroupsSeen | None,
-    proof: Proof | None,
+    groups: GroupSyncTime | None,
+    verification: MirrorVerification | None,
     runs: Iterator[Run],
     statuses: Mapping[Partition, PartitionStatus],
-) -> Iterator[tuple[Known, int]]:
+) -> Iterator[tuple[FreshnessKind, int]]:
     """Wall clock of the newest of each kind, in ms; kinds that never happened are left out.
 
     For the comparison: the partition compared longest ago. FAILED partitions are not compared.
     """
     if groups is not None:
-        yield Known.GROUPS, groups.synced_ms
-    compared = [one.at_ms for one in _compared(proof, statuses).values() if one is not None]
+        yield FreshnessKind.GROUPS, groups.synced_ms
+    compared = [verified.at_ms for verified in _map_compared(verification, statuses).values() if verified is not None]
     if compared:
-        yield Known.PROOF, min(compared)
-    drilled = next((run for run in runs_of(runs, mirror) if came_through(run)), None)
-    if drilled is not None:
-        yield Known.DRILL, drilled.started_ms
+        yield FreshnessKind.VERIFICATION, min(compared)
+    drill_run = next((run for run in list_drill_runs(runs, mirror) if has_passed(run)), None)
+    if drill_run is not None:
+        yield FreshnessKind.DRILL, drill_run.started_ms
 
 
-def newest_of(known_ms: Mapping[Known, int], statuses: Mapping[Partition, PartitionStatus]) -> dict[Known, int | None]:
-    comparable = any(one.state is not PartitionState.FAILED for one in statuses.values())
-    return {what: known_ms.get(what) for what in Known if what is not Known.PROOF or comparable}
+def to_newest_times(
+    newest_ms: Mapping[FreshnessKind, int], statuses: Mapping[Partition, PartitionStatus]
+) -> dict[FreshnessKind, int | None]:
+    comparable = any(status.state is not PartitionState.FAILED for status in statuses.values())
+    return {kind: newest_ms.get(kind) for kind in FreshnessKind if kind is not FreshnessKind.VERIFICATION or comparable}
 
 
-def never_compared(proof: Proof | None, statuses: Mapping[Partition, PartitionStatus]) -> int:
-    seen = _compared(proof, statuses)
-    missing = sum(one is None for one in seen.values())
-    return missing if missing < len(seen) else 0
+def count_never_compared(verification: MirrorVerification | None, statuses: Mapping[Partition, PartitionStatus]) -> int:
+    compared = _map_compared(verification, statuses)
+    missing = sum(verified is None for verified in compared.values())
+    return missing if missing < len(compared) else 0
 
 
-def _compared(proof: Proof | None, statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, Proved | None]:
-    well = {p: one for p, one in statuses.items() if one.state is not PartitionState.FAILED}
-    known = recorded(proof, {p.topic: one.destination_topic_id for p, one in well.items()})
-    return {p: known.get(p) for p in well}
+def _map_compared(
+    verification: MirrorVerification | None, statuses: Mapping[Partition, PartitionStatus]
+) -> dict[Partition, VerifiedEnd | None]:
+    healthy_statuses = {p: status for p, status in statuses.items() if status.state is not PartitionState.FAILED}
+    verified = read_verified(
+        verification, {p.topic: status.destination_topic_id for p, status in healthy_statuses.items()}
+    )
+    return {p: verified.get(p) for p in healthy_statuses}

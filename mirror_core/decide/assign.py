@@ -14,7 +14,7 @@ _by_name: Final = attrgetter("topic", "index")
 """Comparing fifty thousand partitions directly costs half a second."""
 
 
-def assign(lags: Mapping[Partition, int], tasks: int) -> tuple[tuple[Partition, ...], ...]:
+def assign_partitions(lags: Mapping[Partition, int], tasks: int) -> tuple[tuple[Partition, ...], ...]:
     """At most `tasks` nonempty assignments: the longest lag (offsets) goes to the least loaded task.
 
     A partition without lag still costs space in each request, so it counts a little.
@@ -28,6 +28,6 @@ def assign(lags: Mapping[Partition, int], tasks: int) -> tuple[tuple[Partition, 
     return tuple(tuple(sorted(partitions, key=_by_name)) for partitions in chosen)
 
 
-def in_turn(ordered: Sequence[Partition], shift: int) -> tuple[Partition, ...]:
-    at = shift % len(ordered) if ordered else 0
-    return tuple(dict.fromkeys(chain.from_iterable(zip(ordered, [*ordered[at:], *ordered[:at]], strict=True))))
+def rotate_partitions(ordered: Sequence[Partition], shift: int) -> tuple[Partition, ...]:
+    start = shift % len(ordered) if ordered else 0
+    return tuple(dict.fromkeys(chain.from_iterable(zip(ordered, [*ordered[start:], *ordered[:start]], strict=True))))

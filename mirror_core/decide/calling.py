@@ -6,29 +6,29 @@ from enum import StrEnum
 from typing import Final
 
 
-class Answer(StrEnum):
+class HookOutcome(StrEnum):
     DONE = "done"
-    AGAIN = "again"
-    NEVER = "never"
+    RETRY = "again"
+    GIVE_UP = "never"
 
 
-_STATUS: Final[tuple[tuple[range, Answer], ...]] = (
-    (range(200, 300), Answer.DONE),
-    (range(408, 409), Answer.AGAIN),  # request timeout
-    (range(425, 426), Answer.AGAIN),  # too early
-    (range(429, 430), Answer.AGAIN),  # too many requests
-    (range(500, 600), Answer.AGAIN),
+_HTTP_OUTCOMES: Final[tuple[tuple[range, HookOutcome], ...]] = (
+    (range(200, 300), HookOutcome.DONE),
+    (range(408, 409), HookOutcome.RETRY),  # request timeout
+    (range(425, 426), HookOutcome.RETRY),  # too early
+    (range(429, 430), HookOutcome.RETRY),  # too many requests
+    (range(500, 600), HookOutcome.RETRY),
 )
 """Every other HTTP status gives up, redirects too: a redirect could leak a secret."""
 
 
-def of_status(code: int) -> Answer:
-    return next((answer for codes, answer in _STATUS if code in codes), Answer.NEVER)
+def from_http_status(code: int) -> HookOutcome:
+    return next((outcome for codes, outcome in _HTTP_OUTCOMES if code in codes), HookOutcome.GIVE_UP)
 
 
-def of_exit(code: int) -> Answer:
-    return Answer.DONE if code == 0 else Answer.AGAIN
+def from_exit_code(code: int) -> HookOutcome:
+    return HookOutcome.DONE if code == 0 else HookOutcome.RETRY
 
 
-def pause_s(tries: int) -> float:
+def compute_retry_pause_s(tries: int) -> float:
     return float(min(30, 2 ** (tries - 1)))

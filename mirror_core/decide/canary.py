@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mirror_core.decide.view import some
+from mirror_core.decide.view import join_limited
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Evidence
+from mirror_core.model.run import StepEvidence
 
 
-class Kind(StrEnum):
+class CanaryKind(StrEnum):
     """A way in which applications use a cluster."""
 
     PLAIN = "plain producer"
@@ -26,7 +26,7 @@ class Kind(StrEnum):
     GROUP = "consumer group"
 
 
-class Outcome(StrEnum):
+class CanaryOutcome(StrEnum):
     PASSED = "passed"
     DENIED = "denied"
     """Our principal may not do it, which says nothing about applications."""
@@ -34,51 +34,53 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    kind: Kind
+class CanaryTrial:
+    kind: CanaryKind
     broker: int | None
-    outcome: Outcome
+    outcome: CanaryOutcome
     seconds: float
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    answering: tuple[int, ...]
-    away: tuple[int, ...]
-    led: Mapping[int, Partition]
-    leaderless: tuple[Partition, ...]
+class BrokerAvailability:
+    available: tuple[int, ...]
+    unavailable: tuple[int, ...]
+    led_partitions: Mapping[int, Partition]
+    offline_partitions: tuple[Partition, ...]
 
     @property
-    def missed(self) -> tuple[int, ...]:
-        return tuple(broker for broker in self.away if broker in self.led)
+    def unavailable_leaders(self) -> tuple[int, ...]:
+        return tuple(broker for broker in self.unavailable if broker in self.led_partitions)
 
 
-def problems(standing: Standing, trials: Sequence[Trial]) -> Iterator[str]:
-    for broker in standing.missed:
-        yield f"broker {broker} leads {standing.led[broker]} and does not answer"
+def list_canary_problems(availability: BrokerAvailability, trials: Sequence[CanaryTrial]) -> Iterator[str]:
+    for broker in availability.unavailable_leaders:
+        yield f"broker {broker} leads {availability.led_partitions[broker]} and does not answer"
     for trial in trials:
-        if trial.outcome is Outcome.FAILED:
-            where = "" if trial.broker is None else f"broker {trial.broker}, "
-            yield f"{where}{trial.kind}: {trial.reason}"
+        if trial.outcome is CanaryOutcome.FAILED:
+            broker_text = "" if trial.broker is None else f"broker {trial.broker}, "
+            yield f"{broker_text}{trial.kind}: {trial.reason}"
 
 
-def untried(trials: Collection[Trial]) -> bool:
+def is_untried(trials: Collection[CanaryTrial]) -> bool:
     """Whether our principal was denied every trial: that is no canary."""
-    return all(trial.outcome is Outcome.DENIED for trial in trials)
+    return all(trial.outcome is CanaryOutcome.DENIED for trial in trials)
 
 
-def evidence(standing: Standing, trials: Sequence[Trial]) -> Evidence:
-    found: dict[str, str] = {"brokers": some(standing.answering)}
-    if standing.away:
-        found["brokers that do not answer"] = f"{some(standing.away)}; they lead no mirror partition"
-    if standing.leaderless:
-        found["partitions without a leader"] = some(standing.leaderless)
-    for kind in Kind:
-        mine = [trial for trial in trials if trial.kind is kind]
-        denied = [trial for trial in mine if trial.outcome is Outcome.DENIED]
+def build_canary_evidence(availability: BrokerAvailability, trials: Sequence[CanaryTrial]) -> StepEvidence:
+    canary_evidence: dict[str, str] = {"brokers": join_limited(availability.available)}
+    if availability.unavailable:
+        canary_evidence["brokers that do not answer"] = (
+            f"{join_limited(availability.unavailable)}; they lead no mirror partition"
+        )
+    if availability.offline_partitions:
+        canary_evidence["partitions without a leader"] = join_limited(availability.offline_partitions)
+    for kind in CanaryKind:
+        kind_trials = [trial for trial in trials if trial.kind is kind]
+        denied = [trial for trial in kind_trials if trial.outcome is CanaryOutcome.DENIED]
         if denied:
-            found[kind] = f"not tried: {denied[0].reason}"
-        elif mine:
-            found[kind] = f"passed in {max(trial.seconds for trial in mine):.1f} s"
-    return found
+            canary_evidence[kind] = f"not tried: {denied[0].reason}"
+        elif kind_trials:
+            canary_evidence[kind] = f"passed in {max(trial.seconds for trial in kind_trials):.1f} s"
+    return canary_evidence

@@ -9,128 +9,142 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.decide.clocks import TOLERATED_MS
-from mirror_core.model.checkpoint import Beat, Checkpoint
-from mirror_core.model.clock import CONDUCTED_S
+from mirror_core.decide.clocks import MAX_CLOCK_SKEW_MS
+from mirror_core.model.checkpoint import Checkpoint, RunHeartbeat
+from mirror_core.model.clock import CONDUCTOR_TIMEOUT_S
 from mirror_core.model.run import Run
 
-STEP: Final = "conduct"
+CONDUCTOR_STEP: Final = "conduct"
 """Pseudo step under which conductors store their heartbeats."""
 
-_BEAT: Final = msgspec.json.Decoder(Beat)  # once, by the thread that imports this: see `state/records.py`
+_HEARTBEAT_DECODER: Final = msgspec.json.Decoder(
+    RunHeartbeat
+)  # once, by the thread that imports this: see `state/records.py`
 
 
-class Sign(StrEnum):
-    HEARD = "heard"
+class ConductorState(StrEnum):
+    ALIVE = "heard"
     RELEASED = "released"
-    GONE = "gone"
+    SILENT = "gone"
     """The last conductor ended, or sent no heartbeat for too long by this machine's clock."""
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conducted:
+class ConductorStatus:
     """As text it completes "run X: ..."."""
 
-    sign: Sign
+    state: ConductorState
     by: str = ""
     host: str = ""
     pid: int | None = None
-    seen_ms: int | None = None
+    last_seen_ms: int | None = None
     age_s: float | None = None
-    why: str = ""
-    ended: bool = False
+    unknown_because: str = ""
+    has_ended: bool = False
 
     def __str__(self) -> str:
-        match self.sign:
-            case Sign.HEARD:
-                return f"conducted by {self.by} on {self.host} (process {self.pid}), seen {_ago(self.age_s)}"
-            case Sign.RELEASED:
-                return f"nobody conducts it: {self.by} let go of it {_ago(self.age_s)}"
-            case Sign.GONE if self.ended:
-                seen = f"was last seen {_ago(self.age_s)}, and its process has ended"
-                return f"nobody conducts it: {self.by} on {self.host} {seen}"
-            case Sign.GONE:
-                silent = f"{self.by} on {self.host} was not heard of for {_long(self.age_s)}"
-                return f"{silent} by this machine's clock; `resume` watches for a sign of life"
-            case Sign.UNKNOWN:
-                return f"unknown whether anybody conducts it: {self.why}"
+        match self.state:
+            case ConductorState.ALIVE:
+                return f"conducted by {self.by} on {self.host} (process {self.pid}), seen {_format_ago(self.age_s)}"
+            case ConductorState.RELEASED:
+                return f"nobody conducts it: {self.by} let go of it {_format_ago(self.age_s)}"
+            case ConductorState.SILENT if self.has_ended:
+                last_seen = f"was last seen {_format_ago(self.age_s)}, and its process has ended"
+                return f"nobody conducts it: {self.by} on {self.host} {last_seen}"
+            case ConductorState.SILENT:
+                silence_text = f"{self.by} on {self.host} was not heard of for {_format_seconds(self.age_s)}"
+                return f"{silence_text} by this machine's clock; `resume` watches for a sign of life"
+            case ConductorState.UNKNOWN:
+                return f"unknown whether anybody conducts it: {self.unknown_because}"
 
-    def refusal(self, *, take_over: bool) -> str:
+    def explain_refusal(self, *, can_take_over: bool) -> str:
         """Why nobody else may continue the run, and what to do; empty: they may."""
-        if self.sign is not Sign.HEARD:
+        if self.state is not ConductorState.ALIVE:
             return ""
-        why = f"it is {self}. Wait for its end, or end that process (Airflow: mark its task failed), then try again"
-        if not take_over:
-            return why
+        reason = f"it is {self}. Wait for its end, or end that process (Airflow: mark its task failed), then try again"
+        if not can_take_over:
+            return reason
         return (
-            f"{why}. If it hangs and cannot be ended, `--take-over` takes the run from it: that process may finish the "
+            f"{reason}. If it hangs and cannot be ended, `--take-over` takes the run from it: that process may finish the "
             "request that it is at, and stops at its next write to the state topic (exit code 5)"
         )
 
 
-NOT_KNOWN: Final = Conducted(sign=Sign.UNKNOWN, why="nobody looked")
+UNKNOWN_CONDUCTOR: Final = ConductorStatus(state=ConductorState.UNKNOWN, unknown_because="nobody looked")
 
 
-def newest(run_id: str, checkpoints: Mapping[tuple[str, str, str], Checkpoint]) -> Beat | None:
+def find_conductor_heartbeat(
+    run_id: str, checkpoints: Mapping[tuple[str, str, str], Checkpoint]
+) -> RunHeartbeat | None:
     """The last heartbeat of the newest conductor; None: none that this version can read."""
-    said = _read(checkpoints.get((run_id, STEP, Beat.__name__)))
-    if said is None or said.released:
-        return said
-    return _read(checkpoints.get((run_id, place(said.token), Beat.__name__))) or said
-
-
-def place(token: str) -> str:
-    """Each conductor has its own key for later heartbeats, so one that lost the run hides nobody's."""
-    return f"{STEP}.{token}"
-
-
-def judged(run: Run, beat: Beat | None, age_s: float, has_ended: Callable[[Beat], bool]) -> Conducted:
-    if beat is None or beat.by != run.conducted_by:
-        return Conducted(sign=Sign.UNKNOWN, why=f"{run.conducted_by} tells no sign of life, as older Mirrorbooks do")
-    ended = not beat.released and has_ended(beat)
-    sign, why = Sign.HEARD, ""
-    if beat.released and run.part_of:
-        sign = Sign.UNKNOWN
-        why = (
-            f"it is a part of {run.part_of}, whose process lets go of it while it waits for the other mirrors, and "
-            "takes it up again. `mirrorbook failover run-set` goes on with all of them"
-        )
-    elif beat.released:
-        sign = Sign.RELEASED
-    elif ended:
-        sign = Sign.GONE
-    elif age_s * 1000 < -TOLERATED_MS:
-        sign = Sign.UNKNOWN
-        why = f"the last sign of life, of {beat.by} on {beat.host}, is of the future: the clocks differ"
-    elif age_s > CONDUCTED_S:
-        sign = Sign.GONE
-    return Conducted(
-        sign=sign,
-        by=beat.by,
-        host=beat.host,
-        pid=beat.pid,
-        seen_ms=beat.at_ms,
-        age_s=max(0.0, age_s),
-        why=why,
-        ended=ended,
+    heartbeat = _decode_heartbeat(checkpoints.get((run_id, CONDUCTOR_STEP, RunHeartbeat.__name__)))
+    if heartbeat is None or heartbeat.released:
+        return heartbeat
+    return (
+        _decode_heartbeat(checkpoints.get((run_id, format_heartbeat_step(heartbeat.token), RunHeartbeat.__name__)))
+        or heartbeat
     )
 
 
-def _read(kept: Checkpoint | None) -> Beat | None:
-    if kept is None or kept.version != Beat.VERSION:
+def format_heartbeat_step(token: str) -> str:
+    """Each conductor has its own key for later heartbeats, so one that lost the run hides nobody's."""
+    return f"{CONDUCTOR_STEP}.{token}"
+
+
+def decide_conductor_status(
+    run: Run, heartbeat: RunHeartbeat | None, age_s: float, has_process_ended: Callable[[RunHeartbeat], bool]
+) -> ConductorStatus:
+    if heartbeat is None or heartbeat.by != run.conducted_by:
+        return ConductorStatus(
+            state=ConductorState.UNKNOWN,
+            unknown_because=f"{run.conducted_by} tells no sign of life, as older Mirrorbooks do",
+        )
+    process_ended = not heartbeat.released and has_process_ended(heartbeat)
+    state, unknown_because = ConductorState.ALIVE, ""
+    if heartbeat.released and run.set_run:
+        state = ConductorState.UNKNOWN
+        unknown_because = (
+            f"it is a part of {run.set_run}, whose process lets go of it while it waits for the other mirrors, and "
+            "takes it up again. `mirrorbook failover run-set` goes on with all of them"
+        )
+    elif heartbeat.released:
+        state = ConductorState.RELEASED
+    elif process_ended:
+        state = ConductorState.SILENT
+    elif age_s * 1000 < -MAX_CLOCK_SKEW_MS:
+        state = ConductorState.UNKNOWN
+        unknown_because = (
+            f"the last sign of life, of {heartbeat.by} on {heartbeat.host}, is of the future: the clocks differ"
+        )
+    elif age_s > CONDUCTOR_TIMEOUT_S:
+        state = ConductorState.SILENT
+    return ConductorStatus(
+        state=state,
+        by=heartbeat.by,
+        host=heartbeat.host,
+        pid=heartbeat.pid,
+        last_seen_ms=heartbeat.at_ms,
+        age_s=max(0.0, age_s),
+        unknown_because=unknown_because,
+        has_ended=process_ended,
+    )
+
+
+def _decode_heartbeat(checkpoint: Checkpoint | None) -> RunHeartbeat | None:
+    if checkpoint is None or checkpoint.version != RunHeartbeat.VERSION:
         return None
     try:
-        return _BEAT.decode(kept.value)
+        return _HEARTBEAT_DECODER.decode(checkpoint.value)
     except msgspec.MsgspecError:
         return None
 
 
-def _ago(seconds: float | None) -> str:
-    return f"{_long(seconds)} ago"
+def _format_ago(seconds: float | None) -> str:
+    return f"{_format_seconds(seconds)} ago"
 
 
-def _long(seconds: float | None) -> str:
+def _format_seconds(seconds: float | None) -> str:
     whole = round(seconds or 0.0)
     if whole < 120:
         return f"{whole} s"

@@ -15,7 +15,7 @@ from typing import Final
 from mirror_core.model.names import Offset
 from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader
 
-NONE_OPEN: Final[Mapping[int, Offset]] = MappingProxyType({})
+NO_OPEN_TRANSACTIONS: Final[Mapping[int, Offset]] = MappingProxyType({})
 """Producer id to the offset of its open transaction's first batch."""
 
 
@@ -26,12 +26,15 @@ class CutPoint:
     """Here or below, where no transaction is open. None: one that began before the walk is open
     everywhere: start lower.
     """
-    open: Mapping[int, Offset]
+    open_transactions: Mapping[int, Offset]
     """Open transactions at the boundary."""
 
 
-def cut_point(
-    batches: Iterable[BatchHeader], target: Offset, start: Offset, open_before: Mapping[int, Offset] = NONE_OPEN
+def find_cut_point(
+    batches: Iterable[BatchHeader],
+    target: Offset,
+    start: Offset,
+    open_before: Mapping[int, Offset] = NO_OPEN_TRANSACTIONS,
 ) -> CutPoint:
     """The highest place at or below `target` where the log can be cut.
 
@@ -39,22 +42,22 @@ def cut_point(
     `start`: a log end at or below the target; `open_before`: open transactions there.
     """
     boundary = start
-    under_way = dict(open_before)
-    safe = None if under_way else start
+    open_transactions = dict(open_before)
+    safe_offset = None if open_transactions else start
     for header in batches:
         if header.next_offset > target:
             break
         boundary = Offset(header.next_offset)
-        follow(under_way, header)
-        if not under_way:
-            safe = boundary
-    return CutPoint(boundary=boundary, offset=safe, open=under_way)
+        track_transactions(open_transactions, header)
+        if not open_transactions:
+            safe_offset = boundary
+    return CutPoint(boundary=boundary, offset=safe_offset, open_transactions=open_transactions)
 
 
-def follow(under_way: dict[int, Offset], header: BatchHeader) -> None:
+def track_transactions(open_transactions: dict[int, Offset], header: BatchHeader) -> None:
     if header.attributes & CONTROL:
         # An empty one is what compaction leaves of a transaction that is gone as a whole.
         if header.record_count:
-            under_way.pop(header.producer_id, None)
+            open_transactions.pop(header.producer_id, None)
     elif header.attributes & TRANSACTIONAL:
-        under_way.setdefault(header.producer_id, Offset(header.base_offset))
+        open_transactions.setdefault(header.producer_id, Offset(header.base_offset))

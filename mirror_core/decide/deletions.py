@@ -15,56 +15,61 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from mirror_core.decide.standing import when
-from mirror_core.decide.view import some
-from mirror_core.model.copying import Deletion
+from mirror_core.decide.standing import format_time
+from mirror_core.decide.view import join_limited
+from mirror_core.model.copying import TrimmedRange
 from mirror_core.model.mirror import NeverCopied, PartitionStatus
-from mirror_core.model.names import HEARTBEATS, Offset, Partition
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 
 
-def counted(status: PartitionStatus) -> Offset | None:
+def find_counted_end(status: PartitionStatus) -> Offset | None:
     """All deletions below this offset are recorded or not the mirror's. None: heartbeats."""
-    if status.partition.topic.startswith(HEARTBEATS):
+    if status.partition.topic.startswith(HEARTBEAT_TOPIC_PREFIX):
         return None
     return status.never_copied.next if status.never_copied else status.source_start
 
 
-def counting(status: PartitionStatus, deletion: Deletion, now_ms: int) -> PartitionStatus:
-    known, old = counted(status), status.never_copied
-    first = deletion.first if known is None else max(deletion.first, known)
+def count_deletion(status: PartitionStatus, deletion: TrimmedRange, now_ms: int) -> PartitionStatus:
+    counted_end, earlier = find_counted_end(status), status.never_copied
+    first = deletion.first if counted_end is None else max(deletion.first, counted_end)
     if first >= deletion.next:
         return status
-    total = NeverCopied(
-        offsets=deletion.next - first + (old.offsets if old else 0),
-        since_ms=old.since_ms if old else now_ms,
+    never_copied = NeverCopied(
+        offsets=deletion.next - first + (earlier.offsets if earlier else 0),
+        since_ms=earlier.since_ms if earlier else now_ms,
         newest_ms=now_ms,
         # Nothing was copied between this one and the last one: they are one.
-        first=old.first if old and old.next == first else Offset(first),
+        first=earlier.first if earlier and earlier.next == first else Offset(first),
         next=deletion.next,
     )
-    return replace(status, never_copied=total)
+    return replace(status, never_copied=never_copied)
 
 
-def recorded(
-    known: Mapping[Partition, PartitionStatus], deletions: Iterable[Deletion], now_ms: int
+def count_deletions(
+    statuses: Mapping[Partition, PartitionStatus], deletions: Iterable[TrimmedRange], now_ms: int
 ) -> dict[Partition, PartitionStatus]:
-    fresh: dict[Partition, PartitionStatus] = {}
+    changed: dict[Partition, PartitionStatus] = {}
     for deletion in sorted(deletions, key=lambda d: (d.partition, d.first)):
-        status = fresh.get(deletion.partition, known.get(deletion.partition))
-        if status is not None and not deletion.partition.topic.startswith(HEARTBEATS):
-            fresh[deletion.partition] = counting(status, deletion, now_ms)
-    return {partition: status for partition, status in fresh.items() if status != known[partition]}
+        status = changed.get(deletion.partition, statuses.get(deletion.partition))
+        if status is not None and not deletion.partition.topic.startswith(HEARTBEAT_TOPIC_PREFIX):
+            changed[deletion.partition] = count_deletion(status, deletion, now_ms)
+    return {partition: status for partition, status in changed.items() if status != statuses[partition]}
 
 
-def total(statuses: Iterable[PartitionStatus]) -> int:
+def sum_never_copied(statuses: Iterable[PartitionStatus]) -> int:
     return sum(s.never_copied.offsets for s in statuses if s.never_copied)
 
 
-def in_words(statuses: Mapping[Partition, PartitionStatus]) -> str:
-    found = {p: s.never_copied for p, s in sorted(statuses.items()) if s.never_copied}
-    if not found:
+def format_never_copied(statuses: Mapping[Partition, PartitionStatus]) -> str:
+    never_copied = {p: s.never_copied for p, s in sorted(statuses.items()) if s.never_copied}
+    if not never_copied:
         return ""
-    most = sorted(found, key=lambda p: (-found[p].offsets, p))
-    since = min(one.since_ms for one in found.values())
-    listed = some([f"{p} ({found[p].offsets:,}, the last of them [{found[p].first}, {found[p].next}))" for p in most])
-    return f"{total(statuses.values()):,} offset(s) of {len(found)} partition(s), first found {when(since)}: {listed}"
+    fullest_first = sorted(never_copied, key=lambda p: (-never_copied[p].offsets, p))
+    since = min(record.since_ms for record in never_copied.values())
+    listed = join_limited(
+        [
+            f"{p} ({never_copied[p].offsets:,}, the last of them [{never_copied[p].first}, {never_copied[p].next}))"
+            for p in fullest_first
+        ]
+    )
+    return f"{sum_never_copied(statuses.values()):,} offset(s) of {len(never_copied)} partition(s), first found {format_time(since)}: {listed}"

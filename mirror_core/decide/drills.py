@@ -7,35 +7,35 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.decide.steps import stood_still_s, took_s
-from mirror_core.decide.view import Forecast
+from mirror_core.decide.steps import measure_standstill_s, measure_step_s
+from mirror_core.decide.view import StandstillForecast
 from mirror_core.model.acl import AclPurpose, LedgerEntry
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import (
-    DRILL,
-    HEARTBEATS,
+    DRILL_PREFIX,
+    HEARTBEAT_TOPIC_PREFIX,
     ClusterName,
     MirrorName,
     Offset,
     Partition,
-    drill_group,
-    heartbeat_topic,
+    get_drill_group,
+    get_heartbeat_topic,
 )
-from mirror_core.model.run import AIRFLOW, Mode, Plan, Run, RunKind, RunState, StepRecord
+from mirror_core.model.run import AIRFLOW_CONDUCTOR_PREFIX, Plan, Run, RunKind, RunMode, RunState, StepRecord
 
-KEPT: Final = 20
+MAX_KEPT_RUNS: Final = 20
 """Drill runs per mirror that a state topic keeps."""
-NOT_EQUAL: Final = "promoted, and not seen to be equal"
-FORECAST: Final = "seconds without writes, predicted"
+NOT_EQUAL_TEXT: Final = "promoted, and not seen to be equal"
+FORECAST_FIGURE: Final = "seconds without writes, predicted"
 
 
 @dataclass(frozen=True, slots=True)
-class Drilled:
+class DrillSummary:
     """How one drill went, as far as the state topic knows."""
 
     run: str
-    mode: Mode
+    mode: RunMode
     at_ms: int
     state: RunState
     predicted: str
@@ -47,13 +47,13 @@ class Drilled:
     """What was seen of what it promoted; empty: that was not equal to what was written, or nobody came to look."""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """How it ended."""
-        return self.outcome or (NOT_EQUAL if self.state is RunState.DONE else self.state)
+        return self.outcome or (NOT_EQUAL_TEXT if self.state is RunState.DONE else self.state)
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOn:
+class GroupReadResult:
     """What a group met that went on reading on the promoted side, in records."""
 
     predicted: str
@@ -65,137 +65,151 @@ class ReadOn:
     untried: str = ""
 
 
-def read_on(
+def compare_group_reads(
     predicted: str,
-    done: Mapping[Partition, Offset],
+    committed: Mapping[Partition, Offset],
     ends: Mapping[Partition, Offset],
-    read: Mapping[Partition, Collection[Offset]],
-) -> ReadOn:
-    again = sum(offset < done[p] for p, offsets in read.items() for offset in offsets)
-    missed = sum(len(set(range(done[p], ends[p])) - set(read.get(p, ()))) for p in done)
-    return ReadOn(predicted, again, missed)
+    offsets_read: Mapping[Partition, Collection[Offset]],
+) -> GroupReadResult:
+    repeated = sum(offset < committed[p] for p, offsets in offsets_read.items() for offset in offsets)
+    skipped = sum(len(set(range(committed[p], ends[p])) - set(offsets_read.get(p, ()))) for p in committed)
+    return GroupReadResult(predicted, repeated, skipped)
 
 
-def drill_name(mirror: str) -> MirrorName:
-    return MirrorName(DRILL + mirror)
+def to_drill_name(mirror: str) -> MirrorName:
+    return MirrorName(DRILL_PREFIX + mirror)
 
 
-def drill_topic(mirror: str) -> str:
-    return heartbeat_topic(drill_name(mirror))
+def to_drill_topic(mirror: str) -> str:
+    return get_heartbeat_topic(to_drill_name(mirror))
 
 
-def group_of(mirror: str) -> str:
-    group = drill_group(drill_name(mirror))
+def to_drill_group(mirror: str) -> str:
+    group = get_drill_group(to_drill_name(mirror))
     assert group is not None
     return group
 
 
-def expressions(mirror: str) -> tuple[str, ...]:
-    return (re.escape(drill_topic(mirror)),)
+def list_drill_expressions(mirror: str) -> tuple[str, ...]:
+    return (re.escape(to_drill_topic(mirror)),)
 
 
-def check_ours(mirror: Mirror, of: str) -> None:
-    if mirror.topics != expressions(of):
-        raise Refused(f"drill of mirror {of}", [f"mirror {mirror.name} is no drill's: it carries {mirror.topics}"])
+def check_drill_mirror(mirror: Mirror, mirror_name: str) -> None:
+    if mirror.topics != list_drill_expressions(mirror_name):
+        raise Refused(
+            f"drill of mirror {mirror_name}", [f"mirror {mirror.name} is no drill's: it carries {mirror.topics}"]
+        )
 
 
-def is_drills(mirror: Mirror) -> bool:
-    return mirror.name.startswith(DRILL) and mirror.topics == expressions(mirror.name.removeprefix(DRILL))
+def is_drill_mirror(mirror: Mirror) -> bool:
+    return mirror.name.startswith(DRILL_PREFIX) and mirror.topics == list_drill_expressions(
+        mirror.name.removeprefix(DRILL_PREFIX)
+    )
 
 
-def put_up(ledger: Iterable[LedgerEntry], cluster: ClusterName) -> list[LedgerEntry]:
+def list_drill_acls(ledger: Iterable[LedgerEntry], cluster: ClusterName) -> list[LedgerEntry]:
     """ACLs on a cluster that the drill certainly made.
 
     Fences and copied rights are in the ledger only if we made them. Promoted ones may have existed before, except those
     that name a heartbeats topic: no grant by prefix covers it.
     """
-    certain = (AclPurpose.FENCE, AclPurpose.COPIED)
+    own_purposes = (AclPurpose.FENCE, AclPurpose.COPIED)
     return [
         e
         for e in ledger
-        if e.cluster == cluster and (e.purpose in certain or e.acl.name.startswith(HEARTBEATS))
+        if e.cluster == cluster and (e.purpose in own_purposes or e.acl.name.startswith(HEARTBEAT_TOPIC_PREFIX))
         if e.purpose is not AclPurpose.STAGED
     ]
 
 
-def runs_of(runs: Iterable[Run], mirror: str) -> list[Run]:
-    mine = [run for run in runs if run.plan.mirror == drill_name(mirror)]
-    return sorted(mine, key=lambda run: run.started_ms, reverse=True)
+def list_drill_runs(runs: Iterable[Run], mirror: str) -> list[Run]:
+    drill_runs = [run for run in runs if run.plan.mirror == to_drill_name(mirror)]
+    return sorted(drill_runs, key=lambda run: run.started_ms, reverse=True)
 
 
-def old_runs(runs: Iterable[Run], mirror: str) -> list[Run]:
-    return [run for run in runs_of(runs, mirror)[KEPT:] if run.state is not RunState.RUNNING]
+def list_forgettable_runs(runs: Iterable[Run], mirror: str) -> list[Run]:
+    return [run for run in list_drill_runs(runs, mirror)[MAX_KEPT_RUNS:] if run.state is not RunState.RUNNING]
 
 
-def may_be_forgotten(runs: Iterable[Run], plan: Plan, begun_ms: int) -> bool:
+def can_be_forgotten(runs: Iterable[Run], plan: Plan, begun_ms: int) -> bool:
     """Whether a state topic that lacks a run of this plan, begun at `begun_ms`, may have forgotten it.
 
     Only drill runs older than the kept ones are ever forgotten; any other unknown run never existed.
     """
-    newer = [run for run in runs_of(runs, plan.mirror.removeprefix(DRILL)) if run.started_ms > begun_ms]
-    return plan.mirror.startswith(DRILL) and len(newer) >= KEPT
+    newer = [run for run in list_drill_runs(runs, plan.mirror.removeprefix(DRILL_PREFIX)) if run.started_ms > begun_ms]
+    return plan.mirror.startswith(DRILL_PREFIX) and len(newer) >= MAX_KEPT_RUNS
 
 
-def drilled(run: Run, steps: Iterable[StepRecord]) -> Drilled:
-    return Drilled(
+def summarize_drill(run: Run, steps: Iterable[StepRecord]) -> DrillSummary:
+    return DrillSummary(
         run=run.id,
         mode=run.plan.mode,
         at_ms=run.started_ms,
         state=run.state,
-        predicted=run.plan.figures.get(FORECAST, "unknown"),
-        measured_s=stood_still_s(run, steps),
+        predicted=run.plan.figures.get(FORECAST_FIGURE, "unknown"),
+        measured_s=measure_standstill_s(run, steps),
         outcome=run.note if run.state is RunState.DONE else "",
     )
 
 
-def came_through(run: Run) -> bool:
+def has_passed(run: Run) -> bool:
     return run.state is RunState.DONE and bool(run.note)
 
 
-def failed_drills(mirror: str, outcomes: Mapping[Mode, str | MirrorError]) -> MirrorError | None:
+def summarize_failed_drills(mirror: str, outcomes: Mapping[RunMode, str | MirrorError]) -> MirrorError | None:
     failed = [outcome for outcome in outcomes.values() if isinstance(outcome, MirrorError)]
     if not failed or len(outcomes) == 1:
         return next(iter(failed), None)
-    words = "".join(f"\n  - {mode}: {_ended(outcome)}" for mode, outcome in outcomes.items())
-    raised = Unreachable if all(error.retryable for error in failed) else MirrorError
-    return raised(f"drill of mirror {mirror}: {len(failed)} of {len(outcomes)} failed:{words}")
+    text = "".join(f"\n  - {mode}: {_format_outcome(outcome)}" for mode, outcome in outcomes.items())
+    error_class = Unreachable if all(error.retryable for error in failed) else MirrorError
+    return error_class(f"drill of mirror {mirror}: {len(failed)} of {len(outcomes)} failed:{text}")
 
 
-def _ended(outcome: str | MirrorError) -> str:
+def _format_outcome(outcome: str | MirrorError) -> str:
     if isinstance(outcome, MirrorError):
         return "failed: " + str(outcome).replace("\n", "\n    ")
     return f"came through: {outcome}"
 
 
-def forecast(
+def forecast_standstill(
     runs: Iterable[Run],
     steps_of: Callable[[Run], tuple[StepRecord, ...]],
     mirror: str,
-    mode: Mode,
+    mode: RunMode,
     conductor: str | None = None,
-) -> Forecast | None:
+) -> StandstillForecast | None:
     finished = [r for r in runs if r.plan.kind is RunKind.FAILOVER and r.plan.mode is mode and r.state is RunState.DONE]
-    alike = [r for r in finished if conductor is None or _conducted(r) == {_by_airflow(conductor)}]
-    for known, same in ((alike, True), (finished, False)):
-        for name, basis in ((mirror, "last run"), (drill_name(mirror), "last drill")):
-            mine = [run for run in known if run.plan.mirror == name]
-            newest = max(mine, key=lambda run: run.started_ms, default=None)
+    same_conductor = [r for r in finished if conductor is None or _list_conductor_kinds(r) == {_is_airflow(conductor)}]
+    for candidates, is_same_conductor in ((same_conductor, True), (finished, False)):
+        for name, basis in ((mirror, "last run"), (to_drill_name(mirror), "last drill")):
+            matching = [run for run in candidates if run.plan.mirror == name]
+            newest = max(matching, key=lambda run: run.started_ms, default=None)
             steps = () if newest is None else steps_of(newest)
-            seconds = None if newest is None else stood_still_s(newest, steps)
+            seconds = None if newest is None else measure_standstill_s(newest, steps)
             if newest is not None and seconds is not None:
-                took = {step.step: one for step in steps if (one := took_s(step)) is not None}
-                return Forecast(seconds, basis if same else f"{basis}, {_in_words(newest)}", took)
+                step_seconds = {
+                    step.step: duration_s for step in steps if (duration_s := measure_step_s(step)) is not None
+                }
+                return StandstillForecast(
+                    seconds, basis if is_same_conductor else f"{basis}, {_format_conductors(newest)}", step_seconds
+                )
     return None
 
 
-def _by_airflow(conductor: str) -> bool:
-    return conductor.startswith(AIRFLOW)
+def _is_airflow(conductor: str) -> bool:
+    return conductor.startswith(AIRFLOW_CONDUCTOR_PREFIX)
 
 
-def _conducted(run: Run) -> set[bool]:
-    return {_by_airflow(who) for who in (run.started_by, run.conducted_by)}
+def _list_conductor_kinds(run: Run) -> set[bool]:
+    return {_is_airflow(conductor) for conductor in (run.started_by, run.conducted_by)}
 
 
-def _in_words(run: Run) -> str:
-    by = _conducted(run)
-    return "by Airflow and by command" if len(by) > 1 else "by Airflow" if True in by else "by command"
+def _format_conductors(run: Run) -> str:
+    conductor_kinds = _list_conductor_kinds(run)
+    return (
+        "by Airflow and by command"
+        if len(conductor_kinds) > 1
+        else "by Airflow"
+        if True in conductor_kinds
+        else "by command"
+    )

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from typing import Final
 
-LONGEST_S: Final = 120.0
-_SPARE_S: Final = 10.0
+MAX_EPOCH_S: Final = 120.0
+_SLOT_RESERVE_S: Final = 10.0
 """Before the next epoch ends, the following epoch's tasks need the slots of comparing tasks."""
-_SHORTEST_LOOKS_S: Final = 1.0
+_MIN_COMPARISON_S: Final = 1.0
 
 
-def next_s(usual_s: float, now_s: float, lasted_s: float, *, cut_short: bool, untold: bool) -> float:
+def compute_epoch_s(usual_s: float, now_s: float, lasted_s: float, *, was_cut_short: bool, is_unknown: bool) -> float:
     """`now_s`: the length otherwise; epochs overlap, and an older one may have made it longer. `untold`: a
     task could not report, so a comparison may still be open.
     """
-    if not cut_short:
-        return now_s if untold else usual_s
-    return max(now_s, min(2 * lasted_s, max(LONGEST_S, usual_s)))
+    if not was_cut_short:
+        return now_s if is_unknown else usual_s
+    return max(now_s, min(2 * lasted_s, max(MAX_EPOCH_S, usual_s)))
 
 
-def looks_s(usual_s: float) -> float:
+def compute_comparison_s(usual_s: float) -> float:
     """How long tasks may compare logs past their epoch. There are slots for two epochs, not three."""
-    return max(usual_s - _SPARE_S, _SHORTEST_LOOKS_S)
+    return max(usual_s - _SLOT_RESERVE_S, _MIN_COMPARISON_S)

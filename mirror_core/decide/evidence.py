@@ -11,31 +11,31 @@ from typing import Any, Final
 import msgspec
 
 from mirror_core.decide import vouching
-from mirror_core.model.chronicle import BEGINNING, Entry, Kind, hash_of
-from mirror_core.model.parity import Verdict
-from mirror_core.model.run import Mode, Plan, RunKind, RunState, StepRecord, StepState, is_hash_of
+from mirror_core.model.chronicle import FIRST_LINE_HASH, AuditEntry, AuditEntryKind, hash_line
+from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.run import Plan, RunKind, RunMode, RunState, StepRecord, StepState, is_hash_of
 
-NOT_COMPARED: Final = "not_compared"
-BOTH_EMPTY: Final = "neither side held a record"
+NOT_COMPARED_KEY: Final = "not_compared"
+BOTH_EMPTY_VERDICT: Final = "neither side held a record"
 """Verdict of step parity when both logs were empty and had equal bounds."""
-NONE: Final = "none"
+NONE_TEXT: Final = "none"
 
 
-class Conclusion(StrEnum):
+class RunConclusion(StrEnum):
     """How a run ended, as far as its chronicle shows."""
 
-    PROVED = "moved, and proved equal"
+    VERIFIED = "moved, and proved equal"
     """All that was promoted was compared with the source, up to its end behind the fence."""
-    UNPROVED = "moved; not proved equal"
+    UNVERIFIED = "moved; not proved equal"
     """By decision, since the source was lost, or partitions had FAILED; or since nothing was there to be compared."""
-    HOME = "home"
+    FAILED_BACK = "home"
     ABORTED = "aborted"
     SUPERSEDED = "another run went on from it"
     UNFINISHED = "not finished"
 
 
 @dataclass(frozen=True, slots=True)
-class Flaw:
+class AuditFlaw:
     """Something that cannot be so."""
 
     where: str
@@ -43,72 +43,79 @@ class Flaw:
     what: str
 
 
-def holds_contents(name: str) -> bool:
+def has_topic_contents(name: str) -> bool:
     folder, _, rest = name.partition("/")
-    return _SALVAGE.fullmatch(folder) is not None and rest not in ("_salvage.json", "_report.html")
+    return _SALVAGE_FOLDER.fullmatch(folder) is not None and rest not in ("_salvage.json", "_report.html")
 
 
-_SALVAGE: Final = re.compile(r"_?salvage(-\d+)?(\.incomplete)?")
+_SALVAGE_FOLDER: Final = re.compile(r"_?salvage(-\d+)?(\.incomplete)?")
 
 
-def concluded(entries: Sequence[Entry], plan: Plan) -> tuple[Conclusion, str]:
+def conclude_run(entries: Sequence[AuditEntry], plan: Plan) -> tuple[RunConclusion, str]:
     """The conclusion, and why it is no stronger. Expects entries without flaws."""
-    ends = [entry for entry in entries if entry.kind is Kind.ENDED]
+    ends = [entry for entry in entries if entry.kind is AuditEntryKind.ENDED]
     state = ends[-1].body.get("state") if ends else None
     if state == RunState.ABORTED:
-        return Conclusion.ABORTED, ""
+        return RunConclusion.ABORTED, ""
     if state == RunState.SUPERSEDED:
-        return Conclusion.SUPERSEDED, str(ends[-1].body.get("note", ""))
+        return RunConclusion.SUPERSEDED, str(ends[-1].body.get("note", ""))
     if state != RunState.DONE:
-        return Conclusion.UNFINISHED, ""
+        return RunConclusion.UNFINISHED, ""
     if plan.kind is RunKind.FAILBACK:
-        return Conclusion.HOME, ""
-    if plan.mode is Mode.UNPLANNED:
-        before = _seen(entries, "record_lmo").get("compared_before")
-        compared = f"; {before} had been compared before" if before else ""
-        seen = _seen(entries, "report")
-        vouched = f"; certificates: {vouching.sentence(seen)}" if vouching.VERDICT in seen else ""
-        return Conclusion.UNPROVED, f"the source was lost: there was nothing to compare with{compared}{vouched}"
-    gate = _seen(entries, "parity")
-    if gate.get("verdict") == BOTH_EMPTY:
-        return Conclusion.UNPROVED, "neither side held a record: where their logs begin and end was all to compare"
-    if gate.get("verdict") != Verdict.PASSED:
-        return Conclusion.UNPROVED, "step parity says nothing of a comparison that passed"
-    if not _number(gate.get("records_in_all")) or not _number(gate.get("partitions")):
-        return Conclusion.UNPROVED, "nothing was compared: the sample is empty"
-    if (as_it_was := gate.get(NOT_COMPARED, NONE)) != NONE:
-        return Conclusion.UNPROVED, f"promoted as they were, and not compared: {as_it_was}"
-    return Conclusion.PROVED, ""
+        return RunConclusion.FAILED_BACK, ""
+    if plan.mode is RunMode.UNPLANNED:
+        compared_before = _get_step_evidence(entries, "record_lmo").get("compared_before")
+        compared_text = f"; {compared_before} had been compared before" if compared_before else ""
+        report_evidence = _get_step_evidence(entries, "report")
+        certificate_text = (
+            f"; certificates: {vouching.format_coverage(report_evidence)}"
+            if vouching.VERDICT_KEY in report_evidence
+            else ""
+        )
+        return (
+            RunConclusion.UNVERIFIED,
+            f"the source was lost: there was nothing to compare with{compared_text}{certificate_text}",
+        )
+    gate = _get_step_evidence(entries, "parity")
+    if gate.get("verdict") == BOTH_EMPTY_VERDICT:
+        return RunConclusion.UNVERIFIED, "neither side held a record: where their logs begin and end was all to compare"
+    if gate.get("verdict") != ParityVerdict.PASSED:
+        return RunConclusion.UNVERIFIED, "step parity says nothing of a comparison that passed"
+    if not _to_count(gate.get("records_in_all")) or not _to_count(gate.get("partitions")):
+        return RunConclusion.UNVERIFIED, "nothing was compared: the sample is empty"
+    if (not_compared := gate.get(NOT_COMPARED_KEY, NONE_TEXT)) != NONE_TEXT:
+        return RunConclusion.UNVERIFIED, f"promoted as they were, and not compared: {not_compared}"
+    return RunConclusion.VERIFIED, ""
 
 
-def flaws(entries: Sequence[Entry], plan: Plan, plan_sha256: str) -> Iterator[Flaw]:
-    if not entries or entries[0].kind is not Kind.BEGUN:
-        yield Flaw("entry 0", "a chronicle begins with the run's beginning, and this one doesn't")
-    steps = _Steps(tuple(step.name for step in plan.steps))
-    ended = filed = False
+def find_audit_flaws(entries: Sequence[AuditEntry], plan: Plan, plan_sha256: str) -> Iterator[AuditFlaw]:
+    if not entries or entries[0].kind is not AuditEntryKind.BEGUN:
+        yield AuditFlaw("entry 0", "a chronicle begins with the run's beginning, and this one doesn't")
+    step_order = _StepOrder(tuple(step.name for step in plan.steps))
+    has_ended = has_files = False
     for entry in entries:
-        where = f"entry {entry.n}"
-        if entry.kind is Kind.FILE:
-            filed = True
+        location = f"entry {entry.n}"
+        if entry.kind is AuditEntryKind.FILE:
+            has_files = True
             continue
-        if filed:
-            yield Flaw(where, f"{entry.kind}, and files are told of last")
-        if ended:
-            yield Flaw(where, f"{entry.kind}, and the run had ended before")
+        if has_files:
+            yield AuditFlaw(location, f"{entry.kind}, and files are told of last")
+        if has_ended:
+            yield AuditFlaw(location, f"{entry.kind}, and the run had ended before")
         match entry.kind:
-            case Kind.BEGUN:
-                yield from (Flaw(where, what) for what in _approval(entry, plan, plan_sha256))
-            case Kind.STEP:
-                yield from (Flaw(where, what) for what in steps.take(entry))
-            case Kind.ENDED:
-                ended = True
-                if entry.body.get("state") == RunState.DONE and steps.left:
-                    yield Flaw(where, f"the run is done, and step {steps.left[0]} is not")
-            case Kind.CONDUCTED | Kind.AGREED | Kind.ABORTING:
+            case AuditEntryKind.BEGUN:
+                yield from (AuditFlaw(location, problem) for problem in _check_beginning(entry, plan, plan_sha256))
+            case AuditEntryKind.STEP:
+                yield from (AuditFlaw(location, problem) for problem in step_order.check_entry(entry))
+            case AuditEntryKind.ENDED:
+                has_ended = True
+                if entry.body.get("state") == RunState.DONE and step_order.remaining:
+                    yield AuditFlaw(location, f"the run is done, and step {step_order.remaining[0]} is not")
+            case AuditEntryKind.CONDUCTOR_CHANGED | AuditEntryKind.STOP_CONFIRMED | AuditEntryKind.ABORTING:
                 pass
 
 
-def _approval(entry: Entry, plan: Plan, plan_sha256: str) -> Iterator[str]:
+def _check_beginning(entry: AuditEntry, plan: Plan, plan_sha256: str) -> Iterator[str]:
     if entry.n:
         yield "a run begins once"
     if entry.body.get("plan_sha256") != plan_sha256:
@@ -120,61 +127,61 @@ def _approval(entry: Entry, plan: Plan, plan_sha256: str) -> Iterator[str]:
             yield f"{name} is {entry.body.get(name)!r}, and the plan's {value!r}"
 
 
-class _Steps:
-    def __init__(self, left: tuple[str, ...]) -> None:
-        self.left = left
-        self._last: StepRecord | None = None
+class _StepOrder:
+    def __init__(self, remaining: tuple[str, ...]) -> None:
+        self.remaining = remaining
+        self._previous: StepRecord | None = None
 
-    def take(self, entry: Entry) -> Iterator[str]:
+    def check_entry(self, entry: AuditEntry) -> Iterator[str]:
         try:
             step = msgspec.convert(entry.body, StepRecord)
         except msgspec.ValidationError as error:
             yield f"not a step: {error}"
             return
-        before, self._last = self._last, step
+        previous, self._previous = self._previous, step
         if step.run != entry.run:
             yield f"a step of run {step.run}"
-        if not self.left or step.step != self.left[0]:
-            due = f"step {self.left[0]} is due" if self.left else "all steps are done"
-            yield f"step {step.step}, and {due}"
+        if not self.remaining or step.step != self.remaining[0]:
+            due_text = f"step {self.remaining[0]} is due" if self.remaining else "all steps are done"
+            yield f"step {step.step}, and {due_text}"
             return
         if step.state is StepState.STARTED:
-            tried = before.attempt if before is not None and before.step == step.step else 0
-            if step.attempt != tried + 1:
-                yield f"attempt {step.attempt} of step {step.step} after attempt {tried}"
+            earlier_attempts = previous.attempt if previous is not None and previous.step == step.step else 0
+            if step.attempt != earlier_attempts + 1:
+                yield f"attempt {step.attempt} of step {step.step} after attempt {earlier_attempts}"
             return
-        if before is None or (before.step, before.attempt, before.state) != (
+        if previous is None or (previous.step, previous.attempt, previous.state) != (
             step.step,
             step.attempt,
             StepState.STARTED,
         ):
             yield f"step {step.step} is {step.state}, and this attempt did not begin"
         if step.state is StepState.DONE:
-            self.left = self.left[1:]
+            self.remaining = self.remaining[1:]
 
 
-def broken_links(entries: Sequence[Entry], lines: Sequence[str], run: str) -> Iterator[Flaw]:
+def find_broken_links(entries: Sequence[AuditEntry], lines: Sequence[str], run: str) -> Iterator[AuditFlaw]:
     """Where the hash chain is broken, or lines belong to another run."""
-    before: str = BEGINNING
+    previous_hash: str = FIRST_LINE_HASH
     for number, (entry, line) in enumerate(zip(entries, lines, strict=True)):
-        where = f"entry {number}"
+        location = f"entry {number}"
         if entry.run != run:
-            yield Flaw(where, f"it is of run {entry.run}")
+            yield AuditFlaw(location, f"it is of run {entry.run}")
         if entry.n != number:
-            yield Flaw(where, f"it says that it is entry {entry.n}")
-        if entry.before != before:
-            yield Flaw(where, "the entry before it was altered, moved or taken out, or this one was")
-        before = hash_of(line)
+            yield AuditFlaw(location, f"it says that it is entry {entry.n}")
+        if entry.before != previous_hash:
+            yield AuditFlaw(location, "the entry before it was altered, moved or taken out, or this one was")
+        previous_hash = hash_line(line)
 
 
-def _seen(entries: Sequence[Entry], step: str) -> Mapping[str, Any]:
-    found = [e.body for e in entries if e.kind is Kind.STEP and e.body.get("step") == step]
-    evidence = found[-1].get("evidence") if found else None
-    return evidence if isinstance(evidence, dict) else _NOTHING
+def _get_step_evidence(entries: Sequence[AuditEntry], step: str) -> Mapping[str, Any]:
+    step_bodies = [e.body for e in entries if e.kind is AuditEntryKind.STEP and e.body.get("step") == step]
+    evidence = step_bodies[-1].get("evidence") if step_bodies else None
+    return evidence if isinstance(evidence, dict) else _NO_EVIDENCE
 
 
-_NOTHING: Final[Mapping[str, Any]] = {}
+_NO_EVIDENCE: Final[Mapping[str, Any]] = {}
 
 
-def _number(value: object) -> int:
+def _to_count(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -9,24 +9,34 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mirror_core.decide import thirds
-from mirror_core.decide.failover import UNSEEN, Decision, digest
-from mirror_core.decide.loss_figures import NOT_MIRRORED
-from mirror_core.decide.mirror_circles import MirrorCircle, circle_reasons, way_home_mirror
-from mirror_core.decide.promotion import not_held
-from mirror_core.decide.ruled import no_way_home
-from mirror_core.decide.slipped import count, slipped_in
-from mirror_core.decide.standing import failed_over, pending, words
-from mirror_core.decide.steps import planned
-from mirror_core.decide.strategies import CUTTING, Allowed, Log, choose, costs, objections, point, tails, wider
-from mirror_core.decide.view import SHOWN, Topic, Unseen, some
+from mirror_core.decide.failover import UNSEEN_CLUSTER, PlanDecision, digest_items
+from mirror_core.decide.loss_figures import NOT_MIRRORED_FIGURE
+from mirror_core.decide.mirror_circles import MirrorCircle, build_reverse_mirror, explain_circles
+from mirror_core.decide.promotion import find_unheld_grants
+from mirror_core.decide.ruled import explain_no_failback
+from mirror_core.decide.slipped import count_offsets, find_late_ranges
+from mirror_core.decide.standing import format_fence_state, has_failed_over, warn_pending_fence
+from mirror_core.decide.steps import plan_steps
+from mirror_core.decide.strategies import (
+    TRUNCATING_STRATEGIES,
+    AllowedStrategies,
+    LogExtent,
+    choose_strategies,
+    estimate_costs,
+    explain_objections,
+    find_divergent_tails,
+    find_truncation_point,
+    find_wider_topics,
+)
+from mirror_core.decide.view import MAX_LISTED, ClusterTopic, UnseenCluster, join_limited
 from mirror_core.model.acl import Acl, Operation
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
-from mirror_core.model.mirror_sections import OWNER
-from mirror_core.model.names import Offset, Partition, reverse_name
-from mirror_core.model.ruling import KAFKAS, Ruling
-from mirror_core.model.run import Fact, Mode, Plan, RunKind, Strategy
-from mirror_core.model.standing import Debt
-from mirror_core.rights.needed import lacking_for
+from mirror_core.model.mirror_sections import OWNER_KEY
+from mirror_core.model.names import Offset, Partition, format_reverse_name
+from mirror_core.model.ruling import KAFKA_AUTHORIZER, AuthorizerConfig
+from mirror_core.model.run import FailbackStrategy, Plan, PlanFact, RunKind, RunMode
+from mirror_core.model.standing import PendingFence
+from mirror_core.rights.needed import find_lacking_rights
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,328 +49,404 @@ class UnmirroredTopic:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldSource:
     cluster_id: str
-    topics: Mapping[str, Topic]
+    topics: Mapping[str, ClusterTopic]
     log_ends: Mapping[Partition, Offset]
     fenced: bool
     authorizer: bool = True
-    by_command: bool = False
+    fenced_by_command: bool = False
     log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
     sizes: Mapping[Partition, int] = field(default_factory=dict)
     replicas: Mapping[str, int] = field(default_factory=dict)
     compacted: frozenset[str] = frozenset()
-    undemotable: tuple[str, ...] = ()
-    held: frozenset[Acl] | None = None
+    demotion_problems: tuple[str, ...] = ()
+    held_acls: frozenset[Acl] | None = None
     cluster_rights: frozenset[Operation] | None = None
     topic_rights: Mapping[str, frozenset[Operation]] = field(default_factory=dict)
-    unmirrored: Mapping[str, UnmirroredTopic] = field(default_factory=dict)
+    unmirrored_topics: Mapping[str, UnmirroredTopic] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPrimary:
     cluster_id: str
-    topics: Mapping[str, Topic]
+    topics: Mapping[str, ClusterTopic]
     log_ends: Mapping[Partition, Offset]
     log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
     sizes: Mapping[Partition, int] = field(default_factory=dict)
-    undemotable: tuple[str, ...] = ()
-    given: tuple[Acl, ...] = ()
-    unmirrored: Mapping[str, UnmirroredTopic] = field(default_factory=dict)
+    demotion_problems: tuple[str, ...] = ()
+    granted_acls: tuple[Acl, ...] = ()
+    unmirrored_topics: Mapping[str, UnmirroredTopic] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailbackView:
+class FailbackSnapshot:
     mirror: Mirror
     statuses: Mapping[Partition, PartitionStatus]
-    old: OldSource | Unseen
-    new: NewPrimary | Unseen
+    old_source: OldSource | UnseenCluster
+    new_primary: NewPrimary | UnseenCluster
     active_runs: tuple[str, ...]
-    reverse: Unseen | None = None
-    allowed: Allowed = field(default_factory=Allowed)
-    debt: Debt | None = None
-    never_came: tuple[str, ...] = ()
-    unwatched: str = ""
+    reverse_unknown: UnseenCluster | None = None
+    allowed_strategies: AllowedStrategies = field(default_factory=AllowedStrategies)
+    pending_fence: PendingFence | None = None
+    never_copied_topics: tuple[str, ...] = ()
+    unwatched_warning: str = ""
     owner: str = ""
-    new_ruling: Ruling = KAFKAS
-    beside: tuple[tuple[Mirror, frozenset[str]], ...] = ()
-    beside_unseen: tuple[str, ...] = ()
+    new_primary_authorizer: AuthorizerConfig = KAFKA_AUTHORIZER
+    sibling_mirrors: tuple[tuple[Mirror, frozenset[str]], ...] = ()
+    silent_clusters: tuple[str, ...] = ()
     circles: tuple[MirrorCircle, ...] = ()
-    circle_doubts: tuple[str, ...] = ()
+    unchecked_circles: tuple[str, ...] = ()
 
 
-def decide(view: FailbackView) -> Decision:
+def decide_failback(snapshot: FailbackSnapshot) -> PlanDecision:
     """The plan, and the reasons why it may not run; none: it may."""
-    strategies = _strategies(view)
-    return Decision(
+    strategies = _choose_strategies(snapshot)
+    return PlanDecision(
         Plan(
             kind=RunKind.FAILBACK,
-            mirror=view.mirror.name,
-            mode=Mode.PLANNED,
-            steps=planned(RunKind.FAILBACK, view.mirror),
-            bound=tuple(_bound(view)),
-            warnings=(*_warnings(view), *thirds.warnings(view.mirror.source, view.beside, _changed(view, strategies))),
-            unknown=tuple(_unknown(view)),
-            figures=dict(_figures(view, strategies)),
-            partitions=dict(_tail_figures(view)),
+            mirror=snapshot.mirror.name,
+            mode=RunMode.PLANNED,
+            steps=plan_steps(RunKind.FAILBACK, snapshot.mirror),
+            bound_facts=tuple(_list_bound_facts(snapshot)),
+            warnings=(
+                *_list_warnings(snapshot),
+                *thirds.warn_sibling_mirrors(
+                    snapshot.mirror.source, snapshot.sibling_mirrors, _find_changed_topics(snapshot, strategies)
+                ),
+            ),
+            unknown=tuple(_list_unknowns(snapshot)),
+            figures=dict(_list_figures(snapshot, strategies)),
+            partitions=dict(_list_tail_figures(snapshot)),
             strategies=strategies,
-            discarded=_discarded(view),
+            discarded=_count_discarded(snapshot),
         ),
-        tuple(_reasons(view)),
+        tuple(_list_reasons(snapshot)),
     )
 
 
-def _strategies(view: FailbackView) -> dict[str, Strategy]:
-    if isinstance(view.old, Unseen):
+def _choose_strategies(snapshot: FailbackSnapshot) -> dict[str, FailbackStrategy]:
+    if isinstance(snapshot.old_source, UnseenCluster):
         return {}
-    return choose(view.statuses, view.old.topics, view.old.log_ends, view.allowed, _new_topics(view))
+    return choose_strategies(
+        snapshot.statuses,
+        snapshot.old_source.topics,
+        snapshot.old_source.log_ends,
+        snapshot.allowed_strategies,
+        _get_new_topics(snapshot),
+    )
 
 
-def _new_topics(view: FailbackView) -> Mapping[str, Topic]:
-    return {} if isinstance(view.new, Unseen) else view.new.topics
+def _get_new_topics(snapshot: FailbackSnapshot) -> Mapping[str, ClusterTopic]:
+    return {} if isinstance(snapshot.new_primary, UnseenCluster) else snapshot.new_primary.topics
 
 
-class _Logs(Mapping[Partition, Log]):
+class _ClusterLogs(Mapping[Partition, LogExtent]):
     """Built on access: there may be tens of thousands."""
 
-    def __init__(self, seen: OldSource | NewPrimary) -> None:
-        self._seen = seen
+    def __init__(self, cluster: OldSource | NewPrimary) -> None:
+        self._cluster = cluster
 
-    def __getitem__(self, partition: Partition) -> Log:
-        seen = self._seen
-        return Log(seen.log_starts.get(partition, Offset(0)), seen.log_ends[partition], seen.sizes.get(partition))
+    def __getitem__(self, partition: Partition) -> LogExtent:
+        cluster = self._cluster
+        return LogExtent(
+            cluster.log_starts.get(partition, Offset(0)), cluster.log_ends[partition], cluster.sizes.get(partition)
+        )
 
     def __iter__(self) -> Iterator[Partition]:
-        return iter(self._seen.log_ends)
+        return iter(self._cluster.log_ends)
 
     def __len__(self) -> int:
-        return len(self._seen.log_ends)
+        return len(self._cluster.log_ends)
 
 
-def _bound(view: FailbackView) -> Iterator[Fact]:
-    yield Fact("mirror", f"created {view.mirror.created_ms}")
-    yield Fact("old source", view.old.cluster_id if isinstance(view.old, OldSource) else UNSEEN)
-    yield Fact("new primary", view.new.cluster_id if isinstance(view.new, NewPrimary) else UNSEEN)
-    yield Fact("last mirrored offsets", digest(f"{p}={view.statuses[p].lmo}" for p in sorted(view.statuses)))
-    if isinstance(view.old, OldSource):
+def _list_bound_facts(snapshot: FailbackSnapshot) -> Iterator[PlanFact]:
+    yield PlanFact("mirror", f"created {snapshot.mirror.created_ms}")
+    yield PlanFact(
+        "old source", snapshot.old_source.cluster_id if isinstance(snapshot.old_source, OldSource) else UNSEEN_CLUSTER
+    )
+    yield PlanFact(
+        "new primary",
+        snapshot.new_primary.cluster_id if isinstance(snapshot.new_primary, NewPrimary) else UNSEEN_CLUSTER,
+    )
+    yield PlanFact(
+        "last mirrored offsets", digest_items(f"{p}={snapshot.statuses[p].lmo}" for p in sorted(snapshot.statuses))
+    )
+    if isinstance(snapshot.old_source, OldSource):
         # Behind the fence these do not move: what would be discarded is part of what is approved.
-        yield tails_fact(_tails(view, view.old))
-        yield Fact("topic ids", digest(f"{name} {t.id} {t.partitions}" for name, t in sorted(view.old.topics.items())))
-        yield Fact("fenced", str(view.old.fenced))
+        yield build_tails_fact(_find_tails(snapshot, snapshot.old_source))
+        yield PlanFact(
+            "topic ids",
+            digest_items(f"{name} {t.id} {t.partitions}" for name, t in sorted(snapshot.old_source.topics.items())),
+        )
+        yield PlanFact("fenced", str(snapshot.old_source.fenced))
 
 
-def _reasons(view: FailbackView) -> Iterator[str]:
-    mirror = view.mirror
-    for run in view.active_runs:
+def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[str]:
+    mirror = snapshot.mirror
+    for run in snapshot.active_runs:
         yield f"run {run} is under way: resume or abort it first"
-    if view.reverse is not None:
-        yield f"whether a run holds mirror {reverse_name(mirror.name)} is not known: {view.reverse.reason}"
-    if not view.statuses:
+    if snapshot.reverse_unknown is not None:
+        yield f"whether a run holds mirror {format_reverse_name(mirror.name)} is not known: {snapshot.reverse_unknown.reason}"
+    if not snapshot.statuses:
         yield f"mirror {mirror.name} has mirrored nothing: there is nothing to come home from"
-    going = sorted(p for p, s in view.statuses.items() if s.state is not PartitionState.STOPPED)
-    if going:
-        yield f"not failed over (not STOPPED): {some(going)}"
-    elif not view.active_runs and not failed_over(view.debt):
-        this = mirror.name
-        way_on = f". `mirrorbook mirror start {this}` copies on; `mirrorbook failover run {this}` moves them"
+    not_stopped = sorted(p for p, s in snapshot.statuses.items() if s.state is not PartitionState.STOPPED)
+    if not_stopped:
+        yield f"not failed over (not STOPPED): {join_limited(not_stopped)}"
+    elif not snapshot.active_runs and not has_failed_over(snapshot.pending_fence):
+        mirror_name = mirror.name
+        advice = (
+            f". `mirrorbook mirror start {mirror_name}` copies on; `mirrorbook failover run {mirror_name}` moves them"
+        )
         yield (
             f"no failover has ended this mirror, it was stopped: applications never left {mirror.source}"
-            f"{'' if mirror.homecoming else way_on}"
+            f"{'' if mirror.failback_run else advice}"
         )
-    if isinstance(view.old, OldSource):
-        old = view.old
-        yield from objections(
-            view.statuses, old.topics, _Logs(old), view.allowed, mirror.source, old.compacted, _new_topics(view)
+    if isinstance(snapshot.old_source, OldSource):
+        old_source = snapshot.old_source
+        yield from explain_objections(
+            snapshot.statuses,
+            old_source.topics,
+            _ClusterLogs(old_source),
+            snapshot.allowed_strategies,
+            mirror.source,
+            old_source.compacted,
+            _get_new_topics(snapshot),
         )
         yield from (
             f"cluster {mirror.source}: {missing}, which the control principal lacks; `mirrorbook cluster check "
             f"{mirror.source}` names the grants"
-            for missing in lacking_for(_strategies(view), old.cluster_rights, old.topic_rights)
+            for missing in find_lacking_rights(
+                _choose_strategies(snapshot), old_source.cluster_rights, old_source.topic_rights
+            )
         )
-    for name, recorded, seen in (
-        (mirror.source, mirror.source_id, view.old),
-        (mirror.destination, mirror.destination_id, view.new),
+    for name, recorded_id, cluster in (
+        (mirror.source, mirror.source_id, snapshot.old_source),
+        (mirror.destination, mirror.destination_id, snapshot.new_primary),
     ):
-        if isinstance(seen, Unseen):
-            yield f"cluster {name} could not be read: {seen.reason}"
-        elif seen.cluster_id != recorded:
-            yield f"cluster {name} is {seen.cluster_id}, the mirror was made with {recorded}: correct mirrorbook.yaml"
+        if isinstance(cluster, UnseenCluster):
+            yield f"cluster {name} could not be read: {cluster.reason}"
+        elif cluster.cluster_id != recorded_id:
+            yield f"cluster {name} is {cluster.cluster_id}, the mirror was made with {recorded_id}: correct mirrorbook.yaml"
         else:
-            yield from (f"cluster {name}: writers cannot be kept from mirror topics: {why}" for why in seen.undemotable)
-    yield from no_way_home(mirror, view.new_ruling)
-    yield from circle_reasons(way_home_mirror(mirror), view.circles)
-    if isinstance(view.new, NewPrimary):
-        yield from _new_primary_reasons(view, view.new)
+            yield from (
+                f"cluster {name}: writers cannot be kept from mirror topics: {problem}"
+                for problem in cluster.demotion_problems
+            )
+    yield from explain_no_failback(mirror, snapshot.new_primary_authorizer)
+    yield from explain_circles(build_reverse_mirror(mirror), snapshot.circles)
+    if isinstance(snapshot.new_primary, NewPrimary):
+        yield from _list_new_primary_reasons(snapshot, snapshot.new_primary)
 
 
-def _new_primary_reasons(view: FailbackView, new: NewPrimary) -> Iterator[str]:
-    name = view.mirror.destination
-    recorded: dict[str, set[str]] = {}
-    for partition, status in view.statuses.items():
+def _list_new_primary_reasons(snapshot: FailbackSnapshot, new_primary: NewPrimary) -> Iterator[str]:
+    name = snapshot.mirror.destination
+    recorded_ids: dict[str, set[str]] = {}
+    for partition, status in snapshot.statuses.items():
         if status.destination_topic_id:  # otherwise it could not be added there
-            recorded.setdefault(partition.topic, set()).add(status.destination_topic_id)
-    for topic in _in_the_way(view, new):
+            recorded_ids.setdefault(partition.topic, set()).add(status.destination_topic_id)
+    for topic in _find_conflicting_topics(snapshot, new_primary):
         yield (
-            f"topic {topic} on {name} is not the mirror's, which never made it there, and {view.mirror.source} has one "
+            f"topic {topic} on {name} is not the mirror's, which never made it there, and {snapshot.mirror.source} has one "
             "of the same name: what one of them holds has to go elsewhere, and that topic be deleted"
         )
-    for topic, ids in sorted(recorded.items()):
-        if topic not in new.topics:
+    for topic, ids in sorted(recorded_ids.items()):
+        if topic not in new_primary.topics:
             yield f"topic {topic} is gone from {name}: nothing could be brought home"
-        elif ids != {new.topics[topic].id}:
+        elif ids != {new_primary.topics[topic].id}:
             yield f"topic {topic} was created anew on {name}: its offsets are not those of the mirror any more"
-    short = sorted(p for p, s in view.statuses.items() if s.lmo is not None and new.log_ends.get(p, s.lmo) < s.lmo)
-    if short:
-        yield f"{name} has lost records since the failover: it ends before the last mirrored offset in {some(short)}"
+    truncated = sorted(
+        p for p, s in snapshot.statuses.items() if s.lmo is not None and new_primary.log_ends.get(p, s.lmo) < s.lmo
+    )
+    if truncated:
+        yield f"{name} has lost records since the failover: it ends before the last mirrored offset in {join_limited(truncated)}"
 
 
-def _in_the_way(view: FailbackView, new: NewPrimary) -> list[str]:
+def _find_conflicting_topics(snapshot: FailbackSnapshot, new_primary: NewPrimary) -> list[str]:
     """Topics that both sides have independently: failback would overwrite the old source's, or fail."""
-    old = {} if isinstance(view.old, Unseen) else view.old.unmirrored
-    found = []
-    for topic in sorted(new.unmirrored):
-        there = old.get(topic)
-        usable = there and there.log_ends == 0 and there.partitions <= new.unmirrored[topic].partitions
-        if topic in view.never_came or (there and not usable):
-            found.append(topic)
-    return found
+    old_topics = {} if isinstance(snapshot.old_source, UnseenCluster) else snapshot.old_source.unmirrored_topics
+    conflicts = []
+    for topic in sorted(new_primary.unmirrored_topics):
+        old_topic = old_topics.get(topic)
+        is_usable = (
+            old_topic
+            and old_topic.log_ends == 0
+            and old_topic.partitions <= new_primary.unmirrored_topics[topic].partitions
+        )
+        if topic in snapshot.never_copied_topics or (old_topic and not is_usable):
+            conflicts.append(topic)
+    return conflicts
 
 
-def _stay(view: FailbackView) -> list[str]:
-    old = {} if isinstance(view.old, Unseen) else view.old.unmirrored
-    named = sorted({*view.never_came, *old} - ({} if isinstance(view.new, Unseen) else view.new.unmirrored).keys())
-    return [topic if topic not in old else f"{topic} ({_offsets(old[topic].offsets)})" for topic in named]
+def _list_staying_topics(snapshot: FailbackSnapshot) -> list[str]:
+    old_topics = {} if isinstance(snapshot.old_source, UnseenCluster) else snapshot.old_source.unmirrored_topics
+    topics = sorted(
+        {*snapshot.never_copied_topics, *old_topics}
+        - ({} if isinstance(snapshot.new_primary, UnseenCluster) else snapshot.new_primary.unmirrored_topics).keys()
+    )
+    return [
+        topic if topic not in old_topics else f"{topic} ({_format_offset_count(old_topics[topic].offsets)})"
+        for topic in topics
+    ]
 
 
-def _offsets(count: int | None) -> str:
+def _format_offset_count(count: int | None) -> str:
     return "an unknown number of offsets" if count is None else f"{count:,} offset(s)"
 
 
-def _warnings(view: FailbackView) -> Iterator[str]:
-    if stay := _stay(view):
+def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[str]:
+    if staying := _list_staying_topics(snapshot):
         yield (
-            f"never mirrored, so no part of the way home: {some(stay)} stay(s) on {view.mirror.source} as "
+            f"never mirrored, so no part of the way home: {join_limited(staying)} stay(s) on {snapshot.mirror.source} as "
             "it is, and can be written there as soon as the fence goes"
         )
-    if view.unwatched:
-        yield view.unwatched
-    if isinstance(view.old, OldSource):
-        yield from pending(view.debt, view.active_runs)
-        if view.old.by_command:
+    if snapshot.unwatched_warning:
+        yield snapshot.unwatched_warning
+    if isinstance(snapshot.old_source, OldSource):
+        yield from warn_pending_fence(snapshot.pending_fence, snapshot.active_runs)
+        if snapshot.old_source.fenced_by_command:
             yield (
-                f"{view.mirror.source} is closed to applications by its fence_command, which the first step calls "
+                f"{snapshot.mirror.source} is closed to applications by its fence_command, which the first step calls "
                 "again: no broker can show that"
             )
-        elif not view.old.authorizer:
+        elif not snapshot.old_source.authorizer:
             yield (
-                f"{view.mirror.source} cannot be fenced by Mirrorbook: an application that still writes there "
+                f"{snapshot.mirror.source} cannot be fenced by Mirrorbook: an application that still writes there "
                 "holds the failback up, since its records would be neither salvaged nor mirrored. Stop all producers"
             )
-        elif not view.old.fenced:
+        elif not snapshot.old_source.fenced:
             yield (
-                f"{view.mirror.source} is not under this mirror's fence: the first step raises it. What is written "
+                f"{snapshot.mirror.source} is not under this mirror's fence: the first step raises it. What is written "
                 "there until then is tail, too, and makes another plan"
             )
-        found = list(_tails(view, view.old).items())
-        for partition, (start, end) in found[:SHOWN]:
-            what = f"offsets {start} to {end - 1}"
-            never = "" if partition in view.statuses else "; the mirror never had this partition"
-            yield f"{partition} on {view.mirror.source}: {what} are salvaged, then discarded{never}"
-        if len(found) > SHOWN:
-            yield f"{len(found) - SHOWN} more partitions on {view.mirror.source} have such a tail"
-        for topic, (had, has) in wider(view.old.topics, _new_topics(view)).items():
+        divergent_tails = list(_find_tails(snapshot, snapshot.old_source).items())
+        for partition, (start, end) in divergent_tails[:MAX_LISTED]:
+            offsets_text = f"offsets {start} to {end - 1}"
+            never_note = "" if partition in snapshot.statuses else "; the mirror never had this partition"
+            yield f"{partition} on {snapshot.mirror.source}: {offsets_text} are salvaged, then discarded{never_note}"
+        if len(divergent_tails) > MAX_LISTED:
+            yield f"{len(divergent_tails) - MAX_LISTED} more partitions on {snapshot.mirror.source} have such a tail"
+        for topic, (old_count, new_count) in find_wider_topics(
+            snapshot.old_source.topics, _get_new_topics(snapshot)
+        ).items():
             yield (
-                f"topic {topic} has {had} partitions on {view.mirror.source} and {has} on {view.mirror.destination}: "
-                f"it is made anew with {has}, so that keys stay in the partitions that they have on the new primary"
+                f"topic {topic} has {old_count} partitions on {snapshot.mirror.source} and {new_count} on {snapshot.mirror.destination}: "
+                f"it is made anew with {new_count}, so that keys stay in the partitions that they have on the new primary"
             )
-        yield from _given_away(view, view.old)
-        gone = sorted({p.topic for p in view.statuses} - set(view.old.topics))
-        if gone:
-            yield f"no longer on {view.mirror.source}, to be created and copied as a whole: {some(gone)}"
+        yield from _warn_unheld_grants(snapshot, snapshot.old_source)
+        missing_topics = sorted({p.topic for p in snapshot.statuses} - set(snapshot.old_source.topics))
+        if missing_topics:
+            yield f"no longer on {snapshot.mirror.source}, to be created and copied as a whole: {join_limited(missing_topics)}"
 
 
-def _given_away(view: FailbackView, old: OldSource) -> Iterator[str]:
-    given = () if isinstance(view.new, Unseen) else view.new.given
-    if old.held is not None and (unheld := not_held(given, old.held)):
+def _warn_unheld_grants(snapshot: FailbackSnapshot, old_source: OldSource) -> Iterator[str]:
+    granted = () if isinstance(snapshot.new_primary, UnseenCluster) else snapshot.new_primary.granted_acls
+    if old_source.held_acls is not None and (unheld_grants := find_unheld_grants(granted, old_source.held_acls)):
         yield (
-            f"nobody has these right(s) on {view.mirror.source} now, which the failover gave on "
-            f"{view.mirror.destination}: {some(unheld)}. The way home gives them there, too. Were they withdrawn on "
-            f"{view.mirror.source}, withdraw them on {view.mirror.destination} first"
+            f"nobody has these right(s) on {snapshot.mirror.source} now, which the failover gave on "
+            f"{snapshot.mirror.destination}: {join_limited(unheld_grants)}. The way home gives them there, too. Were they withdrawn on "
+            f"{snapshot.mirror.source}, withdraw them on {snapshot.mirror.destination} first"
         )
 
 
-def _changed(view: FailbackView, strategies: Mapping[str, Strategy]) -> thirds.Changed | None:
-    if isinstance(view.old, Unseen):
+def _find_changed_topics(
+    snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]
+) -> thirds.ChangedTopics | None:
+    if isinstance(snapshot.old_source, UnseenCluster):
         return None
-    gone = strategies.keys() - view.old.topics.keys()
-    return thirds.Changed(
-        anew=frozenset(gone | {topic for topic, way in strategies.items() if way is Strategy.RECREATE}),
-        cut=frozenset(topic for topic, way in strategies.items() if way in CUTTING),
+    missing_topics = strategies.keys() - snapshot.old_source.topics.keys()
+    return thirds.ChangedTopics(
+        recreated=frozenset(
+            missing_topics | {topic for topic, strategy in strategies.items() if strategy is FailbackStrategy.RECREATE}
+        ),
+        truncated=frozenset(topic for topic, strategy in strategies.items() if strategy in TRUNCATING_STRATEGIES),
     )
 
 
-def _unknown(view: FailbackView) -> Iterator[str]:
-    yield from view.circle_doubts
-    if view.beside_unseen:
+def _list_unknowns(snapshot: FailbackSnapshot) -> Iterator[str]:
+    yield from snapshot.unchecked_circles
+    if snapshot.silent_clusters:
         yield (
-            f"{some(view.beside_unseen)}: no answer, so whether a mirror carries these topics there from "
-            f"{view.mirror.source}, and what becomes of it"
+            f"{join_limited(snapshot.silent_clusters)}: no answer, so whether a mirror carries these topics there from "
+            f"{snapshot.mirror.source}, and what becomes of it"
         )
-    if isinstance(view.old, Unseen):
-        yield f"everything on {view.mirror.source}: log ends, divergent tails"
-    if isinstance(view.new, Unseen):
-        yield f"everything on {view.mirror.destination}"
+    if isinstance(snapshot.old_source, UnseenCluster):
+        yield f"everything on {snapshot.mirror.source}: log ends, divergent tails"
+    if isinstance(snapshot.new_primary, UnseenCluster):
+        yield f"everything on {snapshot.mirror.destination}"
 
 
-def _figures(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator[tuple[str, str]]:
-    if view.owner:
-        yield OWNER, view.owner
-    if view.debt is not None:
-        slipped = count(slipped_in(view.debt, view.statuses))
-        yield "standing fence", "; ".join((*words(view.debt), f"{slipped} offset(s) were accepted before it stood"))
-    discarded = _discarded(view)
-    yield "partitions", str(len(view.statuses))
+def _list_figures(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]) -> Iterator[tuple[str, str]]:
+    if snapshot.owner:
+        yield OWNER_KEY, snapshot.owner
+    if snapshot.pending_fence is not None:
+        late_offsets = count_offsets(find_late_ranges(snapshot.pending_fence, snapshot.statuses))
+        yield (
+            "standing fence",
+            "; ".join(
+                (*format_fence_state(snapshot.pending_fence), f"{late_offsets} offset(s) were accepted before it stood")
+            ),
+        )
+    discarded = _count_discarded(snapshot)
+    yield "partitions", str(len(snapshot.statuses))
     yield "offsets to discard", "unknown" if discarded is None else str(discarded)
-    if isinstance(view.old, OldSource):
-        yield NOT_MIRRORED, _not_mirrored(view, view.old)
-    if isinstance(view.old, Unseen) or isinstance(view.new, Unseen):
+    if isinstance(snapshot.old_source, OldSource):
+        yield NOT_MIRRORED_FIGURE, _format_unmirrored(snapshot, snapshot.old_source)
+    if isinstance(snapshot.old_source, UnseenCluster) or isinstance(snapshot.new_primary, UnseenCluster):
         yield "offsets to copy", "unknown"
         return
-    copied: int = sum(end for p, end in view.new.log_ends.items() if p not in view.statuses)
-    for partition, status in view.statuses.items():
-        end = view.new.log_ends.get(partition, Offset(0))
-        anew = strategies.get(partition.topic) is Strategy.RECREATE or partition.topic not in view.old.topics
-        held = Offset(0) if anew else min(view.old.log_ends.get(partition, Offset(0)), point(status))
-        copied += max(0, end - held)
-    yield "offsets to copy", str(copied)
-    yield from costs(view.statuses, _Logs(view.old), _Logs(view.new), view.old.replicas, strategies)
+    offsets_to_copy: int = sum(end for p, end in snapshot.new_primary.log_ends.items() if p not in snapshot.statuses)
+    for partition, status in snapshot.statuses.items():
+        end = snapshot.new_primary.log_ends.get(partition, Offset(0))
+        is_copied_anew = (
+            strategies.get(partition.topic) is FailbackStrategy.RECREATE
+            or partition.topic not in snapshot.old_source.topics
+        )
+        kept_end = (
+            Offset(0)
+            if is_copied_anew
+            else min(snapshot.old_source.log_ends.get(partition, Offset(0)), find_truncation_point(status))
+        )
+        offsets_to_copy += max(0, end - kept_end)
+    yield "offsets to copy", str(offsets_to_copy)
+    yield from estimate_costs(
+        snapshot.statuses,
+        _ClusterLogs(snapshot.old_source),
+        _ClusterLogs(snapshot.new_primary),
+        snapshot.old_source.replicas,
+        strategies,
+    )
 
 
-def _not_mirrored(view: FailbackView, old: OldSource) -> str:
-    found = {p: end - start for p, (start, end) in _tails(view, old).items() if p not in view.statuses}
-    if not found:
+def _format_unmirrored(snapshot: FailbackSnapshot, old_source: OldSource) -> str:
+    unmirrored = {
+        p: end - start for p, (start, end) in _find_tails(snapshot, old_source).items() if p not in snapshot.statuses
+    }
+    if not unmirrored:
         return "none"
-    named = some(f"{p} ({offsets:,} offset(s))" for p, offsets in found.items())
-    return f"{len(found)} partition(s), {sum(found.values()):,} offset(s): {named}"
+    text = join_limited(f"{p} ({offsets:,} offset(s))" for p, offsets in unmirrored.items())
+    return f"{len(unmirrored)} partition(s), {sum(unmirrored.values()):,} offset(s): {text}"
 
 
-def _tail_figures(view: FailbackView) -> Iterator[tuple[str, str]]:
-    if isinstance(view.old, OldSource):
-        for partition, (start, end) in list(_tails(view, view.old).items())[:SHOWN]:
+def _list_tail_figures(snapshot: FailbackSnapshot) -> Iterator[tuple[str, str]]:
+    if isinstance(snapshot.old_source, OldSource):
+        for partition, (start, end) in list(_find_tails(snapshot, snapshot.old_source).items())[:MAX_LISTED]:
             yield str(partition), f"{end - start} offset(s) discarded, [{start}, {end})"
 
 
-def _discarded(view: FailbackView) -> int | None:
-    if isinstance(view.old, Unseen):
+def _count_discarded(snapshot: FailbackSnapshot) -> int | None:
+    if isinstance(snapshot.old_source, UnseenCluster):
         return None
-    return sum(end - start for start, end in _tails(view, view.old).values())
+    return sum(end - start for start, end in _find_tails(snapshot, snapshot.old_source).values())
 
 
-def tails_fact(found: Mapping[Partition, tuple[Offset, Offset]]) -> Fact:
+def build_tails_fact(tail_ranges: Mapping[Partition, tuple[Offset, Offset]]) -> PlanFact:
     """Binds an approval to what is discarded; the run checks it again before it saves anything."""
-    return Fact("divergent tails", digest(f"{p} [{start}, {end})" for p, (start, end) in sorted(found.items())))
+    return PlanFact(
+        "divergent tails", digest_items(f"{p} [{start}, {end})" for p, (start, end) in sorted(tail_ranges.items()))
+    )
 
 
-def written_since(
-    came_home: Mapping[Partition, PartitionStatus], ends: Mapping[Partition, Offset]
+def find_written_since(
+    reverse_statuses: Mapping[Partition, PartitionStatus], ends: Mapping[Partition, Offset]
 ) -> dict[Partition, str]:
     """New-primary partitions written after applications left, and the offsets.
 
@@ -368,9 +454,11 @@ def written_since(
     FAILED. `ends`: of logs that exist.
     """
     return {
-        p: f"from {s.lmo} to {ends[p]}" for p, s in came_home.items() if not s.reason and ends.get(p, s.lmo) != s.lmo
+        p: f"from {s.lmo} to {ends[p]}"
+        for p, s in reverse_statuses.items()
+        if not s.reason and ends.get(p, s.lmo) != s.lmo
     }
 
 
-def _tails(view: FailbackView, old: OldSource) -> dict[Partition, tuple[Offset, Offset]]:
-    return tails(view.statuses, old.topics, old.log_ends)
+def _find_tails(snapshot: FailbackSnapshot, old_source: OldSource) -> dict[Partition, tuple[Offset, Offset]]:
+    return find_divergent_tails(snapshot.statuses, old_source.topics, old_source.log_ends)

@@ -8,200 +8,216 @@ from heapq import nsmallest
 from typing import Final
 
 from mirror_core.decide import clocks, deletions, leaderless, ruled
-from mirror_core.decide.clocks import since
-from mirror_core.decide.loss import loss_of
-from mirror_core.decide.loss_figures import in_words, loses, loss_figures, loss_warnings, uncopied_warning
-from mirror_core.decide.offsets import START, left_in_words
-from mirror_core.decide.proof import differing, differing_in_words
-from mirror_core.decide.proof import in_words as in_words_of_proof
-from mirror_core.decide.scope import lost_topics
-from mirror_core.decide.standing import pending
-from mirror_core.decide.standing import words as words_of
-from mirror_core.decide.together import of_view
-from mirror_core.decide.view import (
-    NOTHING_HIDDEN,
-    SHOWN,
-    DestinationView,
-    SourceView,
-    Unseen,
-    View,
-    failed_of,
-    lags_of,
-    some,
-    uncommitted_of,
-    without_copy,
+from mirror_core.decide.clocks import format_since
+from mirror_core.decide.loss import compute_snapshot_loss
+from mirror_core.decide.loss_figures import (
+    can_lose,
+    format_partition_loss,
+    list_loss_figures,
+    list_loss_warnings,
+    warn_uncopied,
 )
-from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus, is_fresh
-from mirror_core.model.mirror_sections import OWNER
+from mirror_core.decide.offsets import RESET_POLICY_TEXT, format_all_uncommitted
+from mirror_core.decide.proof import find_differences, format_differences
+from mirror_core.decide.proof import format_verified_share as in_words_of_proof
+from mirror_core.decide.scope import find_lost_topics
+from mirror_core.decide.standing import format_fence_state as words_of
+from mirror_core.decide.standing import warn_pending_fence
+from mirror_core.decide.together import list_completeness_figures
+from mirror_core.decide.view import (
+    MAX_LISTED,
+    NO_HIDDEN_TOPICS,
+    DestinationSnapshot,
+    MirrorSnapshot,
+    SourceSnapshot,
+    UnseenCluster,
+    find_without_copy,
+    join_limited,
+    list_failed,
+    list_lags,
+    list_uncommitted,
+)
+from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus, is_lease_fresh
+from mirror_core.model.mirror_sections import OWNER_KEY
 from mirror_core.model.names import Partition
-from mirror_core.model.parity import UNREADABLE
-from mirror_core.model.ruling import Authorizer
-from mirror_core.model.run import Mode
-from mirror_core.model.shell_command import option, shell_command
-from mirror_core.rights.acls import OUR_TOPICS
+from mirror_core.model.parity import UNREADABLE_KIND_PREFIX
+from mirror_core.model.ruling import AuthorizerKind
+from mirror_core.model.run import RunMode
+from mirror_core.model.shell_command import format_option, format_shell_command
+from mirror_core.rights.acls import OWN_TOPIC_PREFIX
 
-FAILED_SHOWN: Final = 5
+MAX_LISTED_FAILED: Final = 5
 
 
-def warnings_of(view: View) -> Iterator[str]:
+def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[str]:
     """Gravest first: approval pages show only the first ones."""
-    yield from _differs(view)
-    yield from uncopied_warning(view)
-    yield from words_of(view.debt)
-    if isinstance(view.source, SourceView):
-        yield from pending(view.debt, (view.active_run,) if view.active_run else ())
-    if view.unwatched:
-        yield view.unwatched
-    if view.mode is Mode.UNPLANNED:
-        yield from _lost_warnings(view)
-    yield from clocks.warning(view)
-    yield from _failed_warning(view)
-    yield from leaderless.warning(view)
-    if never := deletions.in_words(view.statuses):
+    yield from _warn_differences(snapshot)
+    yield from warn_uncopied(snapshot)
+    yield from words_of(snapshot.pending_fence)
+    if isinstance(snapshot.source, SourceSnapshot):
+        yield from warn_pending_fence(snapshot.pending_fence, (snapshot.active_run,) if snapshot.active_run else ())
+    if snapshot.unwatched_warning:
+        yield snapshot.unwatched_warning
+    if snapshot.mode is RunMode.UNPLANNED:
+        yield from _warn_unplanned(snapshot)
+    yield from clocks.warn_clock_skew(snapshot)
+    yield from _warn_failed_partitions(snapshot)
+    yield from leaderless.warn_left_behind(snapshot)
+    if never_copied := deletions.format_never_copied(snapshot.statuses):
         yield (
-            f"{view.mirror.source} deleted offsets before they were copied, and {view.mirror.destination} never had "
-            f"their records: {never}"
+            f"{snapshot.mirror.source} deleted offsets before they were copied, and {snapshot.mirror.destination} never had "
+            f"their records: {never_copied}"
         )
-    if loses(view):
-        yield from loss_warnings(view)
-    if isinstance(view.source, SourceView):
-        yield from _source_warnings(view, view.source)
-    yield from _groups_left(view)
-    yield from ruled.warnings(view)
-    if view.mode is Mode.PLANNED:
-        yield from _standstill_warnings(view.mirror.name, view.lease, view.now_ms)
-    if isinstance(view.destination, DestinationView):
-        yield from _destination_warnings(view.mirror.destination, view.destination, view.there.authorizer)
-    if view.unbacked:
-        yield (
-            f"promotion gives right(s) that nobody holds on {view.mirror.source} now: {some(view.unbacked)}. If they "
-            f"were withdrawn there, run `mirrorbook sync {view.mirror.name}` first"
+    if can_lose(snapshot):
+        yield from list_loss_warnings(snapshot)
+    if isinstance(snapshot.source, SourceSnapshot):
+        yield from _warn_source(snapshot, snapshot.source)
+    yield from _warn_groups_left(snapshot)
+    yield from ruled.warn_foreign_authorizers(snapshot)
+    if snapshot.mode is RunMode.PLANNED:
+        yield from _warn_long_standstill(snapshot.mirror.name, snapshot.lease, snapshot.now_ms)
+    if isinstance(snapshot.destination, DestinationSnapshot):
+        yield from _warn_destination(
+            snapshot.mirror.destination, snapshot.destination, snapshot.destination_authorizer.authorizer
         )
-    if view.strangers:
+    if snapshot.unbacked_grants:
         yield (
-            f"{some(view.strangers)}: sign(s) in to {view.mirror.source} by SCRAM, and {view.mirror.destination} knows "
+            f"promotion gives right(s) that nobody holds on {snapshot.mirror.source} now: {join_limited(snapshot.unbacked_grants)}. If they "
+            f"were withdrawn there, run `mirrorbook sync {snapshot.mirror.name}` first"
+        )
+    if snapshot.unknown_scram_users:
+        yield (
+            f"{join_limited(snapshot.unknown_scram_users)}: sign(s) in to {snapshot.mirror.source} by SCRAM, and {snapshot.mirror.destination} knows "
             "no such user: applications could not sign in there. Create them there, with the passwords that they have: "
-            f"`{_scram_user_command(view.strangers[0])}`"
+            f"`{_format_scram_user_command(snapshot.unknown_scram_users[0])}`"
         )
-    for other, topics in view.beside:
+    for other, topics in snapshot.sibling_mirrors:
         yield (
             f"mirror {other.name} carries {topics} of these topics from {other.source} to {other.destination}: it goes "
-            f"on from there without a lag, and gets nothing that is written on {view.mirror.destination}. Stop it; a "
+            f"on from there without a lag, and gets nothing that is written on {snapshot.mirror.destination}. Stop it; a "
             f"failback may make topics on {other.source} anew under it"
         )
-    yield from _forgers(view)
-    yield from (f"{problem}: it would fail, and the run go on without it" for problem in view.hook_problems)
-    yield from (f"{problem}: the run would stop there" for problem in view.command_problems)
+    yield from _warn_state_writers(snapshot)
+    yield from (f"{problem}: it would fail, and the run go on without it" for problem in snapshot.hook_problems)
+    yield from (f"{problem}: the run would stop there" for problem in snapshot.fence_command_problems)
 
 
-def _scram_user_command(user: str) -> str:
-    entity = ["--alter", "--entity-type", "users", *option("--entity-name", user)]
-    return shell_command("kafka-configs.sh", *entity, "--add-config", "SCRAM-SHA-512=[password=...]")
+def _format_scram_user_command(user: str) -> str:
+    entity = ["--alter", "--entity-type", "users", *format_option("--entity-name", user)]
+    return format_shell_command("kafka-configs.sh", *entity, "--add-config", "SCRAM-SHA-512=[password=...]")
 
 
-def _differs(view: View) -> Iterator[str]:
-    mirror, found = view.mirror, differing(view.proof, view.statuses)
-    unlike = [one for one in found if not one.kind.startswith(UNREADABLE)]
-    unread = [one for one in found if one.kind.startswith(UNREADABLE)]
-    at_proof = f"this run will end at its proof, before anybody is stopped. `mirrorbook parity {mirror.name}` shows all"
-    if words := differing_in_words(unlike, view.now_ms):
-        what = f"THE COPY DIFFERS from {mirror.source} in {words}"
-        unplanned = f"{what}. Applications would get what {mirror.destination} has"
-        yield unplanned if view.mode is Mode.UNPLANNED else f"{what}: {at_proof}"
-    if words := differing_in_words(unread, view.now_ms):
-        what = f"CANNOT BE READ, and so not compared: {words}"
-        unplanned = f"{what}. What is unreadable on {mirror.destination}, applications could not read either"
-        yield unplanned if view.mode is Mode.UNPLANNED else f"{what}: {at_proof}"
+def _warn_differences(snapshot: MirrorSnapshot) -> Iterator[str]:
+    mirror, differences = snapshot.mirror, find_differences(snapshot.verification, snapshot.statuses)
+    different = [difference for difference in differences if not difference.kind.startswith(UNREADABLE_KIND_PREFIX)]
+    unreadable = [difference for difference in differences if difference.kind.startswith(UNREADABLE_KIND_PREFIX)]
+    advice = f"this run will end at its proof, before anybody is stopped. `mirrorbook parity {mirror.name}` shows all"
+    if text := format_differences(different, snapshot.now_ms):
+        finding = f"THE COPY DIFFERS from {mirror.source} in {text}"
+        unplanned_text = f"{finding}. Applications would get what {mirror.destination} has"
+        yield unplanned_text if snapshot.mode is RunMode.UNPLANNED else f"{finding}: {advice}"
+    if text := format_differences(unreadable, snapshot.now_ms):
+        finding = f"CANNOT BE READ, and so not compared: {text}"
+        unplanned_text = f"{finding}. What is unreadable on {mirror.destination}, applications could not read either"
+        yield unplanned_text if snapshot.mode is RunMode.UNPLANNED else f"{finding}: {advice}"
 
 
-def _standstill_warnings(mirror: str, lease: Lease | None, now_ms: int) -> Iterator[str]:
-    if lease is None or not is_fresh(lease, now_ms):
+def _warn_long_standstill(mirror: str, lease: Lease | None, now_ms: int) -> Iterator[str]:
+    if lease is None or not is_lease_fresh(lease, now_ms):
         yield (
             "no data plane is running for this mirror: the whole lag is copied while writers stand still. "
             f"`mirrorbook supervise {mirror}`, or DAG mirror_replicate, copies it before"
         )
-    elif lease.waits:
-        yield f"copying waits, and while it does the run would, too, and writers stand still: {'; '.join(lease.waits)}"
+    elif lease.wait_reasons:
+        yield f"copying waits, and while it does the run would, too, and writers stand still: {'; '.join(lease.wait_reasons)}"
 
 
-def _forgers(view: View) -> Iterator[str]:
-    for name, side in ((view.mirror.destination, view.destination), (view.mirror.source, view.source)):
-        if not isinstance(side, Unseen) and side.state_writers:
+def _warn_state_writers(snapshot: MirrorSnapshot) -> Iterator[str]:
+    for name, side in ((snapshot.mirror.destination, snapshot.destination), (snapshot.mirror.source, snapshot.source)):
+        if not isinstance(side, UnseenCluster) and side.state_writers:
             yield (
-                f"{some(side.state_writers)} may write or delete {OUR_TOPICS}_state on {name}: whoever does that "
-                f"decides which rights are given and taken. Deny it on topics that begin with {OUR_TOPICS}"
+                f"{join_limited(side.state_writers)} may write or delete {OWN_TOPIC_PREFIX}_state on {name}: whoever does that "
+                f"decides which rights are given and taken. Deny it on topics that begin with {OWN_TOPIC_PREFIX}"
             )
 
 
-def _failed_warning(view: View) -> Iterator[str]:
-    lacking = without_copy(view)
-    failed = [p for p in failed_of(view) if p not in lacking]
+def _warn_failed_partitions(snapshot: MirrorSnapshot) -> Iterator[str]:
+    lacking = find_without_copy(snapshot)
+    failed = [p for p in list_failed(snapshot) if p not in lacking]
     if not failed:
         return
-    listed = [f"{p}{_where(view.statuses[p])}" for p in failed[:FAILED_SHOWN]]
-    more = f"; and {len(failed) - FAILED_SHOWN} more" if len(failed) > FAILED_SHOWN else ""
+    listed = [f"{p}{_format_failure(snapshot.statuses[p])}" for p in failed[:MAX_LISTED_FAILED]]
+    more_text = f"; and {len(failed) - MAX_LISTED_FAILED} more" if len(failed) > MAX_LISTED_FAILED else ""
     yield (
         f"{len(failed)} partition(s) FAILED and will be promoted as they are, without their newer records: "
-        f"{'; '.join(listed)}{more}"
+        f"{'; '.join(listed)}{more_text}"
     )
 
 
-def _where(status: PartitionStatus) -> str:
-    at = "" if status.failed_at is None else f" at offset {status.failed_at}"
-    return f"{at} ({status.reason})"
+def _format_failure(status: PartitionStatus) -> str:
+    offset_text = "" if status.failed_at is None else f" at offset {status.failed_at}"
+    return f"{offset_text} ({status.reason})"
 
 
-def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
-    if source.reappeared:
-        yield source.reappeared
-    if not source.authorizer and not view.here.foreign:
+def _warn_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[str]:
+    if source.stray_denials_warning:
+        yield source.stray_denials_warning
+    if not source.authorizer and not snapshot.source_authorizer.is_foreign:
         yield (
-            f"{view.mirror.source} {view.here.authorizer.without_acls}: nothing can stop a writer there. Stop all "
+            f"{snapshot.mirror.source} {snapshot.source_authorizer.authorizer.no_acl_reason}: nothing can stop a writer there. Stop all "
             "producers; the run relies on stillness"
         )
-    for topic in sorted({p.topic for p in view.statuses} - set(source.topics) - source.hidden.topics):
-        yield f"topic {topic} no longer exists or matches on {view.mirror.source}: it is promoted as it is"
-    if source.leaderless:
-        yield f"no leader for {some(source.leaderless)} on {view.mirror.source}: ends and lag are unknown"
+    for topic in sorted({p.topic for p in snapshot.statuses} - set(source.topics) - source.hidden.topics):
+        yield f"topic {topic} no longer exists or matches on {snapshot.mirror.source}: it is promoted as it is"
+    if source.offline_partitions:
+        yield f"no leader for {join_limited(source.offline_partitions)} on {snapshot.mirror.source}: ends and lag are unknown"
     if source.transactions:
         yield (
-            f"open transactions on {view.mirror.source} ({some(source.transactions)}): the fence waits until "
+            f"open transactions on {snapshot.mirror.source} ({join_limited(source.transactions)}): the fence waits until "
             "they are over, at most their transaction timeout; and while it stands, no producer of these ids can write "
             "anything there, other topics included"
         )
 
 
-def _groups_left(view: View) -> Iterator[str]:
-    seen, left = isinstance(view.source, SourceView), view.groups_left
-    others = view.source.other_groups if isinstance(view.source, SourceView) else left.others if left else ()
+def _warn_groups_left(snapshot: MirrorSnapshot) -> Iterator[str]:
+    is_source_seen, groups_left = isinstance(snapshot.source, SourceSnapshot), snapshot.groups_left
+    others = (
+        snapshot.source.other_groups
+        if isinstance(snapshot.source, SourceSnapshot)
+        else groups_left.unsupported_groups
+        if groups_left
+        else ()
+    )
     if others:
-        as_of = "" if seen else ", as of the last sync"
+        as_of = "" if is_source_seen else ", as of the last sync"
         yield (
-            f"groups of kinds that are not synced will not be there on {view.mirror.destination}{as_of}: "
-            f"{some(others)}. Set where they start by hand, or they may leave records out"
+            f"groups of kinds that are not synced will not be there on {snapshot.mirror.destination}{as_of}: "
+            f"{join_limited(others)}. Set where they start by hand, or they may leave records out"
         )
-    if words := left_in_words(uncommitted_of(view)):
+    if text := format_all_uncommitted(list_uncommitted(snapshot)):
         yield (
-            f"offsets of groups could not be committed on {view.mirror.destination}: {words}. Set them there by hand, "
+            f"offsets of groups could not be committed on {snapshot.mirror.destination}: {text}. Set them there by hand, "
             "or these groups may leave records out, or repeat some"
         )
 
 
-def _destination_warnings(name: str, destination: DestinationView, rules: Authorizer) -> Iterator[str]:
-    if not destination.authorizer and rules is not Authorizer.FOREIGN:
-        yield f"{name} {rules.without_acls}: nothing keeps applications from writing there too early"
-    if few := destination.few_in_sync:
-        listed = some([f"{one.topic} ({one.in_sync} of {one.needed})" for one in few])
+def _warn_destination(name: str, destination: DestinationSnapshot, authorizer: AuthorizerKind) -> Iterator[str]:
+    if not destination.authorizer and authorizer is not AuthorizerKind.FOREIGN:
+        yield f"{name} {authorizer.no_acl_reason}: nothing keeps applications from writing there too early"
+    if shortfalls := destination.min_isr_shortfalls:
+        listed = join_limited(
+            [f"{shortfall.topic} ({shortfall.in_sync} of {shortfall.needed})" for shortfall in shortfalls]
+        )
         yield (
             f"fewer replicas are in sync on {name} than min.insync.replicas asks for after promotion: {listed}. Until "
             "brokers are back, producers with acks=all cannot write to partitions of theirs"
         )
-    if destination.joined:
+    if destination.active_groups:
         yield (
             f"groups with members on {name} keep what they have committed there, whatever they did on the source: "
-            f"{some(destination.joined)}. Stop those consumers; dead ones are given up after their session timeout"
+            f"{join_limited(destination.active_groups)}. Stop those consumers; dead ones are given up after their session timeout"
         )
-    if destination.groups_unseen:
+    if destination.groups_unknown:
         yield (
             f"some brokers of {name} did not report their groups in time: what they have committed there, and whether "
             "they have members, is not known"
@@ -211,160 +227,183 @@ def _destination_warnings(name: str, destination: DestinationView, rules: Author
             f"{destination.groups_unread} group(s) on {name} could not be asked about, or not in time: what "
             "they have committed there, and whether they have members, is not known"
         )
-    yield from destination.rights[:SHOWN]
-    if len(destination.rights) > SHOWN:
-        yield f"{len(destination.rights) - SHOWN} more remarks on rights"
+    yield from destination.grant_warnings[:MAX_LISTED]
+    if len(destination.grant_warnings) > MAX_LISTED:
+        yield f"{len(destination.grant_warnings) - MAX_LISTED} more remarks on rights"
 
 
-def _lost_warnings(view: View) -> Iterator[str]:
-    mirror = view.mirror
-    if isinstance(view.source, SourceView):
+def _warn_unplanned(snapshot: MirrorSnapshot) -> Iterator[str]:
+    mirror = snapshot.mirror
+    if isinstance(snapshot.source, SourceSnapshot):
         yield (
             f"{mirror.source} answers: --mode planned loses nothing, this one gives up whatever {mirror.source} has "
             "acknowledged and is not copied yet"
         )
-    if mirror.begins:
+    if mirror.is_preparing:
         yield (
-            f"failback {mirror.homecoming} was broken off before it had made all of this way home: of rights, settings "
+            f"failback {mirror.failback_run} was broken off before it had made all of this way home: of rights, settings "
             f"and groups {mirror.destination} has what it had at the failover; a right that {mirror.source} granted "
             "since is missing there, and one that it withdrew since the failback began may be given"
         )
-    if view.continues is not None:
-        yield f"run {view.continues} ends, and this one goes on from where it was: its fence stays" + (
-            f"; all that {mirror.source} had acknowledged was copied behind it" if view.drained else ""
+    if snapshot.continues_run is not None:
+        yield f"run {snapshot.continues_run} ends, and this one goes on from where it was: its fence stays" + (
+            f"; all that {mirror.source} had acknowledged was copied behind it" if snapshot.is_drained else ""
         )
-    if view.conducted:
+    if snapshot.conducted_by:
         yield (
-            f"run {view.continues} is {view.conducted}: that process loses the mirror to this run, and whatever it "
+            f"run {snapshot.continues_run} is {snapshot.conducted_by}: that process loses the mirror to this run, and whatever it "
             f"could still copy from {mirror.source} with it"
         )
-    if isinstance(view.destination, DestinationView) and view.destination.authorizer and not view.given:
+    if (
+        isinstance(snapshot.destination, DestinationSnapshot)
+        and snapshot.destination.authorizer
+        and not snapshot.promotion_grants
+    ):
         yield (
             f"no rights of applications are staged, so promotion gives none on {mirror.destination}: if they need any, "
             "grant them there by hand. `mirrorbook sync`, or DAG mirror_sync, stages them while the source lives"
         )
-    hidden = view.destination.hidden if isinstance(view.destination, DestinationView) else NOTHING_HIDDEN
+    hidden = snapshot.destination.hidden if isinstance(snapshot.destination, DestinationSnapshot) else NO_HIDDEN_TOPICS
     if hidden.topics:
-        yield f"{hidden.why}. Left out, and nobody gets any rights on them by this: {some(sorted(hidden.topics))}"
-    made = {p.topic for p, status in view.statuses.items() if status.destination_topic_id}
-    for topic in sorted(lost_topics(view) - hidden.topics - made):
+        yield f"{hidden.reason}. Left out, and nobody gets any rights on them by this: {join_limited(sorted(hidden.topics))}"
+    created_topics = {p.topic for p, status in snapshot.statuses.items() if status.destination_topic_id}
+    for topic in sorted(find_lost_topics(snapshot) - hidden.topics - created_topics):
         yield (
             f"topic {topic} was never created on {mirror.destination}: it is left out; `mirrorbook mirror describe "
             f"{mirror.name}` says why"
         )
-    for topic in sorted((lost_topics(view) - hidden.topics) & made):
+    for topic in sorted((find_lost_topics(snapshot) - hidden.topics) & created_topics):
         yield (
             f"topic {topic} is gone from {mirror.destination}, or another one stands in its place: it is left out, and "
             "nobody gets any rights on it by this"
         )
-    unready = sorted(p for p, s in view.statuses.items() if s.state in (PartitionState.UNKNOWN, _ALIGNING))
+    unready = sorted(p for p, s in snapshot.statuses.items() if s.state in (PartitionState.UNKNOWN, _ALIGNING))
     if unready:
-        yield f"initial copy not finished, and promoted with what they hold: {some(unready)}"
+        yield f"initial copy not finished, and promoted with what they hold: {join_limited(unready)}"
 
 
 _ALIGNING: Final = PartitionState.LOG_ALIGNMENT
 
 
-def unknown_of(view: View) -> Iterator[str]:
+def list_plan_unknowns(snapshot: MirrorSnapshot) -> Iterator[str]:
     # No error text here: it goes into the plan's hash, and must read the same when nothing has changed.
-    if isinstance(view.source, Unseen) or view.mode is Mode.UNPLANNED:
-        yield f"everything on {view.mirror.source}: log ends, lag, groups, open transactions, loss"
-    if isinstance(view.destination, Unseen):
-        yield f"everything on {view.mirror.destination}: positions, groups"
+    if isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED:
+        yield f"everything on {snapshot.mirror.source}: log ends, lag, groups, open transactions, loss"
+    if isinstance(snapshot.destination, UnseenCluster):
+        yield f"everything on {snapshot.mirror.destination}: positions, groups"
 
 
-def figures_of(view: View) -> Iterator[tuple[str, str]]:
-    if view.owner:
-        yield OWNER, view.owner
-    left = frozenset(leaderless.left_behind(view))
-    lags = [lag for partition, lag in lags_of(view) if partition not in left]
-    known = [lag for lag in lags if lag is not None]
-    yield "partitions", str(len(view.statuses))
-    yield "rights given at promotion", "unknown" if view.given is None else str(len(view.given))
-    yield "lag in offsets", str(sum(known)) if len(known) == len(lags) else "unknown"
-    yield from leaderless.figure(view)
-    yield "seconds without writes, predicted", _predicted(view)
-    if isinstance(view.destination, DestinationView):
-        ids = {name: topic.id for name, topic in view.destination.topics.items()}
-        yield "proved equal before", in_words_of_proof(view.proof, view.destination.positions, ids, view.now_ms)
-    if isinstance(view.source, Unseen):
-        yield "source", view.source.reason
-    yield from loss_figures(view)
-    if loses(view):
-        yield from of_view(view)
-    if isinstance(view.destination, Unseen):
-        yield "destination", view.destination.reason
-    for name, words in view.hooks.items():
-        yield f"switch hook {name}", words
-    if view.lease is not None:
-        state = "released" if view.lease.released else "held"
+def list_plan_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]]:
+    if snapshot.owner:
+        yield OWNER_KEY, snapshot.owner
+    left_partitions = frozenset(leaderless.list_left_behind(snapshot))
+    lags = [lag for partition, lag in list_lags(snapshot) if partition not in left_partitions]
+    known_lags = [lag for lag in lags if lag is not None]
+    yield "partitions", str(len(snapshot.statuses))
+    yield (
+        "rights given at promotion",
+        "unknown" if snapshot.promotion_grants is None else str(len(snapshot.promotion_grants)),
+    )
+    yield "lag in offsets", str(sum(known_lags)) if len(known_lags) == len(lags) else "unknown"
+    yield from leaderless.list_left_behind_figures(snapshot)
+    yield "seconds without writes, predicted", _format_forecast(snapshot)
+    if isinstance(snapshot.destination, DestinationSnapshot):
+        ids = {name: topic.id for name, topic in snapshot.destination.topics.items()}
+        yield (
+            "proved equal before",
+            in_words_of_proof(snapshot.verification, snapshot.destination.positions, ids, snapshot.now_ms),
+        )
+    if isinstance(snapshot.source, UnseenCluster):
+        yield "source", snapshot.source.reason
+    yield from list_loss_figures(snapshot)
+    if can_lose(snapshot):
+        yield from list_completeness_figures(snapshot)
+    if isinstance(snapshot.destination, UnseenCluster):
+        yield "destination", snapshot.destination.reason
+    for name, text in snapshot.hooks.items():
+        yield f"switch hook {name}", text
+    if snapshot.lease is not None:
+        state = "released" if snapshot.lease.released else "held"
         yield (
             "data plane",
-            f"lease {state} by {view.lease.owner}, last heartbeat {since(view.now_ms, view.lease.beat_ms)}",
+            f"lease {state} by {snapshot.lease.owner}, last heartbeat {format_since(snapshot.now_ms, snapshot.lease.heartbeat_ms)}",
         )
-    if isinstance(view.source, SourceView):
-        unread = len(set(view.source.groups) - set(view.source.committed))
-        if unread:
-            yield "groups not looked at in time", str(unread)
+    if isinstance(snapshot.source, SourceSnapshot):
+        unread_groups = len(set(snapshot.source.groups) - set(snapshot.source.committed))
+        if unread_groups:
+            yield "groups not looked at in time", str(unread_groups)
 
 
-def partition_figures(view: View) -> Iterator[tuple[str, str]]:
-    left = frozenset(leaderless.left_behind(view))
-    losses = loss_of(view).partitions if left or loses(view) else {}
-    lags = {**(dict.fromkeys(losses) if loses(view) else {}), **dict(lags_of(view))}
+def list_partition_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]]:
+    left_partitions = frozenset(leaderless.list_left_behind(snapshot))
+    losses = compute_snapshot_loss(snapshot).partitions if left_partitions or can_lose(snapshot) else {}
+    lags = {**(dict.fromkeys(losses) if can_lose(snapshot) else {}), **dict(list_lags(snapshot))}
 
     def rank(partition: Partition) -> tuple[bool, int, Partition]:
-        bad = losses[partition].missing if loses(view) else lags[partition]
-        return bad is not None, -(bad or 0), partition
+        missing = losses[partition].missing if can_lose(snapshot) else lags[partition]
+        return missing is not None, -(missing or 0), partition
 
-    for partition in nsmallest(SHOWN, lags, key=rank):  # of tens of thousands: no key for each is kept
-        if partition not in view.statuses:
-            yield str(partition), in_words(losses[partition])
+    for partition in nsmallest(MAX_LISTED, lags, key=rank):  # of tens of thousands: no key for each is kept
+        if partition not in snapshot.statuses:
+            yield str(partition), format_partition_loss(losses[partition])
             continue
         lag = lags[partition]
-        words = f"{view.statuses[partition].state}, lag {'unknown' if lag is None else lag}"
-        behind = f"; no leader on {view.mirror.source}, {leaderless.LEFT}" if partition in left else ""
-        shown = loses(view) or partition in left
-        yield str(partition), words + behind + (f"; {in_words(losses[partition])}" if shown else "")
+        text = f"{snapshot.statuses[partition].state}, lag {'unknown' if lag is None else lag}"
+        offline_note = (
+            f"; no leader on {snapshot.mirror.source}, {leaderless.LEFT_BEHIND_FACT}"
+            if partition in left_partitions
+            else ""
+        )
+        shows_loss = can_lose(snapshot) or partition in left_partitions
+        yield (
+            str(partition),
+            text + offline_note + (f"; {format_partition_loss(losses[partition])}" if shows_loss else ""),
+        )
 
 
-def _predicted(view: View) -> str:
-    known = view.forecast
-    return "unknown (no earlier run, and no drill)" if known is None else f"{known.seconds:.1f} ({known.basis})"
+def _format_forecast(snapshot: MirrorSnapshot) -> str:
+    forecast = snapshot.forecast
+    return (
+        "unknown (no earlier run, and no drill)" if forecast is None else f"{forecast.seconds:.1f} ({forecast.basis})"
+    )
 
 
-def group_figures(view: View) -> Iterator[tuple[str, str]]:
-    without = Counter(one.group for one in uncommitted_of(view) if one.stands is None)
-    if isinstance(view.source, Unseen) or view.mode is Mode.UNPLANNED:
-        if isinstance(view.destination, DestinationView):
-            synced, committed = _synced(view), view.destination.committed
-            for group in sorted(committed.keys() | without.keys())[:SHOWN]:
+def list_group_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]]:
+    missing_counts = Counter(
+        uncommitted.group for uncommitted in list_uncommitted(snapshot) if uncommitted.destination_offset is None
+    )
+    if isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED:
+        if isinstance(snapshot.destination, DestinationSnapshot):
+            synced, committed = _format_sync_age(snapshot), snapshot.destination.committed
+            for group in sorted(committed.keys() | missing_counts.keys())[:MAX_LISTED]:
                 offsets = committed.get(group, {})
-                behind = sum(max(0, view.destination.positions.get(p, o) - o) for p, o in offsets.items())
+                behind = sum(max(0, snapshot.destination.positions.get(p, o) - o) for p, o in offsets.items())
                 repeats = [f"0 to {behind} record(s) read again"] if offsets else []
-                yield group, "; ".join([*repeats, *_starts(without[group]), synced])
+                yield group, "; ".join([*repeats, *_format_missing_offsets(missing_counts[group]), synced])
         return
-    here = view.destination
-    known = {} if isinstance(here, Unseen) or here.groups_unseen else here.committed
-    partly = isinstance(here, Unseen) or here.groups_unseen or here.groups_unread
-    for group, offsets in sorted(view.source.committed.items())[:SHOWN]:
-        if partly and group not in known:
-            yield group, f"what {view.mirror.destination} has of it is not known; 0 read again after the final sync"
+    destination = snapshot.destination
+    known_offsets = (
+        {} if isinstance(destination, UnseenCluster) or destination.groups_unknown else destination.committed
+    )
+    is_partly_known = isinstance(destination, UnseenCluster) or destination.groups_unknown or destination.groups_unread
+    for group, offsets in sorted(snapshot.source.committed.items())[:MAX_LISTED]:
+        if is_partly_known and group not in known_offsets:
+            yield group, f"what {snapshot.mirror.destination} has of it is not known; 0 read again after the final sync"
             continue
-        there = known.get(group, {})
-        again = sum(max(0, o - there[p]) for p, o in offsets.items() if p in there)
-        absent = sum(p not in there for p in offsets)
+        destination_offsets = known_offsets.get(group, {})
+        repeated = sum(max(0, o - destination_offsets[p]) for p, o in offsets.items() if p in destination_offsets)
+        absent = sum(p not in destination_offsets for p in offsets)
         missing = f", {absent} partition(s) not synced yet" if absent else ""
-        words = f"{again} record(s) would be read again as of the last sync{missing}; 0 after the final sync"
-        yield group, "; ".join([words, *_starts(without[group])])
+        text = f"{repeated} record(s) would be read again as of the last sync{missing}; 0 after the final sync"
+        yield group, "; ".join([text, *_format_missing_offsets(missing_counts[group])])
 
 
-def _starts(without: int) -> list[str]:
-    return [f"no offset, {without} time(s): starts there {START}"] if without else []
+def _format_missing_offsets(count: int) -> list[str]:
+    return [f"no offset, {count} time(s): starts there {RESET_POLICY_TEXT}"] if count else []
 
 
-def _synced(view: View) -> str:
+def _format_sync_age(snapshot: MirrorSnapshot) -> str:
     """One age for all groups: their offsets are synced together."""
-    if view.groups is None:
+    if snapshot.groups is None:
         return "when it was synced last is unknown"
-    return f"as committed {since(view.now_ms, view.groups.synced_ms)}"
+    return f"as committed {format_since(snapshot.now_ms, snapshot.groups.synced_ms)}"

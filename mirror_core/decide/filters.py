@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.name_patterns import NamePattern, name_pattern
-from mirror_core.model.names import HEARTBEATS, drill_group, heartbeat_topic
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, get_drill_group, get_heartbeat_topic
 
-OWN_PREFIX = "mirrorbook"
+OWN_GROUP_PREFIX = "mirrorbook"
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class NameFilter:
     include: tuple[NamePattern, ...]
     exclude: tuple[NamePattern, ...] = ()
 
@@ -28,7 +28,7 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicFilter(Filter):
+class TopicFilter(NameFilter):
     """Rejects names with two leading underscores (Kafka's, its tools' and ours), and other mirrors'
     heartbeats.
 
@@ -40,37 +40,44 @@ class TopicFilter(Filter):
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str) or name.startswith("__"):
             return False
-        if name.startswith(HEARTBEATS):
+        if name.startswith(HEARTBEAT_TOPIC_PREFIX):
             return name == self.heartbeats
         # Named base: super() without arguments does not work in a class that slots=True has made anew.
-        return Filter.__contains__(self, name)
+        return NameFilter.__contains__(self, name)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupFilter(Filter):
+class GroupFilter(NameFilter):
     """Consumer groups. Mirrorbook's own are never synced, but the group of the mirror's own drill."""
 
     drilled: str | None = None
 
     def __contains__(self, name: object) -> bool:
-        if isinstance(name, str) and name.startswith((f"{OWN_PREFIX}.", f"{OWN_PREFIX}-")) and name != self.drilled:
+        if (
+            isinstance(name, str)
+            and name.startswith((f"{OWN_GROUP_PREFIX}.", f"{OWN_GROUP_PREFIX}-"))
+            and name != self.drilled
+        ):
             return False
-        return Filter.__contains__(self, name)
+        return NameFilter.__contains__(self, name)
 
 
-def topic_filter(mirror: Mirror) -> TopicFilter:
+def build_topic_filter(mirror: Mirror) -> TopicFilter:
     """BadRequest names an expression that does not compile."""
-    include, exclude = _compile("--topics", mirror.topics), _compile("--exclude-topics", mirror.exclude_topics)
-    return TopicFilter(include, exclude, heartbeat_topic(mirror.name))
+    include, exclude = (
+        _compile_patterns("--topics", mirror.topics),
+        _compile_patterns("--exclude-topics", mirror.exclude_topics),
+    )
+    return TopicFilter(include, exclude, get_heartbeat_topic(mirror.name))
 
 
-def topics_named(expressions: Iterable[str]) -> Filter:
-    return Filter(_compile("--topics", expressions))
+def parse_topic_filter(expressions: Iterable[str]) -> NameFilter:
+    return NameFilter(_compile_patterns("--topics", expressions))
 
 
-def group_filter(mirror: Mirror) -> GroupFilter:
-    return GroupFilter(_compile("--groups", mirror.groups), drilled=drill_group(mirror.name))
+def build_group_filter(mirror: Mirror) -> GroupFilter:
+    return GroupFilter(_compile_patterns("--groups", mirror.groups), drilled=get_drill_group(mirror.name))
 
 
-def _compile(option: str, expressions: Iterable[str]) -> tuple[NamePattern, ...]:
+def _compile_patterns(option: str, expressions: Iterable[str]) -> tuple[NamePattern, ...]:
     return tuple(name_pattern(option, expression) for expression in expressions)

@@ -20,45 +20,45 @@ MAX_ATTEMPT: Final = 7
 NO_MARKER: Final = -1
 
 _ATTEMPT_BITS: Final = 3
-_TURNS: Final = 4
-_SHORT_MS: Final = 200
-_SHORT_OPEN_MS: Final = 80
-_LONG_MS: Final = 1200
-LONG_OPEN_MS: Final = 600
+_TURN_COUNT: Final = 4
+_SHORT_TURN_MS: Final = 200
+_SHORT_TURN_OPEN_MS: Final = 80
+_LONG_TURN_MS: Final = 1200
+LONG_TURN_OPEN_MS: Final = 600
 """A new task reads the log end within this time: a bound on the destination's latency."""
-_ROUND_MS: Final = _TURNS * _SHORT_MS + _LONG_MS
+_ROUND_MS: Final = _TURN_COUNT * _SHORT_TURN_MS + _LONG_TURN_MS
 
 
-def filled(end: int, sequence: int) -> int:
+def count_filled(end: int, sequence: int) -> int:
     return (end - sequence) & FILLED_MASK
 
 
-def filled_by(coordinator_epoch: int) -> int:
+def decode_filled(coordinator_epoch: int) -> int:
     return max(coordinator_epoch, 0) >> _ATTEMPT_BITS
 
 
-def marker_number(count: int) -> int:
+def to_first_marker_epoch(count: int) -> int:
     """Coordinator epoch of a gap's first attempt that makes `count` filled offsets."""
     return count << _ATTEMPT_BITS
 
 
-def marker_epoch(count: int, newest: int, *, owned: bool) -> int | None:
+def choose_marker_epoch(count: int, newest_epoch: int, *, is_owned: bool) -> int | None:
     """Coordinator epoch for the gap that makes `count` filled offsets; None: none is left.
 
     `newest`: the highest epoch known to be sent, by any task. `owned`: it is the caller's own and all its requests are
     answered; then no other task's markers can be in flight to this gap, and none must be fenced.
     """
-    first = marker_number(count)
-    if newest < first:
-        return first if owned else first + 1
-    if newest >> _ATTEMPT_BITS != count:
+    first_epoch = to_first_marker_epoch(count)
+    if newest_epoch < first_epoch:
+        return first_epoch if is_owned else first_epoch + 1
+    if newest_epoch >> _ATTEMPT_BITS != count:
         return None  # the count has gone once around
-    if owned:
-        return newest
-    return newest + 1 if newest & MAX_ATTEMPT < MAX_ATTEMPT else None
+    if is_owned:
+        return newest_epoch
+    return newest_epoch + 1 if newest_epoch & MAX_ATTEMPT < MAX_ATTEMPT else None
 
 
-def at_once(missing: int) -> int:
+def limit_markers_in_flight(missing: int) -> int:
     """All but one of the missing offsets.
 
     After a crash there is then always room for one marker of a higher attempt, which fences those in flight.
@@ -66,7 +66,7 @@ def at_once(missing: int) -> int:
     return max(1, missing - 1)
 
 
-def turn(epoch: int, wall_ms: int) -> int | None:
+def find_turn(epoch: int, wall_ms: int) -> int | None:
     """The number of the current turn if the task of this epoch may fence another in it; else None.
 
     Two tasks that wait for the same gap would otherwise find it due at once and both fill it: nothing in the log tells
@@ -76,10 +76,18 @@ def turn(epoch: int, wall_ms: int) -> int | None:
 
     Each round has a short turn for every task, and one long turn that leaves time for a distant broker's response.
     """
-    number, into = divmod(wall_ms, _ROUND_MS)
-    mine = epoch % _TURNS
-    short, into_short = divmod(into, _SHORT_MS)
-    if short < _TURNS:
-        return number * (_TURNS + 1) + short if short == mine and into_short < _SHORT_OPEN_MS else None
-    into_long = into - _TURNS * _SHORT_MS
-    return number * (_TURNS + 1) + _TURNS if number % _TURNS == mine and into_long < LONG_OPEN_MS else None
+    round_number, into_round = divmod(wall_ms, _ROUND_MS)
+    own_turn = epoch % _TURN_COUNT
+    short_turn, into_short = divmod(into_round, _SHORT_TURN_MS)
+    if short_turn < _TURN_COUNT:
+        return (
+            round_number * (_TURN_COUNT + 1) + short_turn
+            if short_turn == own_turn and into_short < _SHORT_TURN_OPEN_MS
+            else None
+        )
+    into_long = into_round - _TURN_COUNT * _SHORT_TURN_MS
+    return (
+        round_number * (_TURN_COUNT + 1) + _TURN_COUNT
+        if round_number % _TURN_COUNT == own_turn and into_long < LONG_TURN_OPEN_MS
+        else None
+    )

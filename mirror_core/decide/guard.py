@@ -8,59 +8,63 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mirror_core.decide.standing import Standing, failed_over, standing_of, when
+from mirror_core.decide.standing import FenceState, find_fence_state, format_time, has_failed_over
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import ClusterName, MirrorName, base_name
-from mirror_core.model.standing import Debt
+from mirror_core.model.names import ClusterName, MirrorName, get_base_name
+from mirror_core.model.standing import PendingFence
 
 
-class Gate(StrEnum):
+class BrokerStartGate(StrEnum):
     OPEN = "open"
     """No failover left it, or every broker was seen with its fence, which brokers keep."""
-    SHUT = "shut"
+    BLOCKED = "shut"
     """A failover left it, and its fence is pending."""
-    SILENT = "silent"
+    UNKNOWN = "silent"
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
-    gate: Gate
-    words: str
+class BrokerStartDecision:
+    gate: BrokerStartGate
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class RecordedMirrors:
     mirrors: tuple[Mirror, ...]
-    debts: Mapping[MirrorName, Debt]
+    pending_fences: Mapping[MirrorName, PendingFence]
 
 
-def guard(cluster: ClusterName, name: MirrorName, others: Mapping[ClusterName, Remembered | str]) -> Guarded:
+def decide_broker_start(
+    cluster: ClusterName, name: MirrorName, others: Mapping[ClusterName, RecordedMirrors | str]
+) -> BrokerStartDecision:
     """About one cluster of a mirror, either end. `others`: all other clusters, or why one is unknown.
 
     A pending fence outweighs everything. A mirror's record counts on its own destination only.
     """
-    known = [
-        (mirror, there.debts.get(mirror.name))
-        for other, there in sorted(others.items())
-        if isinstance(there, Remembered)
-        for mirror in there.mirrors
-        if (mirror.source, mirror.destination, base_name(mirror.name)) == (cluster, other, base_name(name))
+    mirror_fences = [
+        (mirror, recorded.pending_fences.get(mirror.name))
+        for other, recorded in sorted(others.items())
+        if isinstance(recorded, RecordedMirrors)
+        for mirror in recorded.mirrors
+        if (mirror.source, mirror.destination, get_base_name(mirror.name)) == (cluster, other, get_base_name(name))
     ]
-    for mirror, debt in known:
-        if debt is not None and failed_over(debt) and debt.paid_ms is None:
-            return Guarded(Gate.SHUT, _shut(mirror, debt))
-    if not known:
-        return Guarded(Gate.SILENT, " ".join(_silent(cluster, name, others)))
-    return Guarded(Gate.OPEN, " ".join(_open(mirror, debt) for mirror, debt in known))
+    for mirror, pending_fence in mirror_fences:
+        if pending_fence is not None and has_failed_over(pending_fence) and pending_fence.applied_at_ms is None:
+            return BrokerStartDecision(BrokerStartGate.BLOCKED, _format_blocked(mirror, pending_fence))
+    if not mirror_fences:
+        return BrokerStartDecision(BrokerStartGate.UNKNOWN, " ".join(_format_unknown(cluster, name, others)))
+    return BrokerStartDecision(
+        BrokerStartGate.OPEN, " ".join(_format_open(mirror, pending_fence) for mirror, pending_fence in mirror_fences)
+    )
 
 
-def _shut(mirror: Mirror, debt: Debt) -> str:
+def _format_blocked(mirror: Mirror, pending_fence: PendingFence) -> str:
     name, source = mirror.name, mirror.source
     head = (
-        f"cluster {source} must not open to applications: run {debt.run} moved those of mirror {name} to "
-        f"{mirror.destination} at {when(debt.since_ms)}, and {source} "
+        f"cluster {source} must not open to applications: run {pending_fence.run} moved those of mirror {name} to "
+        f"{mirror.destination} at {format_time(pending_fence.since_ms)}, and {source} "
     )
-    if standing_of(debt) is Standing.WATCHED:
+    if find_fence_state(pending_fence) is FenceState.WATCHED_ONLY:
         return f"{head}cannot be fenced by Mirrorbook. Keep applications off its listeners, then start it unchecked"
     return (
         f"{head}is not seen to be fenced. `mirrorbook mirror fence {name} --bootstrap-controller HOST:PORT` prints the "
@@ -69,21 +73,23 @@ def _shut(mirror: Mirror, debt: Debt) -> str:
     )
 
 
-def _open(mirror: Mirror, debt: Debt | None) -> str:
+def _format_open(mirror: Mirror, pending_fence: PendingFence | None) -> str:
     head = f"cluster {mirror.source} may open: {mirror.destination} remembers"
-    if debt is None or not failed_over(debt):
+    if pending_fence is None or not has_failed_over(pending_fence):
         return f"{head} no failover of mirror {mirror.name}."
-    seen = f"each broker of {mirror.source} had its fence at {when(debt.paid_ms or 0)}"
-    if debt.by_command:
-        seen = f"its fence_command closed {mirror.source} at {when(debt.paid_ms or 0)}, which holds while that does"
-    return f"{head} a failover of mirror {mirror.name}, and that {seen}."
+    seen_text = f"each broker of {mirror.source} had its fence at {format_time(pending_fence.applied_at_ms or 0)}"
+    if pending_fence.by_command:
+        seen_text = f"its fence_command closed {mirror.source} at {format_time(pending_fence.applied_at_ms or 0)}, which holds while that does"
+    return f"{head} a failover of mirror {mirror.name}, and that {seen_text}."
 
 
-def _silent(cluster: ClusterName, name: MirrorName, others: Mapping[ClusterName, Remembered | str]) -> Iterator[str]:
+def _format_unknown(
+    cluster: ClusterName, name: MirrorName, others: Mapping[ClusterName, RecordedMirrors | str]
+) -> Iterator[str]:
     yield f"nobody who answered knows of mirror {name} away from cluster {cluster}."
-    for other, there in sorted(others.items()):
-        if isinstance(there, str):
-            yield f"{other}: {there}."
+    for other, recorded in sorted(others.items()):
+        if isinstance(recorded, str):
+            yield f"{other}: {recorded}."
         else:
-            names = ", ".join(sorted(m.name for m in there.mirrors)) or "none"
+            names = ", ".join(sorted(m.name for m in recorded.mirrors)) or "none"
             yield f"{other} answered; mirrors that lead there: {names}."

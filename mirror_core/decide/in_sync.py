@@ -10,56 +10,59 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mirror_core.model.names import ClusterName
-from mirror_core.model.shell_command import option, shell_command
+from mirror_core.model.shell_command import format_option, format_shell_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InSync:
+class IsrStatus:
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
-    asked: int
+    min_insync_replicas: int
 
     @property
-    def needed(self) -> int:
+    def required(self) -> int:
         """Brokers never ask for more than there are replicas."""
-        return min(self.asked, len(self.replicas))
+        return min(self.min_insync_replicas, len(self.replicas))
 
     @property
-    def short(self) -> bool:
-        return len(self.in_sync) < self.needed
+    def is_under_min_isr(self) -> bool:
+        return len(self.in_sync) < self.required
 
     @property
-    def away(self) -> tuple[int, ...]:
+    def out_of_sync(self) -> tuple[int, ...]:
         return tuple(sorted(set(self.replicas) - set(self.in_sync)))
 
     def __str__(self) -> str:
         return (
-            f"{len(self.in_sync)} of {len(self.replicas)} replicas in sync, and min.insync.replicas={self.asked}; not "
-            f"in sync: broker {', '.join(map(str, self.away))}"
+            f"{len(self.in_sync)} of {len(self.replicas)} replicas in sync, and min.insync.replicas={self.min_insync_replicas}; not "
+            f"in sync: broker {', '.join(map(str, self.out_of_sync))}"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Short:
+class MinIsrTopic:
     topic: str
-    least: InSync
+    worst: IsrStatus
 
 
-def lowering(bootstrap: str, topic: str, to: int) -> str:
-    topics = ["--alter", "--entity-type", "topics", *option("--entity-name", topic)]
-    change = [*topics, "--add-config", f"min.insync.replicas={max(1, to)}"]
-    where = option("--bootstrap-server", bootstrap)
-    return shell_command("kafka-configs.sh", *where, "--command-config", "ADMIN.properties", *change)
+def format_min_isr_command(bootstrap: str, topic: str, min_isr: int) -> str:
+    topic_options = ["--alter", "--entity-type", "topics", *format_option("--entity-name", topic)]
+    change = [*topic_options, "--add-config", f"min.insync.replicas={max(1, min_isr)}"]
+    bootstrap_options = format_option("--bootstrap-server", bootstrap)
+    return format_shell_command("kafka-configs.sh", *bootstrap_options, "--command-config", "ADMIN.properties", *change)
 
 
-def not_written(cluster: ClusterName, bootstrap: str, short: Iterable[Short]) -> str:
+def explain_under_min_isr(cluster: ClusterName, bootstrap: str, topics: Iterable[MinIsrTopic]) -> str:
     """Why a cluster accepts none of our transactions, and what to do; empty: not for lack of replicas."""
-    found = list(short)
-    if not found:
+    affected = list(topics)
+    if not affected:
         return ""
-    told = "; ".join(f"{one.topic}: {one.least}" for one in found)
-    lines = "; ".join(f"`{lowering(bootstrap, one.topic, len(one.least.in_sync))}`" for one in found)
+    details = "; ".join(f"{affected_topic.topic}: {affected_topic.worst}" for affected_topic in affected)
+    commands = "; ".join(
+        f"`{format_min_isr_command(bootstrap, affected_topic.topic, len(affected_topic.worst.in_sync))}`"
+        for affected_topic in affected
+    )
     return (
-        f"Too few brokers of {cluster} have it ({told}). Start one of these brokers. If none will come back, an "
-        f"administrator lowers what Kafka asks for, and a record may then be lost with a single broker: {lines}"
+        f"Too few brokers of {cluster} have it ({details}). Start one of these brokers. If none will come back, an "
+        f"administrator lowers what Kafka asks for, and a record may then be lost with a single broker: {commands}"
     )

@@ -9,55 +9,57 @@ from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class SourceReply:
     """One broker that hangs, or may not be asked, hides no other."""
 
-    silent: str = ""
-    elsewhere: str = ""
+    silent_because: str = ""
+    other_cluster_id: str = ""
     """Id of another cluster that answers at the source's address."""
-    bare: tuple[str, ...] = ()
-    unsaid: tuple[str, ...] = ()
-    shown: int = 0
-    fenced: bool = False
-    ends: Mapping[Partition, Offset] = field(default_factory=dict)
+    unfenced_brokers: tuple[str, ...] = ()
+    unknowns: tuple[str, ...] = ()
+    fenced_broker_count: int = 0
+    is_fenced: bool = False
+    log_ends: Mapping[Partition, Offset] = field(default_factory=dict)
 
     @property
-    def answers(self) -> bool:
-        return not self.silent and not self.elsewhere
+    def has_answered(self) -> bool:
+        return not self.silent_because and not self.other_cluster_id
 
     @property
-    def whole(self) -> bool:
-        return self.answers and not self.unsaid
+    def is_complete(self) -> bool:
+        return self.has_answered and not self.unknowns
 
     @property
-    def words(self) -> str:
-        if self.elsewhere:
-            return f"silent: its address leads to cluster {self.elsewhere}"
-        if self.silent:
-            return f"silent: {self.silent}"
-        return f"seen in part: {'; '.join(self.unsaid)}" if self.unsaid else "seen"
+    def text(self) -> str:
+        if self.other_cluster_id:
+            return f"silent: its address leads to cluster {self.other_cluster_id}"
+        if self.silent_because:
+            return f"silent: {self.silent_because}"
+        return f"seen in part: {'; '.join(self.unknowns)}" if self.unknowns else "seen"
 
 
-def contradicted(said: Said, source: ClusterName, drained: Mapping[Partition, Offset]) -> Iterator[str]:
-    if said.elsewhere:
-        yield f"the address of {source} leads to cluster {said.elsewhere} now"
-    yield from said.bare
-    for partition, end in sorted(said.ends.items()):
+def find_contradictions(reply: SourceReply, source: ClusterName, drained: Mapping[Partition, Offset]) -> Iterator[str]:
+    if reply.other_cluster_id:
+        yield f"the address of {source} leads to cluster {reply.other_cluster_id} now"
+    yield from reply.unfenced_brokers
+    for partition, end in sorted(reply.log_ends.items()):
         if end != drained[partition]:
             yield f"{partition} on {source}: log end {end}, drained up to {drained[partition]}"
 
 
-def in_doubt(said: Said, source: ClusterName, mirror: MirrorName, *, held: bool, file: bool) -> str:
+def explain_doubt(
+    reply: SourceReply, source: ClusterName, mirror: MirrorName, *, fence_held: bool, has_fence_file: bool
+) -> str:
     """Why it is unknown what the source accepted; empty: it is known.
 
     An unseen source accepted nothing since the drain only if its fence held all the time: it was `held` at the drain,
     and its `file`, which is here, was never used to lift it.
     """
-    if said.whole or (held and file):
+    if reply.is_complete or (fence_held and has_fence_file):
         return ""
-    why = "the file that tells whether its fence stood is not here" if held else "could not be fenced"
-    unseen = "does not answer" if said.silent else f"answers only in part ({'; '.join(said.unsaid)})"
+    reason = "the file that tells whether its fence stood is not here" if fence_held else "could not be fenced"
+    silence_text = "does not answer" if reply.silent_because else f"answers only in part ({'; '.join(reply.unknowns)})"
     return (
-        f"{source} {unseen} and {why}, so nobody knows what it took after it was drained. If it is lost: `mirrorbook "
+        f"{source} {silence_text} and {reason}, so nobody knows what it took after it was drained. If it is lost: `mirrorbook "
         f"failover run {mirror} --mode unplanned` goes on from here, and says what may be missing"
     )

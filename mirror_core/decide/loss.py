@@ -12,212 +12,231 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from mirror_core.decide.clocks import age_s
-from mirror_core.decide.view import DestinationView, View, is_healthy, without_copy
-from mirror_core.model.loss import Fate, PartitionLoss, TransactionLoss, Uncopied
+from mirror_core.decide.clocks import compute_age_s
+from mirror_core.decide.view import DestinationSnapshot, MirrorSnapshot, find_without_copy, is_healthy
+from mirror_core.model.loss import PartitionLoss, TransactionArrival, TransactionLoss, UncopiedReason
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.sighting import OVER, Heartbeat, Sighting, TransactionPart, TransactionSeen
+from mirror_core.model.sighting import (
+    TRANSACTION_OVER,
+    Heartbeat,
+    ObservedTransaction,
+    PartitionTransaction,
+    SourceObservation,
+)
 
 
-class _Has(StrEnum):
+class _CopiedShare(StrEnum):
     ALL = "all"
     SOME = "some"
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class LossBound:
     partitions: Mapping[Partition, PartitionLoss]
-    known: int
-    unknown: tuple[Partition, ...]
+    known_missing: int
+    unknown_partitions: tuple[Partition, ...]
     """The source's end was never seen, or the position is unknown now."""
-    listed_s: float | None
+    topics_listed_s: float | None
     """Age of the last listing of all source topics: later topics are unknown. None: never, or clocks
     differ.
     """
-    silent_s: float | None
+    observed_s: float | None
     """Age of the oldest observed end, of partitions that had a leader and are not FAILED. None: one was
     never seen, or clocks differ.
     """
     heartbeats: tuple[Heartbeat, ...]
-    heartbeat_s: float | None
+    heartbeat_age_s: float | None
     """Age of the oldest of these. None: there is none, or clocks differ."""
     transactions: tuple[TransactionLoss, ...]
     """Observed ones that are not known to be complete on the destination."""
-    busy: Mapping[str, tuple[Partition, ...]]
-    unnamed: int
+    open_transactional_ids: Mapping[str, tuple[Partition, ...]]
+    unlisted_transactions: int
 
     @property
-    def furthest(self) -> tuple[Partition, PartitionLoss] | None:
-        copied = [(partition, one) for partition, one in self.partitions.items() if not one.failed]
-        return max(copied, key=lambda row: inf if row[1].behind_s is None else row[1].behind_s, default=None)
+    def furthest_behind(self) -> tuple[Partition, PartitionLoss] | None:
+        copied_losses = [
+            (partition, partition_loss)
+            for partition, partition_loss in self.partitions.items()
+            if not partition_loss.is_failed
+        ]
+        return max(copied_losses, key=lambda row: inf if row[1].behind_s is None else row[1].behind_s, default=None)
 
     @property
     def uncopied(self) -> Mapping[Partition, PartitionLoss]:
-        return {p: one for p, one in self.partitions.items() if one.uncopied}
+        return {p: partition_loss for p, partition_loss in self.partitions.items() if partition_loss.uncopied_reason}
 
     @property
-    def clocks_differ(self) -> bool:
-        return any(one.seen_end is not None and one.age_s is None for one in self.partitions.values())
-
-    @property
-    def cut(self) -> tuple[TransactionLoss, ...]:
-        return tuple(t for t in self.transactions if t.fate is Fate.CUT)
-
-    @property
-    def bound(self) -> str:
-        if self.silent_s is None and len(self.unknown) == len(self.partitions):
-            return "unknown: whatever was acknowledged since the source was last looked at, and nobody knows when"
-        more = f" (unknown of {len(self.unknown)} partition(s))" if self.unknown else ""
-        if whole := self.uncopied:
-            offsets = sum(one.missing or 0 for one in whole.values())
-            more += f", {offsets:,} of them in {len(whole)} partition(s) that have no copy"
-        since = (
-            "since it was last looked at, and when that was is unknown"
-            if self.silent_s is None
-            else f"in the {self.silent_s:.1f} s since the source was last looked at"
+    def has_clock_skew(self) -> bool:
+        return any(
+            partition_loss.observed_end is not None and partition_loss.age_s is None
+            for partition_loss in self.partitions.values()
         )
-        return f"at least {self.known:,} offset(s){more}, and whatever was acknowledged {since}{self._newer}"
 
     @property
-    def _newer(self) -> str:
-        if self.listed_s is None:
+    def cut_transactions(self) -> tuple[TransactionLoss, ...]:
+        return tuple(t for t in self.transactions if t.arrival is TransactionArrival.PARTIAL)
+
+    @property
+    def text(self) -> str:
+        if self.observed_s is None and len(self.unknown_partitions) == len(self.partitions):
+            return "unknown: whatever was acknowledged since the source was last looked at, and nobody knows when"
+        unknown_text = f" (unknown of {len(self.unknown_partitions)} partition(s))" if self.unknown_partitions else ""
+        if uncopied_losses := self.uncopied:
+            offsets = sum(partition_loss.missing or 0 for partition_loss in uncopied_losses.values())
+            unknown_text += f", {offsets:,} of them in {len(uncopied_losses)} partition(s) that have no copy"
+        since_text = (
+            "since it was last looked at, and when that was is unknown"
+            if self.observed_s is None
+            else f"in the {self.observed_s:.1f} s since the source was last looked at"
+        )
+        return f"at least {self.known_missing:,} offset(s){unknown_text}, and whatever was acknowledged {since_text}{self._format_unlisted}"
+
+    @property
+    def _format_unlisted(self) -> str:
+        if self.topics_listed_s is None:
             return "; topics and partitions that are not mirrored yet are not in this: when they were listed is unknown"
-        if self.silent_s is None or self.listed_s <= self.silent_s:
+        if self.observed_s is None or self.topics_listed_s <= self.observed_s:
             return ""
-        return f"; topics that were created in the {self.listed_s:.1f} s since all were listed are not in this"
+        return f"; topics that were created in the {self.topics_listed_s:.1f} s since all were listed are not in this"
 
 
-def loss_of(view: View) -> Loss:
-    there = view.destination if isinstance(view.destination, DestinationView) else None
-    return loss(
-        view.statuses,
-        view.sighting,
-        there.positions if there else {},
-        there.heartbeats if there else (),
-        now_ms=view.now_ms,
-        unmirrored=view.unmirrored,
-        without=without_copy(view),
+def compute_snapshot_loss(snapshot: MirrorSnapshot) -> LossBound:
+    destination = snapshot.destination if isinstance(snapshot.destination, DestinationSnapshot) else None
+    return compute_loss(
+        snapshot.statuses,
+        snapshot.source_observation,
+        destination.positions if destination else {},
+        destination.heartbeats if destination else (),
+        now_ms=snapshot.now_ms,
+        unmirrored=snapshot.unmirrored,
+        without_copies=find_without_copy(snapshot),
     )
 
 
-def loss(
+def compute_loss(
     statuses: Mapping[Partition, PartitionStatus],
-    sighting: Sighting | None,
+    observation: SourceObservation | None,
     positions: Mapping[Partition, Offset],
     heartbeats: tuple[Heartbeat, ...],
     *,
     now_ms: int,
     unmirrored: Collection[Partition] = (),
-    without: Collection[Partition] = (),
-) -> Loss:
-    why = uncopied(statuses, sighting, unmirrored, without)
-    partitions = dict(_partitions(statuses, sighting, positions, now_ms, why))
-    seen = sighting.transactions if sighting else ()
-    judged = [_transaction(t, positions) for t in seen]
-    return Loss(
+    without_copies: Collection[Partition] = (),
+) -> LossBound:
+    uncopied_reasons = find_uncopied(statuses, observation, unmirrored, without_copies)
+    partitions = dict(_list_partition_losses(statuses, observation, positions, now_ms, uncopied_reasons))
+    transactions = observation.transactions if observation else ()
+    transaction_losses = [_judge_transaction(t, positions) for t in transactions]
+    return LossBound(
         partitions=partitions,
-        known=sum(p.missing or 0 for p in partitions.values()),
-        unknown=tuple(p for p, one in partitions.items() if one.missing is None),
-        listed_s=age_s(now_ms, sighting.listed_ms) if sighting and sighting.listed_ms is not None else None,
-        silent_s=oldest([p.age_s for p in partitions.values() if not p.apart]),
+        known_missing=sum(p.missing or 0 for p in partitions.values()),
+        unknown_partitions=tuple(p for p, partition_loss in partitions.items() if partition_loss.missing is None),
+        topics_listed_s=compute_age_s(now_ms, observation.listed_ms)
+        if observation and observation.listed_ms is not None
+        else None,
+        observed_s=find_oldest([p.age_s for p in partitions.values() if not p.is_outside_bound]),
         heartbeats=heartbeats,
-        heartbeat_s=oldest([age_s(now_ms, beat.at_ms) for beat in heartbeats]),
-        transactions=tuple(t for t in judged if t.fate is not Fate.THERE),
-        busy={
+        heartbeat_age_s=find_oldest([compute_age_s(now_ms, beat.at_ms) for beat in heartbeats]),
+        transactions=tuple(t for t in transaction_losses if t.arrival is not TransactionArrival.COMPLETE),
+        open_transactional_ids={
             t.id: tuple(sorted(part.partition for part in t.parts))
-            for t in sorted(seen, key=lambda t: t.id)
-            if t.state != OVER
+            for t in sorted(transactions, key=lambda t: t.id)
+            if t.state != TRANSACTION_OVER
         },
-        unnamed=sighting.unnamed if sighting else 0,
+        unlisted_transactions=observation.unlisted_transactions if observation else 0,
     )
 
 
-def uncopied(
+def find_uncopied(
     statuses: Mapping[Partition, PartitionStatus],
-    sighting: Sighting | None,
+    observation: SourceObservation | None,
     unmirrored: Collection[Partition] = (),
-    without: Collection[Partition] = (),
-) -> dict[Partition, Uncopied]:
-    found: dict[Partition, Uncopied] = dict.fromkeys(unmirrored, Uncopied.NOT_MIRRORED)
-    if sighting is not None:
-        found |= dict.fromkeys(sighting.partitions(), Uncopied.NOT_MIRRORED)
-    ids = sighting.ids() if sighting else {}
+    without_copies: Collection[Partition] = (),
+) -> dict[Partition, UncopiedReason]:
+    reasons: dict[Partition, UncopiedReason] = dict.fromkeys(unmirrored, UncopiedReason.NOT_MIRRORED)
+    if observation is not None:
+        reasons |= dict.fromkeys(observation.get_partitions(), UncopiedReason.NOT_MIRRORED)
+    ids = observation.get_new_topic_ids() if observation else {}
     for partition, status in statuses.items():
-        found.pop(partition, None)
+        reasons.pop(partition, None)
         if ids.get(partition.topic, status.source_topic_id) != status.source_topic_id:
-            found[partition] = Uncopied.RECREATED
-        elif partition in without or not status.destination_topic_id:
-            found[partition] = Uncopied.NO_COPY
-    return found
+            reasons[partition] = UncopiedReason.RECREATED
+        elif partition in without_copies or not status.destination_topic_id:
+            reasons[partition] = UncopiedReason.NO_COPY
+    return reasons
 
 
-def _partitions(
+def _list_partition_losses(
     statuses: Mapping[Partition, PartitionStatus],
-    sighting: Sighting | None,
+    observation: SourceObservation | None,
     positions: Mapping[Partition, Offset],
     now_ms: int,
-    uncopied: Mapping[Partition, Uncopied],
+    uncopied_reasons: Mapping[Partition, UncopiedReason],
 ) -> Iterator[tuple[Partition, PartitionLoss]]:
-    seen = dict(sighting.seen()) if sighting else {}
-    whole = dict(sighting.whole()) if sighting else {}
-    leaderless = frozenset(sighting.leaderless()) if sighting else frozenset()
-    starts = dict(sighting.starts()) if sighting else {}
-    for partition in sorted(statuses.keys() | uncopied.keys()):
-        status, last = statuses.get(partition), seen.get(partition)
+    observed_ends = dict(observation.get_ends()) if observation else {}
+    complete_times = dict(observation.get_recovery_points()) if observation else {}
+    offline = frozenset(observation.get_offline_partitions()) if observation else frozenset()
+    starts = dict(observation.get_starts()) if observation else {}
+    for partition in sorted(statuses.keys() | uncopied_reasons.keys()):
+        status, observed_end = statuses.get(partition), observed_ends.get(partition)
         # A topic of another mirror, or of somebody else, may have its name on the destination.
-        why, position = uncopied.get(partition), positions.get(partition)
-        copied = position if why is None else starts.get(partition)
+        reason, position = uncopied_reasons.get(partition), positions.get(partition)
+        copied = position if reason is None else starts.get(partition)
         yield (
             partition,
             PartitionLoss(
-                position=position if why is None else None,
-                seen_end=last.end if last else None,
-                age_s=age_s(now_ms, last.at_ms) if last else None,
-                missing=None if copied is None or last is None else max(0, last.end - copied),
-                whole_s=age_s(now_ms, whole[partition]) if partition in whole else None,
-                leaderless=partition in leaderless,
-                failed=status is not None and not is_healthy(status),
-                uncopied=why,
+                position=position if reason is None else None,
+                observed_end=observed_end.end if observed_end else None,
+                age_s=compute_age_s(now_ms, observed_end.at_ms) if observed_end else None,
+                missing=None if copied is None or observed_end is None else max(0, observed_end.end - copied),
+                recovery_point_age_s=compute_age_s(now_ms, complete_times[partition])
+                if partition in complete_times
+                else None,
+                is_offline=partition in offline,
+                is_failed=status is not None and not is_healthy(status),
+                uncopied_reason=reason,
             ),
         )
 
 
-def _transaction(seen: TransactionSeen, positions: Mapping[Partition, Offset]) -> TransactionLoss:
-    found = {part.partition: _has(part, positions.get(part.partition)) for part in seen.parts}
+def _judge_transaction(transaction: ObservedTransaction, positions: Mapping[Partition, Offset]) -> TransactionLoss:
+    copied_shares = {
+        part.partition: _find_copied_share(part, positions.get(part.partition)) for part in transaction.parts
+    }
     return TransactionLoss(
-        id=seen.id,
-        state=seen.state,
-        fate=_fate(set(found.values())),
-        copied=tuple(sorted(p for p, has in found.items() if has in (_Has.ALL, _Has.SOME))),
-        not_copied=tuple(sorted(p for p, has in found.items() if has is _Has.NONE)),
+        id=transaction.id,
+        state=transaction.state,
+        arrival=_decide_fate(set(copied_shares.values())),
+        copied=tuple(sorted(p for p, share in copied_shares.items() if share in (_CopiedShare.ALL, _CopiedShare.SOME))),
+        not_copied=tuple(sorted(p for p, share in copied_shares.items() if share is _CopiedShare.NONE)),
     )
 
 
-def _fate(found: Set[_Has | None]) -> Fate:
-    if _Has.NONE in found and found & {_Has.ALL, _Has.SOME}:
-        return Fate.CUT
-    if None in found:
-        return Fate.UNKNOWN
-    if _Has.NONE in found:
-        return Fate.ABSENT
-    return Fate.BEGUN if _Has.SOME in found else Fate.THERE
+def _decide_fate(shares: Set[_CopiedShare | None]) -> TransactionArrival:
+    if _CopiedShare.NONE in shares and shares & {_CopiedShare.ALL, _CopiedShare.SOME}:
+        return TransactionArrival.PARTIAL
+    if None in shares:
+        return TransactionArrival.UNKNOWN
+    if _CopiedShare.NONE in shares:
+        return TransactionArrival.ABSENT
+    return TransactionArrival.MAYBE_PARTIAL if _CopiedShare.SOME in shares else TransactionArrival.COMPLETE
 
 
-def _has(part: TransactionPart, position: Offset | None) -> _Has | None:
+def _find_copied_share(part: PartitionTransaction, position: Offset | None) -> _CopiedShare | None:
     """An open transaction holds the readable end back: a position beyond its first offset was copied after
     it ended.
     """
     if position is None:
         return None
-    if part.upto is not None and position >= part.upto:
-        return _Has.ALL
+    if part.end is not None and position >= part.end:
+        return _CopiedShare.ALL
     if part.first is None:
         return None
-    return _Has.SOME if position > part.first else _Has.NONE
+    return _CopiedShare.SOME if position > part.first else _CopiedShare.NONE
 
 
-def oldest(ages: list[float | None]) -> float | None:
+def find_oldest(ages: list[float | None]) -> float | None:
     known = [age for age in ages if age is not None]
     return max(known, default=None) if len(known) == len(ages) else None

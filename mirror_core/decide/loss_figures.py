@@ -5,171 +5,200 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from mirror_core.decide.clocks import UNKNOWN_TIME, age_s, ago, since
-from mirror_core.decide.loss import Loss, loss, loss_of
-from mirror_core.decide.view import SHOWN, Unseen, View, failed_of, some
-from mirror_core.model.loss import Fate, PartitionLoss, TransactionLoss
+from mirror_core.decide.clocks import UNKNOWN_TIME_TEXT, compute_age_s, format_ago, format_since
+from mirror_core.decide.loss import LossBound, compute_loss, compute_snapshot_loss
+from mirror_core.decide.view import MAX_LISTED, MirrorSnapshot, UnseenCluster, join_limited, list_failed
+from mirror_core.model.loss import PartitionLoss, TransactionArrival, TransactionLoss
 from mirror_core.model.mirror import PartitionStatus
-from mirror_core.model.names import Offset, Partition, heartbeat_topic
-from mirror_core.model.run import Mode
-from mirror_core.model.sighting import Heartbeat, Sighting
+from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
+from mirror_core.model.run import RunMode
+from mirror_core.model.sighting import Heartbeat, SourceObservation
 
-NOT_MIRRORED: Final = "not mirrored"
-LISTED: Final = "topics of the source last listed"
-CUT: Final = "transactions cut in half"
-IN_DOUBT: Final = "transactions in doubt"
-
-
-def loses(view: View) -> bool:
-    return not view.drained and (isinstance(view.source, Unseen) or view.mode is Mode.UNPLANNED)
+NOT_MIRRORED_FIGURE: Final = "not mirrored"
+LISTED_FIGURE: Final = "topics of the source last listed"
+CUT_FIGURE: Final = "transactions cut in half"
+IN_DOUBT_FIGURE: Final = "transactions in doubt"
 
 
-def loss_figures(view: View) -> Iterator[tuple[str, str]]:
-    if view.drained:
-        but = ", but for what FAILED partitions miss" if failed_of(view) else ""
-        known = loss_of(view)
-        but += ", and for what has no copy" if known.uncopied else ""
-        yield "loss", f"none{but}: the source was fenced and drained before it died"
-        yield NOT_MIRRORED, uncopied_in_words(known)
-    if not loses(view):
+def can_lose(snapshot: MirrorSnapshot) -> bool:
+    return not snapshot.is_drained and (
+        isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED
+    )
+
+
+def list_loss_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]]:
+    if snapshot.is_drained:
+        exceptions = ", but for what FAILED partitions miss" if list_failed(snapshot) else ""
+        drained_bound = compute_snapshot_loss(snapshot)
+        exceptions += ", and for what has no copy" if drained_bound.uncopied else ""
+        yield "loss", f"none{exceptions}: the source was fenced and drained before it died"
+        yield NOT_MIRRORED_FIGURE, format_uncopied(drained_bound)
+    if not can_lose(snapshot):
         return
-    found = loss_of(view)
-    yield "loss", found.bound
-    yield NOT_MIRRORED, uncopied_in_words(found)
-    yield "source last looked at", looked(found)
-    yield LISTED, listed(found)
-    yield "newest heartbeats on the destination", heartbeats(found.heartbeats, view.now_ms)
-    apart = [one for one in found.partitions.values() if one.apart]
+    bound = compute_snapshot_loss(snapshot)
+    yield "loss", bound.text
+    yield NOT_MIRRORED_FIGURE, format_uncopied(bound)
+    yield "source last looked at", format_observed(bound)
+    yield LISTED_FIGURE, format_listed(bound)
+    yield "newest heartbeats on the destination", format_heartbeats(bound.heartbeats, snapshot.now_ms)
+    apart = [partition_loss for partition_loss in bound.partitions.values() if partition_loss.is_outside_bound]
     if apart:
-        missing = sum(one.missing or 0 for one in apart)
+        missing = sum(partition_loss.missing or 0 for partition_loss in apart)
         yield "of the loss, FAILED or without a leader", f"{missing} offset(s) of {len(apart)} partition(s)"
-    yield CUT, _cut(found, view.sighting, view.now_ms)
+    yield CUT_FIGURE, _format_cut_count(bound, snapshot.source_observation, snapshot.now_ms)
 
 
-def cut_at(
+def list_transaction_figures(
     statuses: Mapping[Partition, PartitionStatus],
-    sighting: Sighting | None,
+    observation: SourceObservation | None,
     ends: Mapping[Partition, Offset],
     now_ms: int,
 ) -> Iterator[tuple[str, str]]:
     """What became of the observed transactions after the copy has ended. `ends`: last mirrored offsets."""
-    found = loss(statuses, sighting, ends, (), now_ms=now_ms)
-    yield CUT, _cut(found, sighting, now_ms)
-    if sighting is None or sighting.transactions_ms is None:
-        yield IN_DOUBT, "unknown"
+    bound = compute_loss(statuses, observation, ends, (), now_ms=now_ms)
+    yield CUT_FIGURE, _format_cut_count(bound, observation, now_ms)
+    if observation is None or observation.transactions_ms is None:
+        yield IN_DOUBT_FIGURE, "unknown"
         return
-    doubtful = [_in_doubt(t) for t in found.transactions if t.fate is not Fate.ABSENT]
-    more = [f"{found.unnamed} that were too many to be noted"] if found.unnamed else []
-    yield IN_DOUBT, f"{some([*doubtful, *more]) or 'none'}; later ones of {len(found.busy)} id(s) that were busy then"
+    doubtful = [_format_doubt(t) for t in bound.transactions if t.arrival is not TransactionArrival.ABSENT]
+    unlisted = [f"{bound.unlisted_transactions} that were too many to be noted"] if bound.unlisted_transactions else []
+    yield (
+        IN_DOUBT_FIGURE,
+        f"{join_limited([*doubtful, *unlisted]) or 'none'}; later ones of {len(bound.open_transactional_ids)} id(s) that were busy then",
+    )
 
 
-def _cut(found: Loss, sighting: Sighting | None, now_ms: int) -> str:
-    if sighting is None or sighting.transactions_ms is None:
+def _format_cut_count(bound: LossBound, observation: SourceObservation | None, now_ms: int) -> str:
+    if observation is None or observation.transactions_ms is None:
         return "unknown"
-    return f"{len(found.cut)}, of those seen {since(now_ms, sighting.transactions_ms)}; of later ones it is not known"
+    return f"{len(bound.cut_transactions)}, of those seen {format_since(now_ms, observation.transactions_ms)}; of later ones it is not known"
 
 
-def uncopied_in_words(found: Loss) -> str:
-    rows = sorted(found.uncopied.items(), key=lambda row: (-(row[1].missing or 0), row[0]))
+def format_uncopied(bound: LossBound) -> str:
+    rows = sorted(bound.uncopied.items(), key=lambda row: (-(row[1].missing or 0), row[0]))
     if not rows:
-        return "none" if found.listed_s is not None else "unknown: when the source's topics were listed is not known"
-    blind = sum(one.missing is None for _, one in rows)
-    more = f", and what {blind} of them hold is unknown" if blind else ""
-    total = sum(one.missing or 0 for _, one in rows)
-    listed = some(f"{p} ({one.uncopied}: {_offsets(one)})" for p, one in rows)
-    return f"{len(rows):,} partition(s), {total:,} offset(s){more}: {listed}"
+        return (
+            "none"
+            if bound.topics_listed_s is not None
+            else "unknown: when the source's topics were listed is not known"
+        )
+    unknown_count = sum(partition_loss.missing is None for _, partition_loss in rows)
+    unknown_text = f", and what {unknown_count} of them hold is unknown" if unknown_count else ""
+    total = sum(partition_loss.missing or 0 for _, partition_loss in rows)
+    listed_text = join_limited(
+        f"{p} ({partition_loss.uncopied_reason}: {_format_missing(partition_loss)})" for p, partition_loss in rows
+    )
+    return f"{len(rows):,} partition(s), {total:,} offset(s){unknown_text}: {listed_text}"
 
 
-def uncopied_warning(view: View) -> Iterator[str]:
-    if (view.drained or loses(view)) and (found := loss_of(view)).uncopied:
+def warn_uncopied(snapshot: MirrorSnapshot) -> Iterator[str]:
+    if (snapshot.is_drained or can_lose(snapshot)) and (bound := compute_snapshot_loss(snapshot)).uncopied:
         yield (
-            f"{view.mirror.destination} HAS NO COPY of these partitions of {view.mirror.source}, and all that they "
-            f"hold would be lost: {uncopied_in_words(found)}"
+            f"{snapshot.mirror.destination} HAS NO COPY of these partitions of {snapshot.mirror.source}, and all that they "
+            f"hold would be lost: {format_uncopied(bound)}"
         )
 
 
-def _offsets(one: PartitionLoss) -> str:
-    return "unknown" if one.missing is None else f"{one.missing:,} offset(s)"
+def _format_missing(partition_loss: PartitionLoss) -> str:
+    return "unknown" if partition_loss.missing is None else f"{partition_loss.missing:,} offset(s)"
 
 
-def loss_warnings(view: View) -> Iterator[str]:
-    found = loss_of(view)
-    if view.sighting is None:
-        yield f"no data plane of this mirror ever looked at {view.mirror.source}: what is missing is not known"
-    elif not found.heartbeats:
+def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[str]:
+    bound = compute_snapshot_loss(snapshot)
+    if snapshot.source_observation is None:
+        yield f"no data plane of this mirror ever looked at {snapshot.mirror.source}: what is missing is not known"
+    elif not bound.heartbeats:
         yield (
-            f"no heartbeat of {view.mirror.source} has arrived on {view.mirror.destination} (topic "
-            f"{heartbeat_topic(view.mirror.name)}): how far the copy had come in time is not known"
+            f"no heartbeat of {snapshot.mirror.source} has arrived on {snapshot.mirror.destination} (topic "
+            f"{get_heartbeat_topic(snapshot.mirror.name)}): how far the copy had come in time is not known"
         )
-    for partition, one in found.partitions.items():
-        if one.leaderless and not one.failed:
+    for partition, partition_loss in bound.partitions.items():
+        if partition_loss.is_offline and not partition_loss.is_failed:
             yield (
-                f"nobody led {partition} on {view.mirror.source} when it was last looked at; its end was last seen "
-                f"{_last_seen(one)}"
+                f"nobody led {partition} on {snapshot.mirror.source} when it was last looked at; its end was last seen "
+                f"{_format_last_seen(partition_loss)}"
             )
-    doubtful = [t for t in found.transactions if t.fate is not Fate.ABSENT]
-    for transaction in doubtful[:SHOWN]:
-        yield _in_doubt(transaction)
-    if len(doubtful) > SHOWN or found.unnamed:
-        yield f"{max(0, len(doubtful) - SHOWN) + found.unnamed} more transactions are in doubt"
-    if found.busy:
-        open_ones = some(f"{id_!r} ({some(parts)})" for id_, parts in found.busy.items())
+    doubtful = [t for t in bound.transactions if t.arrival is not TransactionArrival.ABSENT]
+    for transaction in doubtful[:MAX_LISTED]:
+        yield _format_doubt(transaction)
+    if len(doubtful) > MAX_LISTED or bound.unlisted_transactions:
+        yield f"{max(0, len(doubtful) - MAX_LISTED) + bound.unlisted_transactions} more transactions are in doubt"
+    if bound.open_transactional_ids:
+        open_text = join_limited(
+            f"{transactional_id!r} ({join_limited(parts)})"
+            for transactional_id, parts in bound.open_transactional_ids.items()
+        )
         yield (
-            f"transactions of these ids were open when last seen: {open_ones}. Others that began since may be cut, "
+            f"transactions of these ids were open when last seen: {open_text}. Others that began since may be cut, "
             "too: they have no name here"
         )
 
 
-def in_words(one: PartitionLoss) -> str:
-    if one.uncopied is not None:
-        missing = "its loss is unknown" if one.missing is None else f"all of it is missing, {one.missing} offset(s)"
-        return f"{one.uncopied}, {missing}, its end last seen {_last_seen(one)}"
-    position = "position unknown" if one.position is None else f"position {one.position}"
-    if one.missing is None:
+def format_partition_loss(partition_loss: PartitionLoss) -> str:
+    if partition_loss.uncopied_reason is not None:
+        missing = (
+            "its loss is unknown"
+            if partition_loss.missing is None
+            else f"all of it is missing, {partition_loss.missing} offset(s)"
+        )
+        return f"{partition_loss.uncopied_reason}, {missing}, its end last seen {_format_last_seen(partition_loss)}"
+    position = "position unknown" if partition_loss.position is None else f"position {partition_loss.position}"
+    if partition_loss.missing is None:
         return f"{position}, loss unknown"
-    return f"{position}, {one.missing} offset(s) known to be missing, its end last seen {_last_seen(one)}"
+    return f"{position}, {partition_loss.missing} offset(s) known to be missing, its end last seen {_format_last_seen(partition_loss)}"
 
 
-def behind(found: Loss) -> str:
-    if found.furthest is None:
+def format_behind(bound: LossBound) -> str:
+    if bound.furthest_behind is None:
         return "unknown: no partition is copied"
-    partition, one = found.furthest
-    if one.behind_s is None:
+    partition, partition_loss = bound.furthest_behind
+    if partition_loss.behind_s is None:
         return f"unknown of {partition}"
-    if found.listed_s is None:
+    if bound.topics_listed_s is None:
         return "unknown of topics and partitions that are not mirrored yet"
-    if found.listed_s > one.behind_s:
-        return f"{found.listed_s:.1f} s: all topics of the source were listed then, and no partition is further behind"
-    return f"{one.behind_s:.1f} s: the destination holds all that {partition} had then, and no other is further behind"
+    if bound.topics_listed_s > partition_loss.behind_s:
+        return f"{bound.topics_listed_s:.1f} s: all topics of the source were listed then, and no partition is further behind"
+    return f"{partition_loss.behind_s:.1f} s: the destination holds all that {partition} had then, and no other is further behind"
 
 
-def looked(found: Loss) -> str:
-    return UNKNOWN_TIME if found.silent_s is None and found.clocks_differ else ago(found.silent_s)
+def format_observed(bound: LossBound) -> str:
+    return UNKNOWN_TIME_TEXT if bound.observed_s is None and bound.has_clock_skew else format_ago(bound.observed_s)
 
 
-def listed(found: Loss) -> str:
-    return UNKNOWN_TIME if found.listed_s is None and found.clocks_differ else ago(found.listed_s)
+def format_listed(bound: LossBound) -> str:
+    return (
+        UNKNOWN_TIME_TEXT
+        if bound.topics_listed_s is None and bound.has_clock_skew
+        else format_ago(bound.topics_listed_s)
+    )
 
 
-def _last_seen(one: PartitionLoss) -> str:
-    return UNKNOWN_TIME if one.age_s is None and one.seen_end is not None else ago(one.age_s)
+def _format_last_seen(partition_loss: PartitionLoss) -> str:
+    return (
+        UNKNOWN_TIME_TEXT
+        if partition_loss.age_s is None and partition_loss.observed_end is not None
+        else format_ago(partition_loss.age_s)
+    )
 
 
-def heartbeats(found: tuple[Heartbeat, ...], now_ms: int) -> str:
-    if not found:
+def format_heartbeats(newest_heartbeats: tuple[Heartbeat, ...], now_ms: int) -> str:
+    if not newest_heartbeats:
         return "none"
-    return some(f"partition {beat.partition}: number {beat.number}, {_old(beat, now_ms)}" for beat in found)
+    return join_limited(
+        f"partition {beat.partition}: number {beat.number}, {_format_heartbeat_age(beat, now_ms)}"
+        for beat in newest_heartbeats
+    )
 
 
-def _old(beat: Heartbeat, now_ms: int) -> str:
-    seconds = age_s(now_ms, beat.at_ms)
+def _format_heartbeat_age(beat: Heartbeat, now_ms: int) -> str:
+    seconds = compute_age_s(now_ms, beat.at_ms)
     return "of unknown age (clocks differ)" if seconds is None else f"{seconds:.1f} s old"
 
 
-def _in_doubt(one: TransactionLoss) -> str:
-    name = f"transaction {one.id!r} ({one.state} when last seen)"
-    if one.fate is Fate.CUT:
-        return f"{name}, if it was committed, is cut in half: {some(one.copied)} have it, {some(one.not_copied)} do not"
-    if one.fate is Fate.BEGUN:
-        return f"{name} has begun on {some(one.copied)}; whether its end is there is not known"
+def _format_doubt(transaction_loss: TransactionLoss) -> str:
+    name = f"transaction {transaction_loss.id!r} ({transaction_loss.state} when last seen)"
+    if transaction_loss.arrival is TransactionArrival.PARTIAL:
+        return f"{name}, if it was committed, is cut in half: {join_limited(transaction_loss.copied)} have it, {join_limited(transaction_loss.not_copied)} do not"
+    if transaction_loss.arrival is TransactionArrival.MAYBE_PARTIAL:
+        return f"{name} has begun on {join_limited(transaction_loss.copied)}; whether its end is there is not known"
     return f"{name}: whether it is there as a whole is not known"

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mirror_core.decide.filters import topic_filter
-from mirror_core.decide.view import some
+from mirror_core.decide.filters import build_topic_filter
+from mirror_core.decide.view import join_limited
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, MirrorName, Partition, reverse_name
+from mirror_core.model.mirror import DesiredState, FailureKind, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Partition, format_reverse_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class InboundMirror:
 
     def select(self, topics: Iterable[str]) -> frozenset[str]:
         try:
-            chosen = topic_filter(self.mirror)
+            chosen = build_topic_filter(self.mirror)
         except BadRequest:
             return frozenset()
         return frozenset(topic for topic in topics if topic in chosen and topic not in self.not_copied)
@@ -43,15 +43,15 @@ class CircleSearch:
     not_asked: Mapping[str, ClusterName]
 
 
-def inbound_mirrors(
+def list_inbound_mirrors(
     cluster_id: str,
     mirrors: Iterable[Mirror],
     partitions: Mapping[MirrorName, Mapping[Partition, PartitionStatus]],
     excluded: MirrorName,
 ) -> tuple[InboundMirror, ...]:
-    running = (m for m in mirrors if m.destination_id == cluster_id and m.desired is not Desired.STOPPED)
+    running = (m for m in mirrors if m.destination_id == cluster_id and m.desired is not DesiredState.STOPPED)
     return tuple(
-        InboundMirror(mirror=mirror, not_copied=_not_copied(partitions.get(mirror.name, {}).values()))
+        InboundMirror(mirror=mirror, not_copied=_list_not_copied(partitions.get(mirror.name, {}).values()))
         for mirror in running
         if mirror.name != excluded
     )
@@ -67,21 +67,21 @@ def find_circles(mirror: Mirror, topics: Iterable[str], inbound: Mapping[str, Se
             not_asked[cluster_id] = cluster
             continue
         for other in inbound[cluster_id]:
-            one, shared = other.mirror, other.select(common)
-            if not shared or one.name in downstream:
+            upstream, shared = other.mirror, other.select(common)
+            if not shared or upstream.name in downstream:
                 continue
-            chain = (one.name, *downstream)
-            if one.source_id == mirror.destination_id:
+            chain = (upstream.name, *downstream)
+            if upstream.source_id == mirror.destination_id:
                 circles.append(MirrorCircle(mirrors=chain, topics=tuple(sorted(shared))))
             else:
-                paths.append((one.source_id, one.source, shared, chain))
+                paths.append((upstream.source_id, upstream.source, shared, chain))
     return CircleSearch(circles=tuple(sorted(circles)), not_asked=not_asked)
 
 
-def way_home_mirror(mirror: Mirror) -> Mirror:
+def build_reverse_mirror(mirror: Mirror) -> Mirror:
     return replace(
         mirror,
-        name=reverse_name(mirror.name),
+        name=format_reverse_name(mirror.name),
         source=mirror.destination,
         destination=mirror.source,
         source_id=mirror.destination_id,
@@ -89,30 +89,30 @@ def way_home_mirror(mirror: Mirror) -> Mirror:
     )
 
 
-def circle_reasons(mirror: Mirror, circles: Iterable[MirrorCircle]) -> Iterator[str]:
+def explain_circles(mirror: Mirror, circles: Iterable[MirrorCircle]) -> Iterator[str]:
     for circle in circles:
-        brings = " -> ".join(circle.mirrors)
+        chain = " -> ".join(circle.mirrors)
         yield (
-            f"it would close a circle with {brings}, back to cluster {mirror.source}: both directions select topic "
-            f"{some(circle.topics)}. Let one of them leave it out (--exclude-topics), or stop the other mirror first"
+            f"it would close a circle with {chain}, back to cluster {mirror.source}: both directions select topic "
+            f"{join_limited(circle.topics)}. Let one of them leave it out (--exclude-topics), or stop the other mirror first"
         )
 
 
-def topic_in_circle(mirror: Mirror, topic: str, circle: MirrorCircle) -> str:
-    brings = " -> ".join(circle.mirrors)
+def explain_topic_circle(mirror: Mirror, topic: str, circle: MirrorCircle) -> str:
+    chain = " -> ".join(circle.mirrors)
     return (
-        f"topic {topic} on cluster {mirror.source} is not copied to {mirror.destination}: mirror {brings} would bring "
+        f"topic {topic} on cluster {mirror.source} is not copied to {mirror.destination}: mirror {chain} would bring "
         f"it back to {mirror.source}. Exclude it from one of the two, or stop the other mirror"
     )
 
 
-def circle_doubt(cluster: ClusterName, why: str) -> str:
-    return f"cluster {cluster} could not be asked whether a mirror brings these topics back over it: {why}"
+def format_circle_doubt(cluster: ClusterName, reason: str) -> str:
+    return f"cluster {cluster} could not be asked whether a mirror brings these topics back over it: {reason}"
 
 
-def _not_copied(statuses: Iterable[PartitionStatus]) -> frozenset[str]:
-    copied, left = set[str](), set[str]()
+def _list_not_copied(statuses: Iterable[PartitionStatus]) -> frozenset[str]:
+    copied, given_up_topics = set[str](), set[str]()
     for status in statuses:
-        given_up = status.state is PartitionState.STOPPED or status.kind is FailureKind.OCCUPIED
-        (left if given_up else copied).add(status.partition.topic)
-    return frozenset(left - copied)
+        is_given_up = status.state is PartitionState.STOPPED or status.kind is FailureKind.OCCUPIED
+        (given_up_topics if is_given_up else copied).add(status.partition.topic)
+    return frozenset(given_up_topics - copied)

@@ -21,69 +21,72 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.model.groups import Uncommitted
+from mirror_core.model.groups import UncommittedGroupOffset
 from mirror_core.model.names import Offset
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitOffset:
     offset: Offset
-    clamped: bool
+    is_clamped: bool
     """Differs from the source's own offset."""
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class KeepOffset:
     """Commit nothing. `equal`: the destination has this offset already."""
 
     reason: str
-    equal: bool = False
+    is_equal: bool = False
 
 
-def clamp(source: Offset, start: Offset, end: Offset) -> Offset:
+def clamp_offset(source: Offset, start: Offset, end: Offset) -> Offset:
     return max(start, min(source, end))
 
 
-def decide(
-    *, source: Offset, start: Offset, end: Offset, destination: Offset | None, own: Collection[Offset] = ()
-) -> Commit | Leave:
+def decide_group_offset(
+    *, source: Offset, start: Offset, end: Offset, destination: Offset | None, own_commits: Collection[Offset] = ()
+) -> CommitOffset | KeepOffset:
     """For one partition of a group without members on the destination.
 
     `source`, `destination`: committed offsets (next to read); `start`, `end`: log bounds on the destination; `own`:
     what the mirror committed there last.
     """
-    offset = clamp(source, start, end)
+    offset = clamp_offset(source, start, end)
     if destination == offset:
-        return Leave("", equal=True)
-    if destination is not None and destination not in own and offset < destination <= end:
-        return Leave(
+        return KeepOffset("", is_equal=True)
+    if destination is not None and destination not in own_commits and offset < destination <= end:
+        return KeepOffset(
             f"somebody on the destination has committed {destination}, which is ahead; to follow the source, delete "
             "the group's offset there"
         )
-    return Commit(offset, clamped=offset != source)
+    return CommitOffset(offset, is_clamped=offset != source)
 
 
-START: Final = "where auto.offset.reset says"
+RESET_POLICY_TEXT: Final = "where auto.offset.reset says"
 """With `latest`, the default, a group without an offset skips what is there."""
 
 
-def in_words(left: Uncommitted) -> str:
-    where = f"{left.group} {left.partition}" if left.partition else left.group
-    stands = "" if left.stands is None else f" (stays at {left.stands})"
-    return f"{where}{stands}: {left.reason}"
+def format_uncommitted(uncommitted: UncommittedGroupOffset) -> str:
+    subject = f"{uncommitted.group} {uncommitted.partition}" if uncommitted.partition else uncommitted.group
+    standing_text = "" if uncommitted.destination_offset is None else f" (stays at {uncommitted.destination_offset})"
+    return f"{subject}{standing_text}: {uncommitted.reason}"
 
 
-def left_in_words(left: Iterable[Uncommitted], most: int = 10) -> str:
-    found = list(left)
-    without = [in_words(one) for one in found if one.stands is None]
-    behind = [in_words(one) for one in found if one.stands is not None]
+def format_all_uncommitted(uncommitted: Iterable[UncommittedGroupOffset], limit: int = 10) -> str:
+    items = list(uncommitted)
+    without_offset = [format_uncommitted(item) for item in items if item.destination_offset is None]
+    with_other_offset = [format_uncommitted(item) for item in items if item.destination_offset is not None]
     parts = [
-        (f"{len(without)} without an offset on the destination, so that the group starts {START}", without),
-        (f"{len(behind)} that another offset stays in place of", behind),
+        (
+            f"{len(without_offset)} without an offset on the destination, so that the group starts {RESET_POLICY_TEXT}",
+            without_offset,
+        ),
+        (f"{len(with_other_offset)} that another offset stays in place of", with_other_offset),
     ]
-    return "; ".join(f"{what}: {_some(lines, most)}" for what, lines in parts if lines)
+    return "; ".join(f"{label}: {_join_first(lines, limit)}" for label, lines in parts if lines)
 
 
-def _some(lines: list[str], most: int) -> str:
-    more = f" and {len(lines) - most} more" if len(lines) > most else ""
-    return ", ".join(lines[:most]) + more
+def _join_first(lines: list[str], limit: int) -> str:
+    more_text = f" and {len(lines) - limit} more" if len(lines) > limit else ""
+    return ", ".join(lines[:limit]) + more_text

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.gaps import FILLED_MASK
-from mirror_core.decide.position import MARKED_START
-from mirror_core.decide.topics import brokers_that_must_have_it, mirror_replication_factor
-from mirror_core.decide.view import some
-from mirror_core.model.mirror import Gaps
+from mirror_core.decide.position import MAX_MARKED_START
+from mirror_core.decide.topics import choose_min_insync_replicas, choose_replication_factor
+from mirror_core.decide.view import join_limited
+from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.units import in_bytes
+from mirror_core.model.units import format_bytes
 
 SEEDS_PER_S: Final = 5_000_000
 """Seed offsets a broker accepts; 5 to 12 million were measured on two busy cores."""
@@ -22,13 +22,13 @@ MARKERS_WAIT_S: Final = 2
 SEED_BYTES: Final = 0.9
 MARKER_BYTES: Final = 78
 HIDDEN_BYTES: Final = 11
-RECORD_BYTES: Final = 7
-_FEW_HOLES: Final = 1_000_000
-_NAMED: Final = 5
+MIN_RECORD_BYTES: Final = 7
+_MIN_REPORTED_HOLES: Final = 1_000_000
+_MAX_NAMED_TOPICS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class CopyEstimate:
     """Offsets and partitions are counted; seconds and bytes are high estimates."""
 
     partitions: int
@@ -36,9 +36,9 @@ class Outlook:
     seeded_offsets: int
     filled_partitions: int
     filled_offsets: int
-    gaps: Gaps
+    gaps: GapFilling
     offsets: int
-    bytes: int | None
+    total_bytes: int | None
     """One replica each; None: the source does not tell all sizes."""
     holes: int
     """Offsets without a record, because the log is too small for them (unless well compressed). The
@@ -48,7 +48,7 @@ class Outlook:
 
     @property
     def seconds(self) -> float:
-        if self.gaps is Gaps.HIDDEN:
+        if self.gaps is GapFilling.HIDDEN:
             return (self.seeded_offsets + self.filled_offsets) / SEEDS_PER_S
         waiting = MARKERS_WAIT_S if self.filled_partitions else 0
         return waiting + self.seeded_offsets / SEEDS_PER_S + self.filled_offsets / MARKERS_PER_S
@@ -59,20 +59,20 @@ class Outlook:
 
     @property
     def filler_bytes(self) -> int:
-        return self.filled_offsets * (MARKER_BYTES if self.gaps is Gaps.MARKERS else HIDDEN_BYTES)
+        return self.filled_offsets * (MARKER_BYTES if self.gaps is GapFilling.MARKERS else HIDDEN_BYTES)
 
 
-def outlook(
+def estimate_copy(
     starts: Mapping[Partition, Offset],
     ends: Mapping[Partition, Offset],
     sizes: Mapping[Partition, int],
-    gaps: Gaps = Gaps.MARKERS,
-) -> Outlook:
-    seeded = [start for start in starts.values() if start > MARKED_START]
-    filled = [start for start in starts.values() if 0 < start <= MARKED_START]
-    room = {p: sizes[p] // RECORD_BYTES for p in starts if p in sizes}
-    holes = {p: n for p, records in room.items() if (n := ends[p] - starts[p] - records) > 0}
-    return Outlook(
+    gaps: GapFilling = GapFilling.MARKERS,
+) -> CopyEstimate:
+    seeded = [start for start in starts.values() if start > MAX_MARKED_START]
+    filled = [start for start in starts.values() if 0 < start <= MAX_MARKED_START]
+    record_capacity = {p: sizes[p] // MIN_RECORD_BYTES for p in starts if p in sizes}
+    holes = {p: n for p, records in record_capacity.items() if (n := ends[p] - starts[p] - records) > 0}
+    return CopyEstimate(
         partitions=len(starts),
         seeded_partitions=len(seeded),
         seeded_offsets=sum(seeded),
@@ -80,94 +80,100 @@ def outlook(
         filled_offsets=sum(filled),
         gaps=gaps,
         offsets=sum(max(0, ends[partition] - start) for partition, start in starts.items()),
-        bytes=sum(sizes[partition] for partition in starts) if starts.keys() <= sizes.keys() else None,
+        total_bytes=sum(sizes[partition] for partition in starts) if starts.keys() <= sizes.keys() else None,
         holes=sum(holes.values()),
-        too_many_holes=tuple(sorted(p for p, n in holes.items() if n > FILLED_MASK and gaps is Gaps.MARKERS)),
+        too_many_holes=tuple(sorted(p for p, n in holes.items() if n > FILLED_MASK and gaps is GapFilling.MARKERS)),
     )
 
 
-def in_words(seen: Outlook) -> Iterator[str]:
-    size = "bytes unknown: DESCRIBE on the source's cluster is missing" if seen.bytes is None else in_bytes(seen.bytes)
-    yield f"to copy: {seen.partitions:,} partitions, {seen.offsets:,} offsets, {size}"
-    if seen.seeded_partitions:
+def format_copy_estimate(estimate: CopyEstimate) -> Iterator[str]:
+    size = (
+        "bytes unknown: DESCRIBE on the source's cluster is missing"
+        if estimate.total_bytes is None
+        else format_bytes(estimate.total_bytes)
+    )
+    yield f"to copy: {estimate.partitions:,} partitions, {estimate.offsets:,} offsets, {size}"
+    if estimate.seeded_partitions:
         yield (
-            f"to seed: {seen.seeded_partitions:,} partitions begin late, {seen.seeded_offsets:,} offsets; estimate: "
-            f"{in_bytes(seen.seed_bytes)} on each replica, for a while"
+            f"to seed: {estimate.seeded_partitions:,} partitions begin late, {estimate.seeded_offsets:,} offsets; estimate: "
+            f"{format_bytes(estimate.seed_bytes)} on each replica, for a while"
         )
-    if seen.filled_partitions:
+    if estimate.filled_partitions:
         yield (
-            f"to fill: {seen.filled_partitions:,} partitions begin late, {seen.filled_offsets:,} offsets; estimate: "
-            f"{in_bytes(seen.filler_bytes)} on each replica, until promotion"
+            f"to fill: {estimate.filled_partitions:,} partitions begin late, {estimate.filled_offsets:,} offsets; estimate: "
+            f"{format_bytes(estimate.filler_bytes)} on each replica, until promotion"
         )
-    if seen.seconds:
-        yield f"before their first records are copied: {_time(seen.seconds)} or less (estimate)"
-    if seen.holes >= _FEW_HOLES:
-        hidden = seen.gaps is Gaps.HIDDEN
-        per_s, each = (SEEDS_PER_S, HIDDEN_BYTES) if hidden else (MARKERS_PER_S, MARKER_BYTES)
+    if estimate.seconds:
+        yield f"before their first records are copied: {_format_time_limit(estimate.seconds)} or less (estimate)"
+    if estimate.holes >= _MIN_REPORTED_HOLES:
+        is_hidden = estimate.gaps is GapFilling.HIDDEN
+        per_s, bytes_each = (SEEDS_PER_S, HIDDEN_BYTES) if is_hidden else (MARKERS_PER_S, MARKER_BYTES)
         yield (
-            f"holes: {seen.holes:,} offsets or more hold no record, by the size of the logs (fewer, if they are well "
-            f"compressed), and are filled: {_time(seen.holes / per_s)} more, {in_bytes(seen.holes * each)} on each "
+            f"holes: {estimate.holes:,} offsets or more hold no record, by the size of the logs (fewer, if they are well "
+            f"compressed), and are filled: {_format_time_limit(estimate.holes / per_s)} more, {format_bytes(estimate.holes * bytes_each)} on each "
             "replica, if it is so many (estimate)"
         )
-    if seen.too_many_holes:
+    if estimate.too_many_holes:
         yield (
-            f"warning: so {some(seen.too_many_holes, _NAMED)} may have more holes than the "
+            f"warning: so {join_limited(estimate.too_many_holes, _MAX_NAMED_TOPICS)} may have more holes than the "
             f"{FILLED_MASK:,} that markers can fill in a partition, and would be FAILED there (gap-limit): create the "
             "mirror with --gaps hidden, or leave these topics out"
         )
 
 
-def few_replicas(destination: str, factors: Mapping[str, int], brokers: int) -> list[str]:
-    here = {topic: mirror_replication_factor(factor, brokers) for topic, factor in factors.items() if factor > 1}
-    few = sorted(topic for topic, factor in here.items() if brokers_that_must_have_it(factor) < 2)
-    if not few:
+def warn_few_replicas(destination: str, factors: Mapping[str, int], brokers: int) -> list[str]:
+    mirror_factors = {
+        topic: choose_replication_factor(factor, brokers) for topic, factor in factors.items() if factor > 1
+    }
+    affected = sorted(topic for topic, factor in mirror_factors.items() if choose_min_insync_replicas(factor) < 2)
+    if not affected:
         return []
-    most = max(here[topic] for topic in few)
+    max_factor = max(mirror_factors[topic] for topic in affected)
     return [
-        f"replicas: {len(few)} topics have no more than {most} on {destination} ({some(few, _NAMED)}), so "
+        f"replicas: {len(affected)} topics have no more than {max_factor} on {destination} ({join_limited(affected, _MAX_NAMED_TOPICS)}), so "
         "min.insync.replicas=1 while they are mirrored: a record counts as copied once one broker has it, and one "
         "broken disk can lose it. With 3 replicas it takes two brokers"
     ]
 
 
-def compacted_for_kafka_go(destination: str, topics: Iterable[str]) -> list[str]:
-    found = sorted(topics)
-    if not found:
+def warn_kafka_go_compaction(destination: str, topics: Iterable[str]) -> list[str]:
+    sorted_topics = sorted(topics)
+    if not sorted_topics:
         return []
     return [
-        f"clients: {len(found)} compacted topics without transactions ({some(found, _NAMED)}) get transaction markers "
+        f"clients: {len(sorted_topics)} compacted topics without transactions ({join_limited(sorted_topics, _MAX_NAMED_TOPICS)}) get transaction markers "
         f"where the cleaner has taken records, and consumers of kafka-go (segmentio) show those as records. Where such "
         f"consumers read them on {destination}, create the mirror with --gaps hidden: every consumer drops hidden "
         f"records, but these topics are then not compacted on {destination} until promotion"
     ]
 
 
-def unclean_elections(source: str, topics: Iterable[str]) -> list[str]:
-    found = sorted(topics)
-    if not found:
+def warn_unclean_elections(source: str, topics: Iterable[str]) -> list[str]:
+    sorted_topics = sorted(topics)
+    if not sorted_topics:
         return []
     return [
-        f"unclean elections: {len(found)} topics have unclean.leader.election.enable=true on {source} "
-        f"({some(found, _NAMED)}): a leader that lacks records which were copied makes its partition FAILED "
+        f"unclean elections: {len(sorted_topics)} topics have unclean.leader.election.enable=true on {source} "
+        f"({join_limited(sorted_topics, _MAX_NAMED_TOPICS)}): a leader that lacks records which were copied makes its partition FAILED "
         "(diverged), and a person has to decide which side is right. Set it to false"
     ]
 
 
-def refused_settings(destination: str, refused: Mapping[str, Mapping[str, str]]) -> list[str]:
+def warn_refused_settings(destination: str, refused: Mapping[str, Mapping[str, str]]) -> list[str]:
     by_setting = dict[str, list[str]]()
-    for topic, mine in sorted(refused.items()):
-        for key in mine:
+    for topic, topic_refusals in sorted(refused.items()):
+        for key in topic_refusals:
             by_setting.setdefault(key, []).append(topic)
     return [
-        f"{destination} refuses {key} of {some(topics, _NAMED)} ({refused[topics[0]][key]}): copied without it, and "
+        f"{destination} refuses {key} of {join_limited(topics, _MAX_NAMED_TOPICS)} ({refused[topics[0]][key]}): copied without it, and "
         "without it after a failover, too"
         for key, topics in sorted(by_setting.items())
     ]
 
 
-def _time(seconds: float) -> str:
-    whole = int(seconds) + 1
-    if whole < 120:
-        return f"{whole} s"
-    minutes = -(-whole // 60)
+def _format_time_limit(seconds: float) -> str:
+    whole_seconds = int(seconds) + 1
+    if whole_seconds < 120:
+        return f"{whole_seconds} s"
+    minutes = -(-whole_seconds // 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

@@ -10,70 +10,70 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.parity import ENDS, FINDINGS_KEPT, Row
+from mirror_core.decide.parity import LEVEL_ENDS, MAX_FINDINGS, ParityRow
 from mirror_core.model.names import Partition
-from mirror_core.model.parity import Finding
+from mirror_core.model.parity import ParityFinding
 
-MANY: Final = 100_000
-_DIGESTS: Final = 1 << 128
+MAX_BUFFERED_ROWS: Final = 100_000
+_DIGEST_MODULUS: Final = 1 << 128
 
 
-class Rows:
-    def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self.all = list(rows)
-        self._new = 0
+class ParityRowBuffer:
+    def __init__(self, rows: Iterable[ParityRow] = ()) -> None:
+        self.rows = list(rows)
+        self._added = 0
 
-    def add(self, rows: Iterable[Row]) -> None:
+    def add(self, rows: Iterable[ParityRow]) -> None:
         for row in rows:
-            self.all.append(row)
-            self._new += 1 + len(row.findings)
-        if self._new > MANY:
-            self.all, self._new = fewer(self.all), 0
+            self.rows.append(row)
+            self._added += 1 + len(row.findings)
+        if self._added > MAX_BUFFERED_ROWS:
+            self.rows, self._added = merge_equal_rows(self.rows), 0
 
 
-def fewer(rows: Sequence[Row]) -> list[Row]:
-    found = list[Row]()
-    for row in sorted(_told(rows), key=lambda row: (row.partition, row.chunk >= 0, row.start, row.end)):
-        if found and _joinable(found[-1], row):
-            found[-1] = _joined(found[-1], row)
+def merge_equal_rows(rows: Sequence[ParityRow]) -> list[ParityRow]:
+    merged = list[ParityRow]()
+    for row in sorted(_limit_findings(rows), key=lambda row: (row.partition, row.chunk >= 0, row.start, row.end)):
+        if merged and _can_join(merged[-1], row):
+            merged[-1] = _join_rows(merged[-1], row)
         else:
-            found.append(row)
-    return found
+            merged.append(row)
+    return merged
 
 
-def _joinable(one: Row, two: Row) -> bool:
-    same = (one.partition, one.level, one.end) == (two.partition, two.level, two.start)
-    return same and one.level > ENDS and all(row.equal and row.src_digest for row in (one, two))
+def _can_join(left: ParityRow, right: ParityRow) -> bool:
+    is_adjacent = (left.partition, left.level, left.end) == (right.partition, right.level, right.start)
+    return is_adjacent and left.level > LEVEL_ENDS and all(row.equal and row.src_digest for row in (left, right))
 
 
-def _joined(one: Row, two: Row) -> Row:
+def _join_rows(left: ParityRow, right: ParityRow) -> ParityRow:
     """Digests are sums, so the order of comparing and joining does not matter."""
-    records = (one.src_count or 0) + (two.src_count or 0)
-    digest = f"{(int(one.src_digest, 16) + int(two.src_digest, 16)) % _DIGESTS:032x}"
+    records = (left.src_count or 0) + (right.src_count or 0)
+    digest = f"{(int(left.src_digest, 16) + int(right.src_digest, 16)) % _DIGEST_MODULUS:032x}"
     return replace(
-        one,
-        end=two.end,
+        left,
+        end=right.end,
         src_count=records,
         dst_count=records,
         src_digest=digest,
         dst_digest=digest,
-        chunks=one.chunks + two.chunks,
+        chunks=left.chunks + right.chunks,
     )
 
 
-def _told(rows: Sequence[Row]) -> Iterable[Row]:
+def _limit_findings(rows: Sequence[ParityRow]) -> Iterable[ParityRow]:
     """Keeps findings that may be among the first ones reported, and each row's first."""
-    order = sorted(_place(finding) for row in rows for finding in row.findings)
-    if len(order) <= FINDINGS_KEPT:
+    sort_keys = sorted(_to_sort_key(finding) for row in rows for finding in row.findings)
+    if len(sort_keys) <= MAX_FINDINGS:
         return rows
-    last = order[FINDINGS_KEPT - 1]
-    return [_without_late(row, last) if row.level > ENDS and row.findings else row for row in rows]
+    last_key = sort_keys[MAX_FINDINGS - 1]
+    return [_drop_late_findings(row, last_key) if row.level > LEVEL_ENDS and row.findings else row for row in rows]
 
 
-def _without_late(row: Row, last: tuple[Partition, int, str]) -> Row:
-    first = min(row.findings, key=_place)
-    return replace(row, findings=tuple(f for f in row.findings if f is first or _place(f) <= last))
+def _drop_late_findings(row: ParityRow, last_key: tuple[Partition, int, str]) -> ParityRow:
+    first = min(row.findings, key=_to_sort_key)
+    return replace(row, findings=tuple(f for f in row.findings if f is first or _to_sort_key(f) <= last_key))
 
 
-def _place(finding: Finding) -> tuple[Partition, int, str]:
+def _to_sort_key(finding: ParityFinding) -> tuple[Partition, int, str]:
     return finding.partition, finding.offset or 0, finding.kind

@@ -5,32 +5,32 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from mirror_core.wire.batch import DELETE_HORIZON, NEWEST, TRANSACTIONAL, BatchHeader
-from mirror_core.wire.reencode import crosses_whole
+from mirror_core.wire.batch import CURRENT_MAGIC, DELETE_HORIZON, TRANSACTIONAL, BatchHeader
+from mirror_core.wire.reencode import can_copy_whole
 
 
-class Treatment(Enum):
-    AS_IT_IS = "as it is"
+class BatchTreatment(Enum):
+    AS_IS = "as it is"
     CLEARED = "cleared"
     """As it is, without header bits: it was in a transaction, or has a delete horizon."""
-    ENCODED = "encoded"
+    REENCODED = "encoded"
     """Records are encoded again: some are gone or already copied, or only the broker knows their time."""
-    NOTHING = "nothing"
+    DROPPED = "nothing"
     """No reader sees a record in it: control batch, aborted data, hidden records, or compacted away."""
     OLD_FORMAT = "old format"
 
 
-_CLEARED: Final = TRANSACTIONAL | DELETE_HORIZON
+_CLEARED_BITS: Final = TRANSACTIONAL | DELETE_HORIZON
 
 
-def treatment(header: BatchHeader, position: int, *, visible: bool) -> Treatment:
+def choose_treatment(header: BatchHeader, position: int, *, is_visible: bool) -> BatchTreatment:
     """For a batch that ends beyond `position`, the next offset to copy. `visible`: to a read_committed
     consumer.
     """
-    if header.magic < NEWEST:
-        return Treatment.OLD_FORMAT
-    if not visible:
-        return Treatment.NOTHING
-    if not crosses_whole(header, position):
-        return Treatment.ENCODED
-    return Treatment.CLEARED if header.attributes & _CLEARED else Treatment.AS_IT_IS
+    if header.magic < CURRENT_MAGIC:
+        return BatchTreatment.OLD_FORMAT
+    if not is_visible:
+        return BatchTreatment.DROPPED
+    if not can_copy_whole(header, position):
+        return BatchTreatment.REENCODED
+    return BatchTreatment.CLEARED if header.attributes & _CLEARED_BITS else BatchTreatment.AS_IS

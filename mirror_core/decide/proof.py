@@ -6,191 +6,253 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from mirror_core.decide.clocks import TOLERATED_MS, UNKNOWN_TIME
+from mirror_core.decide.clocks import MAX_CLOCK_SKEW_MS, UNKNOWN_TIME_TEXT
 from mirror_core.decide.parity import NOTHING_COMPARED, NOTHING_HELD
-from mirror_core.decide.view import some
+from mirror_core.decide.view import join_limited
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.parity import Finding, ParityRange, ParityResult
-from mirror_core.model.proof import Difference, Proof, Proved
+from mirror_core.model.parity import ParityFinding, ParityRange, ParityResult
+from mirror_core.model.proof import KnownDifference, MirrorVerification, VerifiedEnd
 
-AGAIN: Final = 1000
-SHOWN: Final = 10
-FURTHER: Final = (100 * AGAIN, 10_000 * AGAIN)
+RECHECKED_OFFSETS: Final = 1000
+MAX_LISTED_DIFFERENCES: Final = 10
+RECHECK_STEPS: Final = (100 * RECHECKED_OFFSETS, 10_000 * RECHECKED_OFFSETS)
 
 
 @dataclass(frozen=True, slots=True)
-class Basis:
-    holding: Mapping[Partition, Proved]
+class VerificationBasis:
+    valid: Mapping[Partition, VerifiedEnd]
     epochs: Mapping[Partition, int]
-    ids: Mapping[str, str]
+    topic_ids: Mapping[str, str]
     source_epochs: Mapping[Partition, int] = field(default_factory=dict)
-    differs: tuple[Difference, ...] = ()
-    unsaid: Mapping[Partition, Proved] = field(default_factory=dict)
+    differences: tuple[KnownDifference, ...] = ()
+    unconfirmed: Mapping[Partition, VerifiedEnd] = field(default_factory=dict)
     """Recorded, but no broker confirms it now. Compared anew, yet kept until then: with a broker away it
     may never be compared again.
     """
 
-    def rest(self, ranges: Sequence[ParityRange], back: int = 0) -> tuple[ParityRange, ...]:
+    def list_remaining(self, ranges: Sequence[ParityRange], recheck: int = 0) -> tuple[ParityRange, ...]:
         """What was not compared yet. Where nothing is new, the end of the last comparison, so that records are
         read.
 
         `back`: and so many offsets of the last comparison.
         """
-        rest = [replace(r, start=self._start(r)) for r in ranges]
-        if not back and not any(r.start < r.end for r in rest):
-            back = AGAIN
-        held = [n for n, r in enumerate(ranges) if r.start < r.end and r.partition in self.holding]
-        for n in sorted(held, key=lambda n: self.holding[ranges[n].partition].at_ms, reverse=True):
-            more = min(back, rest[n].start - ranges[n].start)
-            rest[n], back = replace(rest[n], start=Offset(rest[n].start - more)), back - more
-        return tuple(rest)
+        remaining = [replace(r, start=self._find_start(r)) for r in ranges]
+        if not recheck and not any(r.start < r.end for r in remaining):
+            recheck = RECHECKED_OFFSETS
+        known_indexes = [index for index, r in enumerate(ranges) if r.start < r.end and r.partition in self.valid]
+        for index in sorted(known_indexes, key=lambda index: self.valid[ranges[index].partition].at_ms, reverse=True):
+            recheck_here = min(recheck, remaining[index].start - ranges[index].start)
+            remaining[index], recheck = (
+                replace(remaining[index], start=Offset(remaining[index].start - recheck_here)),
+                recheck - recheck_here,
+            )
+        return tuple(remaining)
 
-    def _start(self, wanted: ParityRange) -> Offset:
-        known = self.holding.get(wanted.partition)
-        return wanted.start if known is None else Offset(min(max(wanted.start, known.end), wanted.end))
+    def _find_start(self, parity_range: ParityRange) -> Offset:
+        verified = self.valid.get(parity_range.partition)
+        return (
+            parity_range.start
+            if verified is None
+            else Offset(min(max(parity_range.start, verified.end), parity_range.end))
+        )
 
-    def of(self, ranges: Sequence[ParityRange]) -> int:
-        return sum(self.holding[r.partition].records for r in ranges if r.partition in self.holding)
+    def count_verified_records(self, ranges: Sequence[ParityRange]) -> int:
+        return sum(self.valid[r.partition].records for r in ranges if r.partition in self.valid)
 
 
-def basis(
-    proof: Proof | None, ends: Mapping[Partition, Offset], epochs: Mapping[Partition, int], ids: Mapping[str, str]
-) -> Basis:
+def build_basis(
+    verification: MirrorVerification | None,
+    ends: Mapping[Partition, Offset],
+    epochs: Mapping[Partition, int],
+    topic_ids: Mapping[str, str],
+) -> VerificationBasis:
     """`ends`: where the verified leader epochs end on the destination now. A shorter end voids the record;
     partitions without one stay recorded, unconfirmed.
     """
-    rows = recorded(proof, ids)
-    holding = {p: one for p, one in rows.items() if ends.get(p, -1) >= one.end}
-    unsaid = {p: one for p, one in rows.items() if p not in ends}
-    differs = tuple(one for one in proof.differs if ids.get(one.topic, one.id) == one.id) if proof else ()
-    return Basis(holding, epochs, ids, differs=differs, unsaid=unsaid)
+    verified_rows = read_verified(verification, topic_ids)
+    valid = {p: entry for p, entry in verified_rows.items() if ends.get(p, -1) >= entry.end}
+    unconfirmed = {p: entry for p, entry in verified_rows.items() if p not in ends}
+    differences = (
+        tuple(entry for entry in verification.differences if topic_ids.get(entry.topic, entry.id) == entry.id)
+        if verification
+        else ()
+    )
+    return VerificationBasis(valid, epochs, topic_ids, differences=differences, unconfirmed=unconfirmed)
 
 
-def differing(proof: Proof | None, partitions: Container[Partition]) -> tuple[Difference, ...]:
-    return tuple(one for one in proof.differs if one.partition in partitions) if proof else ()
+def find_differences(
+    verification: MirrorVerification | None, partitions: Container[Partition]
+) -> tuple[KnownDifference, ...]:
+    return (
+        tuple(difference for difference in verification.differences if difference.partition in partitions)
+        if verification
+        else ()
+    )
 
 
-def differing_in_words(found: Sequence[Difference], now_ms: int) -> str:
-    shown = [_in_words(one, now_ms) for one in found[:SHOWN]]
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return f"{len(found)} partition(s): {'; '.join(shown)}{more}" if shown else ""
+def format_differences(differences: Sequence[KnownDifference], now_ms: int) -> str:
+    listed = [_format_difference(difference, now_ms) for difference in differences[:MAX_LISTED_DIFFERENCES]]
+    more_text = (
+        f" and {len(differences) - MAX_LISTED_DIFFERENCES} more" if len(differences) > MAX_LISTED_DIFFERENCES else ""
+    )
+    return f"{len(differences)} partition(s): {'; '.join(listed)}{more_text}" if listed else ""
 
 
-def _in_words(one: Difference, now_ms: int) -> str:
-    where = "" if one.offset is None else f" from offset {one.offset} on"
-    age = now_ms - one.at_ms
-    when = UNKNOWN_TIME if age < -TOLERATED_MS else f"{max(0, age) / 60_000:.0f} minutes ago"
-    return f"{one.partition}{where} ({one.kind}, seen {when})"
+def _format_difference(difference: KnownDifference, now_ms: int) -> str:
+    offset_text = "" if difference.offset is None else f" from offset {difference.offset} on"
+    age = now_ms - difference.at_ms
+    when_text = UNKNOWN_TIME_TEXT if age < -MAX_CLOCK_SKEW_MS else f"{max(0, age) / 60_000:.0f} minutes ago"
+    return f"{difference.partition}{offset_text} ({difference.kind}, seen {when_text})"
 
 
-def recorded(proof: Proof | None, ids: Mapping[str, str]) -> dict[Partition, Proved]:
-    return {p: one for p, topic_id, one in proof.rows() if ids.get(p.topic) == topic_id} if proof else {}
+def read_verified(verification: MirrorVerification | None, ids: Mapping[str, str]) -> dict[Partition, VerifiedEnd]:
+    return (
+        {p: verified for p, topic_id, verified in verification.iterate_partitions() if ids.get(p.topic) == topic_id}
+        if verification
+        else {}
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
+class LaterBounds:
     """What both sides say now that may contradict an earlier comparison."""
 
-    here: Mapping[Partition, Offset]
-    there: Mapping[Partition, Offset]
-    ends: Mapping[Partition, Offset]
+    destination_starts: Mapping[Partition, Offset]
+    source_starts: Mapping[Partition, Offset]
+    epoch_ends: Mapping[Partition, Offset]
     """Where the verified leader epochs end on the source."""
-    cleaned: frozenset[Partition]
+    compacted: frozenset[Partition]
     """Compacted partitions in doubt: for a copy that lagged, the source may have removed tombstones, and
     what they deleted, below the verified end.
     """
 
-    def holds(self, partition: Partition, one: Proved) -> bool | None:
-        here, there, end = self.here.get(partition), self.there.get(partition), self.ends.get(partition)
-        if (here is not None and there is not None and here > there) or (end is not None and end < one.end):
+    def is_still_valid(self, partition: Partition, verified: VerifiedEnd) -> bool | None:
+        destination_start, source_start, epoch_end = (
+            self.destination_starts.get(partition),
+            self.source_starts.get(partition),
+            self.epoch_ends.get(partition),
+        )
+        if (destination_start is not None and source_start is not None and destination_start > source_start) or (
+            epoch_end is not None and epoch_end < verified.end
+        ):
             return False
-        return None if None in (here, there, end) or partition in self.cleaned else True
+        return None if None in (destination_start, source_start, epoch_end) or partition in self.compacted else True
 
 
-def undoubted(known: Basis, since: Since) -> Basis:
+def confirm_basis(basis: VerificationBasis, later: LaterBounds) -> VerificationBasis:
     """What still holds by the source too: the destination deleted nothing that the source has, and the
     source lost nothing (KIP-101).
     """
 
-    said = {p: since.holds(p, one) for p, one in known.holding.items()}
-    holding = {p: one for p, one in known.holding.items() if said[p]}
-    unsaid = {p: one for p, one in known.holding.items() if said[p] is None}
-    return replace(known, holding=holding, unsaid={**known.unsaid, **unsaid})
+    validity = {p: later.is_still_valid(p, verified) for p, verified in basis.valid.items()}
+    valid = {p: verified for p, verified in basis.valid.items() if validity[p]}
+    unconfirmed = {p: verified for p, verified in basis.valid.items() if validity[p] is None}
+    return replace(basis, valid=valid, unconfirmed={**basis.unconfirmed, **unconfirmed})
 
 
-def in_words(proof: Proof | None, positions: Mapping[Partition, Offset], ids: Mapping[str, str], now_ms: int) -> str:
-    known = recorded(proof, ids)
-    ends = {p: min(known[p].end, end) if p in known else 0 for p, end in positions.items()}
-    total, proved = sum(positions.values()), sum(ends.values())
-    if not proved:
+def format_verified_share(
+    verification: MirrorVerification | None,
+    positions: Mapping[Partition, Offset],
+    topic_ids: Mapping[str, str],
+    now_ms: int,
+) -> str:
+    verified = read_verified(verification, topic_ids)
+    ends = {p: min(verified[p].end, end) if p in verified else 0 for p, end in positions.items()}
+    total, verified_offsets = sum(positions.values()), sum(ends.values())
+    if not verified_offsets:
         return f"none of {total} offsets"
-    ages = [now_ms - known[p].at_ms for p, end in ends.items() if end]
-    if min(ages) < -TOLERATED_MS:
-        return f"{proved} of {total} offsets, compared {UNKNOWN_TIME}"
-    return f"{proved} of {total} offsets, compared {_between(max(0, min(ages)), max(0, max(ages)))}"
+    ages = [now_ms - verified[p].at_ms for p, end in ends.items() if end]
+    if min(ages) < -MAX_CLOCK_SKEW_MS:
+        return f"{verified_offsets} of {total} offsets, compared {UNKNOWN_TIME_TEXT}"
+    return f"{verified_offsets} of {total} offsets, compared {_format_age_range(max(0, min(ages)), max(0, max(ages)))}"
 
 
-def _between(least_ms: int, most_ms: int) -> str:
+def _format_age_range(least_ms: int, most_ms: int) -> str:
     if most_ms < 60_000:
         return "less than a minute ago"
     least, most = f"{least_ms / 60_000:.0f}", f"{most_ms / 60_000:.0f}"
     return f"{most} minute(s) ago" if least == most else f"between {least} and {most} minutes ago"
 
 
-def compared_before(known: Basis, ends: Mapping[Partition, Offset]) -> dict[str, str]:
-    held = {p: min(known.holding[p].end, end) if p in known.holding else 0 for p, end in ends.items()}
-    proved = {p: min(known.unsaid[p].end, end) if p in known.unsaid else held[p] for p, end in ends.items()}
-    unsaid = [f"{p} [0, {proved[p]})" for p in sorted(ends) if p in known.unsaid and proved[p]]
-    never = [f"{p} [{proved[p]}, {end})" for p, end in sorted(ends.items()) if proved[p] < end]
+def summarize_compared(basis: VerificationBasis, ends: Mapping[Partition, Offset]) -> dict[str, str]:
+    confirmed_ends = {p: min(basis.valid[p].end, end) if p in basis.valid else 0 for p, end in ends.items()}
+    compared_ends = {
+        p: min(basis.unconfirmed[p].end, end) if p in basis.unconfirmed else confirmed_ends[p]
+        for p, end in ends.items()
+    }
+    unconfirmed = [f"{p} [0, {compared_ends[p]})" for p in sorted(ends) if p in basis.unconfirmed and compared_ends[p]]
+    never_compared = [f"{p} [{compared_ends[p]}, {end})" for p, end in sorted(ends.items()) if compared_ends[p] < end]
     return {
-        "compared_before": f"{sum(held.values())} of {sum(ends.values())} offsets",
-        "compared_and_not_confirmed": some(unsaid) or "none",
-        "never_compared": some(never) or "none",
+        "compared_before": f"{sum(confirmed_ends.values())} of {sum(ends.values())} offsets",
+        "compared_and_not_confirmed": join_limited(unconfirmed) or "none",
+        "never_compared": join_limited(never_compared) or "none",
     }
 
 
-def advanced(
-    mirror: MirrorName, known: Basis, compared: Sequence[ParityRange], result: ParityResult, now_ms: int
-) -> Proof:
+def update_verification(
+    mirror: MirrorName, basis: VerificationBasis, compared: Sequence[ParityRange], result: ParityResult, now_ms: int
+) -> MirrorVerification:
     """The verification after these ranges were compared.
 
     A range that begins anew replaces its partition's record. An empty range renews the time, if the source was asked
     and nothing contradicts. Where the comparison could not read as far as before, the old record stays.
     """
-    proved, doubted = {**known.unsaid, **known.holding}, _doubted(result)
-    differs = tuple(_differs(known, compared, result, now_ms))
-    places = {one.partition: one.offset or Offset(0) for one in differs if one not in known.differs}
-    for one in compared:
-        partition, before = one.partition, known.holding.get(one.partition)
-        end, sampled = result.proven.get(partition, one.start), result.sampled.get(partition, 0)
-        kept = proved.get(partition)
-        blind = kept is not None and end < kept.end and partition in result.in_doubt - result.unlike
-        if blind or partition not in known.epochs:
-            if kept is not None:  # what was found below it is to be read again
-                proved[partition] = _up_to(places.get(partition), kept)
+    verified, is_doubted = {**basis.unconfirmed, **basis.valid}, _make_doubt_check(result)
+    differences = tuple(_list_differences(basis, compared, result, now_ms))
+    first_offsets = {
+        compared_range.partition: compared_range.offset or Offset(0)
+        for compared_range in differences
+        if compared_range not in basis.differences
+    }
+    for compared_range in compared:
+        partition, earlier = compared_range.partition, basis.valid.get(compared_range.partition)
+        end, sampled = (
+            result.verified_ends.get(partition, compared_range.start),
+            result.compared_records.get(partition, 0),
+        )
+        recorded_range = verified.get(partition)
+        is_unread = (
+            recorded_range is not None
+            and end < recorded_range.end
+            and partition in result.undecided_partitions - result.differing_partitions
+        )
+        if is_unread or partition not in basis.epochs:
+            if recorded_range is not None:  # what was found below it is to be read again
+                verified[partition] = _limit_to_offset(first_offsets.get(partition), recorded_range)
             continue
-        epochs = known.epochs[partition], known.source_epochs.get(partition, before.source_epoch if before else -1)
-        if before and one.start == before.end:
-            if end > one.start:
-                proved[partition] = Proved(end, epochs[0], now_ms, before.records + sampled, epochs[1])
-            elif one.end == one.start and partition in known.source_epochs and not doubted(partition):
-                proved[partition] = before._replace(at_ms=now_ms)
-        elif end > one.start:
-            again = before is not None and end >= before.end
-            records = max(sampled, before.records if before and again else 0)
-            proved[partition] = Proved(end, epochs[0], now_ms, records, epochs[1])
-        elif before is None and one.end == one.start and partition in known.source_epochs and not doubted(partition):
-            proved[partition] = Proved(one.start, epochs[0], now_ms, 0, epochs[1])  # neither side holds anything of it
+        epochs = basis.epochs[partition], basis.source_epochs.get(partition, earlier.source_epoch if earlier else -1)
+        if earlier and compared_range.start == earlier.end:
+            if end > compared_range.start:
+                verified[partition] = VerifiedEnd(end, epochs[0], now_ms, earlier.records + sampled, epochs[1])
+            elif (
+                compared_range.end == compared_range.start
+                and partition in basis.source_epochs
+                and not is_doubted(partition)
+            ):
+                verified[partition] = earlier._replace(at_ms=now_ms)
+        elif end > compared_range.start:
+            covers_earlier = earlier is not None and end >= earlier.end
+            records = max(sampled, earlier.records if earlier and covers_earlier else 0)
+            verified[partition] = VerifiedEnd(end, epochs[0], now_ms, records, epochs[1])
+        elif (
+            earlier is None
+            and compared_range.end == compared_range.start
+            and partition in basis.source_epochs
+            and not is_doubted(partition)
+        ):
+            verified[partition] = VerifiedEnd(
+                compared_range.start, epochs[0], now_ms, 0, epochs[1]
+            )  # neither side holds anything of it
         else:
-            proved.pop(partition, None)
-    return Proof.of(mirror, proved, known.ids, differs)
+            verified.pop(partition, None)
+    return MirrorVerification.from_partitions(mirror, verified, basis.topic_ids, differences)
 
 
-def _doubted(result: ParityResult) -> Callable[[Partition], bool]:
+def _make_doubt_check(result: ParityResult) -> Callable[[Partition], bool]:
     reasons = set(result.reasons) - {NOTHING_HELD}
-    if result.findings or (reasons and (not result.in_doubt or NOTHING_COMPARED in reasons)):
+    if result.findings or (reasons and (not result.undecided_partitions or NOTHING_COMPARED in reasons)):
         return lambda partition: True
-    return lambda partition: partition in result.in_doubt
+    return lambda partition: partition in result.undecided_partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,55 +261,87 @@ class CertifiedRead:
     kinds: Collection[str] = ()
 
 
-def noted(
-    proof: Proof,
+def note_differences(
+    verification: MirrorVerification,
     result: ParityResult,
     ids: Mapping[str, str],
     now_ms: int,
-    read: CertifiedRead = CertifiedRead(),
-) -> Proof:
-    theirs = {one.partition for one in proof.differs if one.kind in read.kinds}
-    known = Basis({}, {}, ids, differs=proof.differs)
-    found = tuple(_differs(known, [one for one in read.ranges if one.partition in theirs], result, now_ms))
-    places = {one.partition: one.offset or Offset(0) for one in found if one not in proof.differs}
-    others = {one.partition: one for one in proof.differs if read.ranges and one.partition not in theirs}
-    differs = tuple(others.get(one.partition, one) for one in found)
-    rows = {p: _up_to(places.get(p), one) for p, _, one in proof.rows()}
-    return Proof.of(proof.mirror, rows, {p.topic: topic_id for p, topic_id, _ in proof.rows()}, differs)
+    certified_read: CertifiedRead = CertifiedRead(),
+) -> MirrorVerification:
+    certificate_partitions = {
+        entry.partition for entry in verification.differences if entry.kind in certified_read.kinds
+    }
+    basis = VerificationBasis({}, {}, ids, differences=verification.differences)
+    new_differences = tuple(
+        _list_differences(
+            basis,
+            [entry for entry in certified_read.ranges if entry.partition in certificate_partitions],
+            result,
+            now_ms,
+        )
+    )
+    first_offsets = {
+        entry.partition: entry.offset or Offset(0) for entry in new_differences if entry not in verification.differences
+    }
+    other_differences = {
+        entry.partition: entry
+        for entry in verification.differences
+        if certified_read.ranges and entry.partition not in certificate_partitions
+    }
+    differences = tuple(other_differences.get(entry.partition, entry) for entry in new_differences)
+    verified_rows = {
+        p: _limit_to_offset(first_offsets.get(p), entry) for p, _, entry in verification.iterate_partitions()
+    }
+    return MirrorVerification.from_partitions(
+        verification.mirror,
+        verified_rows,
+        {p.topic: topic_id for p, topic_id, _ in verification.iterate_partitions()},
+        differences,
+    )
 
 
-def _up_to(place: Offset | None, one: Proved) -> Proved:
-    return one if place is None or place >= one.end else one._replace(end=place, records=0)
+def _limit_to_offset(limit: Offset | None, verified: VerifiedEnd) -> VerifiedEnd:
+    return verified if limit is None or limit >= verified.end else verified._replace(end=limit, records=0)
 
 
-def _differs(known: Basis, compared: Sequence[ParityRange], result: ParityResult, now_ms: int) -> Iterator[Difference]:
+def _list_differences(
+    basis: VerificationBasis, compared: Sequence[ParityRange], result: ParityResult, now_ms: int
+) -> Iterator[KnownDifference]:
     """The first place of each partition, different or unreadable: found now, or earlier and still there."""
-    places = dict[Partition, Finding]()
-    for found in sorted((*result.findings, *result.damaged), key=lambda one: (one.partition, one.offset or 0)):
-        places.setdefault(found.partition, found)
-    looked = {one.partition: one for one in compared}
-    before = {one.partition: one for one in known.differs if _stays(one, looked.get(one.partition), result)}
-    for partition in sorted(before.keys() | places.keys()):
-        old, place = before.get(partition), places.get(partition)
-        if place is None or (old is not None and (old.offset or 0) < (place.offset or 0)):
-            yield before[partition]
+    first_findings = dict[Partition, ParityFinding]()
+    for finding in sorted(
+        (*result.findings, *result.damage_findings), key=lambda entry: (entry.partition, entry.offset or 0)
+    ):
+        first_findings.setdefault(finding.partition, finding)
+    ranges_by_partition = {entry.partition: entry for entry in compared}
+    earlier = {
+        entry.partition: entry
+        for entry in basis.differences
+        if _is_still_different(entry, ranges_by_partition.get(entry.partition), result)
+    }
+    for partition in sorted(earlier.keys() | first_findings.keys()):
+        earlier_difference, new_finding = earlier.get(partition), first_findings.get(partition)
+        if new_finding is None or (
+            earlier_difference is not None and (earlier_difference.offset or 0) < (new_finding.offset or 0)
+        ):
+            yield earlier[partition]
         else:
-            yield Difference(
+            yield KnownDifference(
                 topic=partition.topic,
                 index=partition.index,
-                id=known.ids.get(partition.topic, ""),
-                offset=place.offset,
-                kind=place.kind,
+                id=basis.topic_ids.get(partition.topic, ""),
+                offset=new_finding.offset,
+                kind=new_finding.kind,
                 at_ms=now_ms,
             )
 
 
-def _stays(one: Difference, looked: ParityRange | None, result: ParityResult) -> bool:
-    if one.offset is not None and one.offset < result.held_from.get(one.partition, 0):
+def _is_still_different(difference: KnownDifference, compared_range: ParityRange | None, result: ParityResult) -> bool:
+    if difference.offset is not None and difference.offset < result.first_held_offsets.get(difference.partition, 0):
         return False
-    if looked is None:
+    if compared_range is None:
         return True
-    proven = result.proven.get(one.partition, looked.start)
-    if one.offset is None:
-        return not looked.end <= proven > looked.start
-    return not looked.start <= one.offset < proven
+    proven = result.verified_ends.get(difference.partition, compared_range.start)
+    if difference.offset is None:
+        return not compared_range.end <= proven > compared_range.start
+    return not compared_range.start <= difference.offset < proven

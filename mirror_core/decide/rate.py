@@ -8,7 +8,7 @@ from typing import Final
 
 from mirror_core.model.names import Partition
 
-LEAST_ANSWER: Final = 64 << 10
+MIN_FETCH_BYTES: Final = 64 << 10
 
 
 @dataclass(slots=True)
@@ -16,21 +16,23 @@ class RateLimiter:
     """Waits until what was read is within the rate. Idle time is not saved up."""
 
     rate: int | None
-    due: float = 0.0
+    due_s: float = 0.0
     """When all reads so far are within the rate, in seconds of the caller's clock."""
 
-    def took(self, size: int, now: float) -> None:
+    def record_read(self, size: int, now: float) -> None:
         if self.rate is not None:
-            self.due = max(self.due, now) + size / self.rate
+            self.due_s = max(self.due_s, now) + size / self.rate
 
     def wait_s(self, now: float) -> float:
-        return max(0.0, self.due - now)
+        return max(0.0, self.due_s - now)
 
-    def answer_bytes(self, most: int, links: int = 1) -> int:
-        return most if self.rate is None else min(most, max(LEAST_ANSWER, self.rate // links))
+    def limit_fetch_bytes(self, max_bytes: int, links: int = 1) -> int:
+        return max_bytes if self.rate is None else min(max_bytes, max(MIN_FETCH_BYTES, self.rate // links))
 
 
-def shares(rate: int | None, groups: Sequence[Sequence[Partition]], lags: Mapping[Partition, int]) -> list[int | None]:
+def share_rate(
+    rate: int | None, groups: Sequence[Sequence[Partition]], lags: Mapping[Partition, int]
+) -> list[int | None]:
     """Bytes per second for each task by its lag, together the mirror's rate. A partition without lag
     counts a little.
     """

@@ -9,85 +9,94 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Set
 
-from mirror_core.decide.view import some
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Lifted, Resource
-from mirror_core.model.mirror import Desired, Mirror
-from mirror_core.model.names import ClusterName, MirrorName, both_ways
+from mirror_core.decide.view import join_limited
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, LiftedDenial, Resource
+from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.names import ClusterName, MirrorName, get_both_directions
 from mirror_core.rights.acls import EVERYBODY
-from mirror_core.rights.provenance import forged
+from mirror_core.rights.provenance import find_forgery_reason
 
 
-def reappeared(
+def find_stray_denials(
     mirror: Mirror,
     cluster: ClusterName,
-    held: Set[Acl],
-    lifted: Iterable[Lifted],
-    there: Collection[LedgerEntry],
+    held_acls: Set[Acl],
+    lifted: Iterable[LiftedDenial],
+    ledger_entries: Collection[LedgerEntry],
     own_principals: Set[str],
-) -> tuple[Lifted, ...]:
+) -> tuple[LiftedDenial, ...]:
     """Lifted entries that one of the mirror's clusters has again and no known ledger needs.
 
     `there`: see `list_entries_on_cluster`. What this mirror or its reverse promoted may be the DENY itself: a sync took
     it for a rule of the source.
     """
-    own = {e for e in there if e.purpose is AclPurpose.PROMOTED and e.mirror in both_ways(mirror.name)}
-    given, needed = {e.acl for e in own}, {e.acl for e in there if e not in own}
-    found = dict[Acl, Lifted]()
-    for one in lifted:
-        entry, acl = one.entry, one.entry.acl
-        carried = acl in given and acl.principal == EVERYBODY
-        again = entry.cluster == cluster and not _homewards(mirror, entry)
-        known = entry.mirror == mirror.name and (again or carried)
-        if known and acl in held and acl not in needed and not forged(entry, own_principals):
-            found[acl] = one
-    return tuple(found[acl] for acl in sorted(found))
+    promoted_entries = {
+        e for e in ledger_entries if e.purpose is AclPurpose.PROMOTED and e.mirror in get_both_directions(mirror.name)
+    }
+    promoted_acls, needed_acls = (
+        {e.acl for e in promoted_entries},
+        {e.acl for e in ledger_entries if e not in promoted_entries},
+    )
+    stray_denials = dict[Acl, LiftedDenial]()
+    for lifted_denial in lifted:
+        entry, acl = lifted_denial.entry, lifted_denial.entry.acl
+        is_carried = acl in promoted_acls and acl.principal == EVERYBODY
+        is_applied_again = entry.cluster == cluster and not _is_reverse_fence(mirror, entry)
+        is_own = entry.mirror == mirror.name and (is_applied_again or is_carried)
+        if is_own and acl in held_acls and acl not in needed_acls and not find_forgery_reason(entry, own_principals):
+            stray_denials[acl] = lifted_denial
+    return tuple(stray_denials[acl] for acl in sorted(stray_denials))
 
 
-def _homewards(mirror: Mirror, entry: LedgerEntry) -> bool:
+def _is_reverse_fence(mirror: Mirror, entry: LedgerEntry) -> bool:
     """A fence on the destination of a stopped mirror: it may be the reverse mirror's, whose ledger is not
     at hand.
     """
     fence = entry.purpose is AclPurpose.FENCE and entry.acl.principal == EVERYBODY
-    return fence and entry.cluster == mirror.destination and mirror.desired is Desired.STOPPED
+    return fence and entry.cluster == mirror.destination and mirror.desired is DesiredState.STOPPED
 
 
-def entered_there(
+def list_entries_on_cluster(
     mirror: Mirror, cluster: ClusterName, ledger: Iterable[LedgerEntry], mirrors: Mapping[MirrorName, Mirror]
 ) -> list[LedgerEntry]:
-    id_, found = _ids(mirror)[cluster], list[LedgerEntry]()
+    cluster_id, entries = _map_cluster_ids(mirror)[cluster], list[LedgerEntry]()
     for entry in ledger:
-        ids = _ids(mirrors[entry.mirror]) if entry.mirror in mirrors else {}
-        there = ids.get(entry.cluster) == id_ or entry.cluster == cluster
-        if there and entry.purpose is not AclPurpose.STAGED:
-            found.append(entry)
-    return found
+        ids = _map_cluster_ids(mirrors[entry.mirror]) if entry.mirror in mirrors else {}
+        is_on_cluster = ids.get(entry.cluster) == cluster_id or entry.cluster == cluster
+        if is_on_cluster and entry.purpose is not AclPurpose.STAGED:
+            entries.append(entry)
+    return entries
 
 
-def _ids(mirror: Mirror) -> dict[ClusterName, str]:
+def _map_cluster_ids(mirror: Mirror) -> dict[ClusterName, str]:
     return {mirror.source: mirror.source_id, mirror.destination: mirror.destination_id}
 
 
-def named(found: Iterable[Lifted], mirror: Mirror, cluster: ClusterName) -> str:
-    by_effect = dict[str, list[Lifted]]()
-    for one in found:
-        by_effect.setdefault(_effect(one.entry, cluster), []).append(one)
+def format_stray_denials(stray_denials: Iterable[LiftedDenial], mirror: Mirror, cluster: ClusterName) -> str:
+    by_effect = dict[str, list[LiftedDenial]]()
+    for denial in stray_denials:
+        by_effect.setdefault(_format_denial_effect(denial.entry, cluster), []).append(denial)
     return "; ".join(
-        f"{_again(those, mirror, cluster)}: {some(one.entry.acl for one in those)}: {effect}"
-        for effect, those in by_effect.items()
+        f"{_format_stray_count(denials, mirror, cluster)}: {join_limited(denial.entry.acl for denial in denials)}: {effect}"
+        for effect, denials in by_effect.items()
     )
 
 
-def warned(found: Collection[Lifted], mirror: Mirror, cluster: ClusterName) -> str:
-    return f"{_again(found, mirror, cluster)}: see `mirrorbook mirror describe {mirror.name}`" if found else ""
+def format_stray_warning(stray_denials: Collection[LiftedDenial], mirror: Mirror, cluster: ClusterName) -> str:
+    return (
+        f"{_format_stray_count(stray_denials, mirror, cluster)}: see `mirrorbook mirror describe {mirror.name}`"
+        if stray_denials
+        else ""
+    )
 
 
-def _again(found: Collection[Lifted], mirror: Mirror, cluster: ClusterName) -> str:
-    runs = some(sorted({one.run for one in found if one.run})) or "by an earlier run"
-    those = f"{len(found)} denial(s) that mirror {mirror.name} had lifted ({runs})"
-    return f"{those} stand on {cluster} again, or are another's"
+def _format_stray_count(stray_denials: Collection[LiftedDenial], mirror: Mirror, cluster: ClusterName) -> str:
+    runs = join_limited(sorted({denial.run for denial in stray_denials if denial.run})) or "by an earlier run"
+    count_text = f"{len(stray_denials)} denial(s) that mirror {mirror.name} had lifted ({runs})"
+    return f"{count_text} stand on {cluster} again, or are another's"
 
 
-def _effect(entry: LedgerEntry, cluster: ClusterName) -> str:
+def _format_denial_effect(entry: LedgerEntry, cluster: ClusterName) -> str:
     if entry.purpose is AclPurpose.DEMOTED:
         return "applications cannot change these topics there"
     if entry.acl.principal == EVERYBODY:

@@ -8,143 +8,164 @@ from itertools import islice
 from typing import Final
 
 from mirror_core.decide import leaderless
-from mirror_core.decide.drills import drill_name
-from mirror_core.decide.evidence import BOTH_EMPTY
-from mirror_core.decide.loss import loss_of
-from mirror_core.decide.loss_figures import loses
-from mirror_core.decide.slipped import Ranges, count, slipped_in, unknown_ends
-from mirror_core.decide.steps import stood_still_s, took_s
-from mirror_core.decide.view import DestinationView, SourceView, View, failed_of, some
+from mirror_core.decide.drills import to_drill_name
+from mirror_core.decide.evidence import BOTH_EMPTY_VERDICT
+from mirror_core.decide.loss import compute_snapshot_loss
+from mirror_core.decide.loss_figures import can_lose
+from mirror_core.decide.slipped import LateRanges, count_offsets, find_late_ranges, find_unknown_ends
+from mirror_core.decide.steps import measure_standstill_s, measure_step_s
+from mirror_core.decide.view import DestinationSnapshot, MirrorSnapshot, SourceSnapshot, join_limited, list_failed
 from mirror_core.model.mirror import PartitionStatus
-from mirror_core.model.names import HEARTBEATS, Offset, Partition
-from mirror_core.model.parity import Verdict
-from mirror_core.model.reckoning import Counted, Foretold
-from mirror_core.model.run import Evidence, Mode, Run, RunKind, RunState, StepRecord
-from mirror_core.model.standing import Debt
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
+from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.reckoning import ForecastOutcome, PlanForecast
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord
+from mirror_core.model.standing import PendingFence
 
-GROUPS: Final = 1000
-SECONDS, LOST, AGAIN = "seconds without writes", "offsets lost", "offsets read again"
-_UNSEEN: Final = "the old source was not seen since"
+MAX_FORECAST_GROUPS: Final = 1000
+SECONDS_ROW, LOST_ROW, READ_AGAIN_ROW = "seconds without writes", "offsets lost", "offsets read again"
+_UNSEEN_TEXT: Final = "the old source was not seen since"
 
-Reached = Mapping[str, Mapping[Partition, Offset]]
+GroupPositions = Mapping[str, Mapping[Partition, Offset]]
 """By group: the next offset to read of each partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    what: str
-    of: str = ""
-    least: float | None
-    most: float | None
+class ForecastComparison:
+    subject: str
+    item: str = ""
+    at_least: float | None
+    at_most: float | None
     counted: float | None
     error: float | None
     """Counted minus the nearest forecast value. None: one of them is unknown."""
-    by: str = ""
+    basis: str = ""
 
 
-def of_applications(partitions: Iterable[Partition]) -> frozenset[Partition]:
+def select_application_partitions(partitions: Iterable[Partition]) -> frozenset[Partition]:
     """Without heartbeats, which are no loss. A drill has only heartbeats, so it keeps them."""
-    found = frozenset(partitions)
-    return frozenset(p for p in found if not p.topic.startswith(HEARTBEATS)) or found
+    all_partitions = frozenset(partitions)
+    return frozenset(p for p in all_partitions if not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)) or all_partitions
 
 
 # -- before -----------------------------------------------------------------------------------------------------------
 
 
-def foretold(view: View) -> Foretold:
-    lost, at_least = _lost(view)
-    known = view.forecast
-    return Foretold(
-        seconds=known.seconds if known else None,
-        steps=dict(known.steps) if known else {},
-        basis=known.basis if known else "",
-        lost=lost,
-        at_least=at_least,
-        again=dict(islice(_again(view), GROUPS)),
+def build_forecast(snapshot: MirrorSnapshot) -> PlanForecast:
+    lost, at_least = _forecast_loss(snapshot)
+    forecast = snapshot.forecast
+    return PlanForecast(
+        seconds=forecast.seconds if forecast else None,
+        steps=dict(forecast.steps) if forecast else {},
+        basis=forecast.basis if forecast else "",
+        lost_offsets=lost,
+        lost_is_minimum=at_least,
+        reread_offsets=dict(islice(_forecast_read_again(snapshot), MAX_FORECAST_GROUPS)),
     )
 
 
-def _lost(view: View) -> tuple[int | None, bool]:
+def _forecast_loss(snapshot: MirrorSnapshot) -> tuple[int | None, bool]:
     """A fenced, drained and compared source loses nothing but what FAILED partitions lack and left-behind
     ones hold.
     """
-    if not loses(view):
-        lost, more = leaderless.foretold(view, of_applications(view.statuses))
-        return lost, more or bool(failed_of(view))
-    partitions = loss_of(view).partitions
-    missing = [partitions[p].missing for p in of_applications(partitions)]
-    known = [count for count in missing if count is not None]
-    return sum(known) if known else None, True
+    if not can_lose(snapshot):
+        lost, can_be_more = leaderless.forecast_left_behind_loss(
+            snapshot, select_application_partitions(snapshot.statuses)
+        )
+        return lost, can_be_more or bool(list_failed(snapshot))
+    partitions = compute_snapshot_loss(snapshot).partitions
+    missing = [partitions[p].missing for p in select_application_partitions(partitions)]
+    known_counts = [count for count in missing if count is not None]
+    return sum(known_counts) if known_counts else None, True
 
 
-def _again(view: View) -> Iterator[tuple[str, tuple[int, int]]]:
+def _forecast_read_again(snapshot: MirrorSnapshot) -> Iterator[tuple[str, tuple[int, int]]]:
     """Skips groups that are active on the destination."""
-    here = view.destination
-    if not isinstance(here, DestinationView) or here.groups_unseen:
+    destination = snapshot.destination
+    if not isinstance(destination, DestinationSnapshot) or destination.groups_unknown:
         return
-    if isinstance(view.source, SourceView) and view.mode is Mode.PLANNED:
-        yield from ((group, (0, 0)) for group in sorted(view.source.committed) if group not in here.joined)
+    if isinstance(snapshot.source, SourceSnapshot) and snapshot.mode is RunMode.PLANNED:
+        yield from (
+            (group, (0, 0)) for group in sorted(snapshot.source.committed) if group not in destination.active_groups
+        )
         return
-    for group, offsets in sorted(here.committed.items()):
-        if group not in here.joined and offsets.keys() <= here.positions.keys():
-            yield group, (0, sum(max(0, here.positions[p] - o) for p, o in offsets.items()))
+    for group, offsets in sorted(destination.committed.items()):
+        if group not in destination.active_groups and offsets.keys() <= destination.positions.keys():
+            yield group, (0, sum(max(0, destination.positions[p] - o) for p, o in offsets.items()))
 
 
 # -- afterwards -------------------------------------------------------------------------------------------------------
 
 
-def lost_behind_fence(
-    gate: Evidence, failed: Collection[Partition], left: Collection[Partition] = ()
+def count_lost_planned(
+    gate: StepEvidence, failed: Collection[Partition], left_behind: Collection[Partition] = ()
 ) -> tuple[int | None, str]:
-    if gate.get("verdict") == BOTH_EMPTY and not failed and not left:
+    if gate.get("verdict") == BOTH_EMPTY_VERDICT and not failed and not left_behind:
         return 0, "neither side held a record behind the fence, and their logs begin and end at the same offsets"
-    if gate.get("verdict") != Verdict.PASSED:
+    if gate.get("verdict") != ParityVerdict.PASSED:
         return None, "nothing was compared"
-    unknown = [f"of what had FAILED: {some(sorted(failed))}"] if failed else []
-    unknown += [f"of what was left behind without a leader: {some(sorted(left))}"] if left else []
-    if unknown:
-        return None, f"not known {', '.join(unknown)}; of the others nothing, compared equal"
+    unknowns = [f"of what had FAILED: {join_limited(sorted(failed))}"] if failed else []
+    unknowns += (
+        [f"of what was left behind without a leader: {join_limited(sorted(left_behind))}"] if left_behind else []
+    )
+    if unknowns:
+        return None, f"not known {', '.join(unknowns)}; of the others nothing, compared equal"
     return 0, "all was compared equal, up to the source's ends behind the fence"
 
 
-def with_left(lost: int | None, why: str, left: Collection[Partition]) -> tuple[int | None, str]:
-    if not left:
-        return lost, why
-    known = why if lost is None else f"at least {lost}, {why}"
-    return None, f"{known}; not known of what was left behind without a leader: {some(sorted(left))}"
+def add_left_behind(lost: int | None, reason: str, left_behind: Collection[Partition]) -> tuple[int | None, str]:
+    if not left_behind:
+        return lost, reason
+    known_text = reason if lost is None else f"at least {lost}, {reason}"
+    return (
+        None,
+        f"{known_text}; not known of what was left behind without a leader: {join_limited(sorted(left_behind))}",
+    )
 
 
-def with_uncopied(lost: int | None, why: str, without: Collection[Partition]) -> tuple[int | None, str]:
-    mine = [p for p in sorted(without) if not p.topic.startswith(HEARTBEATS)]
-    if not mine:
-        return lost, why
-    known = why if lost is None else f"at least {lost:,}, {why}"
-    return None, f"{known}; not counted of partitions that had no copy: {some(mine)}"
+def add_uncopied(lost: int | None, reason: str, uncopied: Collection[Partition]) -> tuple[int | None, str]:
+    application_partitions = [p for p in sorted(uncopied) if not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)]
+    if not application_partitions:
+        return lost, reason
+    known_text = reason if lost is None else f"at least {lost:,}, {reason}"
+    return None, f"{known_text}; not counted of partitions that had no copy: {join_limited(application_partitions)}"
 
 
-def unseen_behind_fence(source: str, why: str) -> str:
-    return f"nothing of what {source} had at the fence; whether it has taken anything since is not known: {why}"
+def format_unseen_source(source: str, reason: str) -> str:
+    return f"nothing of what {source} had at the fence; whether it has taken anything since is not known: {reason}"
 
 
-def not_copied(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> tuple[Ranges, tuple[Partition, ...]]:
-    theirs = {p: statuses[p] for p in of_applications(statuses)}
-    blind = {*unknown_ends(debt, theirs), *(p for p, status in theirs.items() if status.lmo is None)}
-    return slipped_in(debt, theirs), tuple(sorted(blind))
+def find_not_copied(
+    pending_fence: PendingFence, statuses: Mapping[Partition, PartitionStatus]
+) -> tuple[LateRanges, tuple[Partition, ...]]:
+    application_statuses = {p: statuses[p] for p in select_application_partitions(statuses)}
+    unknown_partitions = {
+        *find_unknown_ends(pending_fence, application_statuses),
+        *(p for p, status in application_statuses.items() if status.lmo is None),
+    }
+    return find_late_ranges(pending_fence, application_statuses), tuple(sorted(unknown_partitions))
 
 
-def lost_with_source(debt: Debt | None, statuses: Mapping[Partition, PartitionStatus]) -> tuple[int | None, str]:
-    if debt is None or not debt.ends.topics:
-        return None, _UNSEEN
-    taken, blind = not_copied(debt, statuses)
-    if debt.paid_ms is None or blind:
-        return None, f"the old source's log end is not known of {some(blind)}" if blind else "it is not fenced"
-    return count(taken), (
+def count_lost_unplanned(
+    pending_fence: PendingFence | None, statuses: Mapping[Partition, PartitionStatus]
+) -> tuple[int | None, str]:
+    if pending_fence is None or not pending_fence.log_ends.topics:
+        return None, _UNSEEN_TEXT
+    late_ranges, unknown_partitions = find_not_copied(pending_fence, statuses)
+    if pending_fence.applied_at_ms is None or unknown_partitions:
+        return (
+            None,
+            f"the old source's log end is not known of {join_limited(unknown_partitions)}"
+            if unknown_partitions
+            else "it is not fenced",
+        )
+    return count_offsets(late_ranges), (
         "by the old source's ends behind its fence: what it took after it had been given up is in this, too"
     )
 
 
-def read_again(
-    resumes: Reached, reached: Reached | None, ends: Mapping[Partition, Offset | None]
+def count_read_again(
+    start_offsets: GroupPositions, source_positions: GroupPositions | None, ends: Mapping[Partition, Offset | None]
 ) -> dict[str, int | None]:
     """Records read again, by group.
 
@@ -152,74 +173,100 @@ def read_again(
     offset after the last mirrored one. What was lost cannot be read again.
     """
     return {
-        group: _again_of(mine, None if reached is None else reached.get(group), ends)
-        for group, mine in islice(sorted(resumes.items()), GROUPS)
+        group: _count_group_read_again(
+            group_starts, None if source_positions is None else source_positions.get(group), ends
+        )
+        for group, group_starts in islice(sorted(start_offsets.items()), MAX_FORECAST_GROUPS)
     }
 
 
-def _again_of(
-    mine: Mapping[Partition, Offset], had: Mapping[Partition, Offset] | None, ends: Mapping[Partition, Offset | None]
+def _count_group_read_again(
+    group_starts: Mapping[Partition, Offset],
+    source_positions: Mapping[Partition, Offset] | None,
+    ends: Mapping[Partition, Offset | None],
 ) -> int | None:
-    had = None if had is None else {p: offset for p, offset in had.items() if p in ends}
-    if not had or not had.keys() <= mine.keys():
+    source_positions = (
+        None if source_positions is None else {p: offset for p, offset in source_positions.items() if p in ends}
+    )
+    if not source_positions or not source_positions.keys() <= group_starts.keys():
         return None  # of a partition without an offset the consumer's own setting decides where it begins
     total = 0
-    for partition, offset in had.items():
+    for partition, offset in source_positions.items():
         end = ends.get(partition)
         if end is None:
             return None
-        total += max(0, min(offset, end) - mine[partition])
+        total += max(0, min(offset, end) - group_starts[partition])
     return total
 
 
-def complete(counted: Counted) -> bool:
-    return counted.lost is not None and None not in counted.again.values()
+def is_complete(counted: ForecastOutcome) -> bool:
+    return counted.lost_offsets is not None and None not in counted.reread_offsets.values()
 
 
-def rows(run: Run, steps: Iterable[StepRecord]) -> tuple[Row, ...]:
-    told = run.plan.foretold if isinstance(run.plan.foretold, Foretold) else None
-    if run.plan.kind is not RunKind.FAILOVER or (told is None and run.counted is None):
+def list_forecast_rows(run: Run, steps: Iterable[StepRecord]) -> tuple[ForecastComparison, ...]:
+    forecast = run.plan.forecast if isinstance(run.plan.forecast, PlanForecast) else None
+    if run.plan.kind is not RunKind.FAILOVER or (forecast is None and run.forecast_outcome is None):
         return ()
-    known = list(steps)
-    seconds = told.seconds if told else None
-    found = [
-        _row(
-            SECONDS,
+    records = list(steps)
+    seconds = forecast.seconds if forecast else None
+    forecast_rows = [
+        _build_row(
+            SECONDS_ROW,
             "",
             seconds,
             seconds,
-            stood_still_s(run, known),
-            f"foretold by the {told.basis}" if told and told.basis else "",
+            measure_standstill_s(run, records),
+            f"foretold by the {forecast.basis}" if forecast and forecast.basis else "",
         )
     ]
-    for step in known:
-        before = told.steps.get(step.step) if told else None
-        found.append(_row("seconds of step", step.step, before, before, took_s(step)))
-    counted = run.counted
-    least = told.lost if told else None
-    most = None if told is None or told.at_least else told.lost
-    found.append(_row(LOST, "", least, most, counted.lost if counted else None, counted.lost_by if counted else ""))
-    again, counts = told.again if told else {}, counted.again if counted else {}
-    for group in sorted(again.keys() | counts.keys()):
-        low, high = again.get(group, (None, None))
-        found.append(_row(AGAIN, group, low, high, counts.get(group), counted.again_by if counted else ""))
-    return tuple(found)
+    for step in records:
+        forecast_s = forecast.steps.get(step.step) if forecast else None
+        forecast_rows.append(_build_row("seconds of step", step.step, forecast_s, forecast_s, measure_step_s(step)))
+    counted = run.forecast_outcome
+    least_lost = forecast.lost_offsets if forecast else None
+    most_lost = None if forecast is None or forecast.lost_is_minimum else forecast.lost_offsets
+    forecast_rows.append(
+        _build_row(
+            LOST_ROW,
+            "",
+            least_lost,
+            most_lost,
+            counted.lost_offsets if counted else None,
+            counted.lost_basis if counted else "",
+        )
+    )
+    forecast_groups, counted_groups = (
+        forecast.reread_offsets if forecast else {},
+        counted.reread_offsets if counted else {},
+    )
+    for group in sorted(forecast_groups.keys() | counted_groups.keys()):
+        low, high = forecast_groups.get(group, (None, None))
+        forecast_rows.append(
+            _build_row(
+                READ_AGAIN_ROW, group, low, high, counted_groups.get(group), counted.reread_basis if counted else ""
+            )
+        )
+    return tuple(forecast_rows)
 
 
-def _row(what: str, of: str, least: float | None, most: float | None, counted: float | None, by: str = "") -> Row:
+def _build_row(
+    subject: str, item: str, at_least: float | None, at_most: float | None, counted: float | None, basis: str = ""
+) -> ForecastComparison:
     error = None
-    if least is not None and counted is not None:
-        nearest = counted if most is None else min(counted, most)
-        error = counted - (least if most is None else max(least, nearest))
-    return Row(what=what, of=of, least=least, most=most, counted=counted, error=error, by=by)
+    if at_least is not None and counted is not None:
+        nearest = counted if at_most is None else min(counted, at_most)
+        error = counted - (at_least if at_most is None else max(at_least, nearest))
+    return ForecastComparison(
+        subject=subject, item=item, at_least=at_least, at_most=at_most, counted=counted, error=error, basis=basis
+    )
 
 
-def past(runs: Iterable[Run], mirror: str) -> list[Run]:
+def list_past_failovers(runs: Iterable[Run], mirror: str) -> list[Run]:
     return sorted(
         (
             run
             for run in runs
-            if run.plan.mirror in (mirror, drill_name(mirror))
+            if run.plan.mirror in (mirror, to_drill_name(mirror))
             and run.plan.kind is RunKind.FAILOVER
             and run.state is RunState.DONE
         ),
@@ -230,25 +277,25 @@ def past(runs: Iterable[Run], mirror: str) -> list[Run]:
 # -- in words ---------------------------------------------------------------------------------------------------------
 
 
-def foretold_in_words(row: Row) -> str:
-    if row.least is None:
+def format_forecast(row: ForecastComparison) -> str:
+    if row.at_least is None:
         return "unknown"
-    if row.most is None:
-        return f"at least {_number(row, row.least)}"
-    if row.least == row.most:
-        return _number(row, row.least)
-    return f"{_number(row, row.least)} to {_number(row, row.most)}"
+    if row.at_most is None:
+        return f"at least {_format_number(row, row.at_least)}"
+    if row.at_least == row.at_most:
+        return _format_number(row, row.at_least)
+    return f"{_format_number(row, row.at_least)} to {_format_number(row, row.at_most)}"
 
 
-def counted_in_words(row: Row) -> str:
-    return "unknown" if row.counted is None else _number(row, row.counted)
+def format_counted(row: ForecastComparison) -> str:
+    return "unknown" if row.counted is None else _format_number(row, row.counted)
 
 
-def error_in_words(row: Row) -> str:
+def format_error(row: ForecastComparison) -> str:
     if row.error is None:
         return "unknown"
-    return "none" if not row.error else f"{'+' if row.error > 0 else '-'}{_number(row, abs(row.error))}"
+    return "none" if not row.error else f"{'+' if row.error > 0 else '-'}{_format_number(row, abs(row.error))}"
 
 
-def _number(row: Row, value: float) -> str:
-    return f"{value:.2f} s" if row.what.startswith("seconds") else f"{value:,.0f}"
+def _format_number(row: ForecastComparison, value: float) -> str:
+    return f"{value:.2f} s" if row.subject.startswith("seconds") else f"{value:,.0f}"

@@ -12,141 +12,141 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror import DesiredState, FailureKind, Mirror, PartitionState, PartitionStatus
 
 
-class Action(StrEnum):
+class RecoveryAction(StrEnum):
     RETRY = "retry"
     RECOPY = "recopy"
     ACCEPT = "accept"
 
 
-DOES: Final[Mapping[Action, str]] = MappingProxyType(
+ACTION_EFFECTS: Final[Mapping[RecoveryAction, str]] = MappingProxyType(
     {
-        Action.RETRY: "looks at both logs again and copies on from the position; nothing is lost",
-        Action.RECOPY: "deletes the mirror topic on the destination, and the next epoch copies all its partitions anew",
-        Action.ACCEPT: "lets go of the copy: it stays, is no longer the mirror's, and no failover promotes it",
+        RecoveryAction.RETRY: "looks at both logs again and copies on from the position; nothing is lost",
+        RecoveryAction.RECOPY: "deletes the mirror topic on the destination, and the next epoch copies all its partitions anew",
+        RecoveryAction.ACCEPT: "lets go of the copy: it stays, is no longer the mirror's, and no failover promotes it",
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Remedy:
+class FailureRemedy:
     happened: str
-    first: str
-    actions: tuple[Action, ...]
-    copy_is_bad: bool = False
+    first_step: str
+    actions: tuple[RecoveryAction, ...]
+    is_copy_bad: bool = False
     """The destination's copy is wrong: it voids an approval to promote, even for a left-behind partition."""
 
 
-OWN_RECORDS: Final = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED})
+DIVERGENT_KINDS: Final = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED})
 """From the failed offset on, the destination holds records that the source lacks; below, both agree."""
-REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
+REMEDIES: Final[Mapping[FailureKind, FailureRemedy]] = MappingProxyType(
     {
-        FailureKind.DENIED: Remedy(
+        FailureKind.DENIED: FailureRemedy(
             "a principal lacks a right",
             "grant it: the reason names it. The data plane tries again every five minutes",
-            (Action.RETRY,),
+            (RecoveryAction.RETRY,),
         ),
-        FailureKind.GONE: Remedy(
+        FailureKind.GONE: FailureRemedy(
             "the topic is not on the source any more",
             "deleted on purpose: accept; its brokers were behind, and it is there: retry",
-            (Action.RETRY, Action.ACCEPT),
+            (RecoveryAction.RETRY, RecoveryAction.ACCEPT),
         ),
-        FailureKind.RECREATED: Remedy(
+        FailureKind.RECREATED: FailureRemedy(
             "the source has another topic of the same name",
             "be sure that the new topic is meant to be: the copy is all that is left of the old one; recopy with "
             "`--salvage FOLDER` saves it first",
-            (Action.RECOPY,),
-            copy_is_bad=True,
+            (RecoveryAction.RECOPY,),
+            is_copy_bad=True,
         ),
-        FailureKind.REPLACED: Remedy(
+        FailureKind.REPLACED: FailureRemedy(
             "the mirror topic was deleted on the destination, or another one took its place",
             "find who did it; what the present topic holds goes",
-            (Action.RECOPY,),
-            copy_is_bad=True,
+            (RecoveryAction.RECOPY,),
+            is_copy_bad=True,
         ),
-        FailureKind.OCCUPIED: Remedy(
+        FailureKind.OCCUPIED: FailureRemedy(
             "a topic that is not this mirror's stands in the way",
             "its owner deletes or renames it: Mirrorbook never does",
-            (Action.RETRY,),
-            copy_is_bad=True,
+            (RecoveryAction.RETRY,),
+            is_copy_bad=True,
         ),
-        FailureKind.FOREIGN: Remedy(
+        FailureKind.FOREIGN: FailureRemedy(
             "somebody else wrote into the mirror topic",
             "take their right away, and ask whether they need those records: recopy with `--salvage FOLDER` saves them",
-            (Action.RECOPY,),
-            copy_is_bad=True,
+            (RecoveryAction.RECOPY,),
+            is_copy_bad=True,
         ),
-        FailureKind.DIVERGED: Remedy(
+        FailureKind.DIVERGED: FailureRemedy(
             "the source lost records that had been copied, by an unclean leader election or a restored backup",
             "decide which side is right: from the offset on only the destination holds the lost records; recopy with "
             "`--salvage FOLDER` saves them first. The old leader is back with its records: retry",
-            (Action.RECOPY, Action.RETRY),
+            (RecoveryAction.RECOPY, RecoveryAction.RETRY),
         ),
-        FailureKind.ALTERED: Remedy(
+        FailureKind.ALTERED: FailureRemedy(
             "the destination gave records times of its own (message.timestamp.type=LogAppendTime)",
             "set message.timestamp.type=CreateTime on the mirror topic, and find who changed it",
-            (Action.RECOPY,),
-            copy_is_bad=True,
+            (RecoveryAction.RECOPY,),
+            is_copy_bad=True,
         ),
-        FailureKind.DELETED: Remedy(
+        FailureKind.DELETED: FailureRemedy(
             "records were deleted on the destination that the source still has: by a retention of its own, or by hand",
             "find who did it, and who may (DELETE, ALTER_CONFIGS). Once the source has deleted them, too: retry",
-            (Action.RECOPY, Action.RETRY),
-            copy_is_bad=True,
+            (RecoveryAction.RECOPY, RecoveryAction.RETRY),
+            is_copy_bad=True,
         ),
-        FailureKind.CORRUPT: Remedy(
+        FailureKind.CORRUPT: FailureRemedy(
             "the source's bytes fail their checksum; they were not copied",
             "repair the source's replica: a disk, or a move of leadership to a replica that is well",
-            (Action.RETRY,),
+            (RecoveryAction.RETRY,),
         ),
-        FailureKind.GAP_LIMIT: Remedy(
+        FailureKind.GAP_LIMIT: FailureRemedy(
             "the gaps of the log cannot be filled any more: 2^28 offsets were filled, seven attempts at one gap broke "
             "off, or two copiers at the same moment filled one too far",
             "look for what keeps ending the copier, or for a second one",
-            (Action.RECOPY,),
+            (RecoveryAction.RECOPY,),
         ),
-        FailureKind.REFUSED: Remedy(
+        FailureKind.REFUSED: FailureRemedy(
             "a broker does not take the topic or a batch, or does not give what it is asked for",
             "change the setting or policy that the reason names. The data plane tries again every five minutes",
-            (Action.RETRY,),
+            (RecoveryAction.RETRY,),
         ),
-        FailureKind.UNKEYED: Remedy(
+        FailureKind.UNKEYED: FailureRemedy(
             "a record without a key, and a mirror topic that is compacted: the source's was not always, or is not any "
             "more",
             "set cleanup.policy=delete on the mirror topic, as the reason says: the data plane could not",
-            (Action.RETRY,),
+            (RecoveryAction.RETRY,),
         ),
-        FailureKind.RECOPYING: Remedy(
+        FailureKind.RECOPYING: FailureRemedy(
             "a recopy was begun and not finished",
             "recopy finishes it. While the mirror topic is still there, retry gives it up",
-            (Action.RECOPY, Action.RETRY),
-            copy_is_bad=True,
+            (RecoveryAction.RECOPY, RecoveryAction.RETRY),
+            is_copy_bad=True,
         ),
-        FailureKind.OTHER: Remedy(
+        FailureKind.OTHER: FailureRemedy(
             "it has no name, or an older version recorded it",
             "read the reason; a retry finds it again by name",
-            (Action.RETRY,),
+            (RecoveryAction.RETRY,),
         ),
     }
 )
-COPY_IS_BAD: Final = frozenset(kind for kind, remedy in REMEDIES.items() if remedy.copy_is_bad)
+BAD_COPY_KINDS: Final = frozenset(kind for kind, remedy in REMEDIES.items() if remedy.is_copy_bad)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicNow:
+class TopicCondition:
     name: str
     source_id: str | None
-    hidden: bool
+    is_hidden: bool
     destination_id: str | None
     states: frozenset[PartitionState]
     other_mirror: str | None
 
 
-def kind_now(status: PartitionStatus, topic: TopicNow) -> FailureKind:
+def find_current_kind(status: PartitionStatus, topic: TopicCondition) -> FailureKind:
     recorded = status.kind or FailureKind.OTHER
-    if topic.hidden:
+    if topic.is_hidden:
         return FailureKind.DENIED
     if topic.source_id is None:
         return FailureKind.GONE
@@ -159,10 +159,12 @@ def kind_now(status: PartitionStatus, topic: TopicNow) -> FailureKind:
     return recorded
 
 
-def blockers(action: Action, topic: TopicNow, mirror: Mirror, copier: str | None) -> Iterator[str]:
-    if mirror.desired is Desired.STOPPED or PartitionState.STOPPED in topic.states:
+def explain_blockers(
+    action: RecoveryAction, topic: TopicCondition, mirror: Mirror, copier: str | None
+) -> Iterator[str]:
+    if mirror.desired is DesiredState.STOPPED or PartitionState.STOPPED in topic.states:
         yield f"mirror {mirror.name} is stopped: its topics may be the applications' by now"
-    if action is not Action.RECOPY:
+    if action is not RecoveryAction.RECOPY:
         return
     if topic.other_mirror:
         yield f"topic {topic.name} on cluster {mirror.destination} is kept by mirror {topic.other_mirror}"
@@ -175,8 +177,8 @@ def blockers(action: Action, topic: TopicNow, mirror: Mirror, copier: str | None
         )
 
 
-def as_markdown() -> Iterator[str]:
+def format_remedies_markdown() -> Iterator[str]:
     yield "| kind | what happened | first | then `--action` |"
     yield "|---|---|---|---|"
     for kind, remedy in REMEDIES.items():
-        yield f"| {kind} | {remedy.happened} | {remedy.first} | {' or '.join(remedy.actions)} |"
+        yield f"| {kind} | {remedy.happened} | {remedy.first_step} | {' or '.join(remedy.actions)} |"

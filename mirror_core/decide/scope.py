@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
-from mirror_core.decide.leaderless import left_behind
-from mirror_core.decide.view import DestinationView, SourceView, View, healthy
+from mirror_core.decide.leaderless import list_left_behind
+from mirror_core.decide.view import DestinationSnapshot, MirrorSnapshot, SourceSnapshot, select_healthy
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode
+from mirror_core.model.run import RunMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +25,12 @@ class TopicScope:
     """Healthy, with a source: drained and compared."""
     as_is: tuple[int, ...]
     """Promoted with what they hold: FAILED, or the topic is gone from the source."""
-    left: tuple[int, ...] = ()
+    left_behind: tuple[int, ...] = ()
     """Healthy, but offline on the source and left behind by a person's confirmation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class FailoverScope:
     """What is promoted is fenced on the source, whatever else can be done with it."""
 
     VERSION: ClassVar[int] = 2
@@ -38,7 +38,7 @@ class Scope:
     topics: tuple[TopicScope, ...] = ()
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def topic_names(self) -> tuple[str, ...]:
         return tuple(topic.name for topic in self.topics)
 
     @property
@@ -46,37 +46,43 @@ class Scope:
         return tuple(Partition(topic.name, index) for topic in self.topics for index in topic.drained)
 
     @property
-    def left(self) -> tuple[Partition, ...]:
-        return tuple(Partition(topic.name, index) for topic in self.topics for index in topic.left)
+    def left_behind(self) -> tuple[Partition, ...]:
+        return tuple(Partition(topic.name, index) for topic in self.topics for index in topic.left_behind)
 
     @property
     def promoted(self) -> tuple[Partition, ...]:
         return tuple(
             Partition(topic.name, index)
             for topic in self.topics
-            for index in sorted((*topic.drained, *topic.as_is, *topic.left))
+            for index in sorted((*topic.drained, *topic.as_is, *topic.left_behind))
         )
 
 
-NOTHING: Final = Scope()
+EMPTY_SCOPE: Final = FailoverScope()
 
 
-def scope_of(view: View) -> Scope:
+def build_scope(snapshot: MirrorSnapshot) -> FailoverScope:
     """A planned failover is refused where a healthy topic is lost."""
-    good, left = healthy(view.statuses), frozenset(left_behind(view))
+    healthy_partitions, left_partitions = select_healthy(snapshot.statuses), frozenset(list_left_behind(snapshot))
     by_topic: dict[str, list[Partition]] = {}
-    for partition in sorted(view.statuses):
+    for partition in sorted(snapshot.statuses):
         by_topic.setdefault(partition.topic, []).append(partition)
-    left_out = lost_topics(view) if view.mode is Mode.UNPLANNED else frozenset()
-    source = view.source
-    there = source.topics.keys() | source.hidden.topics if isinstance(source, SourceView) else by_topic.keys()
-    return Scope(
+    left_out = find_lost_topics(snapshot) if snapshot.mode is RunMode.UNPLANNED else frozenset()
+    source = snapshot.source
+    existing_topics = (
+        source.topics.keys() | source.hidden.topics if isinstance(source, SourceSnapshot) else by_topic.keys()
+    )
+    return FailoverScope(
         topics=tuple(
             TopicScope(
                 name=name,
-                drained=tuple(p.index for p in partitions if p in good and name in there and p not in left),
-                as_is=tuple(p.index for p in partitions if p not in good or name not in there),
-                left=tuple(p.index for p in partitions if p in left),
+                drained=tuple(
+                    p.index
+                    for p in partitions
+                    if p in healthy_partitions and name in existing_topics and p not in left_partitions
+                ),
+                as_is=tuple(p.index for p in partitions if p not in healthy_partitions or name not in existing_topics),
+                left_behind=tuple(p.index for p in partitions if p in left_partitions),
             )
             for name, partitions in by_topic.items()
             if name not in left_out
@@ -84,40 +90,46 @@ def scope_of(view: View) -> Scope:
     )
 
 
-def lost_topics(view: View) -> frozenset[str]:
+def find_lost_topics(snapshot: MirrorSnapshot) -> frozenset[str]:
     """Mirror topics that the destination lacks, has replaced, or hides from us: not to be promoted."""
-    if not isinstance(view.destination, DestinationView):
+    if not isinstance(snapshot.destination, DestinationSnapshot):
         return frozenset()
     ids: dict[str, set[str]] = {}
-    for partition, status in view.statuses.items():
+    for partition, status in snapshot.statuses.items():
         ids.setdefault(partition.topic, set()).add(status.destination_topic_id)
-    seen = view.destination.topics
+    topics = snapshot.destination.topics
     # Partitions that the destination would not add have no id; the others of their topic are there.
-    return frozenset(name for name, known in ids.items() if name not in seen or known - {""} != {seen[name].id})
-
-
-def led_again(scope: Scope, led: Collection[Partition]) -> Scope:
-    return Scope(
-        topics=tuple(_led_again(topic, {p.index for p in led if p.topic == topic.name}) for topic in scope.topics)
+    return frozenset(
+        name for name, topic_ids in ids.items() if name not in topics or topic_ids - {""} != {topics[name].id}
     )
 
 
-def _led_again(topic: TopicScope, led: Collection[int]) -> TopicScope:
-    back = [index for index in topic.left if index in led]
+def drain_led_again(scope: FailoverScope, led: Collection[Partition]) -> FailoverScope:
+    return FailoverScope(
+        topics=tuple(_drain_led_again(topic, {p.index for p in led if p.topic == topic.name}) for topic in scope.topics)
+    )
+
+
+def _drain_led_again(topic: TopicScope, led: Collection[int]) -> TopicScope:
+    drained_again = [index for index in topic.left_behind if index in led]
     return replace(
         topic,
-        drained=tuple(sorted((*topic.drained, *back))),
-        left=tuple(index for index in topic.left if index not in back),
+        drained=tuple(sorted((*topic.drained, *drained_again))),
+        left_behind=tuple(index for index in topic.left_behind if index not in drained_again),
     )
 
 
-def strayed(scope: Scope, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[str]:
-    good, known = healthy(statuses), set(scope.promoted)
-    yield from _each(sorted(p for p in statuses if p not in known and p.topic in scope.names), "was added")
-    yield from _each(sorted({p.topic for p in statuses} - set(scope.names)), "was added")
-    yield from _each([p for p in scope.drained if p not in statuses], "is not recorded any more")
-    yield from _each([p for p in scope.drained if p in statuses and p not in good], "has FAILED")
+def find_scope_changes(scope: FailoverScope, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[str]:
+    healthy_partitions, promoted = select_healthy(statuses), set(scope.promoted)
+    yield from _format_changes(
+        sorted(p for p in statuses if p not in promoted and p.topic in scope.topic_names), "was added"
+    )
+    yield from _format_changes(sorted({p.topic for p in statuses} - set(scope.topic_names)), "was added")
+    yield from _format_changes([p for p in scope.drained if p not in statuses], "is not recorded any more")
+    yield from _format_changes(
+        [p for p in scope.drained if p in statuses and p not in healthy_partitions], "has FAILED"
+    )
 
 
-def _each(items: Iterable[object], what: str) -> Iterator[str]:
-    yield from (f"{item} {what} since the plan was made" for item in items)
+def _format_changes(items: Iterable[object], change: str) -> Iterator[str]:
+    yield from (f"{item} {change} since the plan was made" for item in items)

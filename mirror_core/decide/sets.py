@@ -14,27 +14,27 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.decide.steps import names, point_of_no_return, standing_still, undisturbed
-from mirror_core.model.mirror_set import MirrorSet, Order
+from mirror_core.decide.steps import find_no_return_step, list_standstill_steps, list_step_names, list_undisturbed_steps
+from mirror_core.model.mirror_set import MirrorSet, SetOrder
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState, StepRecord, StepState
 
 
-class Place(StrEnum):
+class RunPhase(StrEnum):
     BEGUN = "begun"
-    PROVED = "proved"
+    VERIFIED = "proved"
     """Not affected yet; everything is done that can be done before they are stopped."""
-    STOPPED = "applications stopped"
+    APPLICATIONS_STOPPED = "applications stopped"
     READY = "ready"
-    TURNED = "promoted, not done"
+    PAST_NO_RETURN = "promoted, not done"
     """Promotion may have given rights: no abort."""
     DONE = "done"
     ABORTING = "being given up"
-    GONE = "given up"
+    GIVEN_UP = "given up"
 
 
-class Move(StrEnum):
-    PROVE = "prove"
+class NextAction(StrEnum):
+    VERIFY = "prove"
     MAKE_READY = "make ready"
     FINISH = "finish"
     ABORT = "abort"
@@ -43,110 +43,130 @@ class Move(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class SetMember:
     mirror: MirrorName
-    place: Place
-    failed: bool = False
+    phase: RunPhase
+    has_failed: bool = False
 
 
-TURNED: Final = frozenset({Place.TURNED, Place.DONE})
-UNDISTURBED: Final = frozenset({Place.BEGUN, Place.PROVED})
-_OVER: Final = frozenset({Place.DONE, Place.GONE})
-_SIDE_BY_SIDE: Final[Mapping[Place, Move]] = MappingProxyType(
+PAST_NO_RETURN_PHASES: Final = frozenset({RunPhase.PAST_NO_RETURN, RunPhase.DONE})
+UNDISTURBED_PHASES: Final = frozenset({RunPhase.BEGUN, RunPhase.VERIFIED})
+_FINAL_PHASES: Final = frozenset({RunPhase.DONE, RunPhase.GIVEN_UP})
+_PARALLEL_ACTIONS: Final[Mapping[RunPhase, NextAction]] = MappingProxyType(
     {
-        Place.BEGUN: Move.PROVE,
-        Place.PROVED: Move.MAKE_READY,
-        Place.STOPPED: Move.MAKE_READY,
-        Place.READY: Move.FINISH,
+        RunPhase.BEGUN: NextAction.VERIFY,
+        RunPhase.VERIFIED: NextAction.MAKE_READY,
+        RunPhase.APPLICATIONS_STOPPED: NextAction.MAKE_READY,
+        RunPhase.READY: NextAction.FINISH,
     }
 )
 """Due for a single mirror before any is promoted. The earliest action of any member is due first."""
-_EARLIER_FIRST: Final = (Move.PROVE, Move.MAKE_READY, Move.FINISH)
+_ACTION_ORDER: Final = (NextAction.VERIFY, NextAction.MAKE_READY, NextAction.FINISH)
 
 
-def moves(members: Sequence[Member], order: Order, mode: Mode = Mode.PLANNED) -> tuple[Move, ...]:
-    if mode is Mode.UNPLANNED:
-        return _each_alone(members, order)
-    turned = any(one.place in TURNED for one in members)
-    if not turned and any(one.failed or one.place in (Place.ABORTING, Place.GONE) for one in members):
-        return tuple(Move.NOTHING if one.place is Place.GONE else Move.ABORT for one in members)
-    if order is Order.IN_ORDER:
-        return _in_order(members, turned)
-    if turned:
-        return tuple(Move.NOTHING if one.failed or one.place in _OVER else Move.FINISH for one in members)
-    alone = [_SIDE_BY_SIDE[one.place] for one in members]
-    first = min(alone, key=_EARLIER_FIRST.index)
-    return tuple(move if move is first else Move.WAIT for move in alone)
+def decide_actions(
+    members: Sequence[SetMember], order: SetOrder, mode: RunMode = RunMode.PLANNED
+) -> tuple[NextAction, ...]:
+    if mode is RunMode.UNPLANNED:
+        return _decide_independent(members, order)
+    is_past_no_return = any(member.phase in PAST_NO_RETURN_PHASES for member in members)
+    if not is_past_no_return and any(
+        member.has_failed or member.phase in (RunPhase.ABORTING, RunPhase.GIVEN_UP) for member in members
+    ):
+        return tuple(
+            NextAction.NOTHING if member.phase is RunPhase.GIVEN_UP else NextAction.ABORT for member in members
+        )
+    if order is SetOrder.IN_ORDER:
+        return _decide_in_order(members, is_past_no_return)
+    if is_past_no_return:
+        return tuple(
+            NextAction.NOTHING if member.has_failed or member.phase in _FINAL_PHASES else NextAction.FINISH
+            for member in members
+        )
+    actions = [_PARALLEL_ACTIONS[member.phase] for member in members]
+    earliest_action = min(actions, key=_ACTION_ORDER.index)
+    return tuple(action if action is earliest_action else NextAction.WAIT for action in actions)
 
 
-def _each_alone(members: Sequence[Member], order: Order) -> tuple[Move, ...]:
-    found = list[Move]()
-    for one in members:
-        if one.failed or one.place in _OVER:
-            found.append(Move.NOTHING)
+def _decide_independent(members: Sequence[SetMember], order: SetOrder) -> tuple[NextAction, ...]:
+    actions = list[NextAction]()
+    for member in members:
+        if member.has_failed or member.phase in _FINAL_PHASES:
+            actions.append(NextAction.NOTHING)
         else:
-            found.append(Move.WAIT if order is Order.IN_ORDER and Move.FINISH in found else Move.FINISH)
-    return tuple(found)
+            actions.append(
+                NextAction.WAIT if order is SetOrder.IN_ORDER and NextAction.FINISH in actions else NextAction.FINISH
+            )
+    return tuple(actions)
 
 
-def _in_order(members: Sequence[Member], turned: bool) -> tuple[Move, ...]:
+def _decide_in_order(members: Sequence[SetMember], is_past_no_return: bool) -> tuple[NextAction, ...]:
     """All are verified before the first is stopped. Behind a failed one the others wait, still writable."""
-    found = list[Move]()
-    proving = not turned and any(one.place is Place.BEGUN for one in members)
-    waiting = False
-    for one in members:
-        if one.place in _OVER:
-            found.append(Move.NOTHING)
-        elif waiting or (proving and one.place is not Place.BEGUN):
-            found.append(Move.WAIT)
+    actions = list[NextAction]()
+    is_verifying = not is_past_no_return and any(member.phase is RunPhase.BEGUN for member in members)
+    is_waiting = False
+    for member in members:
+        if member.phase in _FINAL_PHASES:
+            actions.append(NextAction.NOTHING)
+        elif is_waiting or (is_verifying and member.phase is not RunPhase.BEGUN):
+            actions.append(NextAction.WAIT)
         else:
-            waiting = True
-            found.append(Move.NOTHING if one.failed else Move.PROVE if proving else Move.FINISH)
-    return tuple(found)
+            is_waiting = True
+            actions.append(
+                NextAction.NOTHING if member.has_failed else NextAction.VERIFY if is_verifying else NextAction.FINISH
+            )
+    return tuple(actions)
 
 
-def undisturbed_all(members: Iterable[Member]) -> bool:
-    return all(one.place in UNDISTURBED for one in members)
+def is_undisturbed(members: Iterable[SetMember]) -> bool:
+    return all(member.phase in UNDISTURBED_PHASES for member in members)
 
 
-def place_of(run: Run, steps: Iterable[StepRecord], *, turned: bool) -> Place:
+def find_run_phase(run: Run, steps: Iterable[StepRecord], *, is_past_no_return: bool) -> RunPhase:
     if run.state is not RunState.RUNNING:
-        return {RunState.DONE: Place.DONE, RunState.ABORTING: Place.ABORTING}.get(run.state, Place.GONE)
+        return {RunState.DONE: RunPhase.DONE, RunState.ABORTING: RunPhase.ABORTING}.get(run.state, RunPhase.GIVEN_UP)
     kind, mode = RunKind.FAILOVER, run.plan.mode
-    known = {step.step: step.state for step in steps}
-    turning = point_of_no_return(kind, mode)
-    before = names(kind, mode)[: names(kind, mode).index(turning)]
-    if turned:
-        return Place.TURNED
-    if all(known.get(step) is StepState.DONE for step in before):
-        return Place.READY
-    if standing_still(kind, mode)[0] in known:
-        return Place.STOPPED
-    proved = all(known.get(step) is StepState.DONE for step in undisturbed(kind, mode))
-    return Place.PROVED if proved else Place.BEGUN
+    step_states = {step.step: step.state for step in steps}
+    no_return_step = find_no_return_step(kind, mode)
+    steps_before = list_step_names(kind, mode)[: list_step_names(kind, mode).index(no_return_step)]
+    if is_past_no_return:
+        return RunPhase.PAST_NO_RETURN
+    if all(step_states.get(step) is StepState.DONE for step in steps_before):
+        return RunPhase.READY
+    if list_standstill_steps(kind, mode)[0] in step_states:
+        return RunPhase.APPLICATIONS_STOPPED
+    is_verified = all(step_states.get(step) is StepState.DONE for step in list_undisturbed_steps(kind, mode))
+    return RunPhase.VERIFIED if is_verified else RunPhase.BEGUN
 
 
-def set_of(part_of: str) -> str:
+def parse_set_name(part_of: str) -> str:
     return part_of.rpartition("-")[0].rpartition("-")[0]
 
 
-def waiting_behind(mirror: MirrorName, chosen: MirrorSet) -> MirrorName | None:
-    at = chosen.mirrors.index(mirror) + 1 if mirror in chosen.mirrors else len(chosen.mirrors)
-    return chosen.mirrors[at] if chosen.order is Order.IN_ORDER and at < len(chosen.mirrors) else None
+def find_next_mirror(mirror: MirrorName, mirror_set: MirrorSet) -> MirrorName | None:
+    position = mirror_set.mirrors.index(mirror) + 1 if mirror in mirror_set.mirrors else len(mirror_set.mirrors)
+    return (
+        mirror_set.mirrors[position]
+        if mirror_set.order is SetOrder.IN_ORDER and position < len(mirror_set.mirrors)
+        else None
+    )
 
 
-def stood_still_in_all_s(runs: Iterable[tuple[Run, Iterable[StepRecord]]]) -> float | None:
-    first, last = list[int](), list[int | None]()
+def measure_set_standstill_s(runs: Iterable[tuple[Run, Iterable[StepRecord]]]) -> float | None:
+    starts, promotions = list[int](), list[int | None]()
     for run, steps in runs:
-        still, known = standing_still(RunKind.FAILOVER, run.plan.mode), {step.step: step for step in steps}
-        if still[0] in known:
-            first.append(known[still[0]].started_ms)
-            last.append(known[still[-1]].ended_ms if still[-1] in known else None)
-    ends = [one for one in last if one is not None]
-    return (max(ends) - min(first)) / 1000 if ends and len(ends) == len(last) else None
+        standstill_steps, records = (
+            list_standstill_steps(RunKind.FAILOVER, run.plan.mode),
+            {step.step: step for step in steps},
+        )
+        if standstill_steps[0] in records:
+            starts.append(records[standstill_steps[0]].started_ms)
+            promotions.append(records[standstill_steps[-1]].ended_ms if standstill_steps[-1] in records else None)
+    ends = [ended_ms for ended_ms in promotions if ended_ms is not None]
+    return (max(ends) - min(starts)) / 1000 if ends and len(ends) == len(promotions) else None
 
 
-def joint_hash(chosen: MirrorSet, plans: Iterable[Plan]) -> str:
+def compute_set_hash(mirror_set: MirrorSet, plans: Iterable[Plan]) -> str:
     """SHA-256 in hexadecimal over all plans and the order: what an approval of the set is bound to."""
-    lines = [chosen.name, chosen.order, *(f"{plan.mirror} {plan.hash}" for plan in plans)]
+    lines = [mirror_set.name, mirror_set.order, *(f"{plan.mirror} {plan.hash}" for plan in plans)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

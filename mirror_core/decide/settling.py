@@ -11,102 +11,122 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from mirror_core.decide.in_sync import InSync, lowering
+from mirror_core.decide.in_sync import IsrStatus, format_min_isr_command
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 
-_LINES: Final = 5
+_MAX_COMMANDS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
+class LogEndSample:
     """One partition's log end, read twice. None: its leader does not tell."""
 
-    before: Offset | None
+    first_end: Offset | None
     end: Offset | None
-    high: Offset | None
+    high_watermark: Offset | None
     """High watermark. A new leader does not know it while too few replicas are in sync (KIP-207)."""
-    stable: Offset | None
+    last_stable_offset: Offset | None
 
     @property
-    def at_rest(self) -> bool:
-        return self.before == self.end == self.high == self.stable
+    def is_quiescent(self) -> bool:
+        return self.first_end == self.end == self.high_watermark == self.last_stable_offset
 
     @property
-    def unreplicated(self) -> bool:
+    def is_unreplicated(self) -> bool:
         """It stands still and lacks only replicas: no transaction is open."""
         return (
             self.end is not None
-            and self.before == self.end
-            and self.stable == self.high
-            and (self.high is None or self.high < self.end)
+            and self.first_end == self.end
+            and self.last_stable_offset == self.high_watermark
+            and (self.high_watermark is None or self.high_watermark < self.end)
         )
 
-    def same(self, later: Ends) -> bool:
-        return (self.end, self.high, self.stable) == (later.end, later.high, later.stable) and later.before == later.end
+    def is_same_as(self, later: LogEndSample) -> bool:
+        return (self.end, self.high_watermark, self.last_stable_offset) == (
+            later.end,
+            later.high_watermark,
+            later.last_stable_offset,
+        ) and later.first_end == later.end
 
     def __str__(self) -> str:
         return (
-            f"log end {_told(self.before)}, then {_told(self.end)}; high watermark {_told(self.high)}, last stable "
-            f"{_told(self.stable)}"
+            f"log end {_format_offset(self.first_end)}, then {_format_offset(self.end)}; high watermark {_format_offset(self.high_watermark)}, last stable "
+            f"{_format_offset(self.last_stable_offset)}"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldUp:
+class UnreplicatedPartition:
     end: Offset
-    high: Offset | None
-    replicas: InSync
+    high_watermark: Offset | None
+    isr: IsrStatus
 
     def __str__(self) -> str:
-        return f"log end {self.end}, high watermark {_told(self.high)}; {self.replicas}"
+        return f"log end {self.end}, high watermark {_format_offset(self.high_watermark)}; {self.isr}"
 
 
-def restless(ends: Mapping[Partition, Ends]) -> dict[Partition, Ends]:
-    return {p: one for p, one in sorted(ends.items()) if not one.at_rest}
+def find_unquiescent(samples: Mapping[Partition, LogEndSample]) -> dict[Partition, LogEndSample]:
+    return {p: sample for p, sample in sorted(samples.items()) if not sample.is_quiescent}
 
 
-def replicated(one: Ends, replicas: InSync, own: Mapping[int, Offset]) -> bool:
+def is_fully_replicated(sample: LogEndSample, isr: IsrStatus, replica_ends: Mapping[int, Offset]) -> bool:
     """Whether enough replicas are in sync and each reports the whole log (`own`).
 
     A leader updates its high watermark on appends and ISR changes, not when min.insync.replicas is lowered.
     """
-    return one.unreplicated and not replicas.short and all(own.get(broker) == one.end for broker in replicas.in_sync)
+    return (
+        sample.is_unreplicated
+        and not isr.is_under_min_isr
+        and all(replica_ends.get(broker) == sample.end for broker in isr.in_sync)
+    )
 
 
-def held_up(found: Mapping[Partition, Ends], replicas: Mapping[Partition, InSync]) -> dict[Partition, HeldUp]:
+def find_unreplicated(
+    samples: Mapping[Partition, LogEndSample], isr_by_partition: Mapping[Partition, IsrStatus]
+) -> dict[Partition, UnreplicatedPartition]:
     return {
-        p: HeldUp(end=one.end, high=one.high, replicas=replicas[p])
-        for p, one in found.items()
-        if one.unreplicated and one.end is not None and p in replicas and replicas[p].short
+        p: UnreplicatedPartition(end=sample.end, high_watermark=sample.high_watermark, isr=isr_by_partition[p])
+        for p, sample in samples.items()
+        if sample.is_unreplicated
+        and sample.end is not None
+        and p in isr_by_partition
+        and isr_by_partition[p].is_under_min_isr
     }
 
 
-class Told(NamedTuple):
+class ConfirmedEnd(NamedTuple):
     end: Offset
-    high: Offset | None
+    high_watermark: Offset | None
 
-    def holds(self, now: HeldUp) -> bool:
-        return self.end == now.end and (self.high is None or (now.high is not None and self.high <= now.high))
+    def is_still_valid(self, current: UnreplicatedPartition) -> bool:
+        return self.end == current.end and (
+            self.high_watermark is None
+            or (current.high_watermark is not None and self.high_watermark <= current.high_watermark)
+        )
 
 
-def agreed(held: Mapping[Partition, HeldUp], told: Mapping[Partition, Told]) -> bool:
-    return all(p in told and told[p].holds(one) for p, one in held.items())
+def has_confirmed_all(
+    unreplicated: Mapping[Partition, UnreplicatedPartition], confirmed: Mapping[Partition, ConfirmedEnd]
+) -> bool:
+    return all(p in confirmed and confirmed[p].is_still_valid(current) for p, current in unreplicated.items())
 
 
-def ways_on(
-    cluster: ClusterName, bootstrap: str, mirror: MirrorName, held: Mapping[Partition, HeldUp]
+def format_unreplicated_remedies(
+    cluster: ClusterName, bootstrap: str, mirror: MirrorName, unreplicated: Mapping[Partition, UnreplicatedPartition]
 ) -> Iterator[str]:
     fewest = dict[str, int]()
-    for p, one in held.items():
-        fewest[p.topic] = min(fewest.get(p.topic, len(one.replicas.in_sync)), len(one.replicas.in_sync))
-    away = sorted({broker for one in held.values() for broker in one.replicas.away})
-    resume = f"`mirrorbook failover resume {mirror}`"
-    yield f"start a broker of {cluster} that has them ({', '.join(map(str, away))}), then {resume}"
-    lines = "; ".join(f"`{lowering(bootstrap, topic, least)}`" for topic, least in list(fewest.items())[:_LINES])
-    more = f"; and so for {len(fewest) - _LINES} more topics" if len(fewest) > _LINES else ""
+    for partition, details in unreplicated.items():
+        fewest[partition.topic] = min(fewest.get(partition.topic, len(details.isr.in_sync)), len(details.isr.in_sync))
+    missing_brokers = sorted({broker for details in unreplicated.values() for broker in details.isr.out_of_sync})
+    resume_command = f"`mirrorbook failover resume {mirror}`"
+    yield f"start a broker of {cluster} that has them ({', '.join(map(str, missing_brokers))}), then {resume_command}"
+    commands = "; ".join(
+        f"`{format_min_isr_command(bootstrap, topic, least)}`" for topic, least in list(fewest.items())[:_MAX_COMMANDS]
+    )
+    more = f"; and so for {len(fewest) - _MAX_COMMANDS} more topics" if len(fewest) > _MAX_COMMANDS else ""
     yield (
         f"or have {cluster} do with the replicas that there are, so that a record may be lost with a single broker, "
-        f"then {resume}: {lines}{more}"
+        f"then {resume_command}: {commands}{more}"
     )
     yield (
         f"or `mirrorbook failover resume {mirror} --leave-behind`: each is promoted up to its high watermark only. "
@@ -114,5 +134,5 @@ def ways_on(
     )
 
 
-def _told(offset: Offset | None) -> str:
+def _format_offset(offset: Offset | None) -> str:
     return "unknown" if offset is None else str(offset)

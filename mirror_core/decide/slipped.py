@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mirror_core.decide.view import some
+from mirror_core.decide.view import join_limited
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.sighting import Sighting
-from mirror_core.model.standing import Debt
+from mirror_core.model.sighting import SourceObservation
+from mirror_core.model.standing import PendingFence
 
-Ranges = Mapping[Partition, tuple[Offset, Offset]]
+LateRanges = Mapping[Partition, tuple[Offset, Offset]]
 """By partition: [first, next) offsets."""
 
 
-def slipped_in(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Ranges:
+def find_late_ranges(pending_fence: PendingFence, statuses: Mapping[Partition, PartitionStatus]) -> LateRanges:
     """What the cluster has beyond the last mirrored offsets, up to where the fence was seen to hold.
 
     Written before the cluster fell silent and never copied, or after it returned and before it was fenced: offsets do
     not tell which.
     """
-    ends = debt.ends.by_partition()
+    ends = pending_fence.log_ends.to_mapping()
     return {
         p: (status.lmo, ends[p])
         for p, status in sorted(statuses.items())
@@ -28,41 +28,58 @@ def slipped_in(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Ran
     }
 
 
-def unknown_ends(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> tuple[Partition, ...]:
+def find_unknown_ends(
+    pending_fence: PendingFence, statuses: Mapping[Partition, PartitionStatus]
+) -> tuple[Partition, ...]:
     """Partitions whose log end behind an applied fence is not known yet.
 
     They are offline, their broker does not answer, or their topic is gone.
     """
-    return () if debt.paid_ms is None else tuple(sorted(statuses.keys() - debt.ends.by_partition().keys()))
+    return (
+        ()
+        if pending_fence.applied_at_ms is None
+        else tuple(sorted(statuses.keys() - pending_fence.log_ends.to_mapping().keys()))
+    )
 
 
-def newly_slipped(now: Debt, before: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Ranges:
-    found = slipped_in(now, statuses)
-    if before.paid_ms is None:
-        return found
-    told = slipped_in(before, statuses)
-    return {p: where for p, where in found.items() if p not in told and statuses[p].reason is None}
+def find_new_late_ranges(
+    current: PendingFence, previous: PendingFence, statuses: Mapping[Partition, PartitionStatus]
+) -> LateRanges:
+    late_ranges = find_late_ranges(current, statuses)
+    if previous.applied_at_ms is None:
+        return late_ranges
+    reported = find_late_ranges(previous, statuses)
+    return {
+        p: offset_range for p, offset_range in late_ranges.items() if p not in reported and statuses[p].reason is None
+    }
 
 
-def listed(ranges: Ranges) -> str:
-    return some(f"{p} [{start}, {end})" for p, (start, end) in sorted(ranges.items()))
+def format_ranges(ranges: LateRanges) -> str:
+    return join_limited(f"{p} [{start}, {end})" for p, (start, end) in sorted(ranges.items()))
 
 
-def shown_slip(ranges: Ranges, sighting: Sighting | None) -> str:
+def format_late_ranges(ranges: LateRanges, observation: SourceObservation | None) -> str:
     """Late ranges, and how much existed when the data plane last observed the cluster."""
-    ends = {p: seen.end for p, seen in sighting.seen()} if sighting else {}
-    old = sum(max(0, min(end, ends.get(p, start)) - start) for p, (start, end) in ranges.items())
-    known = f"; at least {old} of them were there when it was last seen" if old else ""
-    return f"{count(ranges)} offset(s): {listed(ranges)}{known}"
+    observed_ends = {p: observed.end for p, observed in observation.get_ends()} if observation else {}
+    old_offsets = sum(max(0, min(end, observed_ends.get(p, start)) - start) for p, (start, end) in ranges.items())
+    known_text = f"; at least {old_offsets} of them were there when it was last seen" if old_offsets else ""
+    return f"{count_offsets(ranges)} offset(s): {format_ranges(ranges)}{known_text}"
 
 
-def slip_in_words(debt: Debt | None, statuses: Mapping[Partition, PartitionStatus], sighting: Sighting | None) -> str:
-    if debt is None:
+def format_late_writes(
+    pending_fence: PendingFence | None,
+    statuses: Mapping[Partition, PartitionStatus],
+    observation: SourceObservation | None,
+) -> str:
+    if pending_fence is None:
         return "none"
-    found, unknown = slipped_in(debt, statuses), unknown_ends(debt, statuses)
-    told = shown_slip(found, sighting) if found else "none"
-    return f"{told}; not known yet of {some(unknown)}" if unknown else told
+    late_ranges, unknown_partitions = (
+        find_late_ranges(pending_fence, statuses),
+        find_unknown_ends(pending_fence, statuses),
+    )
+    text = format_late_ranges(late_ranges, observation) if late_ranges else "none"
+    return f"{text}; not known yet of {join_limited(unknown_partitions)}" if unknown_partitions else text
 
 
-def count(ranges: Ranges) -> int:
+def count_offsets(ranges: LateRanges) -> int:
     return sum(end - start for start, end in ranges.values())

@@ -12,278 +12,353 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from mirror_core.decide import ruled, steps
-from mirror_core.decide.slipped import Ranges, count, listed, shown_slip
-from mirror_core.decide.view import Unseen, some
-from mirror_core.model.mirror import Desired, Mirror
-from mirror_core.model.names import MirrorName, Offset, Partition, is_way_home
-from mirror_core.model.offsets import NO_OFFSETS, Offsets
-from mirror_core.model.ruling import Authorizer, Barred
-from mirror_core.model.run import Mode, Run, RunKind, RunState
-from mirror_core.model.sighting import Sighting
-from mirror_core.model.standing import Debt, Owed
+from mirror_core.decide.slipped import LateRanges, count_offsets, format_late_ranges, format_ranges
+from mirror_core.decide.view import UnseenCluster, join_limited
+from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.names import MirrorName, Offset, Partition, is_reverse_mirror
+from mirror_core.model.offsets import NO_OFFSETS, PartitionOffsets
+from mirror_core.model.ruling import AuthorizerKind, WriteBarrier
+from mirror_core.model.run import Run, RunKind, RunMode, RunState
+from mirror_core.model.sighting import SourceObservation
+from mirror_core.model.standing import FenceAction, PendingFence
 
 
-class Standing(StrEnum):
-    NOTHING = "nothing"
-    OWED = "pending"
-    STANDS = "stands"
+class FenceState(StrEnum):
+    NONE = "nothing"
+    PENDING = "pending"
+    APPLIED = "stands"
     """Every broker was seen to have it."""
-    WATCHED = "watched"
+    WATCHED_ONLY = "watched"
     """Nothing of ours can fence the cluster: only its writes are watched."""
     LIFTING = "lifting"
 
 
-class Action(StrEnum):
+class FenceNextAction(StrEnum):
     NOTHING = "nothing"
-    FENCE = "fence"
-    UNFENCE = "unfence"
+    APPLY = "fence"
+    LIFT = "unfence"
     RECORD = "record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    barred: Barred
-    authorizer: Authorizer = Authorizer.KAFKA
-    bare: tuple[str, ...] = ()
-    ends: Mapping[Partition, Offset] = field(default_factory=dict)
-    written: Ranges = field(default_factory=dict)
+class FenceObservation:
+    barred: WriteBarrier
+    authorizer: AuthorizerKind = AuthorizerKind.KAFKA
+    unfenced_brokers: tuple[str, ...] = ()
+    log_ends: Mapping[Partition, Offset] = field(default_factory=dict)
+    written_ranges: LateRanges = field(default_factory=dict)
     """Application records beyond the recorded ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    standing: Standing
-    action: Action = Action.NOTHING
-    debt: Debt | None = None
+class FenceDecision:
+    state: FenceState
+    action: FenceNextAction = FenceNextAction.NOTHING
+    pending_fence: PendingFence | None = None
     lines: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
-    once: tuple[str, ...] = ()
+    one_time_alarms: tuple[str, ...] = ()
     """Alarms that no later check would find: recorded as reported by `mark_reported`."""
-    slipped: Ranges = field(default_factory=dict)
-    written: Ranges = field(default_factory=dict)
-    silent: bool = False
-    held: bool = False
-    exposed: bool = False
+    late_ranges: LateRanges = field(default_factory=dict)
+    written_ranges: LateRanges = field(default_factory=dict)
+    is_silent: bool = False
+    is_held_by_run: bool = False
+    is_exposed: bool = False
 
 
-def failed_over(debt: Debt | None) -> bool:
+def has_failed_over(pending_fence: PendingFence | None) -> bool:
     """Whether a failover moved applications away. Each one leaves this record, even if the source cannot
     be fenced; only a failback removes it.
     """
-    return debt is not None and debt.owed is Owed.FENCE
+    return pending_fence is not None and pending_fence.action is FenceAction.APPLY
 
 
-def standing_of(debt: Debt | None) -> Standing:
-    if debt is None:
-        return Standing.NOTHING
-    if debt.owed is Owed.UNFENCE:
-        return Standing.LIFTING
-    if debt.paid_ms is not None:
-        return Standing.STANDS
-    return Standing.WATCHED if debt.ends != NO_OFFSETS else Standing.OWED
+def find_fence_state(pending_fence: PendingFence | None) -> FenceState:
+    if pending_fence is None:
+        return FenceState.NONE
+    if pending_fence.action is FenceAction.LIFT:
+        return FenceState.LIFTING
+    if pending_fence.applied_at_ms is not None:
+        return FenceState.APPLIED
+    return FenceState.WATCHED_ONLY if pending_fence.log_ends != NO_OFFSETS else FenceState.PENDING
 
 
-def fenced_beside(debt: Debt | None, run: Run, *, turned: bool) -> bool:
+def must_fence_during_run(pending_fence: PendingFence | None, run: Run, *, is_past_no_return: bool) -> bool:
     """Whether the fence is kept while this run holds the mirror.
 
     Yes for a failover past its point of no return (`turned`), and for a failback until it lets the mirror write there,
     which first removes the pending fence.
     """
-    return failed_over(debt) and (run.plan.kind is RunKind.FAILBACK or turned)
+    return has_failed_over(pending_fence) and (run.plan.kind is RunKind.FAILBACK or is_past_no_return)
 
 
-def promoting(debt: Debt, run: Run, begun: Container[tuple[str, str]], *, held_up: bool) -> bool:
+def is_promoting(
+    pending_fence: PendingFence, run: Run, begun_steps: Container[tuple[str, str]], *, is_stalled: bool
+) -> bool:
     """Whether it is an unplanned failover with a pending fence that has begun to promote or is stalled
     before.
 
     It may still be aborted if it has given nothing. `begun`: (run id, step) pairs.
     """
-    unplanned = run.plan.mode is Mode.UNPLANNED and run.state is RunState.RUNNING
-    return failed_over(debt) and debt.run == run.id and unplanned and (held_up or steps.turned(run, begun))
+    is_unplanned = run.plan.mode is RunMode.UNPLANNED and run.state is RunState.RUNNING
+    return (
+        has_failed_over(pending_fence)
+        and pending_fence.run == run.id
+        and is_unplanned
+        and (is_stalled or steps.is_past_no_return(run, begun_steps))
+    )
 
 
-def waits_for_home(mirror: MirrorName, debt: Debt | None) -> bool:
+def is_waiting_for_failback(mirror: MirrorName, pending_fence: PendingFence | None) -> bool:
     """Whether a watcher skips a mirror during the failback that it belongs to.
 
     Not where a fence is pending: the new primary was given up, and its failback never fences it. Nor where one must be
     lifted: applications are still there.
     """
-    return is_way_home(mirror) and standing_of(debt) not in (Standing.OWED, Standing.LIFTING)
+    return is_reverse_mirror(mirror) and find_fence_state(pending_fence) not in (FenceState.PENDING, FenceState.LIFTING)
 
 
-def nothing_to_watch(mirror: Mirror | None, debt: Debt | None) -> str | None:
+def explain_nothing_to_watch(mirror: Mirror | None, pending_fence: PendingFence | None) -> str | None:
     """None: somebody must watch, after a failover until a failback has lifted the fence."""
     if mirror is None:
         return "the mirror was deleted"
-    return "the mirror is stopped" if mirror.desired is Desired.STOPPED and debt is None else None
+    return "the mirror is stopped" if mirror.desired is DesiredState.STOPPED and pending_fence is None else None
 
 
-def judge(debt: Debt | None, run: Run | None, seen: Shown | Unseen, *, beside: bool = False) -> Judgement:
+def decide_fence(
+    pending_fence: PendingFence | None,
+    run: Run | None,
+    observation: FenceObservation | UnseenCluster,
+    *,
+    during_run: bool = False,
+) -> FenceDecision:
     """Decides about a pending fence. Nothing while a run holds the mirror: the run does it, or will undo
     it.
 
     `beside`: the fence is kept during this run; its conductor may be active, so nothing is recorded. A run of the
     reverse mirror is part of this mirror's failback, which holds it all the time.
     """
-    standing = standing_of(debt)
-    if debt is None:
-        return Judgement(standing=standing, lines=("no fence is pending on any cluster",), held=run is not None)
+    state = find_fence_state(pending_fence)
+    if pending_fence is None:
+        return FenceDecision(state=state, lines=("no fence is pending on any cluster",), is_held_by_run=run is not None)
     if run is None:
-        return _judged(debt, standing, seen)
-    if not beside:
-        line = f"{run.plan.kind} {run.id} holds the mirror: nothing is done to cluster {debt.cluster} meanwhile"
-        return Judgement(standing=standing, lines=(line,), held=True)
-    unnoted = replace(debt, unsaid=())  # nobody could note that they were told: told after the run, if they still count
-    found = replace(_judged(unnoted, standing, seen), action=Action.NOTHING, debt=None, once=(), held=True)
-    if isinstance(seen, Unseen) or standing is not Standing.OWED:
-        return found
-    return replace(found, alarms=(*pending(debt, (run.id,)), *found.alarms), exposed=True)
+        return _decide_with_unreported(pending_fence, state, observation)
+    if not during_run:
+        line = (
+            f"{run.plan.kind} {run.id} holds the mirror: nothing is done to cluster {pending_fence.cluster} meanwhile"
+        )
+        return FenceDecision(state=state, lines=(line,), is_held_by_run=True)
+    without_unreported = replace(
+        pending_fence, unreported=()
+    )  # nobody could note that they were told: told after the run, if they still count
+    decision = replace(
+        _decide_with_unreported(without_unreported, state, observation),
+        action=FenceNextAction.NOTHING,
+        pending_fence=None,
+        one_time_alarms=(),
+        is_held_by_run=True,
+    )
+    if isinstance(observation, UnseenCluster) or state is not FenceState.PENDING:
+        return decision
+    return replace(decision, alarms=(*warn_pending_fence(pending_fence, (run.id,)), *decision.alarms), is_exposed=True)
 
 
-def pending(debt: Debt | None, active_runs: Collection[str]) -> Iterator[str]:
-    if debt is None or standing_of(debt) is not Standing.OWED:
+def warn_pending_fence(pending_fence: PendingFence | None, active_runs: Collection[str]) -> Iterator[str]:
+    if pending_fence is None or find_fence_state(pending_fence) is not FenceState.PENDING:
         return
-    what = f"cluster {debt.cluster} answers, and its fence is pending"
-    if debt.run in active_runs:
+    subject = f"cluster {pending_fence.cluster} answers, and its fence is pending"
+    if pending_fence.run in active_runs:
         yield (
-            f"{what}, since failover {debt.run} has not ended: `mirrorbook failover resume {debt.mirror}` goes on with "
+            f"{subject}, since failover {pending_fence.run} has not ended: `mirrorbook failover resume {pending_fence.mirror}` goes on with "
             "it. Until then only watchers keep writers out there"
         )
     else:
-        yield f"{what}: `mirrorbook mirror watch {debt.mirror}` puts it up"
+        yield f"{subject}: `mirrorbook mirror watch {pending_fence.mirror}` puts it up"
 
 
-def took_meanwhile(debt: Debt, run: Run, taken: Ranges, sighting: Sighting | None) -> Judgement:
+def decide_source_returned(
+    pending_fence: PendingFence, run: Run, late_ranges: LateRanges, observation: SourceObservation | None
+) -> FenceDecision:
     """The source answers before an unplanned failover promotes. `taken`: beyond the last mirrored offsets.
 
     Nothing is done: the run may be aborted, and then the source accepts writes as before.
     """
-    standing = standing_of(debt)
+    state = find_fence_state(pending_fence)
     alarm = (
-        f"cluster {debt.cluster} answers, and failover {run.id} has not promoted yet; what was not copied: "
-        f"{shown_slip(taken, sighting)}. `mirrorbook failover abort {debt.mirror}` loses nothing; `mirrorbook failover "
-        f"resume {debt.mirror}` says what it would leave behind"
+        f"cluster {pending_fence.cluster} answers, and failover {run.id} has not promoted yet; what was not copied: "
+        f"{format_late_ranges(late_ranges, observation)}. `mirrorbook failover abort {pending_fence.mirror}` loses nothing; `mirrorbook failover "
+        f"resume {pending_fence.mirror}` says what it would leave behind"
     )
-    return Judgement(
-        standing=standing,
-        lines=tuple(words(debt)),
-        alarms=(alarm,) if taken else (),
-        held=True,
-        exposed=standing is Standing.OWED,
+    return FenceDecision(
+        state=state,
+        lines=tuple(format_fence_state(pending_fence)),
+        alarms=(alarm,) if late_ranges else (),
+        is_held_by_run=True,
+        is_exposed=state is FenceState.PENDING,
     )
 
 
-def unsaid(debt: Debt, alarms: Iterable[str]) -> Debt:
+def add_unreported(pending_fence: PendingFence, alarms: Iterable[str]) -> PendingFence:
     """Adds alarms that no later check would find.
 
     Written before or with what hides them: a process that dies before people are told leaves them to the next check.
     """
-    return replace(debt, unsaid=tuple(dict.fromkeys((*debt.unsaid, *alarms))))
+    return replace(pending_fence, unreported=tuple(dict.fromkeys((*pending_fence.unreported, *alarms))))
 
 
-def told_of(debt: Debt, alarms: Collection[str]) -> Debt:
-    return replace(debt, unsaid=tuple(alarm for alarm in debt.unsaid if alarm not in alarms))
+def mark_reported(pending_fence: PendingFence, alarms: Collection[str]) -> PendingFence:
+    return replace(pending_fence, unreported=tuple(alarm for alarm in pending_fence.unreported if alarm not in alarms))
 
 
-def _judged(debt: Debt, standing: Standing, seen: Shown | Unseen) -> Judgement:
-    found = _looked(debt, standing, seen)
-    return replace(found, alarms=(*debt.unsaid, *found.alarms), once=(*debt.unsaid, *found.once))
+def _decide_with_unreported(
+    pending_fence: PendingFence, state: FenceState, observation: FenceObservation | UnseenCluster
+) -> FenceDecision:
+    decision = _decide_by_observation(pending_fence, state, observation)
+    return replace(
+        decision,
+        alarms=(*pending_fence.unreported, *decision.alarms),
+        one_time_alarms=(*pending_fence.unreported, *decision.one_time_alarms),
+    )
 
 
-def _looked(debt: Debt, standing: Standing, seen: Shown | Unseen) -> Judgement:
-    if isinstance(seen, Unseen):
-        waits = debt.paid_ms is None
-        return Judgement(standing=standing, lines=(*words(debt), f"no answer: {seen.reason}"), silent=waits)
-    if debt.owed is Owed.UNFENCE:
-        return Judgement(standing=standing, action=Action.UNFENCE, lines=tuple(words(debt)))
-    if seen.barred is Barred.BY_NOTHING:
-        return _watched(debt, seen)
-    if debt.paid_ms is None:
-        return Judgement(standing=standing, action=Action.FENCE, lines=tuple(words(debt)))
-    return _looked_after(debt, seen)
+def _decide_by_observation(
+    pending_fence: PendingFence, state: FenceState, observation: FenceObservation | UnseenCluster
+) -> FenceDecision:
+    if isinstance(observation, UnseenCluster):
+        is_waiting = pending_fence.applied_at_ms is None
+        return FenceDecision(
+            state=state,
+            lines=(*format_fence_state(pending_fence), f"no answer: {observation.reason}"),
+            is_silent=is_waiting,
+        )
+    if pending_fence.action is FenceAction.LIFT:
+        return FenceDecision(state=state, action=FenceNextAction.LIFT, lines=tuple(format_fence_state(pending_fence)))
+    if observation.barred is WriteBarrier.NONE:
+        return _decide_watched_only(pending_fence, observation)
+    if pending_fence.applied_at_ms is None:
+        return FenceDecision(state=state, action=FenceNextAction.APPLY, lines=tuple(format_fence_state(pending_fence)))
+    return _decide_applied(pending_fence, observation)
 
 
-def paid(debt: Debt, shown: Mapping[Partition, Offset], now_ms: int, *, by_command: bool = False) -> Debt:
+def mark_applied(
+    pending_fence: PendingFence, seen_ends: Mapping[Partition, Offset], now_ms: int, *, by_command: bool = False
+) -> PendingFence:
     """Every broker shows the fence. Ends that were recorded before stay.
 
     `by_command`: the command succeeded and the logs stand still. Records written after an earlier call are late writes
     too: only these ends tell when it was closed again.
     """
-    before = debt.ends.by_partition()
-    ends = {**before, **shown} if by_command else {**shown, **before}
-    return replace(debt, paid_ms=debt.paid_ms or now_ms, ends=Offsets.of(ends), by_command=by_command, trouble="")
-
-
-def words(debt: Debt | None) -> Iterator[str]:
-    if debt is None:
-        return
-    match standing_of(debt):
-        case Standing.LIFTING:
-            yield f"{debt.cluster}: run {debt.run} was aborted, and its fence waits to be removed since {_at(debt)}"
-        case Standing.OWED:
-            yield f"{debt.cluster}: fence pending since {_at(debt)}; until it is in place, this cluster accepts writes"
-        case Standing.WATCHED:
-            yield f"{debt.cluster}: cannot be fenced; it is only watched since {_at(debt)}"
-        case Standing.STANDS:
-            how = ", closed by its fence_command, which no broker can show" if debt.by_command else ""
-            yield f"{debt.cluster}: its fence stands since {when(debt.paid_ms or 0)}{how}"
-    if debt.trouble:
-        yield debt.trouble
-
-
-def when(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _at(debt: Debt) -> str:
-    return when(debt.since_ms)
-
-
-def _watched(debt: Debt, seen: Shown) -> Judgement:
-    trouble = f"cluster {debt.cluster} {ruled.watched_only(seen.authorizer)}{_writers(seen)}"
-    found = _recorded(replace(_with_ends(debt, seen), paid_ms=None, by_command=False, trouble=trouble), debt, seen)
-    if seen.authorizer is not Authorizer.FOREIGN:
-        return found
-    return replace(found, alarms=(ruled.to_be_closed(debt.cluster), *found.alarms), exposed=True)
-
-
-def _looked_after(debt: Debt, seen: Shown) -> Judgement:
-    if seen.bare:
-        alarm = f"the fence was taken away and is put up again: {some(seen.bare)}"
-        alarms = (alarm, *_alarms(debt, seen))
-        return Judgement(
-            standing=Standing.STANDS, action=Action.FENCE, alarms=alarms, once=(alarm,), written=seen.written
-        )
-    if seen.barred is Barred.BY_COMMAND and (seen.written or not debt.by_command):
-        alarm = f"{debt.cluster}: its fence_command is called again"
-        alarms = (alarm, *_alarms(debt, seen))
-        return Judgement(
-            standing=Standing.STANDS, action=Action.FENCE, alarms=alarms, once=(alarm,), written=seen.written
-        )
-    return _recorded(replace(_with_ends(debt, seen), trouble=_writers(seen).removeprefix("; ")), debt, seen)
-
-
-def _recorded(now: Debt, before: Debt, seen: Shown) -> Judgement:
-    action = Action.NOTHING if now == before else Action.RECORD
-    alarms = tuple(_alarms(now, seen))
-    return Judgement(
-        standing=standing_of(now), action=action, debt=now, lines=tuple(words(now)), alarms=alarms, written=seen.written
+    recorded_ends = pending_fence.log_ends.to_mapping()
+    ends = {**recorded_ends, **seen_ends} if by_command else {**seen_ends, **recorded_ends}
+    return replace(
+        pending_fence,
+        applied_at_ms=pending_fence.applied_at_ms or now_ms,
+        log_ends=PartitionOffsets.from_mapping(ends),
+        by_command=by_command,
+        problem="",
     )
 
 
-def _with_ends(debt: Debt, seen: Shown) -> Debt:
+def format_fence_state(pending_fence: PendingFence | None) -> Iterator[str]:
+    if pending_fence is None:
+        return
+    match find_fence_state(pending_fence):
+        case FenceState.LIFTING:
+            yield f"{pending_fence.cluster}: run {pending_fence.run} was aborted, and its fence waits to be removed since {_format_since(pending_fence)}"
+        case FenceState.PENDING:
+            yield f"{pending_fence.cluster}: fence pending since {_format_since(pending_fence)}; until it is in place, this cluster accepts writes"
+        case FenceState.WATCHED_ONLY:
+            yield f"{pending_fence.cluster}: cannot be fenced; it is only watched since {_format_since(pending_fence)}"
+        case FenceState.APPLIED:
+            how_text = ", closed by its fence_command, which no broker can show" if pending_fence.by_command else ""
+            yield f"{pending_fence.cluster}: its fence stands since {format_time(pending_fence.applied_at_ms or 0)}{how_text}"
+    if pending_fence.problem:
+        yield pending_fence.problem
+
+
+def format_time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _format_since(pending_fence: PendingFence) -> str:
+    return format_time(pending_fence.since_ms)
+
+
+def _decide_watched_only(pending_fence: PendingFence, observation: FenceObservation) -> FenceDecision:
+    trouble = f"cluster {pending_fence.cluster} {ruled.explain_watched_only(observation.authorizer)}{_format_writers(observation)}"
+    decision = _decide_recorded(
+        replace(_add_log_ends(pending_fence, observation), applied_at_ms=None, by_command=False, problem=trouble),
+        pending_fence,
+        observation,
+    )
+    if observation.authorizer is not AuthorizerKind.FOREIGN:
+        return decision
+    return replace(
+        decision, alarms=(ruled.format_fence_request(pending_fence.cluster), *decision.alarms), is_exposed=True
+    )
+
+
+def _decide_applied(pending_fence: PendingFence, observation: FenceObservation) -> FenceDecision:
+    if observation.unfenced_brokers:
+        alarm = f"the fence was taken away and is put up again: {join_limited(observation.unfenced_brokers)}"
+        alarms = (alarm, *_list_alarms(pending_fence, observation))
+        return FenceDecision(
+            state=FenceState.APPLIED,
+            action=FenceNextAction.APPLY,
+            alarms=alarms,
+            one_time_alarms=(alarm,),
+            written_ranges=observation.written_ranges,
+        )
+    if observation.barred is WriteBarrier.COMMAND and (observation.written_ranges or not pending_fence.by_command):
+        alarm = f"{pending_fence.cluster}: its fence_command is called again"
+        alarms = (alarm, *_list_alarms(pending_fence, observation))
+        return FenceDecision(
+            state=FenceState.APPLIED,
+            action=FenceNextAction.APPLY,
+            alarms=alarms,
+            one_time_alarms=(alarm,),
+            written_ranges=observation.written_ranges,
+        )
+    return _decide_recorded(
+        replace(_add_log_ends(pending_fence, observation), problem=_format_writers(observation).removeprefix("; ")),
+        pending_fence,
+        observation,
+    )
+
+
+def _decide_recorded(updated: PendingFence, previous: PendingFence, observation: FenceObservation) -> FenceDecision:
+    action = FenceNextAction.NOTHING if updated == previous else FenceNextAction.RECORD
+    alarms = tuple(_list_alarms(updated, observation))
+    return FenceDecision(
+        state=find_fence_state(updated),
+        action=action,
+        pending_fence=updated,
+        lines=tuple(format_fence_state(updated)),
+        alarms=alarms,
+        written_ranges=observation.written_ranges,
+    )
+
+
+def _add_log_ends(pending_fence: PendingFence, observation: FenceObservation) -> PendingFence:
     """Adds ends of partitions that were offline. Their brokers had the fence before they opened."""
-    return replace(debt, ends=Offsets.of({**seen.ends, **debt.ends.by_partition()}))
+    return replace(
+        pending_fence,
+        log_ends=PartitionOffsets.from_mapping({**observation.log_ends, **pending_fence.log_ends.to_mapping()}),
+    )
 
 
-def _writers(seen: Shown) -> str:
+def _format_writers(observation: FenceObservation) -> str:
     # Without the offsets, which move: what is recorded is written again when it changes.
-    return f"; somebody writes there all the same: {some(sorted(seen.written))}" if seen.written else ""
+    return (
+        f"; somebody writes there all the same: {join_limited(sorted(observation.written_ranges))}"
+        if observation.written_ranges
+        else ""
+    )
 
 
-def _alarms(debt: Debt, seen: Shown) -> Iterator[str]:
-    if seen.written:
+def _list_alarms(pending_fence: PendingFence, observation: FenceObservation) -> Iterator[str]:
+    if observation.written_ranges:
         yield (
-            f"cluster {debt.cluster} has taken {count(seen.written)} offset(s) that no fence stopped: "
-            f"{listed(seen.written)}. Either a super user, or a cluster without a fence: stop that writer"
+            f"cluster {pending_fence.cluster} has taken {count_offsets(observation.written_ranges)} offset(s) that no fence stopped: "
+            f"{format_ranges(observation.written_ranges)}. Either a super user, or a cluster without a fence: stop that writer"
         )

@@ -7,67 +7,69 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.decide.view import Topic, some
+from mirror_core.decide.view import ClusterTopic, join_limited
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import PartitionStatus
-from mirror_core.model.names import HEARTBEATS, Offset, Partition
-from mirror_core.model.run import Strategy
-from mirror_core.model.units import in_bytes
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
+from mirror_core.model.run import FailbackStrategy
+from mirror_core.model.units import format_bytes
 
-CUTTING: Final = frozenset({Strategy.OFFLINE, Strategy.REPLICA})
-COSTED: Final = 20
-_NO_TOPICS: Final[Mapping[str, Topic]] = MappingProxyType({})
-_RISKS: Final[Mapping[Strategy, str]] = MappingProxyType(
+TRUNCATING_STRATEGIES: Final = frozenset({FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA})
+MAX_COSTED_TOPICS: Final = 20
+_NO_TOPICS: Final[Mapping[str, ClusterTopic]] = MappingProxyType({})
+_RISKS: Final[Mapping[FailbackStrategy, str]] = MappingProxyType(
     {
-        Strategy.RECREATE: "no broker stops; until it is copied anew there is no second copy of the topic; a new topic "
+        FailbackStrategy.RECREATE: "no broker stops; until it is copied anew there is no second copy of the topic; a new topic "
         "id, and all committed offsets of the topic there are gone",
-        Strategy.OFFLINE: "one broker, or a few, stopped by you (some 10 s each), hands on files, with a backup; one "
+        FailbackStrategy.OFFLINE: "one broker, or a few, stopped by you (some 10 s each), hands on files, with a backup; one "
         "replica meanwhile, the others are filled again",
-        Strategy.REPLICA: "one broker is stopped by you (some 5 s) and an unclean election takes place; one replica "
+        FailbackStrategy.REPLICA: "one broker is stopped by you (some 5 s) and an unclean election takes place; one replica "
         "for a while",
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
-    everywhere: Strategy | None = None
+class AllowedStrategies:
+    everywhere: FailbackStrategy | None = None
     """None: the cheapest that needs nobody at a broker."""
-    topics: Mapping[str, Strategy] = field(default_factory=lambda: MappingProxyType({}))
+    topics: Mapping[str, FailbackStrategy] = field(default_factory=lambda: MappingProxyType({}))
 
-    def of(self, topic: str) -> Strategy | None:
+    def for_topic(self, topic: str) -> FailbackStrategy | None:
         """Heartbeats are small and ours: the general choice does not apply to them."""
-        return self.topics.get(topic, None if topic.startswith(HEARTBEATS) else self.everywhere)
+        return self.topics.get(topic, None if topic.startswith(HEARTBEAT_TOPIC_PREFIX) else self.everywhere)
 
     @property
-    def strategies(self) -> frozenset[Strategy]:
+    def strategies(self) -> frozenset[FailbackStrategy]:
         return frozenset({*self.topics.values(), *([self.everywhere] if self.everywhere else [])})
 
     @classmethod
-    def parse(cls, words: tuple[str, ...]) -> Allowed:
-        everywhere: Strategy | None = None
-        topics: dict[str, Strategy] = {}
-        for word in words:
-            topic, found, name = word.rpartition("=")
-            if name not in list(Strategy):
-                raise BadRequest(f"{word!r}: strategies are {', '.join(Strategy)}; give STRATEGY or TOPIC=STRATEGY")
-            if (found and topic in topics) or (not found and everywhere is not None):
-                raise BadRequest(f"{word!r}: {topic or 'all topics'}: give one strategy only")
-            if found:
-                topics[topic] = Strategy(name)
+    def parse(cls, arguments: tuple[str, ...]) -> AllowedStrategies:
+        everywhere: FailbackStrategy | None = None
+        topics: dict[str, FailbackStrategy] = {}
+        for argument in arguments:
+            topic, separator, name = argument.rpartition("=")
+            if name not in list(FailbackStrategy):
+                raise BadRequest(
+                    f"{argument!r}: strategies are {', '.join(FailbackStrategy)}; give STRATEGY or TOPIC=STRATEGY"
+                )
+            if (separator and topic in topics) or (not separator and everywhere is not None):
+                raise BadRequest(f"{argument!r}: {topic or 'all topics'}: give one strategy only")
+            if separator:
+                topics[topic] = FailbackStrategy(name)
             else:
-                everywhere = Strategy(name)
+                everywhere = FailbackStrategy(name)
         return cls(everywhere, topics)
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class LogExtent:
     start: Offset
     end: Offset
     size: int | None = None
 
 
-def point(status: PartitionStatus) -> Offset:
+def find_truncation_point(status: PartitionStatus) -> Offset:
     """First offset from which the old source may differ from the new primary."""
     if not status.destination_topic_id:  # never added on the new primary: what is there now is not the mirror's
         return Offset(0)
@@ -75,36 +77,40 @@ def point(status: PartitionStatus) -> Offset:
     return lmo if status.differs_at is None else min(lmo, status.differs_at)
 
 
-def is_anew(status: PartitionStatus, topics: Mapping[str, Topic]) -> bool:
+def is_recreated(status: PartitionStatus, topics: Mapping[str, ClusterTopic]) -> bool:
     topic = topics.get(status.partition.topic)
     return topic is not None and topic.id != status.source_topic_id
 
 
-def came(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:
-    made = {p.topic for p, s in statuses.items() if s.destination_topic_id}
-    return {p: s for p, s in statuses.items() if p.topic in made}
+def select_created(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:
+    created_topics = {p.topic for p, s in statuses.items() if s.destination_topic_id}
+    return {p: s for p, s in statuses.items() if p.topic in created_topics}
 
 
-def tails(
-    statuses: Mapping[Partition, PartitionStatus], topics: Mapping[str, Topic], log_ends: Mapping[Partition, Offset]
+def find_divergent_tails(
+    statuses: Mapping[Partition, PartitionStatus],
+    topics: Mapping[str, ClusterTopic],
+    log_ends: Mapping[Partition, Offset],
 ) -> dict[Partition, tuple[Offset, Offset]]:
     """What the old source has beyond the truncation point: nonempty [from, end) by partition.
 
     In a recreated topic, and in a partition that the mirror never recorded, everything is tail.
     """
     mirrored = {p.topic for p in statuses} & topics.keys()
-    found = {}
+    tail_ranges = {}
     for partition, end in sorted(log_ends.items()):
         if partition.topic not in mirrored:
             continue
         status = statuses.get(partition)
-        start = Offset(0) if status is None or is_anew(status, topics) else point(status)
+        start = Offset(0) if status is None or is_recreated(status, topics) else find_truncation_point(status)
         if end > start:
-            found[partition] = (start, end)
-    return found
+            tail_ranges[partition] = (start, end)
+    return tail_ranges
 
 
-def wider(topics: Mapping[str, Topic], new_topics: Mapping[str, Topic]) -> dict[str, tuple[int, int]]:
+def find_wider_topics(
+    topics: Mapping[str, ClusterTopic], new_topics: Mapping[str, ClusterTopic]
+) -> dict[str, tuple[int, int]]:
     """Topics with more partitions on the old source than on the new primary, and both counts.
 
     Kafka never removes partitions, so only a recreated topic can match; otherwise keys would map to other partitions
@@ -117,127 +123,149 @@ def wider(topics: Mapping[str, Topic], new_topics: Mapping[str, Topic]) -> dict[
     }
 
 
-def choose(
+def choose_strategies(
     statuses: Mapping[Partition, PartitionStatus],
-    topics: Mapping[str, Topic],
+    topics: Mapping[str, ClusterTopic],
     log_ends: Mapping[Partition, Offset],
-    allowed: Allowed,
-    new_topics: Mapping[str, Topic] = _NO_TOPICS,
-) -> dict[str, Strategy]:
-    divergent = {p.topic for p in tails(statuses, topics, log_ends)} | wider(topics, new_topics).keys()
-    anew = {p.topic for p, s in statuses.items() if is_anew(s, topics)}
-    found = {}
+    allowed: AllowedStrategies,
+    new_topics: Mapping[str, ClusterTopic] = _NO_TOPICS,
+) -> dict[str, FailbackStrategy]:
+    divergent = {p.topic for p in find_divergent_tails(statuses, topics, log_ends)} | find_wider_topics(
+        topics, new_topics
+    ).keys()
+    recreated = {p.topic for p, s in statuses.items() if is_recreated(s, topics)}
+    strategies = {}
     for topic in sorted({p.topic for p in statuses}):
-        if topic in anew:
-            found[topic] = Strategy.RECREATE
+        if topic in recreated:
+            strategies[topic] = FailbackStrategy.RECREATE
         elif topic in divergent:
-            wanted = allowed.of(topic)
-            found[topic] = Strategy.RECREATE if wanted in (None, Strategy.NONE) else wanted
+            allowed_strategy = allowed.for_topic(topic)
+            strategies[topic] = (
+                FailbackStrategy.RECREATE if allowed_strategy in (None, FailbackStrategy.NONE) else allowed_strategy
+            )
         else:
-            found[topic] = allowed.topics.get(topic, Strategy.NONE)
-    return found
+            strategies[topic] = allowed.topics.get(topic, FailbackStrategy.NONE)
+    return strategies
 
 
-def objections(
+def explain_objections(
     statuses: Mapping[Partition, PartitionStatus],
-    topics: Mapping[str, Topic],
-    logs: Mapping[Partition, Log],
-    allowed: Allowed,
-    old: str,
+    topics: Mapping[str, ClusterTopic],
+    logs: Mapping[Partition, LogExtent],
+    allowed: AllowedStrategies,
+    old_source: str,
     compacted: Collection[str] = (),
-    new_topics: Mapping[str, Topic] = _NO_TOPICS,
+    new_topics: Mapping[str, ClusterTopic] = _NO_TOPICS,
 ) -> Iterator[str]:
-    strange = sorted(set(allowed.topics) - {p.topic for p in statuses})
-    if strange:
-        yield f"not topics of this mirror: {some(strange)}"
+    unknown_topics = sorted(set(allowed.topics) - {p.topic for p in statuses})
+    if unknown_topics:
+        yield f"not topics of this mirror: {join_limited(unknown_topics)}"
     ends = {p: log.end for p, log in logs.items()}
-    anew = {p.topic for p, s in statuses.items() if is_anew(s, topics)}
-    divergent = {p.topic for p in tails(statuses, topics, ends)} | anew
-    narrower = wider(topics, new_topics)
-    yield from _objections_to_width(narrower, allowed, old, anew)
-    kept = sorted(t for t in divergent if allowed.of(t) is Strategy.NONE)
-    if kept:
+    recreated = {p.topic for p, s in statuses.items() if is_recreated(s, topics)}
+    divergent = {p.topic for p in find_divergent_tails(statuses, topics, ends)} | recreated
+    wider_topics = find_wider_topics(topics, new_topics)
+    yield from _explain_width_objections(wider_topics, allowed, old_source, recreated)
+    unallowed = sorted(t for t in divergent if allowed.for_topic(t) is FailbackStrategy.NONE)
+    if unallowed:
         yield (
-            f"strategy none: {old} has records beyond the last mirrored offset, or other ones below it, in "
-            f"{some(kept)}; with --strategy recreate they are salvaged and these topics copied anew"
+            f"strategy none: {old_source} has records beyond the last mirrored offset, or other ones below it, in "
+            f"{join_limited(unallowed)}; with --strategy recreate they are salvaged and these topics copied anew"
         )
-    cut = {t for t in divergent | set(allowed.topics) if allowed.of(t) in CUTTING}
-    if cut & anew:
+    to_truncate = {t for t in divergent | set(allowed.topics) if allowed.for_topic(t) in TRUNCATING_STRATEGIES}
+    if to_truncate & recreated:
         yield (
-            f"{some(sorted(cut & anew))} on {old} was created anew, so nothing of it can stay: only --strategy "
+            f"{join_limited(sorted(to_truncate & recreated))} on {old_source} was created anew, so nothing of it can stay: only --strategy "
             "TOPIC=recreate is possible"
         )
-    cleaned = sorted(cut & set(compacted))
-    if cleaned:
+    compacted_topics = sorted(to_truncate & set(compacted))
+    if compacted_topics:
         yield (
-            f"{some(cleaned)} on {old}: compaction may have taken records below the truncation point in favour of the "
+            f"{join_limited(compacted_topics)} on {old_source}: compaction may have taken records below the truncation point in favour of the "
             "tail's, and they would be missed when the tail is cut off: only --strategy TOPIC=recreate is possible"
         )
-    short = [p for p in sorted(logs) if p.topic in cut - anew and p in statuses and logs[p].start >= point(statuses[p])]
-    below = [p for p in short if logs[p].end > point(statuses[p])]
-    added = [p for p, log in sorted(logs.items()) if p.topic in cut - anew and p not in statuses and log.end > 0]
-    if added:
+    late_starts = [
+        p
+        for p in sorted(logs)
+        if p.topic in to_truncate - recreated and p in statuses and logs[p].start >= find_truncation_point(statuses[p])
+    ]
+    late_with_records = [p for p in late_starts if logs[p].end > find_truncation_point(statuses[p])]
+    unmirrored = [
+        p for p, log in sorted(logs.items()) if p.topic in to_truncate - recreated and p not in statuses and log.end > 0
+    ]
+    if unmirrored:
         yield (
-            f"{some(added)} on {old} was never mirrored, so nothing of it can stay: only --strategy TOPIC=recreate is "
+            f"{join_limited(unmirrored)} on {old_source} was never mirrored, so nothing of it can stay: only --strategy TOPIC=recreate is "
             "possible. It salvages all of it first"
         )
-    if below:
+    if late_with_records:
         yield (
-            f"the log of {some(below)} on {old} begins at or behind the truncation point, so nothing of it can stay: "
+            f"the log of {join_limited(late_with_records)} on {old_source} begins at or behind the truncation point, so nothing of it can stay: "
             "only --strategy TOPIC=recreate is possible"
         )
 
 
-def _objections_to_width(
-    found: Mapping[str, tuple[int, int]], allowed: Allowed, old: str, anew: Collection[str]
+def _explain_width_objections(
+    widths: Mapping[str, tuple[int, int]], allowed: AllowedStrategies, old_source: str, recreated: Collection[str]
 ) -> Iterator[str]:
-    for topic, (had, has) in found.items():
-        wanted = allowed.of(topic)
-        if wanted in CUTTING | {Strategy.NONE} and topic not in anew:
+    for topic, (old_count, new_count) in widths.items():
+        strategy = allowed.for_topic(topic)
+        if strategy in TRUNCATING_STRATEGIES | {FailbackStrategy.NONE} and topic not in recreated:
             yield (
-                f"strategy {wanted}: {topic} has {had} partitions on {old} and {has} on the new primary, and no "
+                f"strategy {strategy}: {topic} has {old_count} partitions on {old_source} and {new_count} on the new primary, and no "
                 f"partition can be taken away: --strategy {topic}=recreate salvages them and makes the topic anew with "
-                f"{has}. Or add partitions on the new primary first, if keys may go elsewhere there"
+                f"{new_count}. Or add partitions on the new primary first, if keys may go elsewhere there"
             )
 
 
-def costs(
+def estimate_costs(
     statuses: Mapping[Partition, PartitionStatus],
-    old: Mapping[Partition, Log],
-    new: Mapping[Partition, Log],
+    old: Mapping[Partition, LogExtent],
+    new: Mapping[Partition, LogExtent],
     replicas: Mapping[str, int],
-    strategies: Mapping[str, Strategy],
+    strategies: Mapping[str, FailbackStrategy],
 ) -> Iterator[tuple[str, str]]:
-    divergent = [t for t, s in strategies.items() if s is not Strategy.NONE]
-    whole = _by_topic((p.topic, log.size) for p, log in new.items())
-    held = _by_topic((p.topic, log.size) for p, log in old.items())
-    rest = _by_topic((p.topic, _behind(log, point(statuses[p]))) for p, log in new.items() if p in statuses)
-    for topic in sorted(divergent, key=lambda t: -(whole.get(t) or 0))[:COSTED]:
+    divergent = [t for t, s in strategies.items() if s is not FailbackStrategy.NONE]
+    new_sizes = _sum_by_topic((p.topic, log.size) for p, log in new.items())
+    old_sizes = _sum_by_topic((p.topic, log.size) for p, log in old.items())
+    tail_sizes = _sum_by_topic(
+        (p.topic, _estimate_bytes_from(log, find_truncation_point(statuses[p])))
+        for p, log in new.items()
+        if p in statuses
+    )
+    for topic in sorted(divergent, key=lambda t: -(new_sizes.get(t) or 0))[:MAX_COSTED_TOPICS]:
         for strategy, risk in _RISKS.items():
-            link = (whole if strategy is Strategy.RECREATE else rest).get(topic)
-            copies = replicas.get(topic, 1)
-            again = {Strategy.RECREATE: 0, Strategy.OFFLINE: copies - 1, Strategy.REPLICA: copies}[strategy]
-            own = held.get(topic) if again else 0
-            disk = None if link is None or own is None else link * copies + own * again
+            link_bytes = (new_sizes if strategy is FailbackStrategy.RECREATE else tail_sizes).get(topic)
+            replica_count = replicas.get(topic, 1)
+            refilled_replicas = {
+                FailbackStrategy.RECREATE: 0,
+                FailbackStrategy.OFFLINE: replica_count - 1,
+                FailbackStrategy.REPLICA: replica_count,
+            }[strategy]
+            kept_bytes = old_sizes.get(topic) if refilled_replicas else 0
+            disk_bytes = (
+                None
+                if link_bytes is None or kept_bytes is None
+                else link_bytes * replica_count + kept_bytes * refilled_replicas
+            )
             yield (
                 f"{topic} by {strategy}",
-                f"about {_bytes(link)} over the link, {_bytes(disk)} written to disks there; {risk}",
+                f"about {_format_bytes(link_bytes)} over the link, {_format_bytes(disk_bytes)} written to disks there; {risk}",
             )
 
 
-def _behind(log: Log, start: Offset) -> int | None:
+def _estimate_bytes_from(log: LogExtent, start: Offset) -> int | None:
     if log.size is None:
         return None
     return round(log.size * max(0, log.end - max(start, log.start)) / max(1, log.end - log.start))
 
 
-def _by_topic(sizes: Iterable[tuple[str, int | None]]) -> dict[str, int | None]:
-    found: dict[str, int | None] = {}
+def _sum_by_topic(sizes: Iterable[tuple[str, int | None]]) -> dict[str, int | None]:
+    totals: dict[str, int | None] = {}
     for topic, size in sizes:
-        before = found.get(topic, 0)
-        found[topic] = None if size is None or before is None else before + size
-    return found
+        total = totals.get(topic, 0)
+        totals[topic] = None if size is None or total is None else total + size
+    return totals
 
 
-def _bytes(size: int | None) -> str:
-    return "an unknown number of bytes" if size is None else in_bytes(size)
+def _format_bytes(size: int | None) -> str:
+    return "an unknown number of bytes" if size is None else format_bytes(size)

@@ -13,84 +13,107 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from mirror_core.decide.loss import uncopied
-from mirror_core.decide.view import DestinationView, View, some, without_copy
-from mirror_core.model.loss import Uncopied
+from mirror_core.decide.loss import find_uncopied
+from mirror_core.decide.view import DestinationSnapshot, MirrorSnapshot, find_without_copy, join_limited
+from mirror_core.model.loss import UncopiedReason
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.name_patterns import name_pattern
-from mirror_core.model.names import HEARTBEATS, Offset, Partition
-from mirror_core.model.sighting import Sighting
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
+from mirror_core.model.sighting import SourceObservation
 
-COMPLETE: Final = "complete up to"
+COMPLETE_FIGURE: Final = "complete up to"
 
-Groups = Sequence[tuple[str, ...]]
+TopicPatternGroups = Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Together:
+class ConsistencyGroup:
     name: str
-    upto_ms: int | None
+    complete_up_to_ms: int | None
     """Everything acknowledged before this moment is there, of every partition. None: unknown."""
-    last: tuple[Partition, ...]
-    why: str = ""
+    limiting_partitions: tuple[Partition, ...]
+    unknown_because: str = ""
 
 
-def of_view(view: View) -> Iterator[tuple[str, str]]:
-    here = view.destination
-    positions = here.positions if isinstance(here, DestinationView) else {}
-    found = uncopied(view.statuses, view.sighting, view.unmirrored, without_copy(view))
-    for one in together(view.together, view.statuses, view.sighting, positions, found):
-        yield f"{COMPLETE}, {one.name}", in_words(one)
+def list_completeness_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]]:
+    destination = snapshot.destination
+    positions = destination.positions if isinstance(destination, DestinationSnapshot) else {}
+    uncopied_reasons = find_uncopied(
+        snapshot.statuses, snapshot.source_observation, snapshot.unmirrored, find_without_copy(snapshot)
+    )
+    for group in find_consistency_groups(
+        snapshot.consistency_groups, snapshot.statuses, snapshot.source_observation, positions, uncopied_reasons
+    ):
+        yield f"{COMPLETE_FIGURE}, {group.name}", format_consistency_group(group)
 
 
-def together(
-    groups: Groups,
+def find_consistency_groups(
+    groups: TopicPatternGroups,
     statuses: Mapping[Partition, PartitionStatus],
-    sighting: Sighting | None,
+    observation: SourceObservation | None,
     positions: Mapping[Partition, Offset],
-    without: Mapping[Partition, Uncopied] | None = None,
-) -> Iterator[Together]:
-    without = uncopied(statuses, sighting) if without is None else without
-    whole = dict(_whole(sighting, positions, without)) if sighting else {}
-    listed_ms = sighting.listed_ms if sighting else None
-    partitions = statuses.keys() | without.keys()
-    topics = sorted({p.topic for p in partitions if not p.topic.startswith(HEARTBEATS)})
+    uncopied_reasons: Mapping[Partition, UncopiedReason] | None = None,
+) -> Iterator[ConsistencyGroup]:
+    uncopied_reasons = find_uncopied(statuses, observation) if uncopied_reasons is None else uncopied_reasons
+    complete_times = dict(_list_complete_times(observation, positions, uncopied_reasons)) if observation else {}
+    listed_ms = observation.listed_ms if observation else None
+    partitions = statuses.keys() | uncopied_reasons.keys()
+    topics = sorted({p.topic for p in partitions if not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)})
     for expressions in groups or ((".*",),):
         patterns = [name_pattern("together:", expression) for expression in expressions]
-        chosen = {topic for topic in topics if any(pattern.matches(topic) for pattern in patterns)}
-        mine = sorted(p for p in partitions if p.topic in chosen)
+        chosen_topics = {topic for topic in topics if any(pattern.matches(topic) for pattern in patterns)}
+        group_partitions = sorted(p for p in partitions if p.topic in chosen_topics)
         name = f"topics {', '.join(expressions)} together" if groups else "all topics together"
-        unknown = tuple(p for p in mine if p not in whole)
-        upto = None if unknown or not mine or listed_ms is None else min(listed_ms, *(whole[p] for p in mine))
-        last = unknown or tuple(p for p in mine if whole[p] == upto)
-        yield Together(name=name, upto_ms=upto, last=last, why="" if upto is not None else _why(mine, unknown, without))
+        unknown = tuple(p for p in group_partitions if p not in complete_times)
+        complete_up_to_ms = (
+            None
+            if unknown or not group_partitions or listed_ms is None
+            else min(listed_ms, *(complete_times[p] for p in group_partitions))
+        )
+        limiting = unknown or tuple(p for p in group_partitions if complete_times[p] == complete_up_to_ms)
+        yield ConsistencyGroup(
+            name=name,
+            complete_up_to_ms=complete_up_to_ms,
+            limiting_partitions=limiting,
+            unknown_because=""
+            if complete_up_to_ms is not None
+            else _explain_unknown(group_partitions, unknown, uncopied_reasons),
+        )
 
 
-def _why(mine: Collection[Partition], unknown: Collection[Partition], without: Mapping[Partition, Uncopied]) -> str:
-    if not mine:
+def _explain_unknown(
+    group_partitions: Collection[Partition],
+    unknown: Collection[Partition],
+    uncopied_reasons: Mapping[Partition, UncopiedReason],
+) -> str:
+    if not group_partitions:
         return "the mirror has no such topic"
     if not unknown:
         return "when the source's topics were listed is not known, so others may match"
-    first = sorted(unknown, key=lambda p: (p not in without, p))
-    return f"of {some(f'{p} ({without[p]})' if p in without else str(p) for p in first)}"
+    uncopied_first = sorted(unknown, key=lambda p: (p not in uncopied_reasons, p))
+    return f"of {join_limited(f'{p} ({uncopied_reasons[p]})' if p in uncopied_reasons else str(p) for p in uncopied_first)}"
 
 
-def _whole(
-    sighting: Sighting, positions: Mapping[Partition, Offset], without: Collection[Partition]
+def _list_complete_times(
+    observation: SourceObservation, positions: Mapping[Partition, Offset], uncopied_reasons: Collection[Partition]
 ) -> Iterator[tuple[Partition, int]]:
     """A position beyond an observed end contains what was there at that time. An empty log lacks nothing."""
-    before, starts = dict(sighting.whole()), dict(sighting.starts())
-    for partition, seen in sighting.seen():
-        position = starts.get(partition) if partition in without else positions.get(partition)
-        if position is not None and position >= seen.end:
-            yield partition, seen.at_ms
-        elif position is not None and partition in before and partition not in without:
-            yield partition, before[partition]
+    earlier_times, starts = dict(observation.get_recovery_points()), dict(observation.get_starts())
+    for partition, observed in observation.get_ends():
+        position = starts.get(partition) if partition in uncopied_reasons else positions.get(partition)
+        if position is not None and position >= observed.end:
+            yield partition, observed.at_ms
+        elif position is not None and partition in earlier_times and partition not in uncopied_reasons:
+            yield partition, earlier_times[partition]
 
 
-def in_words(one: Together) -> str:
-    if one.upto_ms is None:
-        return f"unknown: {one.why}"
-    when = datetime.fromtimestamp(one.upto_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
-    last = f"the last is {some(one.last[:3])}" if one.last else "the source's topics were listed then"
-    return f"{when.removesuffix('+00:00')} UTC; {last}"
+def format_consistency_group(group: ConsistencyGroup) -> str:
+    if group.complete_up_to_ms is None:
+        return f"unknown: {group.unknown_because}"
+    time_text = datetime.fromtimestamp(group.complete_up_to_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    limit_text = (
+        f"the last is {join_limited(group.limiting_partitions[:3])}"
+        if group.limiting_partitions
+        else "the source's topics were listed then"
+    )
+    return f"{time_text.removesuffix('+00:00')} UTC; {limit_text}"

@@ -15,7 +15,7 @@ _FOREVER: Final = str(2**63 - 1)
 _LARGEST_BATCH: Final = 2**31 - 1
 BATCH_MARGIN_BYTES: Final = 1 << 20
 
-FIXED: Final[Mapping[str, str]] = MappingProxyType(
+MIRROR_CONFIGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         # Copied records are old: the destination's own clock would delete them at once. The source's log start is
         # followed instead.
@@ -31,20 +31,20 @@ FIXED: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Fixed while a topic is mirrored, whatever the source has."""
 
-CLEANED: Final = "compact,delete"
+COMPACTED_POLICY: Final = "compact,delete"
 """For a compacted mirror topic. With `compact` alone DeleteRecords, which follows the source's log
 start, fails (POLICY_VIOLATION); without retention limits `delete` adds nothing.
 """
 
-PROMISES: Final = ("delete.retention.ms", "min.compaction.lag.ms")
+RETENTION_PROMISE_KEYS: Final = ("delete.retention.ms", "min.compaction.lag.ms")
 """How long the source keeps tombstones, and anything, for readers. Set to the source's effective
 values, broker defaults included: the destination's may be shorter.
 """
 
-HELD: Final = frozenset({*FIXED, "min.insync.replicas", "max.message.bytes"})
+MIRROR_HELD_KEYS: Final = frozenset({*MIRROR_CONFIGS, "min.insync.replicas", "max.message.bytes"})
 """The mirror's while it mirrors; the source's values apply at promotion."""
 
-TAKES: Final = frozenset(
+ACCEPTANCE_KEYS: Final = frozenset(
     {
         "cleanup.policy",  # `compact` takes no record without a key; the cleaner would drop one that was taken before
         "max.message.bytes",
@@ -58,7 +58,7 @@ TAKES: Final = frozenset(
 Applications may write only after these are final.
 """
 
-KEEPS_RECORDS: Final = frozenset(
+RECORD_KEEPING_KEYS: Final = frozenset(
     {
         "retention.ms",
         "retention.bytes",
@@ -72,7 +72,7 @@ KEEPS_RECORDS: Final = frozenset(
 values of the rest make a broker refuse a record, which is noticed.
 """
 
-NEVER: Final = frozenset(
+NEVER_COPIED_KEYS: Final = frozenset(
     {
         # Lists of broker ids, which mean nothing on another cluster.
         "leader.replication.throttled.replicas",
@@ -91,12 +91,12 @@ NEVER: Final = frozenset(
 )
 
 
-def cleans(effective: Mapping[str, str]) -> bool:
+def is_compacted(effective: Mapping[str, str]) -> bool:
     return "compact" in effective.get("cleanup.policy", "").replace(" ", "").split(",")
 
 
-def mirroring_configs(
-    source_effective: Mapping[str, str], replication_factor: int, *, cleaned: bool = False
+def build_mirroring_configs(
+    source_effective: Mapping[str, str], replication_factor: int, *, is_cleaned: bool = False
 ) -> dict[str, str]:
     """Configs that the mirror sets, for this replication factor on the destination.
 
@@ -104,33 +104,33 @@ def mirroring_configs(
     seeds, may have no key, and a compacted topic refuses those.
     """
     limit = int(source_effective.get("max.message.bytes") or 1 << 20)
-    promises = {key: source_effective[key] for key in PROMISES if key in source_effective}
+    retention_promises = {key: source_effective[key] for key in RETENTION_PROMISE_KEYS if key in source_effective}
     return {
-        **FIXED,
-        **({"cleanup.policy": CLEANED, **promises} if cleaned else {}),
-        "min.insync.replicas": str(brokers_that_must_have_it(replication_factor)),
+        **MIRROR_CONFIGS,
+        **({"cleanup.policy": COMPACTED_POLICY, **retention_promises} if is_cleaned else {}),
+        "min.insync.replicas": str(choose_min_insync_replicas(replication_factor)),
         "max.message.bytes": str(min(limit + BATCH_MARGIN_BYTES, _LARGEST_BATCH)),
     }
 
 
-def wanted_configs(
+def build_wanted_configs(
     source_overrides: Mapping[str, str],
     source_effective: Mapping[str, str],
     replication_factor: int,
     *,
-    cleaned: bool = False,
+    is_cleaned: bool = False,
 ) -> dict[str, str]:
-    copied = {key: value for key, value in source_overrides.items() if key not in HELD | NEVER}
-    return {**copied, **mirroring_configs(source_effective, replication_factor, cleaned=cleaned)}
+    copied = {key: value for key, value in source_overrides.items() if key not in MIRROR_HELD_KEYS | NEVER_COPIED_KEYS}
+    return {**copied, **build_mirroring_configs(source_effective, replication_factor, is_cleaned=is_cleaned)}
 
 
-def with_limit(wanted: Mapping[str, str], effective: Mapping[str, str]) -> dict[str, str]:
+def keep_raised_limit(wanted: Mapping[str, str], effective: Mapping[str, str]) -> dict[str, str]:
     """Keeps a raised limit: the source may hold batches older than its present limit."""
     limit = max(int(wanted["max.message.bytes"]), int(effective.get("max.message.bytes") or 0))
     return {**wanted, "max.message.bytes": str(limit)}
 
 
-def raised_limit(needs_bytes: int, source_limit: int | None) -> int:
+def compute_raised_limit(needs_bytes: int, source_limit: int | None) -> int:
     """max.message.bytes after a batch of this size was refused: all that the source accepts now.
 
     A larger batch, or one from a source that hides its limit, is older; the next may be larger still.
@@ -139,17 +139,17 @@ def raised_limit(needs_bytes: int, source_limit: int | None) -> int:
     return min(max(allowed, needs_bytes if needs_bytes <= allowed else 2 * needs_bytes), _LARGEST_BATCH)
 
 
-def promotion_configs(source_overrides: Mapping[str, str], replication_factor: int) -> dict[str, str]:
-    final = {key: value for key, value in source_overrides.items() if key not in NEVER}
+def build_promotion_configs(source_overrides: Mapping[str, str], replication_factor: int) -> dict[str, str]:
+    final = {key: value for key, value in source_overrides.items() if key not in NEVER_COPIED_KEYS}
     insync = final.get("min.insync.replicas")
     if insync is not None and int(insync) > replication_factor:
         final["min.insync.replicas"] = str(replication_factor)  # more than there are replicas can never be met
     return final
 
 
-def config_changes(wanted: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str | None]:
+def diff_configs(wanted: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str | None]:
     changes: dict[str, str | None] = {key: value for key, value in wanted.items() if current.get(key) != value}
-    changes.update({key: None for key in current if key not in wanted and key not in NEVER})
+    changes.update({key: None for key in current if key not in wanted and key not in NEVER_COPIED_KEYS})
     return changes
 
 
@@ -165,47 +165,49 @@ def search_accepted(wanted: Mapping[str, str]) -> Generator[dict[str, str], str 
     Returns None if configs are not the reason. Adds one config at a time to the mirror's own, or to none: at most one
     trial per config, and three more.
     """
-    accepted = {key: value for key, value in wanted.items() if key in HELD}
+    accepted = {key: value for key, value in wanted.items() if key in MIRROR_HELD_KEYS}
     if (yield accepted) is not None:
         accepted = {}
         if (yield accepted) is not None:
             return None
     refused = dict[str, str]()
     for key in sorted(wanted.keys() - accepted.keys()):
-        for value in (wanted[key], *lower_limit(key, wanted[key])):
-            why = yield {**accepted, key: value}
-            if why is None:
+        for value in (wanted[key], *list_lower_limits(key, wanted[key])):
+            reason = yield {**accepted, key: value}
+            if reason is None:
                 accepted = {**accepted, key: value}
                 break
-            refused.setdefault(key, why)
+            refused.setdefault(key, reason)
     return AcceptedSettings(accepted, refused)
 
 
-def lower_limit(key: str, value: str | None) -> tuple[str, ...]:
+def list_lower_limits(key: str, value: str | None) -> tuple[str, ...]:
     limit = int(value or 0) - BATCH_MARGIN_BYTES if key == "max.message.bytes" else 0
     return (str(limit),) if limit > 0 else ()
 
 
-def harmful_without(
+def find_harmful_refusals(
     wanted: Mapping[str, str | None], refused: Mapping[str, str], effective: Mapping[str, str]
 ) -> dict[str, str]:
     return {
-        key: effective.get(key, "unknown") for key in sorted(refused) if _harms(key, wanted[key], effective.get(key))
+        key: effective.get(key, "unknown")
+        for key in sorted(refused)
+        if _is_harmful(key, wanted[key], effective.get(key))
     }
 
 
-def _harms(key: str, wanted: str | None, effective: str | None) -> bool:
+def _is_harmful(key: str, wanted: str | None, effective: str | None) -> bool:
     if key == "min.insync.replicas":
         return int(effective or 0) < int(wanted or 1)
-    return key in KEEPS_RECORDS and wanted is not None and effective != wanted
+    return key in RECORD_KEEPING_KEYS and wanted is not None and effective != wanted
 
 
-def brokers_that_must_have_it(replication_factor: int) -> int:
+def choose_min_insync_replicas(replication_factor: int) -> int:
     """Before a record counts as copied. With two replicas one: else nothing is copied while either is
     down.
     """
     return 2 if replication_factor >= 3 else 1
 
 
-def mirror_replication_factor(source: int, destination_brokers: int) -> int:
+def choose_replication_factor(source: int, destination_brokers: int) -> int:
     return max(1, min(source, destination_brokers))

@@ -12,13 +12,13 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.decide.conducting import NOT_KNOWN, Conducted, Sign
-from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, base_name, reverse_name
+from mirror_core.decide.conducting import UNKNOWN_CONDUCTOR, ConductorState, ConductorStatus
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, format_reverse_name, get_base_name
 from mirror_core.model.run import Run, RunKind
 
 
-class Verb(StrEnum):
+class MirrorCommand(StrEnum):
     START = "start"
     PAUSE = "pause"
     RESUME = "resume"
@@ -33,154 +33,168 @@ class Verb(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    does: str
-    undone: str
+class CommandRule:
+    effect: str
+    undo_command: str
     """Empty: cannot be undone, so it is never done unasked."""
-    wants: frozenset[Desired] = frozenset(Desired)
-    otherwise: str = ""
+    allowed_desired: frozenset[DesiredState] = frozenset(DesiredState)
+    otherwise_hint: str = ""
 
 
-RULES: Final[Mapping[Verb, Rule]] = MappingProxyType(
+COMMAND_RULES: Final[Mapping[MirrorCommand, CommandRule]] = MappingProxyType(
     {
-        Verb.START: Rule("`replicate` may copy it from now on", "`mirror pause`"),
-        Verb.PAUSE: Rule(
+        MirrorCommand.START: CommandRule("`replicate` may copy it from now on", "`mirror pause`"),
+        MirrorCommand.PAUSE: CommandRule(
             "copying ends for now, at the data plane's next epoch; the topics stay the mirror's",
             "`mirror resume`",
-            frozenset({Desired.STARTED}),
+            frozenset({DesiredState.STARTED}),
         ),
-        Verb.RESUME: Rule("copying goes on", "`mirror pause`", frozenset({Desired.PAUSED})),
-        Verb.THROTTLE: Rule(
+        MirrorCommand.RESUME: CommandRule("copying goes on", "`mirror pause`", frozenset({DesiredState.PAUSED})),
+        MirrorCommand.THROTTLE: CommandRule(
             "limits what is read from the source, from the data plane's next epoch on", "`mirror throttle`"
         ),
-        Verb.SYNC: Rule(
+        MirrorCommand.SYNC: CommandRule(
             "brings topics, settings, access rights and groups' offsets in line with the source", "the next sync"
         ),
-        Verb.PROVE: Rule("remembers how far the copy was compared with the source", "a comparison with `--whole`"),
-        Verb.RECEIPTS: Rule(
+        MirrorCommand.PROVE: CommandRule(
+            "remembers how far the copy was compared with the source", "a comparison with `--whole`"
+        ),
+        MirrorCommand.RECEIPTS: CommandRule(
             "puts receipts of past days together, or stores anew what none vouches for, and says so in their heads",
             "`receipts rebuild`",
         ),
-        Verb.STOP: Rule(
+        MirrorCommand.STOP: CommandRule(
             "ends mirroring, and records where: the last mirrored offset (LMO) of each partition. `mirror start` goes "
             "on from there, as long as nobody has written to its topics on the destination",
             "",
         ),
-        Verb.RECOVER: Rule("does what is shown about FAILED partitions", ""),
-        Verb.WATCH: Rule(
+        MirrorCommand.RECOVER: CommandRule("does what is shown about FAILED partitions", ""),
+        MirrorCommand.WATCH: CommandRule(
             "fences the old source as soon as it answers, and looks "
             "after it; takes down the one that an abort had to leave",
             "`failback`",
         ),
-        Verb.DELETE: Rule("forgets the mirror; its topics stay", "", frozenset({Desired.STOPPED}), ": stop it first"),
+        MirrorCommand.DELETE: CommandRule(
+            "forgets the mirror; its topics stay", "", frozenset({DesiredState.STOPPED}), ": stop it first"
+        ),
     }
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class CommandContext:
     mirror: Mirror | None
     run: Run | None
     statuses: Sequence[PartitionStatus]
     copier: str | None
-    writing_s: float
-    failed_over: bool = False
-    closed: ClusterName | None = None
+    tasks_may_write_s: float
+    has_failed_over: bool = False
+    fenced_by_command: ClusterName | None = None
     """The cluster that was failed away from and closed by its `fence_command`, which no broker shows."""
-    conducted: Conducted = NOT_KNOWN
+    conductor: ConductorStatus = UNKNOWN_CONDUCTOR
 
 
-def refusals(verb: Verb, seen: Seen) -> Iterator[str]:
-    rule = RULES[verb]
-    if seen.mirror is None:
+def explain_refusals(command: MirrorCommand, context: CommandContext) -> Iterator[str]:
+    rule = COMMAND_RULES[command]
+    if context.mirror is None:
         yield "it has just been deleted"
         return
-    if seen.run is not None:
-        yield held_by(seen.run, seen.conducted)
-    if seen.mirror.desired not in rule.wants:
-        yield f"it is {seen.mirror.desired}{rule.otherwise}"
-    if verb is Verb.START and seen.failed_over:
+    if context.run is not None:
+        yield format_held_by(context.run, context.conductor)
+    if context.mirror.desired not in rule.allowed_desired:
+        yield f"it is {context.mirror.desired}{rule.otherwise_hint}"
+    if command is MirrorCommand.START and context.has_failed_over:
         yield (
-            f"a failover has moved applications to cluster {seen.mirror.destination}: only a failback leads back; use "
-            f"`mirrorbook failback plan {seen.mirror.name}`"
+            f"a failover has moved applications to cluster {context.mirror.destination}: only a failback leads back; use "
+            f"`mirrorbook failback plan {context.mirror.name}`"
         )
-    if verb is Verb.START and seen.mirror.homecoming and _of(seen, PartitionState.STOPPED):
+    if (
+        command is MirrorCommand.START
+        and context.mirror.failback_run
+        and _select_by_state(context, PartitionState.STOPPED)
+    ):
         yield (
-            f"it was the way home of mirror {base_name(seen.mirror.name)}, and applications are home: a failback of "
+            f"it was the way home of mirror {get_base_name(context.mirror.name)}, and applications are home: a failback of "
             "that one makes it anew"
         )
-    if verb is Verb.STOP and seen.mirror.homecoming and seen.mirror.desired is not Desired.STOPPED:
+    if (
+        command is MirrorCommand.STOP
+        and context.mirror.failback_run
+        and context.mirror.desired is not DesiredState.STOPPED
+    ):
         yield (
-            f"it is the way home of mirror {base_name(seen.mirror.name)}: failback {seen.mirror.homecoming} cannot end "
-            f"without it. `mirrorbook mirror pause {seen.mirror.name}` stops copying for now; if "
-            f"{seen.mirror.source} is lost, `mirrorbook failover run {seen.mirror.name} --mode unplanned` ends it"
+            f"it is the way home of mirror {get_base_name(context.mirror.name)}: failback {context.mirror.failback_run} cannot end "
+            f"without it. `mirrorbook mirror pause {context.mirror.name}` stops copying for now; if "
+            f"{context.mirror.source} is lost, `mirrorbook failover run {context.mirror.name} --mode unplanned` ends it"
         )
-    if verb is Verb.DELETE and seen.copier:
-        yield f"{seen.copier} still runs its data plane: end that first"
+    if command is MirrorCommand.DELETE and context.copier:
+        yield f"{context.copier} still runs its data plane: end that first"
 
 
-def strayed(
+def find_moved_log_ends(
     statuses: Iterable[PartitionStatus], ends: Mapping[Partition, Offset], destination: ClusterName
 ) -> Iterator[str]:
     for status in statuses:
         if status.state is not PartitionState.STOPPED:
             continue
-        where, end = f"cluster {destination}, {status.partition}", ends.get(status.partition)
+        location, end = f"cluster {destination}, {status.partition}", ends.get(status.partition)
         if status.lmo is None:
-            yield f"{where}: nobody knows where mirroring ended; delete the mirror and that topic, create both anew"
+            yield f"{location}: nobody knows where mirroring ended; delete the mirror and that topic, create both anew"
         elif end is None:
-            yield f"{where}: it cannot be read now, so nobody knows whether it still ends at {status.lmo}"
+            yield f"{location}: it cannot be read now, so nobody knows whether it still ends at {status.lmo}"
         elif end != status.lmo:
             yield (
-                f"{where}: mirroring ended at {status.lmo}, it ends at {end} now: others have written there, or it was "
+                f"{location}: mirroring ended at {status.lmo}, it ends at {end} now: others have written there, or it was "
                 "deleted. Save what is there only, then delete the mirror and that topic, and create the mirror anew"
             )
 
 
-def effects(verb: Verb, seen: Seen) -> Iterator[str]:
-    if verb is Verb.STOP:
-        yield f"{len(seen.statuses) - len(_of(seen, PartitionState.STOPPED))} partitions become STOPPED"
-    if verb is Verb.DELETE:
-        yield f"{len(seen.statuses)} partitions are forgotten"
-        if seen.closed:
+def list_effects(command: MirrorCommand, context: CommandContext) -> Iterator[str]:
+    if command is MirrorCommand.STOP:
+        yield f"{len(context.statuses) - len(_select_by_state(context, PartitionState.STOPPED))} partitions become STOPPED"
+    if command is MirrorCommand.DELETE:
+        yield f"{len(context.statuses)} partitions are forgotten"
+        if context.fenced_by_command:
             yield (
-                f"so is that the fence_command of cluster {seen.closed} has closed it: nobody looks after that any "
+                f"so is that the fence_command of cluster {context.fenced_by_command} has closed it: nobody looks after that any "
                 "more, nor opens it"
             )
-    if verb in (Verb.STOP, Verb.PAUSE) and seen.copier:
-        yield f"{seen.copier} runs its data plane, which ends by this"
-    if verb is Verb.STOP and seen.writing_s > 0:
-        yield f"its tasks may write for {seen.writing_s:.0f} s more: that is waited for"
+    if command in (MirrorCommand.STOP, MirrorCommand.PAUSE) and context.copier:
+        yield f"{context.copier} runs its data plane, which ends by this"
+    if command is MirrorCommand.STOP and context.tasks_may_write_s > 0:
+        yield f"its tasks may write for {context.tasks_may_write_s:.0f} s more: that is waited for"
 
 
-def leads_home(
-    name: MirrorName, runs: Iterable[Run], conducted: Callable[[Run], Conducted] = lambda run: NOT_KNOWN
+def explain_failback_hold(
+    name: MirrorName,
+    runs: Iterable[Run],
+    get_conductor: Callable[[Run], ConductorStatus] = lambda run: UNKNOWN_CONDUCTOR,
 ) -> Iterator[str]:
     for run in runs:
-        if is_led_home(name, run):
-            yield f"the applications' way home leads over this mirror: {held_by(run, conducted(run))}"
+        if is_failback_over(name, run):
+            yield f"the applications' way home leads over this mirror: {format_held_by(run, get_conductor(run))}"
 
 
-def is_led_home(name: MirrorName, run: Run) -> bool:
-    return run.plan.kind is RunKind.FAILBACK and run.ended_ms is None and reverse_name(run.plan.mirror) == name
+def is_failback_over(name: MirrorName, run: Run) -> bool:
+    return run.plan.kind is RunKind.FAILBACK and run.ended_ms is None and format_reverse_name(run.plan.mirror) == name
 
 
-def held_by(run: Run, conducted: Conducted) -> str:
+def format_held_by(run: Run, conductor: ConductorStatus) -> str:
     command = f"`mirrorbook {run.plan.kind}"
-    under_way = f"{run.plan.kind} {run.id} is under way, begun by {run.started_by}"
+    run_text = f"{run.plan.kind} {run.id} is under way, begun by {run.started_by}"
     resume, abort = f"{command} resume {run.plan.mirror}` goes on with it", f"{command} abort {run.plan.mirror}`"
-    gives_up = "gives it up for as long as that is possible"
-    match conducted.sign:
-        case Sign.HEARD:
-            taken = f"{abort} with `--take-over` takes it from there, and {gives_up}"
-            return f"{under_way}, and {conducted}: wait for its end; or {taken}"
-        case Sign.RELEASED | Sign.GONE:
-            return f"{under_way}; {conducted}. {resume}, and {abort} {gives_up}"
-        case Sign.UNKNOWN:
-            return f"{under_way}: wait for its end. If nobody conducts it any more, {resume}, and {abort} {gives_up}"
+    abort_text = "gives it up for as long as that is possible"
+    match conductor.state:
+        case ConductorState.ALIVE:
+            take_over_text = f"{abort} with `--take-over` takes it from there, and {abort_text}"
+            return f"{run_text}, and {conductor}: wait for its end; or {take_over_text}"
+        case ConductorState.RELEASED | ConductorState.SILENT:
+            return f"{run_text}; {conductor}. {resume}, and {abort} {abort_text}"
+        case ConductorState.UNKNOWN:
+            return f"{run_text}: wait for its end. If nobody conducts it any more, {resume}, and {abort} {abort_text}"
 
 
-def interrupted(run: Run) -> str:
+def format_interrupted(run: Run) -> str:
     return (
         f"{run.plan.kind} {run.id} began at this very moment, and whoever conducts it has been interrupted by this "
         f"(exit code 5). Nothing else was changed: `mirrorbook {run.plan.kind} resume {run.plan.mirror}` goes on "
@@ -188,14 +202,16 @@ def interrupted(run: Run) -> str:
     )
 
 
-def as_markdown() -> Iterator[str]:
+def format_commands_markdown() -> Iterator[str]:
     yield "| verb | what it does | of a mirror that is | undone by | off a terminal, without `--yes` |"
     yield "|---|---|---|---|---|"
-    for verb, rule in RULES.items():
-        wants = "any" if rule.wants == frozenset(Desired) else ", ".join(sorted(rule.wants))
-        unasked = "goes on" if rule.undone else "refused"
-        yield f"| {verb} | {rule.does} | {wants} | {rule.undone or 'nothing'} | {unasked} |"
+    for command, rule in COMMAND_RULES.items():
+        desired_text = (
+            "any" if rule.allowed_desired == frozenset(DesiredState) else ", ".join(sorted(rule.allowed_desired))
+        )
+        unasked_text = "goes on" if rule.undo_command else "refused"
+        yield f"| {command} | {rule.effect} | {desired_text} | {rule.undo_command or 'nothing'} | {unasked_text} |"
 
 
-def _of(seen: Seen, state: PartitionState) -> list[PartitionStatus]:
-    return [s for s in seen.statuses if s.state is state]
+def _select_by_state(context: CommandContext, state: PartitionState) -> list[PartitionStatus]:
+    return [s for s in context.statuses if s.state is state]

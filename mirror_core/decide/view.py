@@ -8,42 +8,42 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from mirror_core.model.acl import Acl
-from mirror_core.model.groups import GroupsLeft, Uncommitted
-from mirror_core.model.mirror import GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.groups import UncommittedGroupOffset, UnsyncedGroups
+from mirror_core.model.mirror import GroupSyncTime, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.proof import Proof
-from mirror_core.model.ruling import KAFKAS, Barred, Ruling
-from mirror_core.model.run import Mode
-from mirror_core.model.sighting import Heartbeat, Sighting
-from mirror_core.model.standing import Debt
+from mirror_core.model.proof import MirrorVerification
+from mirror_core.model.ruling import KAFKA_AUTHORIZER, AuthorizerConfig, WriteBarrier
+from mirror_core.model.run import RunMode
+from mirror_core.model.sighting import Heartbeat, SourceObservation
+from mirror_core.model.standing import PendingFence
 
-SHOWN: Final = 200
+MAX_LISTED: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class ClusterTopic:
     id: str
     partitions: int
 
 
-class Few(NamedTuple):
+class MinIsrShortfall(NamedTuple):
     topic: str
     in_sync: int
     needed: int
 
 
-class Hidden(NamedTuple):
+class HiddenTopics(NamedTuple):
     topics: frozenset[str] = frozenset()
-    why: str = ""
+    reason: str = ""
 
 
-NOTHING_HIDDEN: Final = Hidden()
+NO_HIDDEN_TOPICS: Final = HiddenTopics()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceView:
+class SourceSnapshot:
     cluster_id: str
-    topics: Mapping[str, Topic]
+    topics: Mapping[str, ClusterTopic]
     stable_ends: Mapping[Partition, Offset]
     """Last stable offsets."""
     authorizer: bool
@@ -53,94 +53,96 @@ class SourceView:
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
     grants: tuple[Acl, ...] = ()
     groups_unread: int = 0
-    leaderless: tuple[Partition, ...] = ()
+    offline_partitions: tuple[Partition, ...] = ()
     state_writers: tuple[str, ...] = ()
-    hidden: Hidden = NOTHING_HIDDEN
-    reappeared: str = ""
-    shuts_out: str = ""
+    hidden: HiddenTopics = NO_HIDDEN_TOPICS
+    stray_denials_warning: str = ""
+    fence_side_effects: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DestinationView:
+class DestinationSnapshot:
     cluster_id: str
-    topics: Mapping[str, Topic]
+    topics: Mapping[str, ClusterTopic]
     positions: Mapping[Partition, Offset]
     """Log ends: the next offset to copy."""
     authorizer: bool
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
-    rights: tuple[str, ...] = ()
-    names: Collection[str] = ()
-    joined: tuple[str, ...] = ()
+    grant_warnings: tuple[str, ...] = ()
+    topic_names: Collection[str] = ()
+    active_groups: tuple[str, ...] = ()
     """Groups with members there, possibly dead ones before their session timeout."""
-    groups_unseen: bool = False
+    groups_unknown: bool = False
     groups_unread: int = 0
     heartbeats: tuple[Heartbeat, ...] = ()
-    leaderless: tuple[Partition, ...] = ()
-    few_in_sync: tuple[Few, ...] = ()
+    offline_partitions: tuple[Partition, ...] = ()
+    min_isr_shortfalls: tuple[MinIsrShortfall, ...] = ()
     state_writers: tuple[str, ...] = ()
-    hidden: Hidden = NOTHING_HIDDEN
+    hidden: HiddenTopics = NO_HIDDEN_TOPICS
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
+class UnseenCluster:
     """A cluster that did not answer in time, and why."""
 
     reason: str
 
 
-class Forecast(NamedTuple):
+class StandstillForecast(NamedTuple):
     seconds: float
     basis: str
     steps: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class MirrorSnapshot:
     mirror: Mirror
-    mode: Mode
+    mode: RunMode
     statuses: Mapping[Partition, PartitionStatus]
-    source: SourceView | Unseen
-    destination: DestinationView | Unseen
+    source: SourceSnapshot | UnseenCluster
+    destination: DestinationSnapshot | UnseenCluster
     lease: Lease | None
     active_run: str | None
     grants: tuple[str, ...]
     """What an approval of rights is bound to: for a planned failover what applications hold on the source
     and the final sync stages, otherwise what is staged.
     """
-    forecast: Forecast | None
+    forecast: StandstillForecast | None
     now_ms: int
     """By the clock of the process that mirrors, if known; else this machine's."""
     hooks: Mapping[str, str] = field(default_factory=dict)
     hook_problems: tuple[str, ...] = ()
-    continues: str | None = None
-    conducted: str = ""
-    debt: Debt | None = None
-    drained: bool = False
-    sighting: Sighting | None = None
-    proof: Proof | None = None
-    strangers: tuple[str, ...] = ()
-    groups: GroupsSeen | None = None
-    groups_left: GroupsLeft | None = None
-    given: tuple[Acl, ...] | None = None
-    unbacked: tuple[Acl, ...] = ()
-    beside: tuple[tuple[Mirror, int], ...] = ()
-    command_problems: tuple[str, ...] = ()
-    here: Ruling = KAFKAS
-    there: Ruling = KAFKAS
-    unwatched: str = ""
+    continues_run: str | None = None
+    conducted_by: str = ""
+    pending_fence: PendingFence | None = None
+    is_drained: bool = False
+    source_observation: SourceObservation | None = None
+    verification: MirrorVerification | None = None
+    unknown_scram_users: tuple[str, ...] = ()
+    groups: GroupSyncTime | None = None
+    groups_left: UnsyncedGroups | None = None
+    promotion_grants: tuple[Acl, ...] | None = None
+    unbacked_grants: tuple[Acl, ...] = ()
+    sibling_mirrors: tuple[tuple[Mirror, int], ...] = ()
+    fence_command_problems: tuple[str, ...] = ()
+    source_authorizer: AuthorizerConfig = KAFKA_AUTHORIZER
+    destination_authorizer: AuthorizerConfig = KAFKA_AUTHORIZER
+    unwatched_warning: str = ""
     owner: str = ""
-    together: tuple[tuple[str, ...], ...] = ()
+    consistency_groups: tuple[tuple[str, ...], ...] = ()
     unmirrored: tuple[Partition, ...] = ()
-    left: frozenset[Partition] = frozenset()
+    left_behind: frozenset[Partition] = frozenset()
     clocks_ahead_ms: Mapping[ClusterName, int] = field(default_factory=dict)
     """This machine's clock minus the cluster's; unknown ones are left out."""
 
 
-def barred(view: View) -> Barred:
-    return view.here.barred(denials=not isinstance(view.source, SourceView) or view.source.authorizer)
+def find_write_barrier(snapshot: MirrorSnapshot) -> WriteBarrier:
+    return snapshot.source_authorizer.get_write_barrier(
+        denials_possible=not isinstance(snapshot.source, SourceSnapshot) or snapshot.source.authorizer
+    )
 
 
-def healthy(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:
+def select_healthy(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:
     """What a failover drains and compares: all but FAILED ones, also when stopped already."""
     return {p: statuses[p] for p in sorted(statuses) if is_healthy(statuses[p])}
 
@@ -150,41 +152,45 @@ def is_healthy(status: PartitionStatus) -> bool:
     return status.state is not PartitionState.FAILED and status.reason is None
 
 
-def lags_of(view: View) -> Iterator[tuple[Partition, int | None]]:
+def list_lags(snapshot: MirrorSnapshot) -> Iterator[tuple[Partition, int | None]]:
     """Source's last stable offset minus position; None where either is unknown."""
-    ends = view.source.stable_ends if isinstance(view.source, SourceView) else {}
-    positions = view.destination.positions if isinstance(view.destination, DestinationView) else {}
-    for partition in sorted(view.statuses):
+    ends = snapshot.source.stable_ends if isinstance(snapshot.source, SourceSnapshot) else {}
+    positions = snapshot.destination.positions if isinstance(snapshot.destination, DestinationSnapshot) else {}
+    for partition in sorted(snapshot.statuses):
         end, position = ends.get(partition), positions.get(partition)
         yield partition, None if end is None or position is None else end - position
 
 
-def failed_of(view: View) -> list[Partition]:
-    return sorted(p for p, status in view.statuses.items() if not is_healthy(status))
+def list_failed(snapshot: MirrorSnapshot) -> list[Partition]:
+    return sorted(p for p, status in snapshot.statuses.items() if not is_healthy(status))
 
 
-def without_copy(view: View) -> frozenset[Partition]:
-    there = view.destination
-    if not isinstance(there, DestinationView):
+def find_without_copy(snapshot: MirrorSnapshot) -> frozenset[Partition]:
+    destination = snapshot.destination
+    if not isinstance(destination, DestinationSnapshot):
         return frozenset()
-    ids = {name: topic.id for name, topic in there.topics.items()}
-    lacking = (p for p, s in view.statuses.items() if ids.get(p.topic) != s.destination_topic_id)
-    return frozenset(p for p in lacking if p.topic not in there.hidden.topics)
+    ids = {name: topic.id for name, topic in destination.topics.items()}
+    lacking = (p for p, s in snapshot.statuses.items() if ids.get(p.topic) != s.destination_topic_id)
+    return frozenset(p for p in lacking if p.topic not in destination.hidden.topics)
 
 
-def uncommitted_of(view: View) -> list[Uncommitted]:
-    there = view.destination.committed if isinstance(view.destination, DestinationView) else {}
-    has = {group: {str(partition) for partition in offsets} for group, offsets in there.items()}
-    left = view.groups_left.uncommitted if view.groups_left else ()
+def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:
+    committed = snapshot.destination.committed if isinstance(snapshot.destination, DestinationSnapshot) else {}
+    committed_partitions = {group: {str(partition) for partition in offsets} for group, offsets in committed.items()}
+    uncommitted = snapshot.groups_left.uncommitted if snapshot.groups_left else ()
     return [
-        one
-        for one in left
-        if one.stands is not None
-        or (one.partition not in has.get(one.group, ()) if one.partition else one.group not in has)
+        item
+        for item in uncommitted
+        if item.destination_offset is not None
+        or (
+            item.partition not in committed_partitions.get(item.group, ())
+            if item.partition
+            else item.group not in committed_partitions
+        )
     ]
 
 
-def some(items: Iterable[object], most: int = 10) -> str:
-    listed = [str(item) for item in items]
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more
+def join_limited(items: Iterable[object], limit: int = 10) -> str:
+    texts = [str(item) for item in items]
+    more_text = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + more_text

@@ -11,147 +11,184 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.decide.parity import Row
-from mirror_core.decide.view import some
+from mirror_core.decide.parity import ParityRow
+from mirror_core.decide.view import join_limited
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityResult, Verdict
-from mirror_core.model.run import Evidence, StepRecord
+from mirror_core.model.parity import ParityResult, ParityVerdict
+from mirror_core.model.run import StepEvidence, StepRecord
 
-NONE: Final = "none"
-UNKNOWN: Final = "unknown"
-VERDICT: Final = "certificates"
-PROVED: Final = "proved_by_certificates"
-LEFT: Final = "not_proved"
-WHY: Final = "not_proved_because"
-OTHER: Final = "not_as_copied"
-WHERE: Final = "certificates_read_from"
-PAGE: Final = "certificates_report"
-AGAIN: Final = "to_prove_more"
-REASONS: Final = 5
+NONE_TEXT: Final = "none"
+UNKNOWN_TEXT: Final = "unknown"
+VERDICT_KEY: Final = "certificates"
+CERTIFIED_KEY: Final = "proved_by_certificates"
+UNCERTIFIED_KEY: Final = "not_proved"
+REASONS_KEY: Final = "not_proved_because"
+MISMATCHES_KEY: Final = "not_as_copied"
+FOLDER_KEY: Final = "certificates_read_from"
+REPORT_KEY: Final = "certificates_report"
+COMMAND_KEY: Final = "to_prove_more"
+MAX_LISTED_REASONS: Final = 5
 
-_NOTHING: Final[Mapping[Partition, str]] = MappingProxyType({})
+_NO_REASONS: Final[Mapping[Partition, str]] = MappingProxyType({})
 
-Spans = tuple[tuple[Offset, Offset], ...]
+OffsetSpans = tuple[tuple[Offset, Offset], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    held: int
-    proved: int
-    left: Spans
+class PartitionCoverage:
+    held_offsets: int
+    certified_offsets: int
+    uncertified: OffsetSpans
 
 
-def parts(logs: Mapping[Partition, tuple[Offset, Offset]], rows: Iterable[Row]) -> dict[Partition, Part]:
+def compute_coverage(
+    logs: Mapping[Partition, tuple[Offset, Offset]], rows: Iterable[ParityRow]
+) -> dict[Partition, PartitionCoverage]:
     equal: dict[Partition, list[tuple[Offset, Offset]]] = {}
     for row in rows:
         if row.chunk >= 0 and row.equal:
             equal.setdefault(row.partition, []).append((row.start, row.end))
-    return {p: _part(start, end, sorted(equal.get(p, ()))) for p, (start, end) in sorted(logs.items())}
-
-
-def _part(start: Offset, end: Offset, equal: Sequence[tuple[Offset, Offset]]) -> Part:
-    left, reached = list[tuple[Offset, Offset]](), start
-    for first, behind in equal:
-        if reached < min(first, end):
-            left.append((reached, min(first, end)))
-        reached = max(reached, min(behind, end))
-    if reached < end:
-        left.append((reached, end))
-    held = max(0, end - start)
-    return Part(held=held, proved=held - sum(behind - first for first, behind in left), left=tuple(left))
-
-
-def compared(
-    found: Mapping[Partition, Part],
-    result: ParityResult,
-    *,
-    altered: Sequence[str] = (),
-    left_out: Mapping[Partition, str] = _NOTHING,
-    unmarked: Sequence[Partition] = (),
-) -> Evidence:
-    """`altered`: certificate files that were changed; `left_out`: not compared, and why; `unmarked`:
-    partitions without a last mirrored offset, where it is unknown which records were copied.
-    """
-    held, proved = sum(part.held for part in found.values()), sum(part.proved for part in found.values())
-    short = {p: part for p, part in found.items() if part.left}
-    # One that is whole in what was compared is no proof of a mirror of which something was not.
-    gone = sorted(left_out.keys() - found.keys())
-    passed = result.verdict is Verdict.PASSED and held > 0 and not short and not gone and not unmarked
-    failed = result.verdict is Verdict.FAILED
-    verdict = Verdict.FAILED if failed else Verdict.PASSED if passed else Verdict.INDETERMINATE
     return {
-        VERDICT: verdict.value,
-        PROVED: f"{proved} of {held} offsets",
-        LEFT: some([*_short(short), *_unseen(gone, unmarked)]) or NONE,
-        WHY: NONE if passed else _first([*result.reasons, *(f"{p} {why}" for p, why in left_out.items())]) or NONE,
-        OTHER: _first(_other(result, altered)) or NONE,
+        p: _compute_partition_coverage(start, end, sorted(equal.get(p, ()))) for p, (start, end) in sorted(logs.items())
     }
 
 
-def unknown(why: str) -> Evidence:
-    return {VERDICT: Verdict.INDETERMINATE.value, PROVED: UNKNOWN, LEFT: UNKNOWN, WHY: why, OTHER: NONE}
+def _compute_partition_coverage(
+    start: Offset, end: Offset, equal: Sequence[tuple[Offset, Offset]]
+) -> PartitionCoverage:
+    uncertified, reached = list[tuple[Offset, Offset]](), start
+    for first, next_offset in equal:
+        if reached < min(first, end):
+            uncertified.append((reached, min(first, end)))
+        reached = max(reached, min(next_offset, end))
+    if reached < end:
+        uncertified.append((reached, end))
+    held_offsets = max(0, end - start)
+    return PartitionCoverage(
+        held_offsets=held_offsets,
+        certified_offsets=held_offsets - sum(next_offset - first for first, next_offset in uncertified),
+        uncertified=tuple(uncertified),
+    )
 
 
-def as_copied(steps: Iterable[StepRecord]) -> bool:
-    return of_run(steps).get(OTHER, NONE) == NONE
+def build_coverage_evidence(
+    coverage: Mapping[Partition, PartitionCoverage],
+    result: ParityResult,
+    *,
+    altered: Sequence[str] = (),
+    left_out: Mapping[Partition, str] = _NO_REASONS,
+    without_lmo: Sequence[Partition] = (),
+) -> StepEvidence:
+    """`altered`: certificate files that were changed; `left_out`: not compared, and why; `unmarked`:
+    partitions without a last mirrored offset, where it is unknown which records were copied.
+    """
+    held_offsets, certified_offsets = (
+        sum(part.held_offsets for part in coverage.values()),
+        sum(part.certified_offsets for part in coverage.values()),
+    )
+    incomplete = {p: part for p, part in coverage.items() if part.uncertified}
+    # One that is whole in what was compared is no proof of a mirror of which something was not.
+    uncompared = sorted(left_out.keys() - coverage.keys())
+    passed = (
+        result.verdict is ParityVerdict.PASSED
+        and held_offsets > 0
+        and not incomplete
+        and not uncompared
+        and not without_lmo
+    )
+    failed = result.verdict is ParityVerdict.FAILED
+    verdict = ParityVerdict.FAILED if failed else ParityVerdict.PASSED if passed else ParityVerdict.INDETERMINATE
+    return {
+        VERDICT_KEY: verdict.value,
+        CERTIFIED_KEY: f"{certified_offsets} of {held_offsets} offsets",
+        UNCERTIFIED_KEY: join_limited([*_format_uncertified(incomplete), *_format_unseen(uncompared, without_lmo)])
+        or NONE_TEXT,
+        REASONS_KEY: NONE_TEXT
+        if passed
+        else _join_first([*result.reasons, *(f"{p} {reason}" for p, reason in left_out.items())]) or NONE_TEXT,
+        MISMATCHES_KEY: _join_first(_format_mismatches(result, altered)) or NONE_TEXT,
+    }
 
 
-def _short(found: Mapping[Partition, Part]) -> Iterator[str]:
-    for partition, part in found.items():
-        spans = some(f"[{first}, {behind})" for first, behind in part.left)
-        yield f"{partition}: {part.held - part.proved} of {part.held} offsets, {spans}"
+def build_unknown_evidence(reason: str) -> StepEvidence:
+    return {
+        VERDICT_KEY: ParityVerdict.INDETERMINATE.value,
+        CERTIFIED_KEY: UNKNOWN_TEXT,
+        UNCERTIFIED_KEY: UNKNOWN_TEXT,
+        REASONS_KEY: reason,
+        MISMATCHES_KEY: NONE_TEXT,
+    }
 
 
-def _unseen(gone: Iterable[Partition], unmarked: Iterable[Partition]) -> Iterator[str]:
-    yield from (f"{partition}: all of it" for partition in gone)
-    yield from (f"{partition}: its last mirrored offset is not known" for partition in unmarked)
+def is_as_copied(steps: Iterable[StepRecord]) -> bool:
+    return read_coverage_evidence(steps).get(MISMATCHES_KEY, NONE_TEXT) == NONE_TEXT
 
 
-def _other(result: ParityResult, altered: Sequence[str]) -> Iterator[str]:
-    yield from (f"{one.partition}: {one.detail}" for one in result.findings)
+def _format_uncertified(coverage: Mapping[Partition, PartitionCoverage]) -> Iterator[str]:
+    for partition, part in coverage.items():
+        spans = join_limited(f"[{first}, {next_offset})" for first, next_offset in part.uncertified)
+        yield f"{partition}: {part.held_offsets - part.certified_offsets} of {part.held_offsets} offsets, {spans}"
+
+
+def _format_unseen(uncompared: Iterable[Partition], without_lmo: Iterable[Partition]) -> Iterator[str]:
+    yield from (f"{partition}: all of it" for partition in uncompared)
+    yield from (f"{partition}: its last mirrored offset is not known" for partition in without_lmo)
+
+
+def _format_mismatches(result: ParityResult, altered: Sequence[str]) -> Iterator[str]:
+    yield from (f"{finding.partition}: {finding.detail}" for finding in result.findings)
     yield from (f"certificate {path} is not as it was written" for path in altered)
 
 
-def _first(lines: Iterable[str]) -> str:
+def _join_first(lines: Iterable[str]) -> str:
     listed = list(lines)
-    more = f"; and {len(listed) - REASONS} more" if len(listed) > REASONS else ""
-    return "; ".join(listed[:REASONS]) + more
+    more_text = f"; and {len(listed) - MAX_LISTED_REASONS} more" if len(listed) > MAX_LISTED_REASONS else ""
+    return "; ".join(listed[:MAX_LISTED_REASONS]) + more_text
 
 
-def in_full(seen: Evidence) -> bool:
-    return seen.get(VERDICT) == Verdict.PASSED
+def is_fully_certified(evidence: StepEvidence) -> bool:
+    return evidence.get(VERDICT_KEY) == ParityVerdict.PASSED
 
 
-def of_run(steps: Iterable[StepRecord]) -> Evidence:
-    return next((s.evidence for s in steps if s.step == "report" and VERDICT in s.evidence), {})
+def read_coverage_evidence(steps: Iterable[StepRecord]) -> StepEvidence:
+    return next((s.evidence for s in steps if s.step == "report" and VERDICT_KEY in s.evidence), {})
 
 
-class NotAsCopied(MirrorError):
+class CopyMismatch(MirrorError):
     """A run is done, and what it promoted differs from its certificates."""
 
 
-def refuse_other(*runs: tuple[str, Iterable[StepRecord]]) -> None:
+def check_as_copied(*runs: tuple[str, Iterable[StepRecord]]) -> None:
     """NotAsCopied if a run's report shows a mismatch: it must not count as success."""
-    told = {run: of_run(steps) for run, steps in runs}
-    bad = {run: seen for run, seen in told.items() if seen.get(OTHER, NONE) != NONE}
-    if bad:
-        lines = (f"run {run}: {seen[OTHER]}. All differences: {seen.get(PAGE)}" for run, seen in bad.items())
-        raise NotAsCopied(
-            f"{'; '.join(lines)}. The run is done and applications write, but what was promoted is not what its "
+    evidence_by_run = {run: read_coverage_evidence(steps) for run, steps in runs}
+    mismatching = {
+        run: evidence
+        for run, evidence in evidence_by_run.items()
+        if evidence.get(MISMATCHES_KEY, NONE_TEXT) != NONE_TEXT
+    }
+    if mismatching:
+        details = (
+            f"run {run}: {evidence[MISMATCHES_KEY]}. All differences: {evidence.get(REPORT_KEY)}"
+            for run, evidence in mismatching.items()
+        )
+        raise CopyMismatch(
+            f"{'; '.join(details)}. The run is done and applications write, but what was promoted is not what its "
             "certificates say. Find out who could write there, or to the certificates, before you trust these records"
         )
 
 
-def sentence(seen: Evidence) -> str:
-    if not seen:
-        return UNKNOWN
-    proved, left, why = (seen.get(name, UNKNOWN) for name in (PROVED, LEFT, WHY))
-    other = seen.get(OTHER, NONE)
-    if other != NONE:
-        return f"NOT AS IT WAS COPIED: {other}. {proved} are as they were copied"
-    if in_full(seen):
-        return f"{proved} are as they were copied"
-    if proved == UNKNOWN:
-        return f"{UNKNOWN}: {why}"
-    return f"{proved} are as they were copied; not proved: {left} ({why})"
+def format_coverage(evidence: StepEvidence) -> str:
+    if not evidence:
+        return UNKNOWN_TEXT
+    certified_text, uncertified_text, reasons_text = (
+        evidence.get(name, UNKNOWN_TEXT) for name in (CERTIFIED_KEY, UNCERTIFIED_KEY, REASONS_KEY)
+    )
+    mismatches = evidence.get(MISMATCHES_KEY, NONE_TEXT)
+    if mismatches != NONE_TEXT:
+        return f"NOT AS IT WAS COPIED: {mismatches}. {certified_text} are as they were copied"
+    if is_fully_certified(evidence):
+        return f"{certified_text} are as they were copied"
+    if certified_text == UNKNOWN_TEXT:
+        return f"{UNKNOWN_TEXT}: {reasons_text}"
+    return f"{certified_text} are as they were copied; not proved: {uncertified_text} ({reasons_text})"

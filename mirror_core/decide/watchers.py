@@ -13,97 +13,118 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.decide.clocks import age_s, ago
-from mirror_core.decide.standing import Standing, standing_of, when
-from mirror_core.model.checkpoint import Checkpoint, Watcher
-from mirror_core.model.names import DRILL, MirrorName
-from mirror_core.model.standing import Debt
+from mirror_core.decide.clocks import compute_age_s, format_ago
+from mirror_core.decide.standing import FenceState, find_fence_state, format_time
+from mirror_core.model.checkpoint import Checkpoint, WatcherHeartbeat
+from mirror_core.model.names import DRILL_PREFIX, MirrorName
+from mirror_core.model.standing import PendingFence
 
-STEP: Final = "watch"
+WATCHER_STEP: Final = "watch"
 """Pseudo step under which watchers store their heartbeats."""
-LOOKS: Final = 3
-COMES_S: Final = 180.0
+MAX_MISSED_PROBES: Final = 3
+WATCHER_GRACE_S: Final = 180.0
 
-_LAST_MS: Final = 253_402_300_800_000
-_LONGEST_S: Final = 7200.0
-_WATCHER: Final = msgspec.json.Decoder(Watcher)  # once, by the thread that imports this: see `state/records.py`
-_OPEN: Final[Mapping[Standing, str]] = MappingProxyType(
+_MAX_TIME_MS: Final = 253_402_300_800_000
+_MAX_INTERVAL_S: Final = 7200.0
+_WATCHER_DECODER: Final = msgspec.json.Decoder(
+    WatcherHeartbeat
+)  # once, by the thread that imports this: see `state/records.py`
+_UNWATCHED_RISKS: Final[Mapping[FenceState, str]] = MappingProxyType(
     {
-        Standing.OWED: "nobody would fence it when it answers",
-        Standing.STANDS: "nobody would see that its fence is removed",
-        Standing.WATCHED: "nobody would see that it takes writes",
-        Standing.LIFTING: "nobody would remove its fence when it answers, and its applications stay kept out",
+        FenceState.PENDING: "nobody would fence it when it answers",
+        FenceState.APPLIED: "nobody would see that its fence is removed",
+        FenceState.WATCHED_ONLY: "nobody would see that it takes writes",
+        FenceState.LIFTING: "nobody would remove its fence when it answers, and its applications stay kept out",
     }
 )
 
 
-class Watching(StrEnum):
+class WatcherState(StrEnum):
     NOT_NEEDED = "none needed"
-    SOMEBODY = "somebody"
+    ALIVE = "somebody"
     AWAITED = "awaited"
-    NOBODY = "nobody"
+    MISSING = "nobody"
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    watching: Watching
+class WatcherStatus:
+    state: WatcherState
     mirror: MirrorName
     cluster: str = ""
-    fence: Standing = Standing.NOTHING
-    words: str = ""
+    fence_state: FenceState = FenceState.NONE
+    text: str = ""
 
     def __str__(self) -> str:
-        return self.words or self.watching
+        return self.text or self.state
 
-    def alarms(self) -> Iterator[str]:
-        if self.fence is Standing.NOTHING and self.watching is Watching.UNKNOWN:
-            yield self.words
-        elif self.watching in (Watching.NOBODY, Watching.UNKNOWN):
-            then = _OPEN[self.fence] if self.watching is Watching.NOBODY else f"without one {_OPEN[self.fence]}"
-            yield f"{self.words}: {then}. Start `mirrorbook mirror watch {self.mirror}`, or unpause DAG mirror_watch"
+    def format_alarms(self) -> Iterator[str]:
+        if self.fence_state is FenceState.NONE and self.state is WatcherState.UNKNOWN:
+            yield self.text
+        elif self.state in (WatcherState.MISSING, WatcherState.UNKNOWN):
+            risk = (
+                _UNWATCHED_RISKS[self.fence_state]
+                if self.state is WatcherState.MISSING
+                else f"without one {_UNWATCHED_RISKS[self.fence_state]}"
+            )
+            yield f"{self.text}: {risk}. Start `mirrorbook mirror watch {self.mirror}`, or unpause DAG mirror_watch"
 
 
-def judged(mirror: MirrorName, debt: Debt | None, watcher: Watcher | None, now_ms: int) -> Watched:
-    if debt is None or mirror.startswith(DRILL):
-        return Watched(watching=Watching.NOT_NEEDED, mirror=mirror)
-    found = Watched(watching=Watching.UNKNOWN, mirror=mirror, cluster=debt.cluster, fence=standing_of(debt))
-    doubt = f"it is not known whether anybody watches cluster {debt.cluster}"
-    left_s = age_s(now_ms, debt.since_ms)
-    silent_s = None if watcher is None else age_s(now_ms, watcher.at_ms)
-    if watcher is not None and silent_s is None and watcher.at_ms - now_ms <= watcher.every_s * 1000:
+def decide_watcher_status(
+    mirror: MirrorName, pending_fence: PendingFence | None, watcher: WatcherHeartbeat | None, now_ms: int
+) -> WatcherStatus:
+    if pending_fence is None or mirror.startswith(DRILL_PREFIX):
+        return WatcherStatus(state=WatcherState.NOT_NEEDED, mirror=mirror)
+    status = WatcherStatus(
+        state=WatcherState.UNKNOWN,
+        mirror=mirror,
+        cluster=pending_fence.cluster,
+        fence_state=find_fence_state(pending_fence),
+    )
+    doubt_text = f"it is not known whether anybody watches cluster {pending_fence.cluster}"
+    since_failover_s = compute_age_s(now_ms, pending_fence.since_ms)
+    silent_s = None if watcher is None else compute_age_s(now_ms, watcher.at_ms)
+    if watcher is not None and silent_s is None and watcher.at_ms - now_ms <= watcher.interval_s * 1000:
         silent_s = 0.0  # clocks that differ by less than a look: one that dies is missed that much later
-    if watcher is not None and silent_s is not None and silent_s <= LOOKS * watcher.every_s:
-        return replace(found, watching=Watching.SOMEBODY, words=f"{_named(watcher)}, seen {ago(silent_s)}")
+    if watcher is not None and silent_s is not None and silent_s <= MAX_MISSED_PROBES * watcher.interval_s:
+        return replace(
+            status, state=WatcherState.ALIVE, text=f"{_format_watcher(watcher)}, seen {format_ago(silent_s)}"
+        )
     if watcher is not None and silent_s is None:
-        return replace(found, words=f"{doubt}, as clocks differ: {_named(watcher)} was last seen in the future")
-    if left_s is not None and left_s <= COMES_S:
-        return replace(found, watching=Watching.AWAITED, words=f"none yet, {left_s:.0f} s after run {debt.run}")
+        return replace(
+            status, text=f"{doubt_text}, as clocks differ: {_format_watcher(watcher)} was last seen in the future"
+        )
+    if since_failover_s is not None and since_failover_s <= WATCHER_GRACE_S:
+        return replace(
+            status, state=WatcherState.AWAITED, text=f"none yet, {since_failover_s:.0f} s after run {pending_fence.run}"
+        )
     if watcher is None:
         return replace(
-            found,
-            words=f"{doubt}, as no watcher has left a sign of life that this Mirrorbook reads; those of an older "
+            status,
+            text=f"{doubt_text}, as no watcher has left a sign of life that this Mirrorbook reads; those of an older "
             "Mirrorbook leave none",
         )
-    since = when(max(watcher.at_ms, debt.since_ms))
-    last = f"the last one was {_named(watcher)}, seen {when(watcher.at_ms)}"
+    since_text = format_time(max(watcher.at_ms, pending_fence.since_ms))
+    last_text = f"the last one was {_format_watcher(watcher)}, seen {format_time(watcher.at_ms)}"
     return replace(
-        found,
-        watching=Watching.NOBODY,
-        words=f"nobody watches cluster {debt.cluster} since {since} by this machine's clock ({last})",
+        status,
+        state=WatcherState.MISSING,
+        text=f"nobody watches cluster {pending_fence.cluster} since {since_text} by this machine's clock ({last_text})",
     )
 
 
-def newest(mirror: MirrorName, checkpoints: Mapping[tuple[str, str, str], Checkpoint]) -> Watcher | None:
-    kept = checkpoints.get((mirror, STEP, Watcher.__name__))
-    if kept is None or kept.version != Watcher.VERSION:
+def find_watcher_heartbeat(
+    mirror: MirrorName, checkpoints: Mapping[tuple[str, str, str], Checkpoint]
+) -> WatcherHeartbeat | None:
+    checkpoint = checkpoints.get((mirror, WATCHER_STEP, WatcherHeartbeat.__name__))
+    if checkpoint is None or checkpoint.version != WatcherHeartbeat.VERSION:
         return None
     try:
-        found = _WATCHER.decode(kept.value)
+        watcher = _WATCHER_DECODER.decode(checkpoint.value)
     except msgspec.MsgspecError:
         return None
-    return found if 0 <= found.at_ms < _LAST_MS and 0 < found.every_s <= _LONGEST_S else None
+    return watcher if 0 <= watcher.at_ms < _MAX_TIME_MS and 0 < watcher.interval_s <= _MAX_INTERVAL_S else None
 
 
-def _named(watcher: Watcher) -> str:
+def _format_watcher(watcher: WatcherHeartbeat) -> str:
     return f"{watcher.by} on {watcher.host} (process {watcher.pid})"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from mirror_core.demo.life import StoryFailed
 from mirror_core.demo.processes import Processes
 from mirror_core.demo.screen import Screen
-from mirror_core.model.text import visible_lines
+from mirror_core.model.text import escape_invisible_lines
 from mirror_core.supervisor.supervise import PROGRAM
 
 DATA_PLANE: Final = "data plane"
@@ -64,4 +64,4 @@ class Commands:
             (self._folder / f"{name}.{stream}").read_text(encoding="utf-8", errors="replace")
             for stream in ("out", "err")
         )
-        return visible_lines(said[-SHOWN:].strip())
+        return escape_invisible_lines(said[-SHOWN:].strip())

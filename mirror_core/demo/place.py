@@ -13,7 +13,7 @@ import msgspec
 
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.sandbox.state import write_atomically
-from mirror_core.supervisor.identity import Machine, here
+from mirror_core.supervisor.identity import MachineIdentity, get_machine
 
 LOCK_FILE: Final = "demo.lock"
 
@@ -21,7 +21,7 @@ LOCK_FILE: Final = "demo.lock"
 class Note(msgspec.Struct, frozen=True, kw_only=True):
     """What a demonstration leaves to the next one in its folder."""
 
-    machine: Machine | None = None
+    machine: MachineIdentity | None = None
     leaders: dict[int, int | None] = {}
     """Processes of this machine that lead a session: when each began, in clock ticks since the boot, by pid."""
     kept: bool = False
@@ -60,7 +60,7 @@ class Place:
 
     def note(self, leaders: Mapping[int, int | None], *, kept: bool = False) -> None:
         """Write down what runs now."""
-        text = msgspec.json.encode(Note(machine=here(), leaders=dict(leaders), kept=kept)).decode()
+        text = msgspec.json.encode(Note(machine=get_machine(), leaders=dict(leaders), kept=kept)).decode()
         write_atomically(self._marker, text + "\n")
 
     def _read(self) -> Note:
@@ -74,4 +74,4 @@ class Place:
                 f"{self.folder / 'sandbox'}`, remove the folder, and start again"
             ) from error
         # Numbers of another machine, container or time before a restart are other processes' here.
-        return found if found.machine == here() else Note(kept=found.kept)
+        return found if found.machine == get_machine() else Note(kept=found.kept)

@@ -14,7 +14,7 @@ from mirror_core.demo.life import StoryFailed
 from mirror_core.demo.screen import Screen
 from mirror_core.demo.stage import Stage
 from mirror_core.demo.story import Story
-from mirror_core.java import java_home
+from mirror_core.java import find_java_home
 from mirror_core.model.errors import MirrorError
 
 INTERRUPTED: Final = 130
@@ -28,7 +28,7 @@ ABOUT: Final = (
 
 def play(folder: Path, *, keep: bool) -> int:
     """Tell it; the exit code: 0 exact, 1 not, 4 nothing to judge, 130 interrupted."""
-    java_home()  # before anything is made: BadRequest says what to install
+    find_java_home()  # before anything is made: BadRequest says what to install
     with Interrupts() as interrupts, Screen(sys.stdout) as screen:
         stage = Stage(folder, screen, interrupts, keep=keep)
         screen.paragraph(ABOUT)

@@ -17,7 +17,7 @@ import psutil
 from mirror_core.demo.interrupts import Interrupts
 from mirror_core.demo.place import Place
 from mirror_core.sandbox.process import end as end_processes
-from mirror_core.supervisor.identity import started
+from mirror_core.supervisor.identity import read_start_ticks
 
 STOP_S: Final = 10.0
 
@@ -44,7 +44,7 @@ class Processes:
 
     def lead(self, pid: int) -> None:
         """Note a child that leads a session, whoever has started it."""
-        self._leaders[pid] = started(pid)
+        self._leaders[pid] = read_start_ticks(pid)
         self._place.note(self._leaders)
 
     def ended(self, name: str) -> int | None:
@@ -89,7 +89,7 @@ def end_known(known: Mapping[int, int | None]) -> None:
 
 def members(leader: int, began: int | None) -> list[psutil.Process]:
     """All processes of the session that this process leads, or has led; none when its number is a stranger's now."""
-    if started(leader) not in (None, began):
+    if read_start_ticks(leader) not in (None, began):
         return []
     return [process for process in session_of(leader) if process.pid != os.getpid()]
 

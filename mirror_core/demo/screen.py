@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from mirror_core.model.text import visible
+from mirror_core.model.text import escape_invisible
 
 WIDTH: Final = 78
 PLAIN_S: Final = 5.0
@@ -70,7 +70,7 @@ class Screen:
 
     def line(self, words: str) -> None:
         """As it is, so that scripts find it."""
-        self._print(visible(words))
+        self._print(escape_invisible(words))
 
     def say(self, words: str) -> None:
         """What has happened, and when."""
@@ -102,7 +102,7 @@ class Screen:
 def folded(words: str, head: str) -> list[str]:
     """Lines that fit into 80 columns, the first with this head, the others below its words. Paths stay whole."""
     lines = textwrap.wrap(
-        visible(words),
+        escape_invisible(words),
         WIDTH,
         initial_indent=head,
         subsequent_indent=" " * len(head),
@@ -115,7 +115,7 @@ def folded(words: str, head: str) -> list[str]:
 def typed(words: str, indent: str) -> list[str]:
     """The same of a command, which can be copied as it is."""
     lines = textwrap.wrap(
-        f"$ {visible(words)}",
+        f"$ {escape_invisible(words)}",
         WIDTH - 2,
         initial_indent=indent,
         subsequent_indent=indent + "    ",

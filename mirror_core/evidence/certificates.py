@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from mirror_core.model.copying import PIECE_OFFSETS, Piece
+from mirror_core.model.copying import PIECE_OFFSETS, ReceiptPiece
 from mirror_core.model.names import Offset, Partition
-from mirror_core.wire.digest import MODULUS
+from mirror_core.wire.digest import DIGEST_MODULUS
 
 
-class Told(NamedTuple):
+class DatedPiece(NamedTuple):
     generation: int
     epoch: int
-    piece: Piece
+    piece: ReceiptPiece
 
 
 @dataclass(frozen=True, slots=True)
-class Vouched:
-    pieces: tuple[Piece, ...]
-    below: tuple[Offset, Offset] | None
+class Coverage:
+    pieces: tuple[ReceiptPiece, ...]
+    cut_piece: tuple[Offset, Offset] | None
     """[first, next) of a piece that begins below the log start: provable only whole."""
 
     @property
@@ -38,25 +38,25 @@ class Vouched:
         return self.pieces[-1].next if self.pieces else None
 
 
-def vouched(told: Iterable[Told], log_start: int, end: int | None = None) -> Vouched:
-    found = chosen(told)
-    below = next(((p.first, p.next) for p in found if p.first < log_start < p.next), None)
-    inside = [p for p in found if p.first >= log_start and (end is None or p.next <= end)]
-    return Vouched(together(inside), below)
+def compute_coverage(dated_pieces: Iterable[DatedPiece], log_start: int, end: int | None = None) -> Coverage:
+    pieces = choose_newest_pieces(dated_pieces)
+    cut_piece = next(((p.first, p.next) for p in pieces if p.first < log_start < p.next), None)
+    inside = [p for p in pieces if p.first >= log_start and (end is None or p.next <= end)]
+    return Coverage(merge_pieces(inside), cut_piece)
 
 
-def unvouched(found: Vouched, start: Offset, end: Offset) -> tuple[tuple[Offset, Offset], ...]:
-    edges = [start, *(edge for piece in found.pieces for edge in (piece.first, piece.next)), end]
-    spans = ((max(first, start), min(behind, end)) for first, behind in zip(edges[::2], edges[1::2], strict=True))
-    return tuple((first, behind) for first, behind in spans if first < behind)
+def find_uncovered(coverage: Coverage, start: Offset, end: Offset) -> tuple[tuple[Offset, Offset], ...]:
+    edges = [start, *(edge for piece in coverage.pieces for edge in (piece.first, piece.next)), end]
+    spans = ((max(first, start), min(next_, end)) for first, next_ in zip(edges[::2], edges[1::2], strict=True))
+    return tuple((first, next_) for first, next_ in spans if first < next_)
 
 
-class Gap(NamedTuple):
+class UncoveredRange(NamedTuple):
     """Unprovable offsets [start, end) of a log."""
 
     start: Offset
     end: Offset
-    why: str
+    reason: str
 
 
 NO_RECEIPT: Final = (
@@ -64,60 +64,74 @@ NO_RECEIPT: Final = (
 )
 
 
-def gaps(found: Vouched, start: Offset, end: Offset, copying: Offset | None) -> tuple[tuple[Gap, ...], tuple[Gap, ...]]:
+def find_gaps(
+    coverage: Coverage, start: Offset, end: Offset, copying: Offset | None
+) -> tuple[tuple[UncoveredRange, ...], tuple[UncoveredRange, ...]]:
     """(uncovered ranges, ranges that the verdict ignores) of the log [start, end).
 
     `copying`: offsets from here on are being copied now. A piece cut by the log start is unprovable, and retention
     does that all the time.
     """
-    first, last, out = start, end, list[Gap]()
-    if found.below and found.pieces and (first := min(found.below[1], end)) > start:
-        out.append(Gap(start, first, "in a piece that begins below the log's start"))
+    provable_start, provable_end, ignored = start, end, list[UncoveredRange]()
+    if coverage.cut_piece and coverage.pieces and (provable_start := min(coverage.cut_piece[1], end)) > start:
+        ignored.append(UncoveredRange(start, provable_start, "in a piece that begins below the log's start"))
     if copying is not None:
-        last = max(first, min(end, max(copying, found.end or start)))
-        if last < end:
-            out.append(Gap(last, end, "being copied now: receipts tell of it at the end of an epoch"))
-    return tuple(Gap(one, two, NO_RECEIPT) for one, two in unvouched(found, first, last)), tuple(out)
+        provable_end = max(provable_start, min(end, max(copying, coverage.end or start)))
+        if provable_end < end:
+            ignored.append(
+                UncoveredRange(provable_end, end, "being copied now: receipts tell of it at the end of an epoch")
+            )
+    return tuple(
+        UncoveredRange(gap_start, gap_end, NO_RECEIPT)
+        for gap_start, gap_end in find_uncovered(coverage, provable_start, provable_end)
+    ), tuple(ignored)
 
 
-def shortfall(held: Mapping[Partition, Sequence[Gap]], partitions: int) -> str:
-    offsets = sum(gap.end - gap.start for mine in held.values() for gap in mine)
+def format_shortfall(gaps_by_partition: Mapping[Partition, Sequence[UncoveredRange]], partitions: int) -> str:
+    offsets = sum(gap.end - gap.start for partition_gaps in gaps_by_partition.values() for gap in partition_gaps)
     return (
-        f"of {len(held)} of {partitions} partitions not all is vouched for, {offsets} offsets together: this proves "
+        f"of {len(gaps_by_partition)} of {partitions} partitions not all is vouched for, {offsets} offsets together: this proves "
         "the rest and no more. `mirrorbook receipts rebuild` compares them with the source, while it answers"
     )
 
 
-def blank(span: tuple[Offset, Offset]) -> tuple[Piece, ...]:
-    first, end = span
-    cuts = [first, *range((first // PIECE_OFFSETS + 1) * PIECE_OFFSETS, end, PIECE_OFFSETS), end]
-    return tuple(Piece(first=Offset(one), next=Offset(two), records=0, digest="") for one, two in pairwise(cuts))
+def make_blank_pieces(span: tuple[Offset, Offset]) -> tuple[ReceiptPiece, ...]:
+    start, end = span
+    cuts = [start, *range((start // PIECE_OFFSETS + 1) * PIECE_OFFSETS, end, PIECE_OFFSETS), end]
+    return tuple(
+        ReceiptPiece(first=Offset(piece_start), next=Offset(piece_end), records=0, digest="")
+        for piece_start, piece_end in pairwise(cuts)
+    )
 
 
-def chosen(told: Iterable[Told]) -> tuple[Piece, ...]:
-    kept: list[Piece] = []
+def choose_newest_pieces(dated_pieces: Iterable[DatedPiece]) -> tuple[ReceiptPiece, ...]:
+    chosen_pieces: list[ReceiptPiece] = []
     firsts: list[int] = []
-    for _, _, piece in sorted(told, key=lambda one: (-one.generation, -one.epoch, -one.piece.first)):
-        at = bisect_left(firsts, piece.first)
-        before = kept[at - 1].next if at else 0
-        behind = kept[at].first if at < len(kept) else piece.next
-        if before <= piece.first < piece.next <= behind:
-            kept.insert(at, piece)
-            firsts.insert(at, piece.first)
-    return tuple(kept)
+    for _, _, piece in sorted(dated_pieces, key=lambda dated: (-dated.generation, -dated.epoch, -dated.piece.first)):
+        index = bisect_left(firsts, piece.first)
+        previous_next = chosen_pieces[index - 1].next if index else 0
+        following_first = chosen_pieces[index].first if index < len(chosen_pieces) else piece.next
+        if previous_next <= piece.first < piece.next <= following_first:
+            chosen_pieces.insert(index, piece)
+            firsts.insert(index, piece.first)
+    return tuple(chosen_pieces)
 
 
-def together(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-    found: list[Piece] = []
+def merge_pieces(pieces: Sequence[ReceiptPiece]) -> tuple[ReceiptPiece, ...]:
+    merged: list[ReceiptPiece] = []
     for piece in pieces:
-        last = found[-1] if found else None
-        if last and last.next == piece.first and last.first // PIECE_OFFSETS == piece.first // PIECE_OFFSETS:
-            found[-1] = Piece(
-                first=last.first,
+        previous = merged[-1] if merged else None
+        if (
+            previous
+            and previous.next == piece.first
+            and previous.first // PIECE_OFFSETS == piece.first // PIECE_OFFSETS
+        ):
+            merged[-1] = ReceiptPiece(
+                first=previous.first,
                 next=piece.next,
-                records=last.records + piece.records,
-                digest=f"{(int(last.digest, 16) + int(piece.digest, 16)) % MODULUS:032x}",
+                records=previous.records + piece.records,
+                digest=f"{(int(previous.digest, 16) + int(piece.digest, 16)) % DIGEST_MODULUS:032x}",
             )
         else:
-            found.append(piece)
-    return tuple(found)
+            merged.append(piece)
+    return tuple(merged)

@@ -20,25 +20,25 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from mirror_core.evidence.suites import TIER, Demands, Expect, Suite, columns_of
+from mirror_core.evidence.suites import TIER, Expectation, Suite, TableExpectations, list_columns
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.parity import Verdict
+from mirror_core.model.parity import ParityVerdict
 
-SHOWN: Final = 20
-_FOREIGN: Final = re.compile(
+MAX_LISTED_PLACES: Final = 20
+_EXTERNAL_LINKS: Final = re.compile(
     r"""<script\b[^>]*\bsrc=["'](?:https?:)?//[^>]*>\s*</script>
     | <(?:link|img|source|iframe)\b[^>]*\b(?:href|src|srcset)=["'](?:https?:)?//[^>]*>
     | \burl\(\s*["']?(?:https?:)?//[^)]*\)""",
     re.IGNORECASE | re.VERBOSE,
 )
 """Everything a browser would load from elsewhere."""
-_NUMBER: Final = "mirrorbook"
-_SOURCE: Final = "mirrorbook"
-_SITE: Final = "local"
+_NUMBER_KEY: Final = "mirrorbook"
+_DATA_SOURCE_NAME: Final = "mirrorbook"
+_SITE_NAME: Final = "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class ExpectationResult:
     what: str
     by: str
     held: bool
@@ -52,57 +52,59 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    held: tuple[Held, ...]
+class TableJudgement:
+    held: tuple[ExpectationResult, ...]
     docs: str = ""
 
     @property
     def success(self) -> bool:
         """By Mirrorbook's expectations."""
-        return all(one.held for one in self.held if not one.by)
+        return all(result.held for result in self.held if not result.by)
 
     @property
-    def unmet(self) -> tuple[Held, ...]:
-        return tuple(one for one in self.held if one.by and not one.held)
+    def unmet(self) -> tuple[ExpectationResult, ...]:
+        return tuple(result for result in self.held if result.by and not result.held)
 
     @property
-    def verdict(self) -> Verdict:
-        return verdict_of(self.held)
+    def verdict(self) -> ParityVerdict:
+        return combine_verdicts(self.held)
 
 
-def verdict_of(held: Iterable[Held]) -> Verdict:
+def combine_verdicts(results: Iterable[ExpectationResult]) -> ParityVerdict:
     """FAILED if something known failed. Unknown is never a pass."""
-    missed = [one for one in held if not one.held]
-    if any(one.known for one in missed):
-        return Verdict.FAILED
-    return Verdict.INDETERMINATE if missed else Verdict.PASSED
+    missed = [result for result in results if not result.held]
+    if any(result.known for result in missed):
+        return ParityVerdict.FAILED
+    return ParityVerdict.INDETERMINATE if missed else ParityVerdict.PASSED
 
 
-def judge_table(table: pa.Table, docs: Path | None, demands: Demands) -> Judged:
+def judge_table(table: pa.Table, docs: Path | None, demands: TableExpectations) -> TableJudgement:
     """Takes about 5 s to load."""
     return judge_tables([(demands, table)], docs)[0]
 
 
-def judge_tables(tables: Sequence[tuple[Demands, pa.Table]], docs: Path | None) -> tuple[Judged, ...]:
-    with great_expectations():
-        context = _context(docs)
-        found = [
-            _run(context, demands.suite, demands.expectations(), _frame(demands, table), publish=docs is not None)
+def judge_tables(tables: Sequence[tuple[TableExpectations, pa.Table]], docs: Path | None) -> tuple[TableJudgement, ...]:
+    with quiet_great_expectations():
+        context = _create_context(docs)
+        results = [
+            _run_checkpoint(
+                context, demands.suite, demands.list_expectations(), _to_frame(demands, table), publish=docs is not None
+            )
             for demands, table in tables
         ]
     if docs is not None:
-        _cut_foreign_links(docs)
+        _remove_external_links(docs)
     page = str(docs / "index.html") if docs else ""
-    return tuple(Judged(held=held, docs=page) for held in found)
+    return tuple(TableJudgement(held=table_results, docs=page) for table_results in results)
 
 
-def tried(demands: Demands) -> tuple[Held, ...]:
+def evaluate_specimen(demands: TableExpectations) -> tuple[ExpectationResult, ...]:
     suite = demands.suite
-    rows = [{c.name: _SPECIMEN[str(c.type)][n] for c in suite.columns if c.name != TIER} for n in range(3)]
+    rows = [{c.name: _SPECIMEN_VALUES[str(c.type)][n] for c in suite.columns if c.name != TIER} for n in range(3)]
     return judge_table(pa.Table.from_pylist(rows, schema=suite.schema), None, demands).held
 
 
-_SPECIMEN: Final[Mapping[str, Sequence[object]]] = {
+_SPECIMEN_VALUES: Final[Mapping[str, Sequence[object]]] = {
     "string": ("a", "b", "c"),
     "bool": (False, True, False),
     "double": (1.0, 2.0, 3.0),
@@ -111,7 +113,7 @@ _SPECIMEN: Final[Mapping[str, Sequence[object]]] = {
 
 
 @contextmanager
-def great_expectations() -> Iterator[None]:
+def quiet_great_expectations() -> Iterator[None]:
     """Imported without output and analytics. Raises BadRequest if missing."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"  # before the import, which already reports
     logging.getLogger("great_expectations").setLevel(logging.WARNING)  # 300 lines otherwise
@@ -126,13 +128,15 @@ def great_expectations() -> Iterator[None]:
         yield
 
 
-def made(one: Expect, number: int = 0) -> Any:
+def create_expectation(expectation: Expectation, number: int = 0) -> Any:
     registry: Any = import_module("great_expectations.expectations.registry")
-    told = {"description": one.by} if one.by else {}
-    return registry.get_expectation_impl(one.type)(**one.kwargs, meta={_NUMBER: number}, **told)
+    description = {"description": expectation.by} if expectation.by else {}
+    return registry.get_expectation_impl(expectation.type)(
+        **expectation.kwargs, meta={_NUMBER_KEY: number}, **description
+    )
 
 
-def _context(docs: Path | None) -> Any:
+def _create_context(docs: Path | None) -> Any:
     gx: Any = import_module("great_expectations")  # takes 5 s
     settings: Any = import_module("great_expectations.data_context.types.base")
     context = gx.get_context(
@@ -143,47 +147,54 @@ def _context(docs: Path | None) -> Any:
             progress_bars={"globally": False},
         ),
     )
-    context.data_sources.add_pandas(_SOURCE)
+    context.data_sources.add_pandas(_DATA_SOURCE_NAME)
     if docs is not None:
-        context.add_data_docs_site(_SITE, _site(docs))
+        context.add_data_docs_site(_SITE_NAME, _site_config(docs))
     return context
 
 
-def _run(context: Any, suite: Suite, expectations: Sequence[Expect], frame: Any, *, publish: bool) -> tuple[Held, ...]:
+def _run_checkpoint(
+    context: Any, suite: Suite, expectations: Sequence[Expectation], frame: Any, *, publish: bool
+) -> tuple[ExpectationResult, ...]:
     gx: Any = import_module("great_expectations")
-    name = str(suite.judging)
-    asset = context.data_sources.get(_SOURCE).add_dataframe_asset(name)
+    name = str(suite.table_kind)
+    asset = context.data_sources.get(_DATA_SOURCE_NAME).add_dataframe_asset(name)
     definition = gx.ValidationDefinition(
         name=name,
         data=asset.add_batch_definition_whole_dataframe("all"),
         suite=context.suites.add(
-            gx.ExpectationSuite(name=name, expectations=[made(one, n) for n, one in enumerate(expectations)])
+            gx.ExpectationSuite(
+                name=name,
+                expectations=[create_expectation(expectation, n) for n, expectation in enumerate(expectations)],
+            )
         ),
     )
     checkpoint = gx.Checkpoint(
         name=name,
         validation_definitions=[context.validation_definitions.add(definition)],
-        actions=[gx.checkpoint.UpdateDataDocsAction(name="docs", site_names=[_SITE])] if publish else [],
+        actions=[gx.checkpoint.UpdateDataDocsAction(name="docs", site_names=[_SITE_NAME])] if publish else [],
         result_format={"result_format": "COMPLETE", "unexpected_index_column_names": list(suite.index)},
     )
-    answer = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": frame})
+    checkpoint_result = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": frame})
     results = {
-        result.expectation_config.meta[_NUMBER]: result for run in answer.run_results.values() for result in run.results
+        result.expectation_config.meta[_NUMBER_KEY]: result
+        for run in checkpoint_result.run_results.values()
+        for result in run.results
     }
-    return tuple(_held(suite, one, results[number]) for number, one in enumerate(expectations))
+    return tuple(_to_result(suite, expectation, results[number]) for number, expectation in enumerate(expectations))
 
 
-def _frame(demands: Demands, table: pa.Table) -> Any:
+def _to_frame(demands: TableExpectations, table: pa.Table) -> Any:
     frame = table.to_pandas()
     for column, filler in demands.suite.fills.items():
         frame[column] = frame[column].fillna(filler)
-    frame[TIER] = [demands.more.tier_of(topic) for topic in frame["topic"]]
+    frame[TIER] = [demands.user_expectations.find_tier(topic) for topic in frame["topic"]]
     for column in (c.name for c in demands.suite.columns if str(c.type) == "string" and c.name != TIER):
         frame[column] = [html.escape(text, quote=False) for text in frame[column]]
     return frame[[column.name for column in demands.suite.columns]]
 
 
-def _site(folder: Path) -> dict[str, Any]:
+def _site_config(folder: Path) -> dict[str, Any]:
     return {
         "class_name": "SiteBuilder",
         "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
@@ -191,35 +202,36 @@ def _site(folder: Path) -> dict[str, Any]:
     }
 
 
-def _held(suite: Suite, one: Expect, result: Any) -> Held:
-    condition = one.kwargs.get("row_condition")
-    error = _error(result.exception_info)
-    found = result.result or {}
-    nothing = "observed_value" in found and found["observed_value"] is None
-    return Held(
-        what=f"{one.type}({', '.join(columns_of(one.kwargs))})" + (f" where {condition}" if condition else ""),
-        by=one.by,
+def _to_result(suite: Suite, expectation: Expectation, result: Any) -> ExpectationResult:
+    condition = expectation.kwargs.get("row_condition")
+    error = _find_error(result.exception_info)
+    details = result.result or {}
+    nothing_observed = "observed_value" in details and details["observed_value"] is None
+    return ExpectationResult(
+        what=f"{expectation.type}({', '.join(list_columns(expectation.kwargs))})"
+        + (f" where {condition}" if condition else ""),
+        by=expectation.by,
         held=bool(result.success),
-        known=not (one.looks or error or nothing),
-        where="" if result.success else error or _where(suite, one, found),
+        known=not (expectation.is_precondition or error or nothing_observed),
+        where="" if result.success else error or _format_failures(suite, expectation, details),
         error=error,
     )
 
 
-def _where(suite: Suite, one: Expect, result: Mapping[str, Any]) -> str:
+def _format_failures(suite: Suite, expectation: Expectation, result: Mapping[str, Any]) -> str:
     places = result.get("unexpected_index_list") or []
     if not places and "observed_value" in result:
         return f"found {result['observed_value']}"
-    shown = "; ".join(_place(suite, one, at) for at in places[:SHOWN])
-    return shown + (f"; and {len(places) - SHOWN} more" if len(places) > SHOWN else "")
+    places_text = "; ".join(_format_place(suite, expectation, at) for at in places[:MAX_LISTED_PLACES])
+    return places_text + (f"; and {len(places) - MAX_LISTED_PLACES} more" if len(places) > MAX_LISTED_PLACES else "")
 
 
-def _place(suite: Suite, one: Expect, at: Mapping[str, Any]) -> str:
-    value = _said(at.get(str(one.kwargs.get("column"))))
-    return html.unescape(suite.place.format(**{**at, "value": value}))
+def _format_place(suite: Suite, expectation: Expectation, index_values: Mapping[str, Any]) -> str:
+    value = _to_readable(index_values.get(str(expectation.kwargs.get("column"))))
+    return html.unescape(suite.place_format.format(**{**index_values, "value": value}))
 
 
-def _said(value: object) -> object:
+def _to_readable(value: object) -> object:
     """Integer offsets become floats in a column with unknown values."""
     if not isinstance(value, float):
         return value
@@ -228,13 +240,13 @@ def _said(value: object) -> object:
     return "never" if math.isinf(value) else int(value) if value.is_integer() else round(value, 3)
 
 
-def _error(info: Any) -> str:
-    one = "raised_exception" in (info or {})
-    errors = [info] if one else list((info or {}).values())
-    return next((str(e["exception_message"]) for e in errors if e.get("exception_message")), "")
+def _find_error(info: Any) -> str:
+    is_single = "raised_exception" in (info or {})
+    errors = [info] if is_single else list((info or {}).values())
+    return next((str(error["exception_message"]) for error in errors if error.get("exception_message")), "")
 
 
-def _cut_foreign_links(folder: Path) -> None:
+def _remove_external_links(folder: Path) -> None:
     for page in folder.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
-        page.write_text(_FOREIGN.sub("", text), encoding="utf-8")
+        page.write_text(_EXTERNAL_LINKS.sub("", text), encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.files import PASSWORD_APART, check_writable, holds_password, sync, writing
+from mirror_core.model.files import PASSWORD_ADVICE, check_writable, has_password, report_write_errors, sync_path
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HIDDEN: Final = ("_", ".")
@@ -32,22 +32,22 @@ class Folder(Protocol):
     def names(self, under: str = "") -> list[str]: ...
 
 
-def is_url(place: str) -> bool:
+def is_url(location: str) -> bool:
     """`file://` is local."""
-    found = _SCHEME.match(place)
-    return found is not None and found[1].lower() != "file"
+    match = _SCHEME.match(location)
+    return match is not None and match[1].lower() != "file"
 
 
-def refuse_password(place: str) -> None:
-    if holds_password(place):
-        raise BadRequest(f"the URL of a folder {PASSWORD_APART}")
+def refuse_password(location: str) -> None:
+    if has_password(location):
+        raise BadRequest(f"the URL of a folder {PASSWORD_ADVICE}")
 
 
-def local_folder(place: str, *, private: bool = False) -> LocalFolder:
-    refuse_password(place)
-    if is_url(place):
-        raise BadRequest(f"{place}: only Spark reaches this file system: use --runner spark, or give a folder here")
-    return LocalFolder(Path(place.removeprefix("file://")).absolute(), private=private)
+def open_local_folder(location: str, *, private: bool = False) -> LocalFolder:
+    refuse_password(location)
+    if is_url(location):
+        raise BadRequest(f"{location}: only Spark reaches this file system: use --runner spark, or give a folder here")
+    return LocalFolder(Path(location.removeprefix("file://")).absolute(), private=private)
 
 
 def check_inside(name: str) -> str:
@@ -70,27 +70,27 @@ class LocalFolder:
         check_writable(what, self.path, advice)
 
     def write(self, what: str, name: str, content: bytes, advice: str) -> None:
-        final = self.path / check_inside(name)
-        fresh = final.with_name(f"_{final.name}.{os.getpid()}")
-        with writing(what, final, advice):
-            for folder in (*reversed(final.parent.parents), final.parent):
+        final_path = self.path / check_inside(name)
+        temporary_path = final_path.with_name(f"_{final_path.name}.{os.getpid()}")
+        with report_write_errors(what, final_path, advice):
+            for folder in (*reversed(final_path.parent.parents), final_path.parent):
                 if not folder.exists():
                     folder.mkdir(mode=self._folders, exist_ok=True)
-            handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._files)
-            with os.fdopen(handle, "wb") as out:
-                out.write(content)
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(fresh, final)
-            sync(final.parent)
+            handle = os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._files)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary_path, final_path)
+            sync_path(final_path.parent)
 
     def read(self, name: str) -> bytes:
         return (self.path / check_inside(name)).read_bytes()
 
     def remove(self, what: str, name: str, advice: str) -> None:
-        with writing(what, self.path / name, advice):
+        with report_write_errors(what, self.path / name, advice):
             (self.path / check_inside(name)).unlink(missing_ok=True)
 
     def names(self, under: str = "") -> list[str]:
-        found = (p for p in (self.path / under).rglob("*") if p.is_file() and not p.name.startswith(_HIDDEN))
-        return sorted(p.relative_to(self.path).as_posix() for p in found)
+        paths = (p for p in (self.path / under).rglob("*") if p.is_file() and not p.name.startswith(_HIDDEN))
+        return sorted(p.relative_to(self.path).as_posix() for p in paths)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from mirror_core.model.documents import Document
-from mirror_core.model.parity import ParityResult, Verdict
+from mirror_core.model.documents import JsonDocument
+from mirror_core.model.parity import ParityResult, ParityVerdict
 
 
 class ProvenOffset(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,10 +31,10 @@ class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
-class ResultDocument(Document, frozen=True, kw_only=True):
+class ParityResultDocument(JsonDocument, frozen=True, kw_only=True):
     """Samples included. User expectations do not change `proven`."""
 
-    verdict: Verdict
+    verdict: ParityVerdict
     records: int
     """Compared."""
     chunks: int
@@ -49,27 +49,27 @@ class ResultDocument(Document, frozen=True, kw_only=True):
     """Empty: none requested."""
 
 
-def result_document(result: ParityResult) -> ResultDocument:
-    return ResultDocument(
+def to_parity_document(result: ParityResult) -> ParityResultDocument:
+    return ParityResultDocument(
         verdict=result.verdict,
         records=result.records,
         chunks=result.chunks,
         seconds=result.seconds,
         proven=tuple(
             ProvenOffset(topic=partition.topic, partition=partition.index, offset=offset)
-            for partition, offset in sorted(result.proven.items())
+            for partition, offset in sorted(result.verified_ends.items())
         ),
         findings=tuple(
             FindingDocument(
-                topic=found.partition.topic,
-                partition=found.partition.index,
-                offset=found.offset,
-                kind=found.kind,
-                detail=found.detail,
+                topic=finding.partition.topic,
+                partition=finding.partition.index,
+                offset=finding.offset,
+                kind=finding.kind,
+                detail=finding.detail,
             )
-            for found in result.findings
+            for finding in result.findings
         ),
         reasons=result.reasons,
-        unmet=result.unmet,
+        unmet=result.unmet_expectations,
         report=result.report,
     )

@@ -13,22 +13,22 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mirror_core.decide.parity import Row, sample
-from mirror_core.evidence.expectations import Judged, judge_table, verdict_of
-from mirror_core.evidence.parity_document import result_document
-from mirror_core.evidence.shown import html
-from mirror_core.evidence.suites import PARITY, Demands
+from mirror_core.decide.parity import ParityRow, count_sample
+from mirror_core.evidence.expectations import TableJudgement, combine_verdicts, judge_table
+from mirror_core.evidence.parity_document import to_parity_document
+from mirror_core.evidence.shown import load_template
+from mirror_core.evidence.suites import PARITY, TableExpectations
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.files import writing
+from mirror_core.model.files import report_write_errors
 from mirror_core.model.names import ClusterName
-from mirror_core.model.parity import ParityResult, Verdict
+from mirror_core.model.parity import ParityResult, ParityVerdict
 
-FORMAT: Final = 1
-SHOWN: Final = 500
-WHAT: Final = "parity report"
-ADVICE: Final = "make room and rights there, or give another folder"
+REPORT_FORMAT: Final = 1
+MAX_LISTED_ROWS: Final = 500
+REPORT_NAME: Final = "parity report"
+REPORT_ADVICE: Final = "make room and rights there, or give another folder"
 
-SCHEMA: Final = PARITY.schema
+PARITY_SCHEMA: Final = PARITY.schema
 
 
 class JudgesDisagree(MirrorError):
@@ -36,7 +36,7 @@ class JudgesDisagree(MirrorError):
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionLine:
+class ParityPartitionLine:
     name: str
     start: int
     end: int
@@ -51,7 +51,7 @@ def warm_up() -> None:
     pa.array([], pa.int64())
 
 
-def to_table(rows: Sequence[Row], level: int) -> pa.Table:
+def to_table(rows: Sequence[ParityRow], level: int) -> pa.Table:
     return pa.Table.from_pylist(
         [
             {
@@ -65,120 +65,130 @@ def to_table(rows: Sequence[Row], level: int) -> pa.Table:
                 "dst_count": row.dst_count,
                 "src_digest": row.src_digest,
                 "dst_digest": row.dst_digest,
-                "compared": sample(row, level),
+                "compared": count_sample(row, level),
                 "differing": row.differing,
                 "error": row.error,
             }
             for row in rows
         ],
-        schema=SCHEMA,
+        schema=PARITY_SCHEMA,
     )
 
 
-def write_report(
+def write_parity_report(
     folder: Path,
     result: ParityResult,
-    rows: Sequence[Row],
+    rows: Sequence[ParityRow],
     *,
     source: ClusterName,
     destination: ClusterName,
     level: int,
     started: float,
-    demands: Demands | None,
-    of_table: Verdict | None = None,
+    demands: TableExpectations | None,
+    table_verdict: ParityVerdict | None = None,
 ) -> ParityResult:
     """Raises JudgesDisagree after writing the evidence.
 
     `started`: seconds since the epoch. `table_verdict`: our verdict on the table alone. Failed user expectations
     (`demands`) end a pass.
     """
-    with writing(WHAT, folder, ADVICE):
+    with report_write_errors(REPORT_NAME, folder, REPORT_ADVICE):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # may hold record contents
     page = folder / "index.html"
     table = to_table(rows, level)
     judged = judge_table(table, folder / "data-docs", demands) if demands else None
-    ours = of_table or result.verdict
-    agree = judged is None or judged.success == (ours is Verdict.PASSED)
-    result = _with_more(replace(result, report=str(page)), judged)
-    _write(folder / "table.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
-    document = _document(result, source, destination, level, started, judged)
-    _write(folder / "result.json", lambda path: path.write_bytes(msgspec.json.format(msgspec.json.encode(document))))
-    text = _render(document, _lines(result, rows, level), judged, agree)
-    _write(page, lambda path: path.write_text(text, encoding="utf-8"))
+    own_verdict = table_verdict or result.verdict
+    agree = judged is None or judged.success == (own_verdict is ParityVerdict.PASSED)
+    result = _apply_user_expectations(replace(result, report=str(page)), judged)
+    _write_file(folder / "table.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
+    document = _to_document(result, source, destination, level, started, judged)
+    _write_file(
+        folder / "result.json", lambda path: path.write_bytes(msgspec.json.format(msgspec.json.encode(document)))
+    )
+    text = _render(document, _to_partition_lines(result, rows, level), judged, agree)
+    _write_file(page, lambda path: path.write_text(text, encoding="utf-8"))
     if judged is not None and not agree:
         raise JudgesDisagree(
-            f"parity {source} -> {destination}: our verdict is {ours}, Great Expectations says "
+            f"parity {source} -> {destination}: our verdict is {own_verdict}, Great Expectations says "
             f"{'success' if judged.success else 'failure'}; see {page}. Do not cut over on this; please report it"
         )
     return result
 
 
-def _with_more(result: ParityResult, judged: Judged | None) -> ParityResult:
+def _apply_user_expectations(result: ParityResult, judged: TableJudgement | None) -> ParityResult:
     unmet = judged.unmet if judged else ()
-    verdict = verdict_of(unmet) if result.verdict is Verdict.PASSED else result.verdict
-    return replace(result, verdict=verdict, unmet=tuple(map(str, unmet)))
+    verdict = combine_verdicts(unmet) if result.verdict is ParityVerdict.PASSED else result.verdict
+    return replace(result, verdict=verdict, unmet_expectations=tuple(map(str, unmet)))
 
 
-def _document(
+def _to_document(
     result: ParityResult,
     source: ClusterName,
     destination: ClusterName,
     level: int,
     started: float,
-    judged: Judged | None,
+    judged: TableJudgement | None,
 ) -> dict[str, Any]:
     return {
-        "format": FORMAT,
+        "format": REPORT_FORMAT,
         "source": source,
         "destination": destination,
         "level": level,
         "started": datetime.fromtimestamp(started, UTC).isoformat(timespec="milliseconds"),
-        **msgspec.to_builtins(result_document(result)),
+        **msgspec.to_builtins(to_parity_document(result)),
         "great_expectations": None
         if judged is None
         else {
             "success": judged.success,
             "expectations": [
-                {"type": one.what, "by": one.by, "success": one.held, "where": one.where} for one in judged.held
+                {
+                    "type": expectation.what,
+                    "by": expectation.by,
+                    "success": expectation.held,
+                    "where": expectation.where,
+                }
+                for expectation in judged.held
             ],
         },
     }
 
 
-def _lines(result: ParityResult, rows: Sequence[Row], level: int) -> list[PartitionLine]:
+def _to_partition_lines(result: ParityResult, rows: Sequence[ParityRow], level: int) -> list[ParityPartitionLine]:
     lines = []
-    by_partition: dict[Any, list[Row]] = {}
+    by_partition: dict[Any, list[ParityRow]] = {}
     for row in rows:
         by_partition.setdefault(row.partition, []).append(row)
-    for partition, mine in by_partition.items():
+    for partition, partition_rows in by_partition.items():
         lines.append(
-            PartitionLine(
+            ParityPartitionLine(
                 str(partition),
-                min(row.start for row in mine),
-                max(row.end for row in mine),
-                result.proven.get(partition, 0),
-                sum(sample(row, level) for row in mine),
-                sum(row.differing for row in mine),
-                sum(1 for row in mine if row.error),
+                min(row.start for row in partition_rows),
+                max(row.end for row in partition_rows),
+                result.verified_ends.get(partition, 0),
+                sum(count_sample(row, level) for row in partition_rows),
+                sum(row.differing for row in partition_rows),
+                sum(1 for row in partition_rows if row.error),
             )
         )
     return sorted(lines, key=lambda line: (not line.differing, not line.unread, line.name))
 
 
-def _render(document: dict[str, Any], lines: list[PartitionLine], judged: Judged | None, agree: bool) -> str:
-    return html("parity.html.j2").render(
+def _render(
+    document: dict[str, Any], lines: list[ParityPartitionLine], judged: TableJudgement | None, agree: bool
+) -> str:
+    return load_template("parity.html.j2").render(
         **document,
-        lines=lines[:SHOWN],
-        more_lines=max(0, len(lines) - SHOWN),
-        shown=SHOWN,
+        lines=lines[:MAX_LISTED_ROWS],
+        more_lines=max(0, len(lines) - MAX_LISTED_ROWS),
+        shown=MAX_LISTED_ROWS,
         judged=judged,
         agree=agree,
     )
 
 
-def _write(path: Path, write: Callable[[Path], object]) -> None:
+def _write_file(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f"_{path.name}.tmp")
-    with writing(WHAT, path, ADVICE):
+    with report_write_errors(REPORT_NAME, path, REPORT_ADVICE):
         temporary.touch(mode=0o600)
         write(temporary)
         os.replace(temporary, path)

@@ -53,13 +53,13 @@ _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("started", pa.timestamp("ms", tz="UTC"), nullable=False),
     pa.field("ended", pa.timestamp("ms", tz="UTC"), nullable=False),
 )
-SCHEMA: Final = pa.schema(_COLUMNS)
+RECEIPTS_SCHEMA: Final = pa.schema(_COLUMNS)
 """Columns as in `Receipt`. The mirror and the day are in the path."""
-ADVICE: Final = "make room and rights there, or give another folder (--receipts)"
+RECEIPTS_ADVICE: Final = "make room and rights there, or give another folder (--receipts)"
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class ReceiptsFile:
     day: str
     name: str
     content: bytes
@@ -74,29 +74,29 @@ class File:
         return f"date={self.day}/{self.name}"
 
 
-def packed(generation: int, epoch: int, receipts: Sequence[Receipt], name: str | None = None) -> File:
+def pack_receipts(generation: int, epoch: int, receipts: Sequence[Receipt], name: str | None = None) -> ReceiptsFile:
     name = name or f"epoch-{generation:08d}-{epoch:010d}.parquet"
     day = datetime.fromtimestamp(min(receipt.started_ms for receipt in receipts) / 1000, UTC).date()
-    return as_file(day.isoformat(), name, _table(generation, receipts))
+    return to_receipts_file(day.isoformat(), name, _to_table(generation, receipts))
 
 
-def as_file(day: str, name: str, table: pa.Table) -> File:
-    out = io.BytesIO()
-    pq.write_table(table, out, compression="zstd")
-    return File(day, name, out.getvalue(), pc.sum(pc.list_value_length(table.column("pieces"))).as_py() or 0)
+def to_receipts_file(day: str, name: str, table: pa.Table) -> ReceiptsFile:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return ReceiptsFile(day, name, buffer.getvalue(), pc.sum(pc.list_value_length(table.column("pieces"))).as_py() or 0)
 
 
-def write(folder: Folder, mirror: MirrorName, file: File) -> str:
-    name = f"{mirror_folder(mirror)}/{file.path}"
-    folder.write(f"receipts of mirror {mirror}", name, file.content, ADVICE)
+def write_receipts(folder: Folder, mirror: MirrorName, file: ReceiptsFile) -> str:
+    name = f"{format_mirror_folder(mirror)}/{file.path}"
+    folder.write(f"receipts of mirror {mirror}", name, file.content, RECEIPTS_ADVICE)
     return name
 
 
-def parsed(content: bytes) -> pa.Table:
-    return pq.read_table(io.BytesIO(content), schema=SCHEMA)
+def parse_receipts(content: bytes) -> pa.Table:
+    return pq.read_table(io.BytesIO(content), schema=RECEIPTS_SCHEMA)
 
 
-def _table(generation: int, receipts: Sequence[Receipt]) -> pa.Table:
+def _to_table(generation: int, receipts: Sequence[Receipt]) -> pa.Table:
     rows = [
         {
             "generation": generation,
@@ -119,8 +119,8 @@ def _table(generation: int, receipts: Sequence[Receipt]) -> pa.Table:
         }
         for receipt in receipts
     ]
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
+    return pa.Table.from_pylist(rows, schema=RECEIPTS_SCHEMA)
 
 
-def mirror_folder(mirror: MirrorName) -> str:
+def format_mirror_folder(mirror: MirrorName) -> str:
     return f"mirror={quote(mirror, safe='')}"

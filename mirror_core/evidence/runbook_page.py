@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 
 import jinja2
 
-from mirror_core.decide.steps import as_markdown
+from mirror_core.decide.steps import format_steps_markdown
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import Partition, reverse_name
-from mirror_core.model.run import Mode, RunKind
-from mirror_core.model.text import visible_lines
+from mirror_core.model.names import Partition, format_reverse_name
+from mirror_core.model.run import RunKind, RunMode
+from mirror_core.model.text import escape_invisible_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PastRun:
+class PastRunLine:
     id: str
     mode: str
     state: str
@@ -24,14 +24,14 @@ class PastRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runbook:
+class RunbookContent:
     mirror: Mirror
     statuses: Mapping[Partition, PartitionStatus]
     servers: Mapping[str, str]
     hooks: Sequence[str]
     owner: str = ""
-    forecasts: Mapping[Mode, str]
-    runs: Sequence[PastRun]
+    forecasts: Mapping[RunMode, str]
+    runs: Sequence[PastRunLine]
     now_ms: int
 
     @property
@@ -45,10 +45,10 @@ class Runbook:
     @property
     def names(self) -> dict[str, str]:
         mirror = self.mirror
-        return {"source": mirror.source, "destination": mirror.destination, "back": reverse_name(mirror.name)}
+        return {"source": mirror.source, "destination": mirror.destination, "back": format_reverse_name(mirror.name)}
 
 
-def render(book: Runbook) -> str:
+def render_runbook(book: RunbookContent) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mirror_core.evidence", "templates"),
         autoescape=False,
@@ -56,28 +56,28 @@ def render(book: Runbook) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=_shown,
+        finalize=_make_visible,
     )
-    environment.filters["when"] = _when
-    environment.filters["cell"] = _cell
+    environment.filters["when"] = _format_minute
+    environment.filters["cell"] = _format_cell
     return environment.get_template("runbook.md.j2").render(
         book=book,
         mirror=book.mirror,
-        planned=list(as_markdown(RunKind.FAILOVER, Mode.PLANNED, **book.names)),
-        unplanned=list(as_markdown(RunKind.FAILOVER, Mode.UNPLANNED, **book.names)),
-        home=list(as_markdown(RunKind.FAILBACK, Mode.PLANNED, **book.names)),
+        planned=list(format_steps_markdown(RunKind.FAILOVER, RunMode.PLANNED, **book.names)),
+        unplanned=list(format_steps_markdown(RunKind.FAILOVER, RunMode.UNPLANNED, **book.names)),
+        home=list(format_steps_markdown(RunKind.FAILBACK, RunMode.PLANNED, **book.names)),
     )
 
 
-def _when(ms: int) -> str:
+def _format_minute(ms: int) -> str:
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _cell(names: Collection[str]) -> str:
+def _format_cell(names: Collection[str]) -> str:
     """A `|` in an expression would end the table cell."""
     return ", ".join(names).replace("|", "\\|")
 
 
-def _shown(value: object) -> object:
+def _make_visible(value: object) -> object:
     """Escapes control characters in foreign names."""
-    return visible_lines(value) if isinstance(value, str) else value
+    return escape_invisible_lines(value) if isinstance(value, str) else value

@@ -7,38 +7,38 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.evidence.shown import html
-from mirror_core.model.files import writing
-from mirror_core.model.parity import Fate, Saved
+from mirror_core.evidence.shown import load_template
+from mirror_core.model.files import report_write_errors
+from mirror_core.model.parity import SalvagedPartition, SalvageMatch
 
-PAGE: Final = "_report.html"
+SALVAGE_PAGE: Final = "_report.html"
 """The underscore hides it from Parquet readers."""
-SHOWN: Final = 1000
-_MEANS: Final[Mapping[Fate, str]] = MappingProxyType(
+MAX_FATE_ROWS: Final = 1000
+_FATE_MEANINGS: Final[Mapping[SalvageMatch, str]] = MappingProxyType(
     {
-        Fate.MISSING: "the new primary has no record of this key since the logs parted: without it something is lost",
-        Fate.THERE: "the new primary has a record of this key with this value: nothing to do",
-        Fate.CONFLICTING: "the new primary has gone on with other values of this key: decide which one holds",
-        Fate.UNKEYED: "there is no key to look for: only what it says can tell",
+        SalvageMatch.MISSING: "the new primary has no record of this key since the logs parted: without it something is lost",
+        SalvageMatch.SAME_VALUE: "the new primary has a record of this key with this value: nothing to do",
+        SalvageMatch.CONFLICTING: "the new primary has gone on with other values of this key: decide which one holds",
+        SalvageMatch.UNKEYED: "there is no key to look for: only what it says can tell",
     }
 )
 
 
-def write_salvage_report(folder: Path, saved: Sequence[Saved], *, run: str, old: str, new: str) -> Path:
-    totals = {fate: sum(s.fates.get(fate, 0) for s in saved) for fate in Fate}
-    rows = [(s, fate) for s in saved for fate in Fate if s.fates.get(fate)]
-    page = folder / PAGE
-    with writing("report of a salvage", page, "make room and rights there, then resume the run"):
+def write_salvage_report(folder: Path, saved: Sequence[SalvagedPartition], *, run: str, old: str, new: str) -> Path:
+    totals = {fate: sum(s.matches.get(fate, 0) for s in saved) for fate in SalvageMatch}
+    rows = [(s, fate) for s in saved for fate in SalvageMatch if s.matches.get(fate)]
+    page = folder / SALVAGE_PAGE
+    with report_write_errors("report of a salvage", page, "make room and rights there, then resume the run"):
         page.write_text(
-            html("salvage.html.j2").render(
+            load_template("salvage.html.j2").render(
                 run=run,
                 old=old,
                 new=new,
                 records=sum(s.records for s in saved),
                 partitions=len(saved),
                 totals=totals,
-                means=_MEANS,
-                rows=rows[:SHOWN],
+                means=_FATE_MEANINGS,
+                rows=rows[:MAX_FATE_ROWS],
                 rows_in_all=len(rows),
             ),
             encoding="utf-8",

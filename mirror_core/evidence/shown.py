@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 import jinja2
 
-from mirror_core.model.text import visible_lines
+from mirror_core.model.text import escape_invisible_lines
 
 
-def shown(value: object) -> object:
-    return visible_lines(value) if isinstance(value, str) else value
+def make_visible(value: object) -> object:
+    return escape_invisible_lines(value) if isinstance(value, str) else value
 
 
-def html(template: str, **filters: Callable[..., object]) -> jinja2.Template:
+def load_template(template: str, **filters: Callable[..., object]) -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mirror_core.evidence", "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=shown,
+        finalize=make_visible,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -15,7 +15,7 @@ from typing import Final
 
 from mirror_core.model.errors import BadRequest
 
-_OPEN: Final = 0o077
+_FOREIGN_RIGHTS: Final = 0o077
 
 
 class Signer:
@@ -26,8 +26,8 @@ class Signer:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-        content = _read(path, "signing key")
-        if path.stat().st_mode & _OPEN:
+        content = _read_key_file(path, "signing key")
+        if path.stat().st_mode & _FOREIGN_RIGHTS:
             raise BadRequest(f"signing key {path}: others may read or write it: chmod 600")
         try:
             key = load_pem_private_key(content, None)
@@ -36,7 +36,7 @@ class Signer:
         if not isinstance(key, Ed25519PrivateKey):
             raise BadRequest(f"signing key {path}: not of type Ed25519")
         self._key = key
-        self.id = key_id(key.public_key().public_bytes_raw())
+        self.id = compute_key_id(key.public_key().public_bytes_raw())
 
     def sign(self, content: str) -> str:
         return base64.b64encode(self._key.sign(content.encode())).decode()
@@ -52,15 +52,15 @@ class PublicKey:
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
         try:
-            key = load_pem_public_key(_read(path, "public key"))
+            key = load_pem_public_key(_read_key_file(path, "public key"))
         except (ValueError, UnsupportedAlgorithm):
             raise BadRequest(f"public key {path}: not a public key in PEM") from None
         if not isinstance(key, Ed25519PublicKey):
             raise BadRequest(f"public key {path}: not of type Ed25519")
         self._key = key
-        self.id = key_id(key.public_bytes_raw())
+        self.id = compute_key_id(key.public_bytes_raw())
 
-    def signed(self, content: str, signature: str) -> bool:
+    def is_signature_of(self, content: str, signature: str) -> bool:
         from cryptography.exceptions import InvalidSignature
 
         try:
@@ -70,13 +70,13 @@ class PublicKey:
         return True
 
 
-def key_id(raw: bytes) -> str:
+def compute_key_id(raw: bytes) -> str:
     """First 16 hexadecimal digits of the public key's SHA-256."""
     return hashlib.sha256(raw).hexdigest()[:16]
 
 
-def _read(path: Path, what: str) -> bytes:
+def _read_key_file(path: Path, key_kind: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise BadRequest(f"{what} {path}: cannot be read: {error.strerror}") from None
+        raise BadRequest(f"{key_kind} {path}: cannot be read: {error.strerror}") from None

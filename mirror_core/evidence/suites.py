@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from mirror_core.decide.expected import LIMITS, NOTHING, Expected, Judging, Own
-from mirror_core.model.drift import Action, Part
+from mirror_core.decide.expected import NO_EXPECTATIONS, TIER_LIMITS, JudgedTable, UserExpectation, UserExpectations
+from mirror_core.model.drift import SyncAction, SyncCategory
 from mirror_core.model.mirror import PartitionState
 
 TIER: Final = "tier"
-_UNKNOWN_TO_GX: Final = frozenset(
+_NULL_EXPECTATIONS: Final = frozenset(
     {
         "expect_column_values_to_be_null",
         "expect_column_values_to_not_be_null",
@@ -40,22 +40,22 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expect:
+class Expectation:
     type: str
     kwargs: Mapping[str, object]
     by: str = ""
-    looks: bool = False
+    is_precondition: bool = False
     """A precondition: if it fails, nothing was judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    judging: Judging
+    table_kind: JudgedTable
     columns: tuple[Column, ...]
     index: tuple[str, ...]
-    place: str
+    place_format: str
     """Format of a failure's place, from the index and `value`."""
-    ours: tuple[Expect, ...]
+    expectations: tuple[Expectation, ...]
     fills: Mapping[str, int | str] = field(default_factory=dict)
     """Fillers for nulls in compared columns, which would be skipped."""
 
@@ -66,83 +66,109 @@ class Suite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demands:
+class TableExpectations:
     suite: Suite
-    more: Expected = NOTHING
+    user_expectations: UserExpectations = NO_EXPECTATIONS
 
     @property
-    def own(self) -> tuple[Own, ...]:
-        return self.more.own.get(self.suite.judging, ())
+    def own(self) -> tuple[UserExpectation, ...]:
+        return self.user_expectations.expectations.get(self.suite.table_kind, ())
 
-    def expectations(self) -> list[Expect]:
-        found: dict[str, Expect] = {}
-        for one in (*self.suite.ours, *_tiers(self.suite, self.more), *self._theirs()):
-            found.setdefault(json.dumps([one.type, one.kwargs], sort_keys=True, default=str), one)
-        return list(found.values())
+    def list_expectations(self) -> list[Expectation]:
+        by_key: dict[str, Expectation] = {}
+        for expectation in (
+            *self.suite.expectations,
+            *_tier_expectations(self.suite, self.user_expectations),
+            *self._list_own(),
+        ):
+            by_key.setdefault(
+                json.dumps([expectation.type, expectation.kwargs], sort_keys=True, default=str), expectation
+            )
+        return list(by_key.values())
 
-    def _theirs(self) -> Iterator[Expect]:
-        for own in self.own:
-            kwargs = dict(own.kwargs) if own.tier is None else {**own.kwargs, "row_condition": _is(own.tier)}
-            yield from _known(self.suite, Expect(type=own.type, kwargs=kwargs, by=own.at))
+    def _list_own(self) -> Iterator[Expectation]:
+        for own_expectation in self.own:
+            kwargs = (
+                dict(own_expectation.kwargs)
+                if own_expectation.tier is None
+                else {**own_expectation.kwargs, "row_condition": _tier_condition(own_expectation.tier)}
+            )
+            yield from _with_preconditions(
+                self.suite, Expectation(type=own_expectation.type, kwargs=kwargs, by=own_expectation.location)
+            )
 
 
-def columns_of(kwargs: Mapping[str, object]) -> list[str]:
-    named = [kwargs[word] for word in ("column", "column_A", "column_B") if word in kwargs]
-    for word in ("column_list", "column_set"):
-        several = kwargs.get(word, ())
-        named += several if isinstance(several, Sequence) and not isinstance(several, str) else [several]
-    return [str(name) for name in named]
+def list_columns(kwargs: Mapping[str, object]) -> list[str]:
+    names = [kwargs[argument] for argument in ("column", "column_A", "column_B") if argument in kwargs]
+    for argument in ("column_list", "column_set"):
+        columns = kwargs.get(argument, ())
+        names += columns if isinstance(columns, Sequence) and not isinstance(columns, str) else [columns]
+    return [str(name) for name in names]
 
 
-def _tiers(suite: Suite, more: Expected) -> Iterator[Expect]:
-    for tier in more.tiers:
-        by = f"tier {tier.name}"
-        if suite.judging is Judging.READINESS:
-            yield _some_rows(_is(tier.name), by)
-            for word, limit in tier.limits.items():
-                kwargs: dict[str, Any] = {"column": LIMITS[word], "max_value": limit, "row_condition": _is(tier.name)}
-                yield from _known(suite, _expect("column_values_to_be_between", f"{by}: {word} {limit:g}", **kwargs))
-        if suite.judging is Judging.SYNC and tier.no_drift:
+def _tier_expectations(suite: Suite, user_expectations: UserExpectations) -> Iterator[Expectation]:
+    for tier in user_expectations.tiers:
+        tier_name = f"tier {tier.name}"
+        if suite.table_kind is JudgedTable.READINESS:
+            yield _expect_rows(_tier_condition(tier.name), tier_name)
+            for limit_name, limit in tier.limits.items():
+                kwargs: dict[str, Any] = {
+                    "column": TIER_LIMITS[limit_name],
+                    "max_value": limit,
+                    "row_condition": _tier_condition(tier.name),
+                }
+                yield from _with_preconditions(
+                    suite, _expect("column_values_to_be_between", f"{tier_name}: {limit_name} {limit:g}", **kwargs)
+                )
+        if suite.table_kind is JudgedTable.SYNC and tier.no_drift:
             # Groups commit all the time; the age of their offsets has its own limit.
-            still = f'{_is(tier.name)} and part != "{Part.GROUPS}"'
-            yield _some_rows(still, by)
-            kwargs = {"column": "pending", "value_set": [False], "row_condition": still}
-            yield _expect("column_values_to_be_in_set", f"{by}: drift none", **kwargs)
+            condition = f'{_tier_condition(tier.name)} and part != "{SyncCategory.GROUPS}"'
+            yield _expect_rows(condition, tier_name)
+            kwargs = {"column": "pending", "value_set": [False], "row_condition": condition}
+            yield _expect("column_values_to_be_in_set", f"{tier_name}: drift none", **kwargs)
 
 
-def _known(suite: Suite, one: Expect) -> Iterator[Expect]:
-    condition = {word: one.kwargs[word] for word in ("row_condition", "condition_parser") if one.kwargs.get(word)}
+def _with_preconditions(suite: Suite, expectation: Expectation) -> Iterator[Expectation]:
+    condition = {
+        argument: expectation.kwargs[argument]
+        for argument in ("row_condition", "condition_parser")
+        if expectation.kwargs.get(argument)
+    }
     if "row_condition" in condition:
-        yield _expect("table_row_count_to_be_between", one.by, looks=True, min_value=1, **condition)
-    blank = {column.name for column in suite.columns if column.nullable} - suite.fills.keys()
-    for name in columns_of(one.kwargs) if one.type not in _UNKNOWN_TO_GX else ():
-        if name in blank:
-            yield _expect("column_values_to_not_be_null", one.by, looks=True, column=name, **condition)
-    yield one
+        yield _expect("table_row_count_to_be_between", expectation.by, is_precondition=True, min_value=1, **condition)
+    nullable_columns = {column.name for column in suite.columns if column.nullable} - suite.fills.keys()
+    for name in list_columns(expectation.kwargs) if expectation.type not in _NULL_EXPECTATIONS else ():
+        if name in nullable_columns:
+            yield _expect(
+                "column_values_to_not_be_null", expectation.by, is_precondition=True, column=name, **condition
+            )
+    yield expectation
 
 
-def _some_rows(condition: str, by: str) -> Expect:
-    return _expect("table_row_count_to_be_between", by, looks=True, min_value=1, row_condition=condition)
+def _expect_rows(condition: str, expected_by: str) -> Expectation:
+    return _expect(
+        "table_row_count_to_be_between", expected_by, is_precondition=True, min_value=1, row_condition=condition
+    )
 
 
-def _is(tier: str) -> str:
+def _tier_condition(tier: str) -> str:
     return f'{TIER} == "{tier}"'
 
 
-def _expect(what: str, by: str = "", *, looks: bool = False, **kwargs: Any) -> Expect:
-    return Expect(type=f"expect_{what}", kwargs=kwargs, by=by, looks=looks)
+def _expect(name: str, expected_by: str = "", *, is_precondition: bool = False, **kwargs: Any) -> Expectation:
+    return Expectation(type=f"expect_{name}", kwargs=kwargs, by=expected_by, is_precondition=is_precondition)
 
 
-_TIER: Final = Column(TIER, pa.string(), "the first tier of your file that names the topic; empty: none does")
-_TOPIC: Final = Column("topic", pa.string(), "its topic")
-_PARTITION: Final = Column("partition", pa.int32(), "its number")
+_TIER_COLUMN: Final = Column(TIER, pa.string(), "the first tier of your file that names the topic; empty: none does")
+_TOPIC_COLUMN: Final = Column("topic", pa.string(), "its topic")
+_PARTITION_COLUMN: Final = Column("partition", pa.int32(), "its number")
 
 PARITY: Final = Suite(
-    judging=Judging.PARITY,
+    table_kind=JudgedTable.PARITY,
     columns=(
-        _TOPIC,
-        _PARTITION,
-        _TIER,
+        _TOPIC_COLUMN,
+        _PARTITION_COLUMN,
+        _TIER_COLUMN,
         Column(
             "chunk", pa.int64(), "number of the piece of the log, of the first if several are one row; -1: its ends"
         ),
@@ -158,8 +184,8 @@ PARITY: Final = Suite(
         Column("error", pa.string(), "why it could not be compared; empty: it was"),
     ),
     index=("topic", "partition", "chunk"),
-    place="{topic}-{partition} chunk {chunk}",
-    ours=(
+    place_format="{topic}-{partition} chunk {chunk}",
+    expectations=(
         _expect("table_row_count_to_be_between", min_value=1),
         _expect("column_sum_to_be_between", column="compared", min_value=1),
         _expect("column_pair_values_to_be_equal", column_A="src_count", column_B="dst_count"),
@@ -171,33 +197,33 @@ PARITY: Final = Suite(
 )
 
 SYNC: Final = Suite(
-    judging=Judging.SYNC,
+    table_kind=JudgedTable.SYNC,
     columns=(
-        Column("part", pa.string(), f"{', '.join(Part)}"),
+        Column("part", pa.string(), f"{', '.join(SyncCategory)}"),
         Column("subject", pa.string(), "topic, topic and setting, access control entry, or group and partition"),
         Column("topic", pa.string(), "the topic that it is about; empty: none, or more than one"),
-        _TIER,
+        _TIER_COLUMN,
         Column("source", pa.string(), "the source's value; empty: it has none"),
         Column("destination", pa.string(), "the destination's value; empty: it has none"),
-        Column("action", pa.string(), f"what a sync would do: {', '.join(Action)}"),
+        Column("action", pa.string(), f"what a sync would do: {', '.join(SyncAction)}"),
         Column("pending", pa.bool_(), "a sync would change something"),
         Column("reason", pa.string(), "why so, or why nothing is done"),
     ),
     index=("part", "subject"),
-    place="{part} {subject}",
-    ours=(
-        _expect("table_row_count_to_be_between", looks=True, min_value=1),
-        _expect("column_values_to_not_be_in_set", column="action", value_set=[str(Action.REFUSE)]),
+    place_format="{part} {subject}",
+    expectations=(
+        _expect("table_row_count_to_be_between", is_precondition=True, min_value=1),
+        _expect("column_values_to_not_be_in_set", column="action", value_set=[str(SyncAction.REFUSE)]),
     ),
 )
 
-_SAME: Final = "; of the mirror, the same in each row"
+_SAME_IN_ROWS: Final = "; of the mirror, the same in each row"
 READINESS: Final = Suite(
-    judging=Judging.READINESS,
+    table_kind=JudgedTable.READINESS,
     columns=(
-        _TOPIC,
-        _PARTITION,
-        _TIER,
+        _TOPIC_COLUMN,
+        _PARTITION_COLUMN,
+        _TIER_COLUMN,
         Column("state", pa.string(), "as recorded"),
         Column("reason", pa.string(), "why it is FAILED; empty: it is not"),
         Column("position", pa.int64(), "next offset to copy", nullable=True),
@@ -214,50 +240,50 @@ READINESS: Final = Suite(
         Column(
             "standstill_s",
             pa.float64(),
-            f"seconds without writes that a planned failover would take, by an earlier one or a drill{_SAME}",
+            f"seconds without writes that a planned failover would take, by an earlier one or a drill{_SAME_IN_ROWS}",
             nullable=True,
         ),
         Column("proved", pa.int64(), "next offset after what was compared equal; 0: nothing was", nullable=True),
         Column(
             "proof_age_s",
             pa.float64(),
-            f"since the partition that was compared the longest ago was; inf: none was{_SAME}",
+            f"since the partition that was compared the longest ago was; inf: none was{_SAME_IN_ROWS}",
             nullable=True,
         ),
         Column(
             "sync_age_s",
             pa.float64(),
-            f"age of groups' offsets on the destination; inf: no sync yet{_SAME}",
+            f"age of groups' offsets on the destination; inf: no sync yet{_SAME_IN_ROWS}",
             nullable=True,
         ),
         Column(
             "drill_age_s",
             pa.float64(),
-            f"age of the newest drill that came through; inf: none did{_SAME}",
+            f"age of the newest drill that came through; inf: none did{_SAME_IN_ROWS}",
             nullable=True,
         ),
         Column(
             "heartbeat_age_s",
             pa.float64(),
-            f"age of the newest heartbeat of each broker that has arrived, of the oldest{_SAME}",
+            f"age of the newest heartbeat of each broker that has arrived, of the oldest{_SAME_IN_ROWS}",
             nullable=True,
         ),
-        Column("data_plane", pa.bool_(), f"somebody copies{_SAME}"),
-        Column("refused", pa.string(), f"why no planned failover may begin; empty: it may{_SAME}"),
+        Column("data_plane", pa.bool_(), f"somebody copies{_SAME_IN_ROWS}"),
+        Column("refused", pa.string(), f"why no planned failover may begin; empty: it may{_SAME_IN_ROWS}"),
     ),
     index=("topic", "partition"),
-    place="{topic}-{partition}: {value}",
-    ours=(
-        _expect("table_row_count_to_be_between", looks=True, min_value=1),
-        _expect("column_values_to_not_be_null", looks=True, column="lag"),
+    place_format="{topic}-{partition}: {value}",
+    expectations=(
+        _expect("table_row_count_to_be_between", is_precondition=True, min_value=1),
+        _expect("column_values_to_not_be_null", is_precondition=True, column="lag"),
         _expect("column_values_to_not_be_in_set", column="state", value_set=[str(PartitionState.FAILED)]),
         _expect("column_values_to_be_in_set", column="refused", value_set=[""]),
     ),
 )
-SUITES: Final[Mapping[Judging, Suite]] = MappingProxyType({s.judging: s for s in (PARITY, SYNC, READINESS)})
+SUITES: Final[Mapping[JudgedTable, Suite]] = MappingProxyType({s.table_kind: s for s in (PARITY, SYNC, READINESS)})
 
 
-def as_markdown(suite: Suite) -> Iterator[str]:
+def format_columns(suite: Suite) -> Iterator[str]:
     yield "| column | what it holds |"
     yield "|---|---|"
     for column in suite.columns:

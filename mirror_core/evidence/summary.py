@@ -7,108 +7,113 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.decide import vouching
-from mirror_core.decide.evidence import BOTH_EMPTY, NONE, NOT_COMPARED
-from mirror_core.decide.loss_figures import CUT, IN_DOUBT, NOT_MIRRORED
-from mirror_core.decide.standing import when
-from mirror_core.decide.steps import point_of_no_return, stood_still_s
-from mirror_core.decide.together import COMPLETE
-from mirror_core.model.parity import Verdict
-from mirror_core.model.run import Evidence, Mode, Run, RunKind, StepRecord, StepState
+from mirror_core.decide.evidence import BOTH_EMPTY_VERDICT, NONE_TEXT, NOT_COMPARED_KEY
+from mirror_core.decide.loss_figures import CUT_FIGURE, IN_DOUBT_FIGURE, NOT_MIRRORED_FIGURE
+from mirror_core.decide.standing import format_time
+from mirror_core.decide.steps import find_no_return_step, measure_standstill_s
+from mirror_core.decide.together import COMPLETE_FIGURE
+from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.run import Run, RunKind, RunMode, StepEvidence, StepRecord, StepState
 
-UNKNOWN: Final = "unknown"
-UNASKED: Final[Evidence] = MappingProxyType({})
-
-
-def lost(run: Run, steps: Sequence[StepRecord]) -> str:
-    return dict(answers(run, steps, "", "")).get("What was lost", UNKNOWN)  # the answer names no cluster
+UNKNOWN_TEXT: Final = "unknown"
+NO_PROOF: Final[StepEvidence] = MappingProxyType({})
 
 
-def answers(
-    run: Run, steps: Sequence[StepRecord], source: str, destination: str, proof: Evidence = UNASKED
+def find_loss_answer(run: Run, steps: Sequence[StepRecord]) -> str:
+    return dict(answer_questions(run, steps, "", "")).get("What was lost", UNKNOWN_TEXT)  # the answer names no cluster
+
+
+def answer_questions(
+    run: Run, steps: Sequence[StepRecord], source: str, destination: str, proof: StepEvidence = NO_PROOF
 ) -> Iterator[tuple[str, str]]:
-    yield "What", _what(run, steps, source, destination)
-    yield "When", _when(run, steps)
+    yield "What", _describe_outcome(run, steps, source, destination)
+    yield "When", _describe_times(run, steps)
     if run.plan.kind is RunKind.FAILBACK:
-        kept = next((s for s in steps if s.step == "salvage" and s.state is StepState.DONE), None)
-        saved = kept.evidence.get("records") if kept else None
-        yield "What was taken back", f"{UNKNOWN if saved is None else saved} record(s) that only the old source had"
+        salvage_step = next((s for s in steps if s.step == "salvage" and s.state is StepState.DONE), None)
+        saved = salvage_step.evidence.get("records") if salvage_step else None
+        yield (
+            "What was taken back",
+            f"{UNKNOWN_TEXT if saved is None else saved} record(s) that only the old source had",
+        )
         return
-    if run.plan.mode is Mode.UNPLANNED:
-        counted = run.counted
-        if counted is not None and counted.lost is not None:
-            yield "What was lost", f"{counted.lost:,} offset(s)"
-            yield "How do we know", counted.lost_by
+    if run.plan.mode is RunMode.UNPLANNED:
+        outcome = run.forecast_outcome
+        if outcome is not None and outcome.lost_offsets is not None:
+            yield "What was lost", f"{outcome.lost_offsets:,} offset(s)"
+            yield "How do we know", outcome.lost_basis
         else:
-            yield "What was lost", run.plan.figures.get("loss", UNKNOWN)
+            yield "What was lost", run.plan.figures.get("loss", UNKNOWN_TEXT)
             yield "How do we know", "by what was last seen of the source before the approval"
-        yield from _at_the_cut(steps)
-        yield "What was compared with the source before", _proved_before(steps)
-        seen = proof or vouching.of_run(steps)
-        yield "What certificates prove of it", vouching.sentence(seen)
-        if command := seen.get(vouching.AGAIN):
+        yield from _describe_cut(steps)
+        yield "What was compared with the source before", _describe_earlier_comparison(steps)
+        evidence = proof or vouching.read_coverage_evidence(steps)
+        yield "What certificates prove of it", vouching.format_coverage(evidence)
+        if command := evidence.get(vouching.COMMAND_KEY):
             yield "To prove more", str(command)
         return
     gate = next((s for s in steps if s.step == "parity" and s.state is StepState.DONE), None)
-    seen = gate.evidence if gate else {}
-    if seen.get("verdict") == BOTH_EMPTY and seen.get(NOT_COMPARED, NONE) == NONE:
+    evidence = gate.evidence if gate else {}
+    if evidence.get("verdict") == BOTH_EMPTY_VERDICT and evidence.get(NOT_COMPARED_KEY, NONE_TEXT) == NONE_TEXT:
         yield "What was lost", "nothing"
         yield "How do we know", "neither side held a record, and their logs began and ended at the same offsets"
         return
-    if seen.get("verdict") != Verdict.PASSED or not seen.get("records_in_all"):
-        yield "What was lost", UNKNOWN
+    if evidence.get("verdict") != ParityVerdict.PASSED or not evidence.get("records_in_all"):
+        yield "What was lost", UNKNOWN_TEXT
         yield "How do we know", "we don't: nothing was compared"
         return
-    as_it_was = seen.get(NOT_COMPARED, NONE)
-    yield "What was lost", "nothing" if as_it_was == NONE else f"{UNKNOWN}; nothing of what was compared"
-    known = (
-        f"{seen.get('records_in_all')} records of {seen.get('partitions')} partitions compared equal, the last "
-        f"{seen.get('records_since_proof')} of them behind the fence"
+    not_compared = evidence.get(NOT_COMPARED_KEY, NONE_TEXT)
+    yield "What was lost", "nothing" if not_compared == NONE_TEXT else f"{UNKNOWN_TEXT}; nothing of what was compared"
+    basis = (
+        f"{evidence.get('records_in_all')} records of {evidence.get('partitions')} partitions compared equal, the last "
+        f"{evidence.get('records_since_proof')} of them behind the fence"
     )
     yield (
         "How do we know",
-        known if as_it_was == NONE else f"{known}; promoted as they were, and not compared: {as_it_was}",
+        basis if not_compared == NONE_TEXT else f"{basis}; promoted as they were, and not compared: {not_compared}",
     )
 
 
-def _what(run: Run, steps: Sequence[StepRecord], source: str, destination: str) -> str:
+def _describe_outcome(run: Run, steps: Sequence[StepRecord], source: str, destination: str) -> str:
     """What was reached, not what was planned."""
-    turning = point_of_no_return(run.plan.kind, run.plan.mode)
-    turned = any(s.step == turning and s.state is StepState.DONE for s in steps)
+    no_return_step = find_no_return_step(run.plan.kind, run.plan.mode)
+    past_no_return = any(s.step == no_return_step and s.state is StepState.DONE for s in steps)
     if run.plan.kind is RunKind.FAILBACK:
-        home = f"from {destination} home to {source}"
-        done = all(s.state is StepState.DONE for s in steps) and len(steps) == len(run.plan.steps)
-        return f"applications and records have come {home}" if done else f"on the way {home}"
-    if not turned:
+        route = f"from {destination} home to {source}"
+        is_done = all(s.state is StepState.DONE for s in steps) and len(steps) == len(run.plan.steps)
+        return f"applications and records have come {route}" if is_done else f"on the way {route}"
+    if not past_no_return:
         return f"nothing was moved from {source} to {destination}"
-    how = f", without {source}" if run.plan.mode is Mode.UNPLANNED else ""
-    return f"applications were moved from {source} to {destination}{how}"
+    without_source = f", without {source}" if run.plan.mode is RunMode.UNPLANNED else ""
+    return f"applications were moved from {source} to {destination}{without_source}"
 
 
-def _when(run: Run, steps: Sequence[StepRecord]) -> str:
-    begun = when(run.started_ms)
-    turning = point_of_no_return(run.plan.kind, run.plan.mode)
-    at = next((s.ended_ms for s in steps if s.step == turning and s.state is StepState.DONE), None)
-    if run.plan.kind is RunKind.FAILBACK or at is None:
-        return f"begun {begun}"
-    still = stood_still_s(run, steps)
-    seconds = UNKNOWN if still is None else f"{still:.1f} s"
-    return f"begun {begun}, promoted {when(at)} after {seconds} without writes"
+def _describe_times(run: Run, steps: Sequence[StepRecord]) -> str:
+    begun_text = format_time(run.started_ms)
+    no_return_step = find_no_return_step(run.plan.kind, run.plan.mode)
+    promoted_ms = next((s.ended_ms for s in steps if s.step == no_return_step and s.state is StepState.DONE), None)
+    if run.plan.kind is RunKind.FAILBACK or promoted_ms is None:
+        return f"begun {begun_text}"
+    block_s = measure_standstill_s(run, steps)
+    seconds = UNKNOWN_TEXT if block_s is None else f"{block_s:.1f} s"
+    return f"begun {begun_text}, promoted {format_time(promoted_ms)} after {seconds} without writes"
 
 
-def _at_the_cut(steps: Sequence[StepRecord]) -> Iterator[tuple[str, str]]:
-    seen = next((s.evidence for s in steps if s.step == "record_lmo" and s.state is StepState.DONE), {})
-    for key, value in seen.items():
-        if key.startswith(COMPLETE) or key in (NOT_MIRRORED, CUT, IN_DOUBT):
+def _describe_cut(steps: Sequence[StepRecord]) -> Iterator[tuple[str, str]]:
+    evidence = next((s.evidence for s in steps if s.step == "record_lmo" and s.state is StepState.DONE), {})
+    for key, value in evidence.items():
+        if key.startswith(COMPLETE_FIGURE) or key in (NOT_MIRRORED_FIGURE, CUT_FIGURE, IN_DOUBT_FIGURE):
             yield key.capitalize(), str(value)
 
 
-def _proved_before(steps: Sequence[StepRecord]) -> str:
-    seen = next((s.evidence for s in steps if s.step == "record_lmo" and s.state is StepState.DONE), {})
-    compared = seen.get("compared_before")
+def _describe_earlier_comparison(steps: Sequence[StepRecord]) -> str:
+    evidence = next((s.evidence for s in steps if s.step == "record_lmo" and s.state is StepState.DONE), {})
+    compared = evidence.get("compared_before")
     if compared is None:
-        return UNKNOWN
-    known = f"{compared} were compared equal with the source while it answered"
-    unsaid, rest = (seen.get(key, "none") for key in ("compared_and_not_confirmed", "never_compared"))
-    if unsaid != "none":
-        known += f"; compared, and nobody says now whether it still holds: {unsaid}"
-    return known if rest == "none" else f"{known}; never compared: {rest}"
+        return UNKNOWN_TEXT
+    text = f"{compared} were compared equal with the source while it answered"
+    unconfirmed, never_compared = (
+        evidence.get(key, "none") for key in ("compared_and_not_confirmed", "never_compared")
+    )
+    if unconfirmed != "none":
+        text += f"; compared, and nobody says now whether it still holds: {unconfirmed}"
+    return text if never_compared == "none" else f"{text}; never compared: {never_compared}"

@@ -13,35 +13,35 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.decide.steps import standing_still
-from mirror_core.model.chronicle import Entry, Kind
+from mirror_core.decide.steps import list_standstill_steps
+from mirror_core.model.chronicle import AuditEntry, AuditEntryKind
 from mirror_core.model.run import Run, StepRecord, StepState
 
-WIDTH: Final = 820
-LEAST: Final = 3.0
-_TIMES: Final = 4
-_CUT_MS: Final = 2_000
-_SEAT: Final = 20.0
-_APART: Final = 90.0
+TIMELINE_WIDTH: Final = 820
+MIN_BAR_WIDTH: Final = 3.0
+_CUT_FACTOR: Final = 4
+_MIN_CUT_MS: Final = 2_000
+_MARK_SPACING: Final = 20.0
+_MIN_LABEL_DISTANCE: Final = 90.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class TimelineBar:
     x: float
     width: float
     state: StepState
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class TimelineLane:
     step: str
     still: bool
-    bars: tuple[Bar, ...]
+    bars: tuple[TimelineBar, ...]
     took: str
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TimelineMark:
     number: int
     x: float
     seat: float
@@ -52,19 +52,19 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class TimelineLabel:
     x: float
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    lanes: tuple[Lane, ...]
-    marks: tuple[Mark, ...]
+    lanes: tuple[TimelineLane, ...]
+    marks: tuple[TimelineMark, ...]
     still: tuple[float, float, str] | None
     """(from, to, duration text)"""
-    cuts: tuple[Label, ...]
-    axis: tuple[Label, ...]
+    cuts: tuple[TimelineLabel, ...]
+    axis: tuple[TimelineLabel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,140 +76,148 @@ class _Attempt:
     state: StepState
 
 
-def timeline(run: Run, entries: Sequence[Entry]) -> Timeline | None:
-    attempts = list(_attempts(entries))
+def build_timeline(run: Run, entries: Sequence[AuditEntry]) -> Timeline | None:
+    attempts = list(_list_attempts(entries))
     if not attempts:
         return None
-    happened = list(_happened(run, entries))
+    events = list(_list_events(run, entries))
     moments = sorted(
-        {run.started_ms, *(ms for ms, _, _ in happened)}
+        {run.started_ms, *(ms for ms, _, _ in events)}
         | {ms for a in attempts for ms in (a.begun_ms, a.ended_ms) if ms is not None}
     )
-    scale = _Scale(moments)
-    still = _still(run, attempts)
+    scale = _TimeScale(moments)
+    standstill = _find_standstill(run, attempts)
     return Timeline(
-        lanes=tuple(_lanes(run, attempts, scale)),
-        marks=tuple(_marks(run, happened, scale)),
-        still=None if still is None else (scale.x(still[0]), scale.x(still[1]), _span(still[1] - still[0])),
-        cuts=tuple(Label((scale.x(a) + scale.x(b)) / 2, _span(b - a)) for a, b in scale.cut),
-        axis=tuple(_axis(run, moments, still, scale)),
+        lanes=tuple(_build_lanes(run, attempts, scale)),
+        marks=tuple(_place_marks(run, events, scale)),
+        still=None
+        if standstill is None
+        else (scale.to_x(standstill[0]), scale.to_x(standstill[1]), _format_duration(standstill[1] - standstill[0])),
+        cuts=tuple(TimelineLabel((scale.to_x(a) + scale.to_x(b)) / 2, _format_duration(b - a)) for a, b in scale.cut),
+        axis=tuple(_place_labels(run, moments, standstill, scale)),
     )
 
 
-def entries_of(lines: Sequence[str]) -> list[Entry]:
-    return [msgspec.json.decode(line, type=Entry) for line in lines]
+def parse_entries(lines: Sequence[str]) -> list[AuditEntry]:
+    return [msgspec.json.decode(line, type=AuditEntry) for line in lines]
 
 
-class _Scale:
+class _TimeScale:
     def __init__(self, moments: Sequence[int]) -> None:
         stretches = list(pairwise(moments))
-        shown, sum_ms, cut = dict[tuple[int, int], float](), 0.0, list[tuple[int, int]]()
+        shown_ms, sum_ms, cut = dict[tuple[int, int], float](), 0.0, list[tuple[int, int]]()
         for stretch in sorted(stretches, key=lambda s: s[1] - s[0]):
-            took: float = stretch[1] - stretch[0]
-            if took > _CUT_MS and took > _TIMES * sum_ms > 0:
+            duration_ms: float = stretch[1] - stretch[0]
+            if duration_ms > _MIN_CUT_MS and duration_ms > _CUT_FACTOR * sum_ms > 0:
                 cut.append(stretch)
-                took = sum_ms / 2
-            shown[stretch] = took
-            sum_ms += took
+                duration_ms = sum_ms / 2
+            shown_ms[stretch] = duration_ms
+            sum_ms += duration_ms
         self.cut = tuple(sorted(cut))
         self._x = {moments[0]: 0.0}
         for stretch in stretches:
-            self._x[stretch[1]] = self._x[stretch[0]] + WIDTH * shown[stretch] / sum_ms
+            self._x[stretch[1]] = self._x[stretch[0]] + TIMELINE_WIDTH * shown_ms[stretch] / sum_ms
 
-    def x(self, ms: int) -> float:
+    def to_x(self, ms: int) -> float:
         return round(self._x[ms], 1)
 
 
-def _attempts(entries: Sequence[Entry]) -> Iterator[_Attempt]:
+def _list_attempts(entries: Sequence[AuditEntry]) -> Iterator[_Attempt]:
     """An attempt that another conductor repeated has no end: it lasted at most until then."""
-    open_: _Attempt | None = None
+    open_attempt: _Attempt | None = None
     for entry in entries:
-        if entry.kind is not Kind.STEP:
+        if entry.kind is not AuditEntryKind.STEP:
             continue
         step = msgspec.convert(entry.body, StepRecord)
-        if open_ is not None and step.state is StepState.STARTED:
-            yield open_
-        open_ = None
-        found = _Attempt(step.step, step.attempt, step.started_ms, step.ended_ms, step.state)
+        if open_attempt is not None and step.state is StepState.STARTED:
+            yield open_attempt
+        open_attempt = None
+        attempt = _Attempt(step.step, step.attempt, step.started_ms, step.ended_ms, step.state)
         if step.state is StepState.STARTED:
-            open_ = found
+            open_attempt = attempt
         else:
-            yield found
-    if open_ is not None:
-        yield open_
+            yield attempt
+    if open_attempt is not None:
+        yield open_attempt
 
 
-def _happened(run: Run, entries: Sequence[Entry]) -> Iterator[tuple[int, bool, str]]:
-    last: StepRecord | None = None
+def _list_events(run: Run, entries: Sequence[AuditEntry]) -> Iterator[tuple[int, bool, str]]:
+    last_step: StepRecord | None = None
     for entry in entries:
         match entry.kind:
-            case Kind.BEGUN:
+            case AuditEntryKind.BEGUN:
                 yield run.started_ms, False, f"approved by {run.approved_by or 'nobody'}, begun by {run.started_by}"
-            case Kind.AGREED:
-                left = bool(entry.body.get("left_behind"))
-                what = _left(entry) if left else "applications may be stopped"
-                yield entry.at_ms, left, f"{entry.body.get('by')} said that {what}"
-            case Kind.CONDUCTED:
+            case AuditEntryKind.STOP_CONFIRMED:
+                is_left_behind = bool(entry.body.get("left_behind"))
+                subject = _describe_left_behind(entry) if is_left_behind else "applications may be stopped"
+                yield entry.at_ms, is_left_behind, f"{entry.body.get('by')} said that {subject}"
+            case AuditEntryKind.CONDUCTOR_CHANGED:
                 yield entry.at_ms, False, f"taken over by {entry.by}"
-            case Kind.ABORTING:
+            case AuditEntryKind.ABORTING:
                 yield entry.at_ms, True, f"given up by {entry.by}"
-            case Kind.STEP:
+            case AuditEntryKind.STEP:
                 step = msgspec.convert(entry.body, StepRecord)
                 if step.state is StepState.FAILED:
-                    yield step.ended_ms or step.started_ms, True, f"{step.step} failed: {_short(step.error)}"
+                    yield step.ended_ms or step.started_ms, True, f"{step.step} failed: {_shorten(step.error)}"
                 elif step.state is StepState.STARTED and step.attempt > 1:
-                    broken = last is not None and last.state is StepState.STARTED
-                    why = ", since the one before was broken off" if broken else ""
-                    yield step.started_ms, False, f"{step.step}: attempt {step.attempt}{why}"
-                last = step
-            case Kind.ENDED | Kind.FILE:
+                    broken = last_step is not None and last_step.state is StepState.STARTED
+                    suffix = ", since the one before was broken off" if broken else ""
+                    yield step.started_ms, False, f"{step.step}: attempt {step.attempt}{suffix}"
+                last_step = step
+            case AuditEntryKind.ENDED | AuditEntryKind.FILE:
                 pass
 
 
-def _marks(run: Run, happened: Sequence[tuple[int, bool, str]], scale: _Scale) -> Iterator[Mark]:
-    seat = -_SEAT
-    for number, (ms, bad, words) in enumerate(happened, start=1):
-        x = scale.x(ms)
-        seat = max(x, seat + _SEAT)
-        yield Mark(number, x, min(seat, WIDTH), _since(run, ms), bad, words)
+def _place_marks(run: Run, events: Sequence[tuple[int, bool, str]], scale: _TimeScale) -> Iterator[TimelineMark]:
+    seat = -_MARK_SPACING
+    for number, (ms, bad, text) in enumerate(events, start=1):
+        x = scale.to_x(ms)
+        seat = max(x, seat + _MARK_SPACING)
+        yield TimelineMark(number, x, min(seat, TIMELINE_WIDTH), _format_since_begin(run, ms), bad, text)
 
 
-def _lanes(run: Run, attempts: Sequence[_Attempt], scale: _Scale) -> Iterator[Lane]:
-    timed = standing_still(run.plan.kind, run.plan.mode)
+def _build_lanes(run: Run, attempts: Sequence[_Attempt], scale: _TimeScale) -> Iterator[TimelineLane]:
+    timed = list_standstill_steps(run.plan.kind, run.plan.mode)
     for name in dict.fromkeys(a.step for a in attempts):
-        mine = [a for a in attempts if a.step == name]
-        last = mine[-1]
-        took = "not ended" if last.ended_ms is None else _span(last.ended_ms - last.begun_ms)
-        tries = f", attempt {last.number}" if last.number > 1 else ""
-        yield Lane(name, name in timed, tuple(_bar(a, scale) for a in mine), took + tries)
+        step_attempts = [a for a in attempts if a.step == name]
+        last_attempt = step_attempts[-1]
+        took = (
+            "not ended"
+            if last_attempt.ended_ms is None
+            else _format_duration(last_attempt.ended_ms - last_attempt.begun_ms)
+        )
+        tries = f", attempt {last_attempt.number}" if last_attempt.number > 1 else ""
+        yield TimelineLane(name, name in timed, tuple(_build_bar(a, scale) for a in step_attempts), took + tries)
 
 
-def _bar(attempt: _Attempt, scale: _Scale) -> Bar:
-    x = scale.x(attempt.begun_ms)
-    end = x if attempt.ended_ms is None else scale.x(attempt.ended_ms)
-    width = max(LEAST, round(end - x, 1))
-    return Bar(min(x, WIDTH - width), width, attempt.state)
+def _build_bar(attempt: _Attempt, scale: _TimeScale) -> TimelineBar:
+    x = scale.to_x(attempt.begun_ms)
+    end = x if attempt.ended_ms is None else scale.to_x(attempt.ended_ms)
+    width = max(MIN_BAR_WIDTH, round(end - x, 1))
+    return TimelineBar(min(x, TIMELINE_WIDTH - width), width, attempt.state)
 
 
-def _still(run: Run, attempts: Sequence[_Attempt]) -> tuple[int, int] | None:
+def _find_standstill(run: Run, attempts: Sequence[_Attempt]) -> tuple[int, int] | None:
     """From the first attempt at the first of those steps to the last known end."""
-    timed = standing_still(run.plan.kind, run.plan.mode)
+    timed = list_standstill_steps(run.plan.kind, run.plan.mode)
     if not timed or not (begun := [a.begun_ms for a in attempts if a.step == timed[0]]):
         return None
     inside = [a for a in attempts if a.step in timed]
     return begun[0], max(a.begun_ms if a.ended_ms is None else a.ended_ms for a in inside)
 
 
-def _axis(run: Run, moments: Sequence[int], still: tuple[int, int] | None, scale: _Scale) -> Iterator[Label]:
+def _place_labels(
+    run: Run, moments: Sequence[int], standstill: tuple[int, int] | None, scale: _TimeScale
+) -> Iterator[TimelineLabel]:
     placed = list[float]()
-    for ms in (*(still or ()), moments[0], moments[-1]):
-        x = scale.x(ms)
-        if all(abs(x - other) >= _APART for other in placed):
+    for ms in (*(standstill or ()), moments[0], moments[-1]):
+        x = scale.to_x(ms)
+        if all(abs(x - placed_x) >= _MIN_LABEL_DISTANCE for placed_x in placed):
             placed.append(x)
-            yield Label(x, f"+{_since(run, ms)}")
+            yield TimelineLabel(x, f"+{_format_since_begin(run, ms)}")
 
 
-def _span(ms: int) -> str:
+def _format_duration(ms: int) -> str:
     seconds = max(0, ms) / 1000
     if seconds < 120:
         return f"{seconds:.1f} s"
@@ -217,21 +225,21 @@ def _span(ms: int) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _since(run: Run, ms: int) -> str:
+def _format_since_begin(run: Run, ms: int) -> str:
     """4.5 s, or 1:00:04.5."""
     tenths = max(0, ms - run.started_ms) // 100
-    minutes, rest = divmod(tenths, 600)
+    minutes, tenths_left = divmod(tenths, 600)
     if minutes < 2:
         return f"{tenths / 10:.1f} s"
-    return f"{minutes // 60}:{minutes % 60:02}:{rest / 10:04.1f}"
+    return f"{minutes // 60}:{minutes % 60:02}:{tenths_left / 10:04.1f}"
 
 
-def _left(entry: Entry) -> str:
+def _describe_left_behind(entry: AuditEntry) -> str:
     if entry.body.get("step") == "settle":
         return "partitions that too few replicas hold up are left behind"
     return "what the source took may stay there"
 
 
-def _short(text: str) -> str:
-    first = text.splitlines()[0] if text else "no reason was given"
-    return first if len(first) <= 160 else f"{first[:157]}..."
+def _shorten(text: str) -> str:
+    first_line = text.splitlines()[0] if text else "no reason was given"
+    return first_line if len(first_line) <= 160 else f"{first_line[:157]}..."

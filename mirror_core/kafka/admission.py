@@ -18,17 +18,17 @@ from kio.schema.metadata.v8.response import MetadataResponse
 from kio.schema.types import GroupId, TopicName, TransactionalId
 from kio.static.primitive import i8
 
-from mirror_core.kafka.at_once import ask_brokers
+from mirror_core.kafka.at_once import call_brokers
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.faults import DENIED, ErrorCode, fault
-from mirror_core.kafka.rights import rights_in
-from mirror_core.kafka.transient import TRANSIENT
+from mirror_core.kafka.faults import AUTHORIZATION_CODES, ErrorCode, make_fault
+from mirror_core.kafka.rights import parse_operations
+from mirror_core.kafka.transient import RETRIABLE_CODES
 from mirror_core.model.acl import Operation, Resource
 from mirror_core.model.errors import RemoteFault
 
 _BROKER: Final = i8(4)
-_SEEN: Final = TRANSIENT | {
+_DESCRIBE_ALLOWED_CODES: Final = RETRIABLE_CODES | {
     ErrorCode.none,
     ErrorCode.unknown_topic_or_partition,
     ErrorCode.group_id_not_found,
@@ -36,33 +36,37 @@ _SEEN: Final = TRANSIENT | {
 }
 """Codes that only principals with DESCRIBE receive: brokers check rights before anything else."""
 
-Named = tuple[Resource, str]
+NamedResource = tuple[Resource, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class BrokerAuthorization:
     settings: Mapping[str, str | None] | None
     """By name; a value that the broker hides is None. None instead of the mapping: not readable."""
-    named: Mapping[Named, bool]
+    can_describe: Mapping[NamedResource, bool]
     """Without resources that failed with another error."""
 
 
-def admissions(
-    client: ClusterClient, settings: Collection[str], wanted: Collection[Named]
-) -> dict[int, Admission | RemoteFault]:
+def probe_brokers(
+    client: ClusterClient, settings: Collection[str], resources: Collection[NamedResource]
+) -> dict[int, BrokerAuthorization | RemoteFault]:
     """Read-only; the resources need not exist."""
-    asked = {broker: partial(_ask, client, broker, settings, wanted) for broker in client.brokers()}
-    return ask_brokers(client, asked)
+    probes = {broker: partial(_probe_broker, client, broker, settings, resources) for broker in client.brokers()}
+    return call_brokers(client, probes)
 
 
-def _ask(
-    client: ClusterClient, broker: int, settings: Collection[str], wanted: Collection[Named], connection: Connection
-) -> Admission:
-    found = _settings(client, broker, settings, connection) if settings else {}
-    return Admission(found, _named(wanted, connection))
+def _probe_broker(
+    client: ClusterClient,
+    broker: int,
+    settings: Collection[str],
+    resources: Collection[NamedResource],
+    connection: Connection,
+) -> BrokerAuthorization:
+    values = _fetch_settings(client, broker, settings, connection) if settings else {}
+    return BrokerAuthorization(values, _probe_resources(resources, connection))
 
 
-def _settings(
+def _fetch_settings(
     client: ClusterClient, broker: int, names: Collection[str], connection: Connection
 ) -> Mapping[str, str | None] | None:
     """Needs DESCRIBE_CONFIGS on the cluster."""
@@ -71,43 +75,54 @@ def _settings(
     )
     request = DescribeConfigsRequest(resources=(resource,), include_synonyms=False)
     [result] = connection.call(request, DescribeConfigsResponse).results
-    if result.error_code in DENIED:
+    if result.error_code in AUTHORIZATION_CODES:
         return None
     if result.error_code is not ErrorCode.none:
-        raise fault(client, f"broker {broker}", "DescribeConfigs", result.error_code, result.error_message)
-    return {row.name: row.value for row in result.configs}
+        raise make_fault(client, f"broker {broker}", "DescribeConfigs", result.error_code, result.error_message)
+    return {config.name: config.value for config in result.configs}
 
 
-def _named(wanted: Collection[Named], connection: Connection) -> Mapping[Named, bool]:
-    found = dict[Named, bool]()
-    for kind, ask in ((Resource.TOPIC, _topics), (Resource.GROUP, _groups), (Resource.TRANSACTIONAL_ID, _ids)):
-        if names := sorted(name for one, name in wanted if one is kind):
-            codes = ask(names, connection)
-            found |= {(kind, n): code in _SEEN for n, code in codes.items() if code in _SEEN or code in DENIED}
-    for kind, name in wanted:
+def _probe_resources(resources: Collection[NamedResource], connection: Connection) -> Mapping[NamedResource, bool]:
+    allowed = dict[NamedResource, bool]()
+    for kind, fetch_codes in (
+        (Resource.TOPIC, _topic_codes),
+        (Resource.GROUP, _group_codes),
+        (Resource.TRANSACTIONAL_ID, _transactional_id_codes),
+    ):
+        if names := sorted(name for resource_kind, name in resources if resource_kind is kind):
+            codes = fetch_codes(names, connection)
+            allowed |= {
+                (kind, resource_name): code in _DESCRIBE_ALLOWED_CODES
+                for resource_name, code in codes.items()
+                if code in _DESCRIBE_ALLOWED_CODES or code in AUTHORIZATION_CODES
+            }
+    for kind, name in resources:
         if kind is Resource.CLUSTER:
-            answer = connection.call(_metadata(()), MetadataResponse)
-            found[kind, name] = Operation.DESCRIBE in rights_in(answer.cluster_authorized_operations)
-    return found
+            response = connection.call(_build_metadata_request(()), MetadataResponse)
+            allowed[kind, name] = Operation.DESCRIBE in parse_operations(response.cluster_authorized_operations)
+    return allowed
 
 
-def _topics(names: Collection[str], connection: Connection) -> Mapping[str, ErrorCode]:
-    return {str(row.name): row.error_code for row in connection.call(_metadata(names), MetadataResponse).topics}
+def _topic_codes(names: Collection[str], connection: Connection) -> Mapping[str, ErrorCode]:
+    return {
+        str(topic.name): topic.error_code
+        for topic in connection.call(_build_metadata_request(names), MetadataResponse).topics
+    }
 
 
-def _groups(names: Collection[str], connection: Connection) -> Mapping[str, ErrorCode]:
+def _group_codes(names: Collection[str], connection: Connection) -> Mapping[str, ErrorCode]:
     groups = tuple(GroupId(name) for name in names)
     request = DescribeGroupsRequest(groups=groups, include_authorized_operations=False)
-    return {str(row.group_id): row.error_code for row in connection.call(request, DescribeGroupsResponse).groups}
+    return {str(group.group_id): group.error_code for group in connection.call(request, DescribeGroupsResponse).groups}
 
 
-def _ids(names: Collection[str], connection: Connection) -> Mapping[str, ErrorCode]:
+def _transactional_id_codes(names: Collection[str], connection: Connection) -> Mapping[str, ErrorCode]:
     request = DescribeTransactionsRequest(transactional_ids=tuple(TransactionalId(name) for name in names))
-    answer = connection.call(request, DescribeTransactionsResponse)
-    return {str(row.transactional_id): row.error_code for row in answer.transaction_states}
+    response = connection.call(request, DescribeTransactionsResponse)
+    return {str(state.transactional_id): state.error_code for state in response.transaction_states}
 
 
-def _metadata(topics: Collection[str]) -> MetadataRequest:
+def _build_metadata_request(topics: Collection[str]) -> MetadataRequest:
     return MetadataRequest(
         topics=tuple(MetadataRequestTopic(name=TopicName(name)) for name in topics),
         allow_auto_topic_creation=False,

@@ -20,23 +20,23 @@ from kio.schema.types import TopicName
 from mirror_core.kafka.codec import Request, Response
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.doubts import Doubts
-from mirror_core.kafka.kept import KEPT
-from mirror_core.kafka.opening import Opening, nobody_answered
+from mirror_core.kafka.doubts import StaleMetadata
+from mirror_core.kafka.kept import CONNECTION_POOL
+from mirror_core.kafka.opening import ParallelConnect, no_broker_answered
 from mirror_core.model.errors import BadRequest, RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 
-_FORWARDED_S: Final = 45.0
+_FORWARDED_TIMEOUT_S: Final = 45.0
 """A broker that forwards to a hanging controller tries the next after controller.socket.timeout.ms, 30
 s; measured: 30.1 s, once per broker."""
-_KEPT_S: Final = 0.5
-_KEPT_TRIPS: Final = 4
+_POOLED_TIMEOUT_S: Final = 0.5
+_POOLED_ROUND_TRIPS: Final = 4
 """With `_POOLED_TIMEOUT_S`, a pooled connection's timeout before all brokers are tried."""
-_SIGN_IN_TRIPS: Final = 5
-_NO_TOPICS: Final = MetadataRequest(
+_SIGN_IN_ROUND_TRIPS: Final = 5
+_BROKERS_ONLY_REQUEST: Final = MetadataRequest(
     topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
 )
-Answer = TypeVar("Answer")
+CallResult = TypeVar("CallResult")
 
 
 class Leader(NamedTuple):
@@ -47,7 +47,7 @@ class Leader(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicView:
+class TopicMetadata:
     """`id`: 32 hexadecimal digits (KIP-516), zeros without topic ids. `in_sync`: the partitions' smallest
     ISR."""
 
@@ -60,16 +60,16 @@ class TopicView:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterView:
+class ClusterMetadata:
     cluster_id: str
     controller: int
     brokers: Mapping[int, tuple[str, int]]
-    topics: Mapping[str, TopicView]
+    topics: Mapping[str, TopicMetadata]
     denied: frozenset[str]
     """Requested, but not visible to this principal."""
 
 
-def by_leader(partitions: Iterable[Partition], topics: Mapping[str, TopicView]) -> dict[int, list[Partition]]:
+def group_by_leader(partitions: Iterable[Partition], topics: Mapping[str, TopicMetadata]) -> dict[int, list[Partition]]:
     """Offline and unknown partitions are under -1."""
     by_broker: dict[int, list[Partition]] = {}
     for partition in partitions:
@@ -92,48 +92,48 @@ class ClusterClient:
         self._connections: dict[tuple[str, int], Connection] = {}
         self._brokers: Mapping[int, tuple[str, int]] = {}
         self._controller = -1
-        self._doubts = Doubts()
-        self.silent: dict[int, float] = {}  # by broker, monotonic: see `fan_out`
-        self.hurry = False
+        self._stale_metadata = StaleMetadata()
+        self.timed_out_at: dict[int, float] = {}  # by broker, monotonic: see `fan_out`
+        self.fail_fast = False
 
-    def hurries(self, hurry: bool) -> None:
+    def set_fail_fast(self, fail_fast: bool) -> None:
         """Give up a slow broker early where others can answer."""
-        self.hurry = hurry
+        self.fail_fast = fail_fast
 
-    def alike(self) -> ClusterClient:
+    def clone(self) -> ClusterClient:
         """For another thread; nothing is open yet."""
         return ClusterClient(self.config, self.principal, timeout_s=self.timeout_s)
 
     # -- sending -------------------------------------------------------------------------------------------------
 
-    def call(self, request: Request, answer: type[Response], broker: int | None = None) -> Response:
+    def call(self, request: Request, response_type: type[Response], broker: int | None = None) -> Response:
         """To this broker, or any. Reopens once a connection that died while idle."""
-        return self._once_more(broker, lambda connection: connection.call(request, answer))
+        return self._send_with_retry(broker, lambda connection: connection.call(request, response_type))
 
     def call_each(
-        self, requests: Sequence[Request], answer: type[Response], broker: int | None = None
+        self, requests: Sequence[Request], response_type: type[Response], broker: int | None = None
     ) -> list[Response]:
         """Pipelined. Responses received before a connection died are not requested again."""
-        found: list[Response] = []
+        responses: list[Response] = []
 
-        def rest(connection: Connection) -> None:
-            found.extend(connection.answers(requests[len(found) :], answer))
+        def send_rest(connection: Connection) -> None:
+            responses.extend(connection.iter_responses(requests[len(responses) :], response_type))
 
         if requests:
-            self._once_more(broker, rest)
-        return found
+            self._send_with_retry(broker, send_rest)
+        return responses
 
-    def _once_more(self, broker: int | None, send: Callable[[Connection], Answer]) -> Answer:
+    def _send_with_retry(self, broker: int | None, send: Callable[[Connection], CallResult]) -> CallResult:
         address = self.address(broker)
-        idle = self._has(address)
+        was_idle = self._has_connection(address)
         try:
-            return self._sent(address, send)
+            return self._send_or_drop(address, send)
         except Unreachable:
-            if not idle:
+            if not was_idle:
                 raise
-        return self._sent(self.address(broker), send)  # for any broker: another one if the first is gone
+        return self._send_or_drop(self.address(broker), send)  # for any broker: another one if the first is gone
 
-    def _sent(self, address: tuple[str, int], send: Callable[[Connection], Answer]) -> Answer:
+    def _send_or_drop(self, address: tuple[str, int], send: Callable[[Connection], CallResult]) -> CallResult:
         """Closes a connection with unread bytes: they would answer the next request."""
         try:
             return send(self._connect(address))
@@ -141,39 +141,39 @@ class ClusterClient:
             self._drop(address)
             raise
 
-    def call_controller(self, request: Request, answer: type[Response], broker: int | None = None) -> Response:
+    def call_controller(self, request: Request, response_type: type[Response], broker: int | None = None) -> Response:
         """Through this broker, or any (KRaft brokers forward; others must be the controller).
 
         Skips a hanging broker unless it is named. Waits longer than other calls, because the answering broker may wait
         for a hanging controller.
         """
-        return self.call_controller_each([request], answer, broker)[0]
+        return self.call_controller_each([request], response_type, broker)[0]
 
     def call_controller_each(
-        self, requests: Sequence[Request], answer: type[Response], broker: int | None = None
+        self, requests: Sequence[Request], response_type: type[Response], broker: int | None = None
     ) -> list[Response]:
         """Pipelined, executed in order. Received responses are not requested again."""
-        found: list[Response] = []
+        responses: list[Response] = []
 
-        def rest(connection: Connection) -> None:
-            connection.wait_for(_FORWARDED_S)
-            found.extend(connection.answers(requests[len(found) :], answer))
-            connection.wait_for(self.timeout_s)
+        def send_rest(connection: Connection) -> None:
+            connection.set_timeout(_FORWARDED_TIMEOUT_S)
+            responses.extend(connection.iter_responses(requests[len(responses) :], response_type))
+            connection.set_timeout(self.timeout_s)
 
         try:
-            self._sent(self._awake(broker), rest)
+            self._send_or_drop(self._find_responsive_broker(broker), send_rest)
         except Unreachable:
-            self._sent(self._awake(broker), rest)
-        return found
+            self._send_or_drop(self._find_responsive_broker(broker), send_rest)
+        return responses
 
-    def _awake(self, broker: int | None) -> tuple[str, int]:
+    def _find_responsive_broker(self, broker: int | None) -> tuple[str, int]:
         """A broker that has just answered: this one, else the controller, else any."""
         if broker is None and self._controller < 0:
             self.metadata(())
-        wanted = self._controller if broker is None else broker
+        broker_id = self._controller if broker is None else broker
         try:
-            self.call(_NO_TOPICS, MetadataResponse, wanted)
-            return self.address(wanted)
+            self.call(_BROKERS_ONLY_REQUEST, MetadataResponse, broker_id)
+            return self.address(broker_id)
         except Unreachable:  # a KRaft broker names any live-looking broker as controller
             if broker is not None:
                 raise
@@ -186,18 +186,18 @@ class ClusterClient:
 
     # -- metadata ------------------------------------------------------------------------------------------------
 
-    def metadata(self, topics: Iterable[str] | None = None) -> ClusterView:
+    def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
         """None: all visible topics. Without topics that do not exist."""
         named = (MetadataRequestTopic(topic_id=None, name=TopicName(t)) for t in topics or ())
-        wanted = None if topics is None else tuple(named)
-        answer = self._ask_any(replace(_NO_TOPICS, topics=wanted), MetadataResponse)
-        self._brokers = {int(b.node_id): (b.host, int(b.port)) for b in answer.brokers}
-        self._controller = int(answer.controller_id)
-        found, denied = {}, set()
-        for topic in answer.topics:
+        requested = None if topics is None else tuple(named)
+        response = self._call_any(replace(_BROKERS_ONLY_REQUEST, topics=requested), MetadataResponse)
+        self._brokers = {int(b.node_id): (b.host, int(b.port)) for b in response.brokers}
+        self._controller = int(response.controller_id)
+        described, denied = {}, set()
+        for topic in response.topics:
             name = str(topic.name)
             if topic.error_code in (ErrorCode.none, ErrorCode.leader_not_available):
-                found[name] = TopicView(
+                described[name] = TopicMetadata(
                     name,
                     topic.topic_id.hex if topic.topic_id else "0" * 32,
                     topic.is_internal,
@@ -211,62 +211,64 @@ class ClusterClient:
                 raise BadRequest(f"cluster {self.name}: {name!r} is not a possible topic name")
             elif topic.error_code is not ErrorCode.unknown_topic_or_partition:
                 raise RemoteFault(f"cluster {self.name}, topic {name}: metadata: {topic.error_code.name}")
-        return ClusterView(answer.cluster_id or "", self._controller, dict(self._brokers), found, frozenset(denied))
+        return ClusterMetadata(
+            response.cluster_id or "", self._controller, dict(self._brokers), described, frozenset(denied)
+        )
 
     def leaders(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
         """Offline and unknown partitions are under -1."""
-        wanted = list(partitions)
-        return by_leader(wanted, self.metadata({p.topic for p in wanted}).topics)
+        partition_list = list(partitions)
+        return group_by_leader(partition_list, self.metadata({p.topic for p in partition_list}).topics)
 
     @property
     def round_trip_s(self) -> float:
-        return max((one.round_trip_s for one in self._connections.values()), default=0.0)
+        return max((connection.round_trip_s for connection in self._connections.values()), default=0.0)
 
     # -- connections ---------------------------------------------------------------------------------------------
 
-    def ask_another(self) -> None:
+    def mark_metadata_stale(self) -> None:
         """Its broker may be cut off from the controllers: prefer another for the next request to any."""
-        self._doubts.doubt()
+        self._stale_metadata.mark_stale()
 
-    def _ask_any(self, request: Request, answer: type[Response]) -> Response:
+    def _call_any(self, request: Request, response_type: type[Response]) -> Response:
         """First good response: existing connections, then all known brokers in parallel.
 
         One by one, each dead broker would cost a time limit.
         """
         addresses = list(dict.fromkeys([*self._brokers.values(), *self.config.bootstrap]))
-        ours = tuple(self._connections)
-        if not ours:
-            next(filter(self._has, addresses), None)
-        self._open_others(addresses)
-        for address, connection in self._doubts.in_order(self._connections):
+        own_addresses = tuple(self._connections)
+        if not own_addresses:
+            next(filter(self._has_connection, addresses), None)
+        self._connect_alternatives(addresses)
+        for address, connection in self._stale_metadata.order_connections(self._connections):
             # With other brokers untried, a pooled connection gets less time.
-            brief = min(self.timeout_s, _KEPT_S + _KEPT_TRIPS * connection.round_trip_s)
-            limit = brief if self.hurry or address not in ours else self.timeout_s
+            brief_s = min(self.timeout_s, _POOLED_TIMEOUT_S + _POOLED_ROUND_TRIPS * connection.round_trip_s)
+            limit_s = brief_s if self.fail_fast or address not in own_addresses else self.timeout_s
             try:
-                return self._told(address, connection.call(request, answer, limit))
+                return self._record_metadata_source(address, connection.call(request, response_type, limit_s))
             except RemoteFault:
                 self._drop(address)
-        with closing(Opening(self.name, self.open, addresses)) as opening:
-            for found in opening.connected(self.timeout_s):
-                self._connections |= found
-                for address, connection in found.items():
+        with closing(ParallelConnect(self.name, self.open, addresses)) as attempt:
+            for connections in attempt.iter_connected(self.timeout_s):
+                self._connections |= connections
+                for address, connection in connections.items():
                     try:
-                        return self._told(address, connection.call(request, answer))
+                        return self._record_metadata_source(address, connection.call(request, response_type))
                     except RemoteFault as error:
                         self._drop(address)
-                        opening.problems.append(error)
-            raise nobody_answered(self.name, self.config.control["bootstrap.servers"], opening.problems)
+                        attempt.problems.append(error)
+            raise no_broker_answered(self.name, self.config.control["bootstrap.servers"], attempt.problems)
 
-    def _told(self, address: tuple[str, int], said: Response) -> Response:
-        self._doubts.told(address)
-        return said
+    def _record_metadata_source(self, address: tuple[str, int], response: Response) -> Response:
+        self._stale_metadata.record_response(address)
+        return response
 
-    def _open_others(self, addresses: Sequence[tuple[str, int]]) -> None:
-        if others := self._doubts.to_open(addresses, self._connections, time.monotonic()):
-            limit_s = _KEPT_S + _SIGN_IN_TRIPS * self.round_trip_s
+    def _connect_alternatives(self, addresses: Sequence[tuple[str, int]]) -> None:
+        if others := self._stale_metadata.choose_alternatives(addresses, self._connections, time.monotonic()):
+            limit_s = _POOLED_TIMEOUT_S + _SIGN_IN_ROUND_TRIPS * self.round_trip_s
             # Optional: if a file is unreadable now, existing connections suffice.
-            with suppress(BadRequest), closing(Opening(self.name, self.open, others)) as opening:
-                self._connections |= next(opening.connected(limit_s), {})
+            with suppress(BadRequest), closing(ParallelConnect(self.name, self.open, others)) as attempt:
+                self._connections |= next(attempt.iter_connected(limit_s), {})
 
     def address(self, broker: int | None) -> tuple[str, int]:
         """Of any broker that answers, when None."""
@@ -281,23 +283,23 @@ class ClusterClient:
         except KeyError:
             raise Unreachable(f"cluster {self.name}: broker {broker} is not in the cluster now") from None
 
-    def key(self, address: tuple[str, int]) -> Hashable:
+    def pool_key(self, address: tuple[str, int]) -> Hashable:
         """Identifies interchangeable connections in `CONNECTION_POOL`."""
         return address, tuple(sorted(self.config.properties(self.principal).items()))
 
-    def _has(self, address: tuple[str, int]) -> bool:
-        if address not in self._connections and (kept := KEPT.take(self.key(address))):
-            kept.wait_for(self.timeout_s)
-            self._connections[address] = kept
+    def _has_connection(self, address: tuple[str, int]) -> bool:
+        if address not in self._connections and (connection := CONNECTION_POOL.acquire(self.pool_key(address))):
+            connection.set_timeout(self.timeout_s)
+            self._connections[address] = connection
         return address in self._connections
 
-    def lend(self, address: tuple[str, int]) -> Connection | None:
+    def borrow_connection(self, address: tuple[str, int]) -> Connection | None:
         """For another thread, which returns it once its response was read completely."""
-        if self._has(address) and self._connections[address].has_something:  # brokers close idle connections
+        if self._has_connection(address) and self._connections[address].is_readable:  # brokers close idle connections
             self._connections.pop(address).close()
-        return self._connections.pop(address) if self._has(address) else None
+        return self._connections.pop(address) if self._has_connection(address) else None
 
-    def give_back(self, address: tuple[str, int], connection: Connection) -> None:
+    def return_connection(self, address: tuple[str, int], connection: Connection) -> None:
         self._drop(address)
         self._connections[address] = connection
 
@@ -313,11 +315,11 @@ class ClusterClient:
     def _drop(self, address: tuple[str, int]) -> None:
         if connection := self._connections.pop(address, None):
             connection.close()
-            KEPT.forget(self.key(address))
+            CONNECTION_POOL.discard(self.pool_key(address))
 
     def close(self) -> None:
         for address in list(self._connections):
-            KEPT.put(self.key(address), self._connections.pop(address))
+            CONNECTION_POOL.release(self.pool_key(address), self._connections.pop(address))
 
     def __enter__(self) -> ClusterClient:
         return self

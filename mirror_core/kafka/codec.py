@@ -19,13 +19,13 @@ _WRITERS: dict[Any, Any] = {}
 _READERS: dict[Any, Any] = {}
 
 
-def _writer(kind: Any) -> Any:
+def _find_writer(kind: Any) -> Any:
     if kind not in _WRITERS:
         _WRITERS[kind] = entity_writer(kind)
     return _WRITERS[kind]
 
 
-def _reader(kind: Any) -> Any:
+def _find_reader(kind: Any) -> Any:
     if kind not in _READERS:
         _READERS[kind] = entity_reader(kind)
     return _READERS[kind]
@@ -35,7 +35,7 @@ def encode(request: Request, correlation: int, client_id: str) -> bytes:
     kind = type(request)
     buffer = io.BytesIO()
     header: Any = kind.__header_schema__
-    _writer(header)(
+    _find_writer(header)(
         buffer,
         header(
             request_api_key=kind.__api_key__,
@@ -44,23 +44,23 @@ def encode(request: Request, correlation: int, client_id: str) -> bytes:
             client_id=client_id,
         ),
     )
-    _writer(kind)(buffer, request)
+    _find_writer(kind)(buffer, request)
     return buffer.getvalue()
 
 
-def decode(answer: type[Response], frame: bytearray | bytes, correlation: int, where: str) -> Response:
+def decode(response_type: type[Response], frame: bytearray | bytes, correlation: int, where: str) -> Response:
     """RemoteFault when the response is malformed or answers another request."""
     data = bytes(frame)
-    name = answer.__name__
+    name = response_type.__name__
     try:
-        header, size = _reader(answer.__header_schema__)(data, 0)
+        header, size = _find_reader(response_type.__header_schema__)(data, 0)
         if header.correlation_id != correlation:
             raise RemoteFault(f"{where}: answer to request {header.correlation_id} where {correlation} was due")
-        entity, _ = _reader(answer)(data, size)
+        entity, _ = _find_reader(response_type)(data, size)
     except (KeyError, ValueError, SerialError, IndexError) as error:
         # kio raises KeyError on an unknown tagged field and ValueError on an unknown error code.
         raise RemoteFault(
-            f"{where}: {name} v{answer.__version__} not understood ({error!r}): broker newer than this codec?"
+            f"{where}: {name} v{response_type.__version__} not understood ({error!r}): broker newer than this codec?"
         ) from None
     decoded: Response = entity
     return decoded

@@ -17,27 +17,27 @@ from typing import Any, Final
 
 import yaml
 
-from mirror_core.kafka.property_names import check_names
-from mirror_core.kafka.subject import NoSubject, subject_of
+from mirror_core.kafka.property_names import check_property_names
+from mirror_core.kafka.subject import SubjectUnreadable, parse_subject
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.files import PASSWORD_APART, holds_password
+from mirror_core.model.files import PASSWORD_ADVICE, has_password
 from mirror_core.model.hooks import Hook
-from mirror_core.model.logs import logger
-from mirror_core.model.mirror_sections import MirrorSections, mirror_sections, of_mirror
-from mirror_core.model.mirror_set import MirrorSet, sets_of
+from mirror_core.model.logs import get_logger
+from mirror_core.model.mirror_sections import MirrorSections, get_for_mirror, parse_mirror_sections
+from mirror_core.model.mirror_set import MirrorSet, parse_sets
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.ruling import ENTRIES, KAFKAS, Ruling, ruling_of
-from mirror_core.model.text import suggestion
+from mirror_core.model.ruling import AUTHORIZER_KEYS, KAFKA_AUTHORIZER, AuthorizerConfig, parse_authorizer_config
+from mirror_core.model.text import format_suggestion
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
 ANONYMOUS: Final = "ANONYMOUS"
 """The principal of every unauthenticated client."""
-_TYPE: Final = "User:"
+_USER_PREFIX: Final = "User:"
 _REFERENCE = re.compile(r"\$\{([\w.-]+):([^}]*)\}")
 _FILE = re.compile(r"\$\{file:([^}]*)\}")
-_SECTIONS: Final = ("clusters", "mirrors", "evidence", "sets", "expectations")
-_HELD: Final[dict[Path, str]] = {}
+_KNOWN_SECTIONS: Final = ("clusters", "mirrors", "evidence", "sets", "expectations")
+_IN_MEMORY_CONFIGS: Final[dict[Path, str]] = {}
 """By path; only in this process's memory."""
 
 
@@ -55,8 +55,8 @@ class ClusterConfig:
     data: Mapping[str, str] = field(repr=False)
     users: Mapping[Principal, str] = field(default_factory=dict)
     """From mirrorbook.yaml, where brokers map the login or certificate to another name."""
-    ruling: Ruling = KAFKAS
-    knows_data: bool = True
+    ruling: AuthorizerConfig = KAFKA_AUTHORIZER
+    has_data_login: bool = True
     """False if `load_config` read for CONTROL only."""
 
     def properties(self, principal: Principal = Principal.CONTROL) -> dict[str, str]:
@@ -64,7 +64,7 @@ class ClusterConfig:
 
     @property
     def bootstrap(self) -> tuple[tuple[str, int], ...]:
-        return addresses(self.control["bootstrap.servers"], f"cluster {self.name}: bootstrap.servers")
+        return parse_addresses(self.control["bootstrap.servers"], f"cluster {self.name}: bootstrap.servers")
 
     def user(self, principal: Principal = Principal.CONTROL) -> str | None:
         """Kafka principal without `User:`; None if only an unreadable certificate has it."""
@@ -78,11 +78,11 @@ class ClusterConfig:
         if protocol != "SSL" or certificate is None:
             return ANONYMOUS
         try:
-            return subject_of(Path(certificate).read_bytes())
-        except (OSError, NoSubject):
+            return parse_subject(Path(certificate).read_bytes())
+        except (OSError, SubjectUnreadable):
             return None
 
-    def certain(self, principal: Principal) -> bool:
+    def is_user_certain(self, principal: Principal) -> bool:
         """False for a certificate's subject: brokers may map it."""
         properties = self.properties(principal)
         by_subject = (
@@ -114,19 +114,19 @@ class Config:
 
     def hooks(self, mirror: MirrorName) -> tuple[Hook, ...]:
         """A reverse mirror uses its forward mirror's hooks."""
-        return of_mirror(self.mirrors.switch, mirror, ())
+        return get_for_mirror(self.mirrors.switch_hooks, mirror, ())
 
-    def belonging(self, mirror: MirrorName) -> tuple[tuple[str, ...], ...]:
+    def consistency_groups(self, mirror: MirrorName) -> tuple[tuple[str, ...], ...]:
         """Consistency groups of topics; a reverse mirror has its forward mirror's."""
-        return of_mirror(self.mirrors.together, mirror, ())
+        return get_for_mirror(self.mirrors.consistency_groups, mirror, ())
 
     def owner(self, mirror: MirrorName) -> str:
         """Contact for the mirror and its reverse mirror; may be empty."""
-        return self.mirrors.owner(mirror)
+        return self.mirrors.get_owner(mirror)
 
-    def resolved(self, where: str, text: str) -> str:
+    def resolve_references(self, where: str, text: str) -> str:
         """References may yield secrets. BadRequest for a dangling one."""
-        return _REFERENCE.sub(lambda match: _resolve(self.path, where, match), text)
+        return _REFERENCE.sub(lambda match: _resolve_reference(self.path, where, match), text)
 
 
 class _FollowedProperties(Mapping[str, str]):
@@ -137,24 +137,26 @@ class _FollowedProperties(Mapping[str, str]):
 
     def __init__(self, path: Path, texts: Mapping[str, tuple[str, str]]) -> None:
         self._path, self._texts = path, texts
-        self._files = [_source(path, argument) for _, text in texts.values() for argument in _FILE.findall(text)]
-        self._versions = self._now()
-        self._values = self._resolved()
+        self._files = [
+            _resolve_source(path, argument) for _, text in texts.values() for argument in _FILE.findall(text)
+        ]
+        self._versions = self._file_versions()
+        self._values = self._resolve_all()
 
-    def _resolved(self) -> dict[str, str]:
+    def _resolve_all(self) -> dict[str, str]:
         return {
-            key: _REFERENCE.sub(partial(_resolve, self._path, where), text)
+            key: _REFERENCE.sub(partial(_resolve_reference, self._path, where), text)
             for key, (where, text) in self._texts.items()
         }
 
-    def _now(self) -> list[tuple[int, int, int] | None]:
-        return [_version(file) for file in self._files]
+    def _file_versions(self) -> list[tuple[int, int, int] | None]:
+        return [_file_version(file) for file in self._files]
 
-    def _current(self) -> dict[str, str]:
-        if self._files and (versions := self._now()) != self._versions:
+    def _current_values(self) -> dict[str, str]:
+        if self._files and (versions := self._file_versions()) != self._versions:
             self._versions = versions
             try:
-                self._values = self._resolved()
+                self._values = self._resolve_all()
             except BadRequest as error:
                 _log.warning("goes on with what was read before: %s", error)
         return self._values
@@ -163,36 +165,36 @@ class _FollowedProperties(Mapping[str, str]):
         return _FollowedProperties(self._path, {**self._texts, **other._texts})
 
     def __getitem__(self, key: str) -> str:
-        return self._current()[key]
+        return self._current_values()[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._current())
+        return iter(self._current_values())
 
     def __len__(self) -> int:
         return len(self._texts)
 
 
-def _version(file: Path) -> tuple[int, int, int] | None:
+def _file_version(file: Path) -> tuple[int, int, int] | None:
     """Changes with the file; None: unreadable."""
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def addresses(text: str, where: str) -> tuple[tuple[str, int], ...]:
+def parse_addresses(text: str, where: str) -> tuple[tuple[str, int], ...]:
     """`where` begins error messages."""
-    found = []
+    parsed = []
     for server in text.split(","):
         host, colon, port = server.strip().rpartition(":")
-        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else ""
+        ipv6_host = host[1:-1] if host.startswith("[") and host.endswith("]") else ""
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise BadRequest(f"{where}: {server.strip()!r} is not host:port")
-        if not bare and set(":[]") & set(host):
+        if not ipv6_host and set(":[]") & set(host):
             raise BadRequest(f"{where}: {server.strip()!r}: write an IPv6 address in brackets, such as [::1]:9092")
-        found.append((bare or host, int(port)))
-    return tuple(found)
+        parsed.append((ipv6_host or host, int(port)))
+    return tuple(parsed)
 
 
 def find_config(explicit: Path | None) -> Path:
@@ -208,24 +210,24 @@ def find_config(explicit: Path | None) -> Path:
     return chosen.absolute()
 
 
-def hold_config(path: Path, text: str) -> None:
+def register_config_text(path: Path, text: str) -> None:
     """For a path that is on no disk: the text may hold secrets. Other processes cannot see it.
 
     Relative paths start at the path's folder.
     """
-    _HELD[path] = text
+    _IN_MEMORY_CONFIGS[path] = text
 
 
-def load_config(path: Path, *, only: Principal | None = None) -> Config:
+def load_config(path: Path, *, only_principal: Principal | None = None) -> Config:
     """`only_principal`: the other principal's secrets are not followed and need not exist.
 
     DATA is for executors; CONTROL for read-only commands.
     """
     try:
-        held = _HELD.get(path)
-        if held is None:
+        text = _IN_MEMORY_CONFIGS.get(path)
+        if text is None:
             _check_not_world_writable(path)
-        document = yaml.safe_load(path.read_text(encoding="utf-8") if held is None else held)
+        document = yaml.safe_load(path.read_text(encoding="utf-8") if text is None else text)
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"{path}: cannot be read: {error}") from None
     except yaml.YAMLError as error:
@@ -236,15 +238,18 @@ def load_config(path: Path, *, only: Principal | None = None) -> Config:
     if not isinstance(clusters, dict) or not clusters:
         raise BadRequest(f"{path}: needs a mapping `clusters:` of name to client properties")
     for key in document:
-        if key not in _SECTIONS:
-            raise BadRequest(f"{path}: there is no section `{key}:`{suggestion(str(key), _SECTIONS)}")
+        if key not in _KNOWN_SECTIONS:
+            raise BadRequest(f"{path}: there is no section `{key}:`{format_suggestion(str(key), _KNOWN_SECTIONS)}")
     return Config(
         path,
-        {ClusterName(str(name)): _cluster(path, str(name), raw, only) for name, raw in clusters.items()},
-        mirrors=mirror_sections(str(path), document.get("mirrors", {})),
-        **_evidence(path, document.get("evidence", {})),
-        sets=sets_of(f"{path}: sets", document.get("sets", {})),
-        expectations=_expectations(path, document.get("expectations", {})),
+        {
+            ClusterName(str(name)): _parse_cluster(path, str(name), raw, only_principal)
+            for name, raw in clusters.items()
+        },
+        mirrors=parse_mirror_sections(str(path), document.get("mirrors", {})),
+        **_parse_evidence(path, document.get("evidence", {})),
+        sets=parse_sets(f"{path}: sets", document.get("sets", {})),
+        expectations=_resolve_expectations(path, document.get("expectations", {})),
     )
 
 
@@ -256,77 +261,79 @@ def _check_not_world_writable(path: Path) -> None:
         )
 
 
-def _expectations(path: Path, section: object) -> object:
+def _resolve_expectations(path: Path, section: object) -> object:
     return path.parent / section if isinstance(section, str) else section
 
 
-def _evidence(path: Path, section: object) -> dict[str, Any]:
+def _parse_evidence(path: Path, section: object) -> dict[str, Any]:
     """Relative paths start at the file's folder."""
     known = {"signing_key", "copy_to"}
     if not isinstance(section, dict) or section.keys() - known:
         raise BadRequest(f"{path}: `evidence:` must be a mapping with the keys {', '.join(sorted(known))}")
-    for key, named in section.items():
-        if not isinstance(named, str) or not named:
-            what = "the path of a file" if key == "signing_key" else "a folder or a URL"
-            raise BadRequest(f"{path}: evidence.{key}: must be {what}")
-        if holds_password(named):
-            raise BadRequest(f"{path}: evidence.{key}: its URL {PASSWORD_APART}")
-    key, copy = section.get("signing_key"), section.get("copy_to")
+    for key, value in section.items():
+        if not isinstance(value, str) or not value:
+            expected = "the path of a file" if key == "signing_key" else "a folder or a URL"
+            raise BadRequest(f"{path}: evidence.{key}: must be {expected}")
+        if has_password(value):
+            raise BadRequest(f"{path}: evidence.{key}: its URL {PASSWORD_ADVICE}")
+    key, copy_to = section.get("signing_key"), section.get("copy_to")
     return {
         "signing_key": None if key is None else path.parent / key,
-        "evidence_copy": copy if copy is None or "://" in copy else str(path.parent / copy),
+        "evidence_copy": copy_to if copy_to is None or "://" in copy_to else str(path.parent / copy_to),
     }
 
 
-def _cluster(path: Path, name: str, raw: object, only: Principal | None) -> ClusterConfig:
+def _parse_cluster(path: Path, name: str, section: object, only_principal: Principal | None) -> ClusterConfig:
     where = f"{path}: clusters.{name}"
-    if not isinstance(raw, dict):
+    if not isinstance(section, dict):
         raise BadRequest(f"{where}: must be a mapping of client properties")
-    overrides = raw.pop("data", {})
+    overrides = section.pop("data", {})
     if not isinstance(overrides, dict):
         raise BadRequest(f"{where}.data: must be a mapping of client properties of the data principal")
-    for entry in (key for key in ENTRIES if key in overrides):
+    for entry in (key for key in AUTHORIZER_KEYS if key in overrides):
         raise BadRequest(
             f"{where}.data.{entry}: is the cluster's, not its data principal's: write it to {where}.{entry}"
         )
-    ruling = ruling_of(where, raw)
-    ours, data = _user(path, where, raw), _user(path, f"{where}.data", overrides)
-    is_data, is_control = only is Principal.DATA, only is Principal.CONTROL
-    control = _properties(path, where, {k: v for k, v in raw.items() if not (is_data and k in overrides)})
-    own = _properties(path, f"{where}.data", {k: v for k, v in overrides.items() if not is_control or k in _LOGINS})
-    both = control | own
-    check_names(where, both)
-    if not (both if is_data else control).get("bootstrap.servers"):
+    ruling = parse_authorizer_config(where, section)
+    control_user, data_user = _parse_user(path, where, section), _parse_user(path, f"{where}.data", overrides)
+    only_data, only_control = only_principal is Principal.DATA, only_principal is Principal.CONTROL
+    control = _parse_properties(path, where, {k: v for k, v in section.items() if not (only_data and k in overrides)})
+    data_overrides = _parse_properties(
+        path, f"{where}.data", {k: v for k, v in overrides.items() if not only_control or k in _LOGIN_PROPERTIES}
+    )
+    data_properties = control | data_overrides
+    check_property_names(where, data_properties)
+    if not (data_properties if only_data else control).get("bootstrap.servers"):
         raise BadRequest(f"{where}: bootstrap.servers is missing")
-    if data is None and not own.keys() & _LOGINS:
-        data = ours  # same login as the control principal
-    users = {Principal.CONTROL: ours, Principal.DATA: data}
+    if data_user is None and not data_overrides.keys() & _LOGIN_PROPERTIES:
+        data_user = control_user  # same login as the control principal
+    users = {Principal.CONTROL: control_user, Principal.DATA: data_user}
     return ClusterConfig(
         ClusterName(name),
-        both if is_data else control,
-        both,
+        data_properties if only_data else control,
+        data_properties,
         {p: user for p, user in users.items() if user is not None},
         ruling,
-        knows_data=not (is_control and overrides),
+        has_data_login=not (only_control and overrides),
     )
 
 
-_LOGINS: Final = frozenset({"security.protocol", "sasl.username", "ssl.certificate.location"})
+_LOGIN_PROPERTIES: Final = frozenset({"security.protocol", "sasl.username", "ssl.certificate.location"})
 
 
-def _user(path: Path, where: str, raw: dict[object, object]) -> str | None:
+def _parse_user(path: Path, where: str, section: dict[object, object]) -> str | None:
     """Mirrorbook's own entry `principal`."""
-    if "principal" not in raw:
+    if "principal" not in section:
         return None
-    principal = _properties(path, where, {"principal": raw.pop("principal")})["principal"]
-    if not principal.startswith(_TYPE) or principal == _TYPE:
+    principal = _parse_properties(path, where, {"principal": section.pop("principal")})["principal"]
+    if not principal.startswith(_USER_PREFIX) or principal == _USER_PREFIX:
         raise BadRequest(f"{where}.principal: {principal!r} is not as Kafka names principals: User:NAME")
-    return principal.removeprefix(_TYPE)
+    return principal.removeprefix(_USER_PREFIX)
 
 
-def _properties(path: Path, where: str, raw: Mapping[object, object]) -> _FollowedProperties:
+def _parse_properties(path: Path, where: str, section: Mapping[object, object]) -> _FollowedProperties:
     properties = {}
-    for key, value in raw.items():
+    for key, value in section.items():
         if isinstance(value, bool):
             value = str(value).lower()
         if not isinstance(value, str | int | float):
@@ -335,11 +342,11 @@ def _properties(path: Path, where: str, raw: Mapping[object, object]) -> _Follow
     return _FollowedProperties(path, properties)
 
 
-def _source(path: Path, argument: str) -> Path:
+def _resolve_source(path: Path, argument: str) -> Path:
     return (path.parent / argument.rpartition(":")[0]).absolute()
 
 
-def _resolve(path: Path, where: str, match: re.Match[str]) -> str:
+def _resolve_reference(path: Path, where: str, match: re.Match[str]) -> str:
     kind, argument = match.groups()
     if kind == "env":
         if argument not in os.environ:
@@ -353,15 +360,15 @@ def _resolve(path: Path, where: str, match: re.Match[str]) -> str:
     _, colon, key = argument.rpartition(":")
     if not colon:
         raise BadRequest(f"{where}: a file reference is written ${{file:PATH:KEY}}")
-    source = _source(path, argument)
+    source = _resolve_source(path, argument)
     try:
         _check_not_world_writable(source)
         lines = source.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = (
+        reason = (
             error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         )  # never the text: it may hold the secret
-        raise BadRequest(f"{where}: {source} cannot be read: {why}") from None
+        raise BadRequest(f"{where}: {source} cannot be read: {reason}") from None
     for line in lines:
         name, equals, value = line.partition("=")
         if equals and name.strip() == key:

@@ -13,30 +13,32 @@ from kio.schema.incremental_alter_configs.v0.request import (
 )
 from kio.static.primitive import i8
 
-_TOPIC: Final = i8(2)
-_SET: Final = i8(0)
-_DELETE: Final = i8(1)
+_TOPIC_RESOURCE: Final = i8(2)
+_SET_OPERATION: Final = i8(0)
+_DELETE_OPERATION: Final = i8(1)
 
 
-def settings_request(topics: Iterable[str]) -> DescribeConfigsRequest:
+def build_describe_configs(topics: Iterable[str]) -> DescribeConfigsRequest:
     return DescribeConfigsRequest(
         resources=tuple(
-            DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
+            DescribeConfigsResource(resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
             for name in topics
         )
     )
 
 
-def change_request(
+def build_alter_configs(
     topics: Iterable[str], changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
 ) -> IncrementalAlterConfigsRequest:
     """None removes the override."""
     resources = tuple(
         AlterConfigsResource(
-            resource_type=_TOPIC,
+            resource_type=_TOPIC_RESOURCE,
             resource_name=name,
             configs=tuple(
-                AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
+                AlterableConfig(
+                    name=key, config_operation=_DELETE_OPERATION if value is None else _SET_OPERATION, value=value
+                )
                 for key, value in sorted(changes[name].items())
             ),
         )

@@ -26,26 +26,28 @@ from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from mirror_core.kafka import scram
 from mirror_core.kafka.codec import AnyResponse, Request, Response, decode, encode
 from mirror_core.kafka.config import ClusterConfig, Principal
-from mirror_core.kafka.hearing import heard, reading
-from mirror_core.kafka.sockets import Buffer, connect, framed, push, readable, receive
-from mirror_core.kafka.tls import tls_context
-from mirror_core.model.errors import BadRequest, NotLetIn, RemoteFault, SignInFailed, Unreachable
+from mirror_core.kafka.hearing import local_processing, report_progress
+from mirror_core.kafka.sockets import Buffer, connect, push, receive, to_frame, wait_readable
+from mirror_core.kafka.tls import get_tls_context
+from mirror_core.model.errors import AuthenticationFailed, BadRequest, ConnectionRejected, RemoteFault, Unreachable
 from mirror_core.model.text import format_address
 
 CLIENT_ID = "mirrorbook"
-MAX_FRAME = 128 << 20
+MAX_FRAME_BYTES = 128 << 20
 """No request asks for as much."""
 
-_UNDER_WAY_BYTES: Final = 128 << 10
+_MAX_IN_FLIGHT_BYTES: Final = 128 << 10
 """Fits into socket buffers: a broker that waits for us to read must not block our writes."""
-_ROUND_TRIPS: Final = 3
+_ROUND_TRIP_SAMPLES: Final = 3
 """Samples before the shortest counts as the distance; SASL takes as many."""
-_REVOCATION = frozenset({3, 11, 12, 23})
+_REVOCATION_CODES = frozenset({3, 11, 12, 23})
 """OpenSSL: certificate revoked, or CRL missing or not in force."""
-_OTHER_NAME = frozenset({62, 64})
+_HOST_MISMATCH_CODES = frozenset({62, 64})
 """OpenSSL: valid for another host name or address."""
 
-_NO_TOPICS = MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+_BROKERS_ONLY_REQUEST = MetadataRequest(
+    topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
+)
 _SESSION_SHARE: Final = (0.7, 0.85)
 """Share of a SASL session's lifetime; random, so connections do not renew together."""
 _TIMEVAL = struct.Struct("@ll")
@@ -60,10 +62,10 @@ class Connection:
         self, cluster: ClusterConfig, principal: Principal, host: str, port: int, *, timeout_s: float = 10.0
     ) -> None:
         self.where = f"cluster {cluster.name}, broker {format_address(host, port)}"
-        self.awaits = False
+        self.response_pending = False
         """The next bytes do not answer a new request."""
         self.timeout_s = timeout_s
-        self._to = cluster, principal, host, port
+        self._endpoint = cluster, principal, host, port
         self._receive_s = timeout_s
         self._ids = itertools.count(1)
         properties = cluster.properties(principal)
@@ -71,12 +73,12 @@ class Connection:
         if protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
             raise BadRequest(f"cluster {cluster.name}: security.protocol {protocol!r} is not supported")
         # With TLS 1.3 a broker refuses clients without certificate after the handshake.
-        self._hint, self._welcome = "", False
+        self._tls_hint, self._has_received = "", False
         tls = None
         if protocol.endswith("SSL"):
-            tls = tls_context(cluster.name, properties)
+            tls = get_tls_context(cluster.name, properties)
             if "ssl.certificate.location" not in properties:
-                self._hint = "; if it wants client certificates, set ssl.certificate.location and ssl.key.location"
+                self._tls_hint = "; if it wants client certificates, set ssl.certificate.location and ssl.key.location"
         try:
             self.sock = connect(host, port, timeout_s)
         except OSError as error:
@@ -89,25 +91,25 @@ class Connection:
         try:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls:
-                self._shake_hands(tls, host)
-            self.wait_for(timeout_s)
+                self._start_tls(tls, host)
+            self.set_timeout(timeout_s)
             if protocol.startswith("SASL"):
                 self._authenticate(cluster, properties)
         except BaseException:
             self.close()
             raise
 
-    def _shake_hands(self, tls: ssl.SSLContext, host: str) -> None:
+    def _start_tls(self, tls: ssl.SSLContext, host: str) -> None:
         try:
             self.sock = tls.wrap_socket(self.sock, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
-            remedy = "check ssl.crl.location" if error.verify_code in _REVOCATION else "check ssl.ca.location"
-            if error.verify_code in _OTHER_NAME:
+            remedy = "check ssl.crl.location" if error.verify_code in _REVOCATION_CODES else "check ssl.ca.location"
+            if error.verify_code in _HOST_MISMATCH_CODES:
                 remedy = "connect by a name that the certificate holds, or have one issued that holds this one"
-            raise SignInFailed(f"{self.where}: certificate refused: {error.verify_message}; {remedy}") from None
+            raise AuthenticationFailed(f"{self.where}: certificate refused: {error.verify_message}; {remedy}") from None
         except OSError as error:
-            ended = isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError)
-            raise (Unreachable if ended else NotLetIn)(
+            is_closed = isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError)
+            raise (Unreachable if is_closed else ConnectionRejected)(
                 f"{self.where}: TLS handshake failed: {error.strerror or type(error).__name__}; is TLS spoken there?"
             ) from None
 
@@ -115,38 +117,38 @@ class Connection:
         mechanism = properties.get("sasl.mechanism", properties.get("sasl.mechanisms", "")).upper()
         user, password = properties.get("sasl.username", ""), properties.get("sasl.password", "")
         if mechanism == "PLAIN":
-            exchange = scram.plain(user, password)
+            exchange = scram.exchange_plain(user, password)
         elif mechanism in scram.MECHANISMS:
-            exchange = scram.scram(mechanism, user, password)
+            exchange = scram.exchange_scram(mechanism, user, password)
         else:
             raise BadRequest(
                 f"cluster {cluster.name}: sasl.mechanism {mechanism!r} is not PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
             )
-        self._renew_at, began = math.inf, time.monotonic()
-        hello = self.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
-        if hello.error_code is not ErrorCode.none:
-            offered = ", ".join(hello.mechanisms)
-            raise SignInFailed(
+        self._renew_at, began_at = math.inf, time.monotonic()
+        handshake = self.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
+        if handshake.error_code is not ErrorCode.none:
+            offered = ", ".join(handshake.mechanisms)
+            raise AuthenticationFailed(
                 f"{self.where}: sasl.mechanism {mechanism} is not enabled there; the broker offers {offered}"
             )
         try:
             message = next(exchange)
             while True:
-                answer = self.call(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
-                if answer.error_code is not ErrorCode.none:
-                    raise SignInFailed(
+                response = self.call(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
+                if response.error_code is not ErrorCode.none:
+                    raise AuthenticationFailed(
                         f"{self.where}: authentication as {user!r} failed: check sasl.username and sasl.password"
                     )
-                if lifetime_s := answer.session_lifetime.total_seconds():
-                    self._renew_at = began + lifetime_s * random.uniform(*_SESSION_SHARE)
-                message = exchange.send(bytes(answer.auth_bytes))
+                if lifetime_s := response.session_lifetime.total_seconds():
+                    self._renew_at = began_at + lifetime_s * random.uniform(*_SESSION_SHARE)
+                message = exchange.send(bytes(response.auth_bytes))
         except StopIteration:
             return
         except scram.ServerNotTrusted as error:
             raise RemoteFault(f"{self.where}: {error}") from None
 
     @property
-    def session_ends(self) -> bool:
+    def is_session_expiring(self) -> bool:
         return time.monotonic() >= self._renew_at
 
     def renew_session(self) -> None:
@@ -154,77 +156,80 @@ class Connection:
 
         Only with nothing in flight.
         """
-        if not self.session_ends:
+        if not self.is_session_expiring:
             return
-        brief_s, (cluster, principal, _, _) = self._receive_s, self._to
-        self.wait_for(self.timeout_s)
+        brief_s, (cluster, principal, _, _) = self._receive_s, self._endpoint
+        self.set_timeout(self.timeout_s)
         self._authenticate(cluster, cluster.properties(principal))
-        self.receive_within(brief_s)
+        self.set_receive_timeout(brief_s)
 
-    def call(self, request: Request, answer: type[Response], timeout_s: float | None = None) -> Response:
+    def call(self, request: Request, response_type: type[Response], timeout_s: float | None = None) -> Response:
         """Only with nothing in flight."""
         self.renew_session()
-        usual, correlation, asked = self.timeout_s, next(self._ids), time.monotonic()
-        self.awaits = True
+        usual_s, correlation, sent_at = self.timeout_s, next(self._ids), time.monotonic()
+        self.response_pending = True
         self.send([encode(request, correlation, CLIENT_ID)])
         if timeout_s:
-            self.wait_for(timeout_s)
+            self.set_timeout(timeout_s)
         frame = self.receive()
         if timeout_s:
-            self.wait_for(usual)
-        self._measure(asked)
-        found = self._decoded(answer, frame, correlation)
-        self.awaits = False  # only now: the frame may have answered another request
-        return found
+            self.set_timeout(usual_s)
+        self._record_round_trip(sent_at)
+        response = self._decode(response_type, frame, correlation)
+        self.response_pending = False  # only now: the frame may have answered another request
+        return response
 
-    def call_each(self, requests: Sequence[Request], answer: type[Response]) -> list[Response]:
+    def call_each(self, requests: Sequence[Request], response_type: type[Response]) -> list[Response]:
         """Pipelined; brokers answer in order."""
-        return list(self.answers(requests, answer))
+        return list(self.iter_responses(requests, response_type))
 
-    def answers(self, requests: Sequence[Request], answer: type[Response]) -> Iterator[Response]:
+    def iter_responses(self, requests: Sequence[Request], response_type: type[Response]) -> Iterator[Response]:
         """Pipelined; yields responses as they arrive."""
-        return (self._decoded(answer, frame, due) for due, frame in self._exchanged(requests))
+        return (self._decode(response_type, frame, correlation) for correlation, frame in self._exchange(requests))
 
-    def call_all(self, asked: Sequence[tuple[Request, type[AnyResponse]]]) -> list[AnyResponse]:
+    def call_mixed(self, requests: Sequence[tuple[Request, type[AnyResponse]]]) -> list[AnyResponse]:
         """Pipelined requests of several kinds."""
-        frames = self._exchanged([request for request, _ in asked])
-        return [self._decoded(answer, frame, due) for (due, frame), (_, answer) in zip(frames, asked, strict=True)]
+        frames = self._exchange([request for request, _ in requests])
+        return [
+            self._decode(response_type, frame, correlation)
+            for (correlation, frame), (_, response_type) in zip(frames, requests, strict=True)
+        ]
 
-    def _decoded(self, answer: type[Response], frame: bytearray, due: int) -> Response:
-        with reading():
-            return decode(answer, frame, due, self.where)
+    def _decode(self, response_type: type[Response], frame: bytearray, correlation: int) -> Response:
+        with local_processing():
+            return decode(response_type, frame, correlation, self.where)
 
-    def _exchanged(self, requests: Sequence[Request]) -> Iterator[tuple[int, bytearray]]:
+    def _exchange(self, requests: Sequence[Request]) -> Iterator[tuple[int, bytearray]]:
         """Keeps the pipeline filled; ends `response_pending` after the last good response."""
-        self.awaits = True
-        sent, size = deque[tuple[int, int]](), 0
+        self.response_pending = True
+        in_flight, in_flight_bytes = deque[tuple[int, int]](), 0
         for request in requests:
             correlation = next(self._ids)
             frame = encode(request, correlation, CLIENT_ID)
-            while sent and (size + len(frame) > _UNDER_WAY_BYTES or self.session_ends):
-                due, length = sent.popleft()
-                yield due, self.receive()
-                size -= length
+            while in_flight and (in_flight_bytes + len(frame) > _MAX_IN_FLIGHT_BYTES or self.is_session_expiring):
+                in_flight_id, frame_bytes = in_flight.popleft()
+                yield in_flight_id, self.receive()
+                in_flight_bytes -= frame_bytes
             self.renew_session()
-            self.awaits = True
+            self.response_pending = True
             self.send([frame])
-            sent.append((correlation, len(frame)))
-            size += len(frame)
-        for due, _ in sent:
-            yield due, self.receive()
-        self.awaits = False
+            in_flight.append((correlation, len(frame)))
+            in_flight_bytes += len(frame)
+        for in_flight_id, _ in in_flight:
+            yield in_flight_id, self.receive()
+        self.response_pending = False
 
-    def _measure(self, asked: float) -> None:
-        took_s = time.monotonic() - asked
+    def _record_round_trip(self, sent_at: float) -> None:
+        took_s = time.monotonic() - sent_at
         self.round_trip_s = min(self.round_trip_s, took_s) if self._round_trips else took_s
         self._round_trips += 1
 
     def measure_round_trip(self) -> None:
         """Several samples: a proxy's own connect or a busy broker distorts single ones."""
-        while self._round_trips < _ROUND_TRIPS:
-            self.call(_NO_TOPICS, MetadataResponse)
+        while self._round_trips < _ROUND_TRIP_SAMPLES:
+            self.call(_BROKERS_ONLY_REQUEST, MetadataResponse)
 
-    def wait_for(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """Enforced by the kernel where possible, which saves system calls."""
         self.timeout_s = self._receive_s = seconds
         if isinstance(self.sock, ssl.SSLSocket):
@@ -232,39 +237,41 @@ class Connection:
             return
         self.sock.settimeout(None)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            self.sock.setsockopt(socket.SOL_SOCKET, option, _timeval(seconds))
+            self.sock.setsockopt(socket.SOL_SOCKET, option, _to_timeval(seconds))
 
-    def receive_within(self, seconds: float) -> None:
+    def set_receive_timeout(self, seconds: float) -> None:
         """For `brief` reads; other waits keep theirs."""
         self._receive_s = seconds
         if isinstance(self.sock, ssl.SSLSocket):
             self.sock.settimeout(seconds)
         else:
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _to_timeval(seconds))
 
     def next_id(self) -> int:
         return next(self._ids)
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Parts are not joined: records leave from the buffer they arrived in."""
-        frame = framed(parts)
-        left, rest = sum(map(len, frame)), self.push(frame, self.timeout_s)
+        frame = to_frame(parts)
+        unsent_bytes, rest = sum(map(len, frame)), self.push(frame, self.timeout_s)
         while rest:
-            if len(rest) == left:
-                raise Unreachable(f"{self.where}: it takes nothing more since {self.timeout_s} s{self._hint}")
-            left, rest = len(rest), self.push([rest], self.timeout_s)
+            if len(rest) == unsent_bytes:
+                raise Unreachable(f"{self.where}: it takes nothing more since {self.timeout_s} s{self._tls_hint}")
+            unsent_bytes, rest = len(rest), self.push([rest], self.timeout_s)
 
-    def push(self, parts: Sequence[Buffer], patience_s: float) -> memoryview:
+    def push(self, parts: Sequence[Buffer], timeout_s: float) -> memoryview:
         """See `sockets.push`: push unsent bytes before sending anything else."""
         try:
-            return push(self.sock, parts, patience_s)
+            return push(self.sock, parts, timeout_s)
         except OSError as error:
-            raise self._ended(f"connection lost while sending: {error.strerror or type(error).__name__}") from None
+            raise self._connection_lost(
+                f"connection lost while sending: {error.strerror or type(error).__name__}"
+            ) from None
 
     def receive(self) -> bytearray:
         header = bytearray(4)
         self.receive_into(memoryview(header))
-        frame = bytearray(frame_size(header, self.where))
+        frame = bytearray(parse_frame_size(header, self.where))
         self.receive_into(memoryview(frame))
         return frame
 
@@ -284,34 +291,34 @@ class Connection:
                 return 0
             raise Unreachable(f"{self.where}: no answer within {self.timeout_s} s") from None
         except OSError as error:
-            raise self._ended(f"connection lost: {error.strerror or type(error).__name__}") from None
+            raise self._connection_lost(f"connection lost: {error.strerror or type(error).__name__}") from None
         if not count:
-            raise self._ended("the broker closed the connection")
-        self._hint, self._welcome = "", True
-        heard()
+            raise self._connection_lost("the broker closed the connection")
+        self._tls_hint, self._has_received = "", True
+        report_progress()
         return count
 
-    def _ended(self, words: str) -> Unreachable:
+    def _connection_lost(self, reason: str) -> Unreachable:
         """An end after TLS and before any response is a refusal by a live broker."""
-        refused = isinstance(self.sock, ssl.SSLSocket) and not self._welcome
-        return (NotLetIn if refused else Unreachable)(f"{self.where}: {words}{self._hint}")
+        is_refused = isinstance(self.sock, ssl.SSLSocket) and not self._has_received
+        return (ConnectionRejected if is_refused else Unreachable)(f"{self.where}: {reason}{self._tls_hint}")
 
     @property
-    def has_something(self) -> bool:
+    def is_readable(self) -> bool:
         """Bytes to read, or the end."""
         decrypted = self.sock.pending() if isinstance(self.sock, ssl.SSLSocket) else 0
-        return decrypted > 0 or bool(readable([self.sock], 0.0))
+        return decrypted > 0 or bool(wait_readable([self.sock], 0.0))
 
     @property
-    def greeted(self) -> bool:
+    def has_responded(self) -> bool:
         """A kernel accepts connections for hanging brokers, too."""
-        return self._welcome
+        return self._has_received
 
-    def another(self) -> Connection:
+    def open_another(self) -> Connection:
         """To the same broker. Thread-safe."""
-        return Connection(*self._to, timeout_s=self.timeout_s)
+        return Connection(*self._endpoint, timeout_s=self.timeout_s)
 
-    def cut(self) -> None:
+    def shut_down(self) -> None:
         """Thread-safe."""
         with suppress(OSError):  # already closed
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # below TLS, whose own shutdown starts a dialogue
@@ -328,14 +335,14 @@ class Connection:
         self.close()
 
 
-def answering(connection: Connection, *, measured: bool = False) -> Connection:
+def wait_until_responsive(connection: Connection, *, measure: bool = False) -> Connection:
     """After a response; closes the connection otherwise.
 
     Brokers sign clients in with other threads than those that handle requests, which may hang.
     """
     try:
-        connection.call(_NO_TOPICS, MetadataResponse)
-        if measured:
+        connection.call(_BROKERS_ONLY_REQUEST, MetadataResponse)
+        if measure:
             connection.measure_round_trip()
     except BaseException:
         connection.close()
@@ -343,13 +350,13 @@ def answering(connection: Connection, *, measured: bool = False) -> Connection:
     return connection
 
 
-def _timeval(seconds: float) -> bytes:
+def _to_timeval(seconds: float) -> bytes:
     return _TIMEVAL.pack(int(seconds), max(1, int(seconds % 1 * 1e6)))  # 0 means no timeout
 
 
-def frame_size(header: bytes | bytearray | memoryview, where: str) -> int:
+def parse_frame_size(header: bytes | bytearray | memoryview, where: str) -> int:
     (size,) = struct.unpack_from(">i", header)
-    if not 4 <= size <= MAX_FRAME:
+    if not 4 <= size <= MAX_FRAME_BYTES:
         raise RemoteFault(
             f"{where}: frame of {size} bytes announced; this is not a Kafka broker, or TLS is expected there"
         )

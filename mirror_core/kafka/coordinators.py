@@ -9,36 +9,38 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from mirror_core.kafka.client import ClusterClient, ClusterView, Leader
+from mirror_core.kafka.client import ClusterClient, ClusterMetadata, Leader
 from mirror_core.model.errors import Unreachable
 
-TRANSACTIONS: Final = "__transaction_state"
-_PAUSE_S: Final = 0.1
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+_COORDINATOR_PAUSE_S: Final = 0.1
 
-T = TypeVar("T")
+CoordinatorResult = TypeVar("CoordinatorResult")
 
 
-class Moving(Unreachable):
+class CoordinatorMoving(Unreachable):
     """A coordinator is loading, or has moved."""
 
 
-def ask_all(client: ClusterClient, log: str, ask: Callable[[int], T]) -> dict[int, T]:
+def call_coordinators(
+    client: ClusterClient, topic: str, call: Callable[[int], CoordinatorResult]
+) -> dict[int, CoordinatorResult]:
     """No coordinator's leader changed meanwhile. Retries until the client's limit, then CoordinatorMoving."""
     deadline = time.monotonic() + client.timeout_s
     while True:
-        before = client.metadata([log])
+        metadata_before = client.metadata([topic])
         try:
-            found = {broker: ask(broker) for broker in sorted(before.brokers)}
-            if _leaders(before, log) == _leaders(client.metadata([log]), log):
-                return found
-            moving = Moving(f"cluster {client.name}: coordinators are moving (leaders of {log})")
-        except Moving as error:
-            moving = error
+            results = {broker: call(broker) for broker in sorted(metadata_before.brokers)}
+            if _find_leaders(metadata_before, topic) == _find_leaders(client.metadata([topic]), topic):
+                return results
+            moving_error = CoordinatorMoving(f"cluster {client.name}: coordinators are moving (leaders of {topic})")
+        except CoordinatorMoving as error:
+            moving_error = error
         if time.monotonic() > deadline:
-            raise moving
-        time.sleep(_PAUSE_S)
+            raise moving_error
+        time.sleep(_COORDINATOR_PAUSE_S)
 
 
-def _leaders(view: ClusterView, log: str) -> Mapping[int, Leader]:
-    seen = view.topics.get(log)
-    return seen.partitions if seen else {}
+def _find_leaders(metadata: ClusterMetadata, topic: str) -> Mapping[int, Leader]:
+    described = metadata.topics.get(topic)
+    return described.partitions if described else {}

@@ -8,48 +8,53 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
 Address = tuple[str, int]
-Connection = TypeVar("Connection")
+AnyConnection = TypeVar("AnyConnection")
 
-_SOME: Final = 3
-_AGAIN_S: Final = 10.0
-_ENOUGH: Final = 8
+_MAX_ALTERNATIVES: Final = 3
+_CONNECT_PAUSE_S: Final = 10.0
+_MAX_STALE_BROKERS: Final = 8
 """If so many agree, their metadata is no fault of theirs."""
 
 
-class Doubts:
+class StaleMetadata:
     def __init__(self) -> None:
-        self._told_by: Address | None = None
-        self._doubted = set[Address]()
-        self._anew = False
-        self._open_at = -math.inf
+        self._last_source: Address | None = None
+        self._stale_brokers = set[Address]()
+        self._newly_stale = False
+        self._next_connect_at = -math.inf
 
-    def told(self, address: Address) -> None:
-        self._told_by = address
+    def record_response(self, address: Address) -> None:
+        self._last_source = address
 
-    def doubt(self) -> None:
-        if self._told_by is not None:
-            self._doubted.add(self._told_by)
-            self._anew = True
+    def mark_stale(self) -> None:
+        if self._last_source is not None:
+            self._stale_brokers.add(self._last_source)
+            self._newly_stale = True
 
-    def in_order(self, connections: Mapping[Address, Connection]) -> list[tuple[Address, Connection]]:
+    def order_connections(self, connections: Mapping[Address, AnyConnection]) -> list[tuple[Address, AnyConnection]]:
         return sorted(
             connections.items(),
-            key=lambda one: (one[0] in self._doubted, one[0] in self._doubted and one[0] == self._told_by),
+            key=lambda item: (
+                item[0] in self._stale_brokers,
+                item[0] in self._stale_brokers and item[0] == self._last_source,
+            ),
         )
 
-    def to_open(self, known: Sequence[Address], connected: Collection[Address], now: float) -> list[Address]:
+    def choose_alternatives(
+        self, known: Sequence[Address], connected: Collection[Address], now: float
+    ) -> list[Address]:
         """Where to connect when all connected brokers are stale.
 
         When all, or many, are stale, only the last stays marked, so they take turns.
         """
-        if not self._anew:
+        if not self._newly_stale:
             return []
-        self._anew = False
-        enough = len(connected) >= _ENOUGH and self._doubted.issuperset(connected)
-        if self._told_by is not None and (enough or self._doubted.issuperset(known)):
-            self._doubted = {self._told_by}
-        elsewhere = [address for address in known if address not in self._doubted]
-        if not connected or not self._doubted.issuperset(connected) or now < self._open_at:
+        self._newly_stale = False
+        too_many_stale = len(connected) >= _MAX_STALE_BROKERS and self._stale_brokers.issuperset(connected)
+        if self._last_source is not None and (too_many_stale or self._stale_brokers.issuperset(known)):
+            self._stale_brokers = {self._last_source}
+        alternatives = [address for address in known if address not in self._stale_brokers]
+        if not connected or not self._stale_brokers.issuperset(connected) or now < self._next_connect_at:
             return []
-        self._open_at = now + _AGAIN_S
-        return random.sample(elsewhere, min(_SOME, len(elsewhere)))
+        self._next_connect_at = now + _CONNECT_PAUSE_S
+        return random.sample(alternatives, min(_MAX_ALTERNATIVES, len(alternatives)))

@@ -9,39 +9,41 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-SURE: Final = 2
+REQUIRED_EMPTY_FETCHES: Final = 2
 """In a row, conclusive, before the rest counts as empty."""
 
 
-class Proof(Enum):
+class EmptyFetch(Enum):
     END = "end"
     """Everything readable was read."""
-    NOTHING = "nothing"
+    INCONCLUSIVE = "nothing"
     """Size used up or throttled."""
-    TORN = "torn"
+    MALFORMED = "torn"
     """Bytes that are no batch."""
-    ONCE_MORE = "once more"
-    ASK_LEADER = "ask leader"
+    RETRY = "once more"
+    CHECK_LOCAL_START = "ask leader"
     """The leader's local log start decides (what is local now was local then)."""
-    REMOTE = "remote"
+    REMOTE_STORAGE = "remote"
     """Empty responses prove no gap here."""
     GAP = "gap"
     """Nothing left below the readable end."""
 
 
-def proof(position: int, upto: int, size: int, *, honest: bool, before: int, local_start: int | None) -> Proof:
+def classify_empty_fetch(
+    position: int, end: int, size: int, *, conclusive: bool, previous_empty: int, local_start: int | None
+) -> EmptyFetch:
     """`size` bytes and no complete batch came for [position, end).
 
     `conclusive`: only this partition, unthrottled. `previous_empty`: earlier ones. `local_start`: None: unknown yet.
     """
-    if position >= upto:
-        return Proof.END
-    if not honest:
-        return Proof.NOTHING
+    if position >= end:
+        return EmptyFetch.END
+    if not conclusive:
+        return EmptyFetch.INCONCLUSIVE
     if size:
-        return Proof.TORN
-    if before + 1 < SURE:
-        return Proof.ONCE_MORE
+        return EmptyFetch.MALFORMED
+    if previous_empty + 1 < REQUIRED_EMPTY_FETCHES:
+        return EmptyFetch.RETRY
     if local_start is None:
-        return Proof.ASK_LEADER
-    return Proof.REMOTE if position < local_start else Proof.GAP
+        return EmptyFetch.CHECK_LOCAL_START
+    return EmptyFetch.REMOTE_STORAGE if position < local_start else EmptyFetch.GAP

@@ -29,49 +29,49 @@ from kio.static.primitive import i16, i32, i32Timedelta
 
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import CLIENT_ID, Connection
-from mirror_core.kafka.faults import code_of
+from mirror_core.kafka.faults import to_error_code
 from mirror_core.kafka.fetching import FetchLink
-from mirror_core.kafka.transaction_brokers import AGAIN, Fenced, TransactionBrokers
-from mirror_core.kafka.unfinished_transactions import DecidedTransaction, decided_transaction, write_last_marker
+from mirror_core.kafka.transaction_brokers import RETRIED_TXN_CODES, ProducerFenced, TransactionBrokers
+from mirror_core.kafka.unfinished_transactions import DecidedTransaction, find_decided_transaction, write_final_marker
 from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.names import Partition
 from mirror_core.wire import produce
 from mirror_core.wire.batch import CONTROL, NO_TIMESTAMP, SEQUENCE_MASK, TRANSACTIONAL, readdress
-from mirror_core.wire.batch import batches as batches_in
-from mirror_core.wire.encode import batches_of
-from mirror_core.wire.fetch import Isolation, Wanted
-from mirror_core.wire.fields import MalformedAnswer
+from mirror_core.wire.batch import split_batches as batches_in
+from mirror_core.wire.encode import build_batches
+from mirror_core.wire.fetch import FetchPosition, IsolationLevel
+from mirror_core.wire.fields import MalformedResponse
 from mirror_core.wire.records import Codec, is_abort_marker
 
-_APPENDED_S: Final = 10.0
-_GIVE_UP_S: Final = 5.0
+_APPEND_TIMEOUT_S: Final = 10.0
+_ABORT_TIMEOUT_S: Final = 5.0
 _BATCH_BYTES: Final = 512 << 10
 """Uncompressed: half of the default max.message.bytes."""
 _FETCH_BYTES: Final = 1 << 20
 _MARKER_WAIT_MS: Final = 100
-_AT_ONCE: Final = 5
+_MAX_BATCHES_IN_FLIGHT: Final = 5
 """As many as brokers recognize when repeated (KIP-98)."""
 
-Row = tuple[str, bytes | None]
+KeyValueRow = tuple[str, bytes | None]
 
 
 class ForeignAbort(Exception):
     """Aborted by another client: nothing counts, and it may be written again."""
 
 
-class IdUsedUp(Exception):
+class TransactionalIdExhausted(Exception):
     """Blocked by foreign markers: nothing was written; the next id may be taken."""
 
 
-class _Stuck(Exception):
+class _TransactionStuck(Exception):
     """The coordinator cannot finish the previous transaction."""
 
     def __init__(self, transaction: DecidedTransaction) -> None:
         self.transaction = transaction
 
 
-class _Phase(Enum):
+class _TransactionPhase(Enum):
     IDLE = auto()
     OPEN = auto()
     """Perhaps begun."""
@@ -79,7 +79,7 @@ class _Phase(Enum):
     """Commit requested."""
 
 
-class ExclusiveProducer(TransactionBrokers):
+class TransactionalProducer(TransactionBrokers):
     """Not thread-safe. `where` begins error messages."""
 
     def __init__(
@@ -89,164 +89,170 @@ class ExclusiveProducer(TransactionBrokers):
         self._first_id = transactional_id
         self.number = 0
         """0: `transactional_id` itself; n: `transactional_id~n`."""
-        self.used_up = False
+        self.is_exhausted = False
         self._transaction_ms = transaction_ms
-        self._producer = (-1, -1)
+        self._producer_id_epoch = (-1, -1)
         """Id and epoch."""
         self._sequence = 0
-        self._phase = _Phase.IDLE
+        self._phase = _TransactionPhase.IDLE
 
-    def take(self, timeout_s: float, number: int = 0) -> None:
+    def take_over(self, timeout_s: float, number: int = 0) -> None:
         """This number, or the next usable. Aborts the owner's open transaction and fences the owner."""
         deadline = time.monotonic() + timeout_s
         while True:
-            self.number, self.used_up = number, False
+            self.number, self.is_exhausted = number, False
             self._id = f"{self._first_id}~{number}" if number else self._first_id
-            self._coordinator, self._producer = -1, (-1, -1)
+            self._coordinator, self._producer_id_epoch = -1, (-1, -1)
             try:
-                self._renew("take over", deadline)
+                self._init_producer_id("take over", deadline)
                 return
-            except _Stuck as stuck:
-                self._end_in_place_of_coordinator(stuck.transaction)
+            except _TransactionStuck as stuck:
+                self._end_stuck_transaction(stuck.transaction)
                 number += 1
 
-    def write(self, rows: Iterable[Row], timeout_s: float) -> None:
+    def write(self, rows: Iterable[KeyValueRow], timeout_s: float) -> None:
         """All or none. Raises ProducerFenced, ForeignAbort or TransactionalIdExhausted.
 
         After a RemoteFault call `finish_transaction` before the next write.
         """
-        if self._phase is not _Phase.IDLE:
+        if self._phase is not _TransactionPhase.IDLE:
             raise RuntimeError("the transaction before was not settled")
-        if self._astray:  # fences late copies of earlier requests (KIP-360)
-            self._phase = _Phase.OPEN
-            self.settle(timeout_s)
-        if self.used_up:
-            raise IdUsedUp
+        if self._may_arrive_late:  # fences late copies of earlier requests (KIP-360)
+            self._phase = _TransactionPhase.OPEN
+            self.finish_transaction(timeout_s)
+        if self.is_exhausted:
+            raise TransactionalIdExhausted
         # gzip: many small batches decompress 30 times faster than zstd. No timestamp: brokers refuse
         # those an hour ahead (KIP-937), and this machine may be the only one left.
-        batches = list(batches_of(rows, _BATCH_BYTES, Codec.GZIP, NO_TIMESTAMP, TRANSACTIONAL))
+        batches = list(build_batches(rows, _BATCH_BYTES, Codec.GZIP, NO_TIMESTAMP, TRANSACTIONAL))
         deadline = time.monotonic() + timeout_s
-        self._phase = _Phase.OPEN
+        self._phase = _TransactionPhase.OPEN
         try:
-            self._begin(deadline)
-            appended = self._append_as_owner(batches, min(deadline, time.monotonic() + _APPENDED_S))
+            self._add_partition(deadline)
+            appended = self._append_as_owner(batches, min(deadline, time.monotonic() + _APPEND_TIMEOUT_S))
         except RemoteFault:
-            self._abort(min(timeout_s, _GIVE_UP_S))  # an open transaction hides others' records
+            self._abort(min(timeout_s, _ABORT_TIMEOUT_S))  # an open transaction hides others' records
             raise
-        self._phase = _Phase.ENDING
-        self._end(deadline, committed=True)
+        self._phase = _TransactionPhase.ENDING
+        self._end_transaction(deadline, committed=True)
         committed = self._is_committed(appended, deadline) if appended else True
-        self._phase = _Phase.IDLE
+        self._phase = _TransactionPhase.IDLE
         if not committed:
             raise ForeignAbort
 
-    def settle(self, timeout_s: float) -> bool:
+    def finish_transaction(self, timeout_s: float) -> bool:
         """After a failed write. True: nothing of it is in the log.
 
         False: commit was requested, or nothing was open; read the log for the outcome.
         """
         deadline = time.monotonic() + timeout_s
-        if self._phase is _Phase.IDLE:
+        if self._phase is _TransactionPhase.IDLE:
             return False
-        ending = self._phase is _Phase.ENDING
+        commit_requested = self._phase is _TransactionPhase.ENDING
         try:
-            if ending:
-                self._end(deadline, committed=True)
+            if commit_requested:
+                self._end_transaction(deadline, committed=True)
             else:  # abort first: it checks ownership, which a new epoch does not while one is open
-                self._end(deadline, committed=False)
-                self._renew("write", deadline)
-        except _Stuck as stuck:
-            self._end_in_place_of_coordinator(stuck.transaction)
-        self._phase = _Phase.IDLE
-        return not ending
+                self._end_transaction(deadline, committed=False)
+                self._init_producer_id("write", deadline)
+        except _TransactionStuck as stuck:
+            self._end_stuck_transaction(stuck.transaction)
+        self._phase = _TransactionPhase.IDLE
+        return not commit_requested
 
     def _abort(self, timeout_s: float) -> None:
         try:
-            self.settle(timeout_s)
+            self.finish_transaction(timeout_s)
         except MirrorError:
             return
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    def _renew(self, action: str, deadline: float) -> None:
+    def _init_producer_id(self, action: str, deadline: float) -> None:
         """KIP-360: for this owner only while it still owns the id."""
-        known, epoch = self._producer
+        producer_id, epoch = self._producer_id_epoch
         request = InitProducerIdRequest(
             transactional_id=TransactionalId(self._id),
             transaction_timeout=i32Timedelta.parse(timedelta(milliseconds=self._transaction_ms)),
-            producer_id=ProducerId(known),
+            producer_id=ProducerId(producer_id),
             producer_epoch=i16(epoch),
         )
-        raise_if_stuck = self._stuck_check()
+        raise_if_stuck = self._make_stuck_check()
 
-        def code_in(answer: InitProducerIdResponse) -> ErrorCode:
-            raise_if_stuck(answer.error_code)
-            return answer.error_code
+        def extract_code(response: InitProducerIdResponse) -> ErrorCode:
+            raise_if_stuck(response.error_code)
+            return response.error_code
 
-        found = self._coordinated(action, request, InitProducerIdResponse, code_in, deadline)
-        self._producer, self._sequence = (int(found.producer_id), int(found.producer_epoch)), 0
-        self._phase, self._astray = _Phase.IDLE, False
+        response_found = self._call_coordinator(action, request, InitProducerIdResponse, extract_code, deadline)
+        self._producer_id_epoch, self._sequence = (
+            (int(response_found.producer_id), int(response_found.producer_epoch)),
+            0,
+        )
+        self._phase, self._may_arrive_late = _TransactionPhase.IDLE, False
 
-    def _begin(self, deadline: float) -> None:
-        known, epoch = self._producer
+    def _add_partition(self, deadline: float) -> None:
+        producer_id, epoch = self._producer_id_epoch
         topic = AddPartitionsToTxnTopic(name=TopicName(self._partition.topic), partitions=(i32(self._partition.index),))
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=TransactionalId(self._id),
-            v3_and_below_producer_id=ProducerId(known),
+            v3_and_below_producer_id=ProducerId(producer_id),
             v3_and_below_producer_epoch=i16(epoch),
             v3_and_below_topics=(topic,),
         )
-        self._coordinated("write", request, AddPartitionsToTxnResponse, _added, deadline)
+        self._call_coordinator("write", request, AddPartitionsToTxnResponse, _parse_add_partitions, deadline)
 
-    def _end(self, deadline: float, *, committed: bool) -> None:
-        known, epoch = self._producer
+    def _end_transaction(self, deadline: float, *, committed: bool) -> None:
+        producer_id, epoch = self._producer_id_epoch
         request = EndTxnRequest(
             transactional_id=TransactionalId(self._id),
-            producer_id=ProducerId(known),
+            producer_id=ProducerId(producer_id),
             producer_epoch=i16(epoch),
             committed=committed,
         )
 
-        raise_if_stuck = self._stuck_check()
+        raise_if_stuck = self._make_stuck_check()
 
-        def code_in(answer: EndTxnResponse) -> ErrorCode:
-            raise_if_stuck(answer.error_code)
-            nothing_open = answer.error_code is ErrorCode.invalid_txn_state and not committed
-            return ErrorCode.none if nothing_open else answer.error_code
+        def extract_code(response: EndTxnResponse) -> ErrorCode:
+            raise_if_stuck(response.error_code)
+            nothing_open = response.error_code is ErrorCode.invalid_txn_state and not committed
+            return ErrorCode.none if nothing_open else response.error_code
 
-        self._coordinated("write", request, EndTxnResponse, code_in, deadline)
+        self._call_coordinator("write", request, EndTxnResponse, extract_code, deadline)
 
-    def _stuck_check(self) -> Callable[[ErrorCode], None]:
+    def _make_stuck_check(self) -> Callable[[ErrorCode], None]:
         """Checks each response code of one request: _TransactionStuck if the previous one hangs."""
-        begun = time.monotonic()
+        began_at = time.monotonic()
 
         def check(code: ErrorCode) -> None:
-            if code is ErrorCode.concurrent_transactions and time.monotonic() - begun > LIMITS.transaction_marker_s:
-                decided = decided_transaction(self._client, self._id, self._coordinator)
+            if (
+                code is ErrorCode.concurrent_transactions
+                and time.monotonic() - began_at > TIMEOUTS.transaction_marker_s
+            ):
+                decided = find_decided_transaction(self._client, self._id, self._coordinator)
                 if decided is not None:
-                    raise _Stuck(decided)
+                    raise _TransactionStuck(decided)
 
         return check
 
-    def _end_in_place_of_coordinator(self, decided: DecidedTransaction) -> None:
-        write_last_marker(self._client, self._partition, decided.producer_id, committed=decided.committed)
-        self.used_up = True
+    def _end_stuck_transaction(self, decided: DecidedTransaction) -> None:
+        write_final_marker(self._client, self._partition, decided.producer_id, committed=decided.committed)
+        self.is_exhausted = True
 
     def _is_committed(self, appended: Sequence[range], deadline: float) -> bool:
         """True when no marker of this producer aborts any appended batch."""
         position, aborted = appended[0].stop, False
-        owed_at = time.monotonic() + LIMITS.transaction_marker_s
+        marker_due_at = time.monotonic() + TIMEOUTS.transaction_marker_s
         while True:
             markers, position = self._read_markers(position, deadline)
             for offset, is_abort in markers:
                 aborted = aborted or is_abort
                 if offset >= appended[-1].stop:
                     return not aborted
-            if time.monotonic() > owed_at and not self.used_up:
-                self._coordinated_by()
-                decided = decided_transaction(self._client, self._id, self._coordinator)
+            if time.monotonic() > marker_due_at and not self.is_exhausted:
+                self._find_coordinator()
+                decided = find_decided_transaction(self._client, self._id, self._coordinator)
                 if decided is not None:
-                    self._end_in_place_of_coordinator(decided)
+                    self._end_stuck_transaction(decided)
             if time.monotonic() > deadline:
                 raise Unreachable(f"{self._where}: cannot write: the marker of its commit is not in the log in time")
 
@@ -254,97 +260,101 @@ class ExclusiveProducer(TransactionBrokers):
         """Own markers (offset, is abort), and the next offset to be read."""
 
         def read(connection: Connection) -> tuple[tuple[list[tuple[int, bool]], int], ErrorCode]:
-            link = FetchLink(connection, max_bytes=_FETCH_BYTES, partition_max_bytes=_FETCH_BYTES, at_once=True)
-            wanted = Wanted(self._partition, position)
-            link.ask([wanted], max_wait_ms=_MARKER_WAIT_MS, isolation=Isolation.READ_UNCOMMITTED)
-            markers, at = list[tuple[int, bool]](), position
-            for answer in link.take():
-                if answer.error:
-                    return (markers, at), code_of(answer.error)
-                for header, batch in batches_in(answer.records):
-                    ours = header.producer_id == self._producer[0] and header.last_offset >= position
-                    if ours and header.attributes & CONTROL:
+            link = FetchLink(connection, max_bytes=_FETCH_BYTES, partition_max_bytes=_FETCH_BYTES, full_size=True)
+            wanted = FetchPosition(self._partition, position)
+            link.send_fetch([wanted], max_wait_ms=_MARKER_WAIT_MS, isolation=IsolationLevel.READ_UNCOMMITTED)
+            markers, next_position = list[tuple[int, bool]](), position
+            for fetched in link.read_response():
+                if fetched.error:
+                    return (markers, next_position), to_error_code(fetched.error)
+                for header, batch in batches_in(fetched.records):
+                    is_own = header.producer_id == self._producer_id_epoch[0] and header.last_offset >= position
+                    if is_own and header.attributes & CONTROL:
                         markers.append((header.base_offset, is_abort_marker(header, batch)))
-                    at = max(at, header.next_offset)
+                    next_position = max(next_position, header.next_offset)
             time.sleep(link.throttle_ms / 1000)
-            return (markers, at), ErrorCode.none
+            return (markers, next_position), ErrorCode.none
 
         def attempt(limit_s: float) -> tuple[tuple[list[tuple[int, bool]], int], ErrorCode]:
-            broker = self._led_by()
+            broker = self._find_leader()
             if broker < 0:
                 return ([], position), ErrorCode.leader_not_available
-            found, code = self._exchanged(broker, limit_s, read)
-            if code in AGAIN:
+            result, code = self._call_broker(broker, limit_s, read)
+            if code in RETRIED_TXN_CODES:
                 self._leader = -1
-            return found, code
+            return result, code
 
-        return self._insisting("write", attempt, deadline)
+        return self._retry_until("write", attempt, deadline)
 
-    def _append_as_owner(self, made: Sequence[tuple[bytearray, int]], deadline: float) -> list[range]:
+    def _append_as_owner(self, built_batches: Sequence[tuple[bytearray, int]], deadline: float) -> list[range]:
         """TransactionalIdExhausted if only the partition refuses this owner, not the coordinator."""
         try:
-            return self._append(made, deadline)
-        except Fenced:
-            self._end(deadline, committed=False)
-            self.used_up, self._phase = True, _Phase.IDLE
-            raise IdUsedUp from None
+            return self._append(built_batches, deadline)
+        except ProducerFenced:
+            self._end_transaction(deadline, committed=False)
+            self.is_exhausted, self._phase = True, _TransactionPhase.IDLE
+            raise TransactionalIdExhausted from None
 
-    def _append(self, made: Sequence[tuple[bytearray, int]], deadline: float) -> list[range]:
+    def _append(self, built_batches: Sequence[tuple[bytearray, int]], deadline: float) -> list[range]:
         """To all in-sync replicas. Returns each batch's offsets."""
-        known, epoch = self._producer
+        producer_id, epoch = self._producer_id_epoch
         appended = list[range]()
-        batches = [(memoryview(batch), count) for batch, count in made]
+        batches = [(memoryview(batch), count) for batch, count in built_batches]
         for batch, count in batches:
-            readdress(batch, known, epoch, self._sequence)
+            readdress(batch, producer_id, epoch, self._sequence)
             self._sequence = self._sequence + count & SEQUENCE_MASK
         while batches:
-            together = batches[:_AT_ONCE]
+            share = batches[:_MAX_BATCHES_IN_FLIGHT]
 
-            def attempt(limit_s: float, sent: list[tuple[memoryview, int]] = together) -> tuple[None, ErrorCode]:
-                broker = self._led_by()
+            def attempt(limit_s: float, unsent: list[tuple[memoryview, int]] = share) -> tuple[None, ErrorCode]:
+                broker = self._find_leader()
                 code = ErrorCode.leader_not_available
                 if broker >= 0:
-                    code = self._exchanged(broker, limit_s, lambda c: self._sent(c, sent, limit_s, appended))
-                if code in AGAIN:
+                    code = self._call_broker(
+                        broker, limit_s, lambda connection: self._send_batches(connection, unsent, limit_s, appended)
+                    )
+                if code in RETRIED_TXN_CODES:
                     self._leader = -1
                 return None, code
 
-            self._insisting("write", attempt, deadline)
-            del batches[:_AT_ONCE]
+            self._retry_until("write", attempt, deadline)
+            del batches[:_MAX_BATCHES_IN_FLIGHT]
         return appended
 
-    def _sent(
+    def _send_batches(
         self, connection: Connection, batches: list[tuple[memoryview, int]], limit_s: float, appended: list[range]
     ) -> ErrorCode:
         """Returns the first error. Removes acknowledged batches and adds their offsets."""
         connection.renew_session()
-        due = [connection.next_id() for _ in batches]
-        for (batch, _), correlation in zip(batches, due, strict=True):
+        correlations = [connection.next_id() for _ in batches]
+        for (batch, _), correlation in zip(batches, correlations, strict=True):
             row = (self._partition.topic, self._partition.index, batch)
             timeout_ms = int(limit_s * 1000)
-            connection.send(produce.encode([row], correlation, CLIENT_ID, timeout_ms=timeout_ms, by=self._id))
-        first = ErrorCode.none
-        for correlation in due:
+            connection.send(
+                produce.encode_request([row], correlation, CLIENT_ID, timeout_ms=timeout_ms, transactional_id=self._id)
+            )
+        first_error = ErrorCode.none
+        for correlation in correlations:
             frame = memoryview(connection.receive())
             try:
-                (answer,) = produce.decode(frame[4:])
-            except (MalformedAnswer, ValueError) as error:
+                (produced,) = produce.decode_response(frame[4:])
+            except (MalformedResponse, ValueError) as error:
                 raise RemoteFault(f"{connection.where}: Produce answer makes no sense: {error}") from None
             if int.from_bytes(frame[:4], signed=True) != correlation:
                 raise RemoteFault(f"{connection.where}: Produce answer to another request")
-            code = code_of(answer.error)
+            code = to_error_code(produced.error)
             if code is ErrorCode.duplicate_sequence_number:  # its first response was lost
                 code = ErrorCode.none
-            if first is ErrorCode.none:
-                first = code
+            if first_error is ErrorCode.none:
+                first_error = code
                 if code is ErrorCode.none:
                     _, count = batches.pop(0)
-                    if answer.base_offset >= 0:
-                        appended.append(range(answer.base_offset, answer.base_offset + count))
-        return first
+                    if produced.base_offset >= 0:
+                        appended.append(range(produced.base_offset, produced.base_offset + count))
+        return first_error
 
 
-def _added(answer: AddPartitionsToTxnResponse) -> ErrorCode:
-    (topic,) = answer.results_by_topic_v3_and_below
+def _parse_add_partitions(response: AddPartitionsToTxnResponse) -> ErrorCode:
+    (topic,) = response.results_by_topic_v3_and_below
     (partition,) = topic.results_by_partition
     return partition.partition_error_code

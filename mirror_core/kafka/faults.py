@@ -10,12 +10,12 @@ from typing import Any, Final, TypeVar
 from kio.schema.errors import ErrorCode
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.transient import MISLED, TRANSIENT
+from mirror_core.kafka.transient import RETRIABLE_CODES, STALE_METADATA_CODES
 from mirror_core.model.errors import MissingPermission, RemoteFault, SettingRefused, Unreachable
 
-__all__ = ["DENIED", "Answers", "ErrorCode", "code_of", "fault", "settle"]
+__all__ = ["AUTHORIZATION_CODES", "KeyCodes", "ErrorCode", "to_error_code", "make_fault", "retry_per_key"]
 
-DENIED: Final = frozenset(
+AUTHORIZATION_CODES: Final = frozenset(
     {
         ErrorCode.topic_authorization_failed,
         ErrorCode.group_authorization_failed,
@@ -24,59 +24,59 @@ DENIED: Final = frozenset(
         ErrorCode.delegation_token_authorization_failed,
     }
 )
-_AGAIN: Final = TRANSIENT | {
+_RETRIED_CODES: Final = RETRIABLE_CODES | {
     ErrorCode.request_timed_out,
     ErrorCode.network_exception,
     ErrorCode.throttling_quota_exceeded,
 }
-_OF_SETTINGS: Final = frozenset({ErrorCode.invalid_config, ErrorCode.policy_violation})
+_SETTING_CODES: Final = frozenset({ErrorCode.invalid_config, ErrorCode.policy_violation})
 _PAUSE_S: Final = 0.05
-_DUMP: Final = "Request Request("
+_DUMPED_REQUEST_PREFIX: Final = "Request Request("
 """Then the message is a printed broker object, useless to people."""
 
 Key = TypeVar("Key")
-_NONE: Final[Mapping[Any, RemoteFault]] = MappingProxyType({})
-Answers = Mapping[Key, tuple[ErrorCode, str | None]]
+_NO_REFUSALS: Final[Mapping[Any, RemoteFault]] = MappingProxyType({})
+KeyCodes = Mapping[Key, tuple[ErrorCode, str | None]]
 """Code and message for each key."""
 
 
-def code_of(number: int) -> ErrorCode:
+def to_error_code(number: int) -> ErrorCode:
     try:
         return ErrorCode(number)
     except ValueError:
         return ErrorCode.unknown_server_error
 
 
-def fault(
+def make_fault(
     client: ClusterClient,
     subject: str,
     action: str,
     code: ErrorCode,
-    words: str | None = None,
-    refused: Mapping[Any, RemoteFault] = _NONE,
+    message: str | None = None,
+    refused: Mapping[Any, RemoteFault] = _NO_REFUSALS,
 ) -> RemoteFault:
     """`action`: operation (needs RIGHT); the right is shown for authorization errors only."""
-    said = "" if words is None or words.startswith(_DUMP) else words
-    detail = f"{code.name}" + (f" ({said})" if said else "")
-    operation = action if code in DENIED else _without_right(action)
+    detail_message = "" if message is None or message.startswith(_DUMPED_REQUEST_PREFIX) else message
+    detail = f"{code.name}" + (f" ({detail_message})" if detail_message else "")
+    operation = action if code in AUTHORIZATION_CODES else _without_right(action)
     where = f"cluster {client.name}, {subject}: {operation}: {detail}"
-    if code in DENIED:
-        who = client.config.user(client.principal) or "this principal"
+    if code in AUTHORIZATION_CODES:
+        principal = client.config.user(client.principal) or "this principal"
         return MissingPermission(
-            f"{where}: {who} may not do this; `mirrorbook cluster check {client.name}` names the rights", refused
+            f"{where}: {principal} may not do this; `mirrorbook cluster check {client.name}` names the rights", refused
         )
-    return (SettingRefused if code in _OF_SETTINGS else RemoteFault)(where, refused)
+    return (SettingRefused if code in _SETTING_CODES else RemoteFault)(where, refused)
 
 
 def _without_right(action: str) -> str:
     return action.partition(" (needs ")[0]
 
 
-def settle(
+def retry_per_key(
     client: ClusterClient,
     action: str,
-    wanted: Collection[Key],
-    attempt: Callable[[list[Key]], Answers[Key]],
+    keys: Collection[Key],
+    attempt: Callable[[list[Key]], KeyCodes[Key]],
     *,
     expected: Collection[ErrorCode] = (),
     refusals: MutableMapping[Key, RemoteFault] | None = None,
@@ -85,31 +85,33 @@ def settle(
 
     Raises for the first refused key and counts the others, or collects them in `refusals`.
     """
-    rest, done = list(wanted), dict[Key, ErrorCode]()
+    remaining, results = list(keys), dict[Key, ErrorCode]()
     deadline = time.monotonic() + client.timeout_s
-    while rest:
-        answers = attempt(rest)
+    while remaining:
+        codes = attempt(remaining)
         refused = [
-            (key, code, words)
-            for key, (code, words) in answers.items()
-            if code is not ErrorCode.none and code not in expected and code not in _AGAIN
+            (key, code, message)
+            for key, (code, message) in codes.items()
+            if code is not ErrorCode.none and code not in expected and code not in _RETRIED_CODES
         ]
         if refused and refusals is None:
-            key, code, words = refused[0]
-            more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-            each = {key: fault(client, str(key), action, code, words) for key, code, words in refused}
-            raise fault(client, str(key) + more, action, code, words, each)
+            key, code, message = refused[0]
+            suffix = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+            faults = {key: make_fault(client, str(key), action, code, message) for key, code, message in refused}
+            raise make_fault(client, str(key) + suffix, action, code, message, faults)
         if refusals is not None:
-            refusals.update({key: fault(client, str(key), action, code, words) for key, code, words in refused})
-        settled = {key: code for key, (code, _) in answers.items() if code not in _AGAIN}
-        done.update({key: code for key, code in settled.items() if not refusals or key not in refusals})
-        rest = [key for key in rest if key not in settled]
-        if rest:
+            refusals.update(
+                {key: make_fault(client, str(key), action, code, message) for key, code, message in refused}
+            )
+        answered = {key: code for key, (code, _) in codes.items() if code not in _RETRIED_CODES}
+        results.update({key: code for key, code in answered.items() if not refusals or key not in refusals})
+        remaining = [key for key in remaining if key not in answered]
+        if remaining:
             if time.monotonic() > deadline:
-                last = answers[rest[0]][0].name if rest[0] in answers else "no answer"
-                where = f"cluster {client.name}, {rest[0]}: {_without_right(action)}"
-                raise Unreachable(f"{where}: not settled within {client.timeout_s} s ({last})")
-            if any(code in MISLED for code, _ in answers.values()):
-                client.ask_another()
+                last_code = codes[remaining[0]][0].name if remaining[0] in codes else "no answer"
+                where = f"cluster {client.name}, {remaining[0]}: {_without_right(action)}"
+                raise Unreachable(f"{where}: not settled within {client.timeout_s} s ({last_code})")
+            if any(code in STALE_METADATA_CODES for code, _ in codes.values()):
+                client.mark_metadata_stale()
             time.sleep(_PAUSE_S)
-    return done
+    return results

@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from typing import Final
 
-NEAR_BYTES: Final = 2 << 20
-FAR_S: Final = 0.02
-_SAMPLES: Final = 3
-_QUIET_BYTES: Final = 1 << 20
+INITIAL_FETCH_BYTES: Final = 2 << 20
+FAR_RESPONSE_S: Final = 0.02
+_MIN_SAMPLES: Final = 3
+_IDLE_SHARE_BYTES: Final = 1 << 20
 
 
-def share(budget: int, giving: int, quiet: int, *, gives: bool) -> int:
+def split_budget(budget: int, active_brokers: int, idle_brokers: int, *, is_active: bool) -> int:
     """One broker's part of the budget. Active ones share equally what idle ones leave.
 
     Active: more data than the last response held. If none is, the idle ones share everything.
     """
-    if not giving:
-        return budget // quiet
-    least = min(_QUIET_BYTES, budget // (2 * (giving + quiet)))
-    return (budget - quiet * least) // giving if gives else least
+    if not active_brokers:
+        return budget // idle_brokers
+    idle_share = min(_IDLE_SHARE_BYTES, budget // (2 * (active_brokers + idle_brokers)))
+    return (budget - idle_brokers * idle_share) // active_brokers if is_active else idle_share
 
 
 class FetchSizer:
@@ -29,23 +29,23 @@ class FetchSizer:
     a distant broker needs larger ones.
     """
 
-    def __init__(self, most: int, first: int = NEAR_BYTES) -> None:
-        self.most = most
-        self.size = min(most, first)
-        self._first = first
+    def __init__(self, max_bytes: int, initial_bytes: int = INITIAL_FETCH_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.request_bytes = min(max_bytes, initial_bytes)
+        self._initial_bytes = initial_bytes
         self._samples = 0
         self._fastest_s = math.inf
 
-    def limit(self, most: int) -> None:
-        self.most = most
-        self.size = min(most, max(self.size, self._first))
+    def set_limit(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.request_bytes = min(max_bytes, max(self.request_bytes, self._initial_bytes))
 
-    def took(self, size: int, seconds: float) -> None:
+    def record_response(self, size: int, seconds: float) -> None:
         """`seconds`: until the response came or we were ready for it."""
-        if size <= self.size // 2:
+        if size <= self.request_bytes // 2:
             return  # little data: the broker may have waited for it
         self._samples += 1
         self._fastest_s = min(self._fastest_s, seconds)
-        if self._samples >= _SAMPLES and self._fastest_s > FAR_S:
-            self.size = min(self.most, 2 * self.size)
+        if self._samples >= _MIN_SAMPLES and self._fastest_s > FAR_RESPONSE_S:
+            self.request_bytes = min(self.max_bytes, 2 * self.request_bytes)
             self._samples, self._fastest_s = 0, math.inf

@@ -15,52 +15,60 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 
-TIMEOUT_S: Final = 30.0
+CONSUME_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.05
 _DENIED: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED})
 
 
-def work(
+def consume_and_commit(
     config: ClusterConfig, group: str, start: Mapping[Partition, Offset], until: Mapping[Partition, Offset]
 ) -> None:
     """[start, until) of each partition. Needs READ on the group."""
-    consumer = _consumer(config, group)
+    consumer = _make_consumer(config, group)
     try:
-        _read(config, consumer, start, until)
-        consumer.commit(offsets=[_place(p, offset) for p, offset in until.items()], asynchronous=False)
+        _consume(config, consumer, start, until)
+        consumer.commit(offsets=[_to_topic_partition(p, offset) for p, offset in until.items()], asynchronous=False)
     except KafkaException as error:
-        raise _fault(config, group, error.args[0], "commit") from None
+        raise _to_error(config, group, error.args[0], "commit") from None
     finally:
         consumer.close()
 
 
-def go_on(config: ClusterConfig, group: str, ends: Mapping[Partition, Offset]) -> dict[Partition, list[Offset]]:
+def consume_from_committed(
+    config: ClusterConfig, group: str, ends: Mapping[Partition, Offset]
+) -> dict[Partition, list[Offset]]:
     """Returns the offsets read up to `ends`. Commits nothing."""
-    consumer = _consumer(config, group)
+    consumer = _make_consumer(config, group)
     try:
-        found = consumer.committed([TopicPartition(p.topic, p.index) for p in ends], timeout=TIMEOUT_S)
-        start = {Partition(one.topic, one.partition): Offset(one.offset) for one in found if one.offset >= 0}
-        if lost := ends.keys() - start.keys():
+        committed = consumer.committed([TopicPartition(p.topic, p.index) for p in ends], timeout=CONSUME_TIMEOUT_S)
+        start = {
+            Partition(topic_partition.topic, topic_partition.partition): Offset(topic_partition.offset)
+            for topic_partition in committed
+            if topic_partition.offset >= 0
+        }
+        if missing := ends.keys() - start.keys():
             raise MirrorError(
-                f"cluster {config.name}, group {group}: {len(lost)} partition(s), such as {min(lost)}, "
+                f"cluster {config.name}, group {group}: {len(missing)} partition(s), such as {min(missing)}, "
                 "have no offset of it: what it committed elsewhere was not brought over"
             )
-        return _read(config, consumer, start, ends)
+        return _consume(config, consumer, start, ends)
     except KafkaException as error:
-        raise _fault(config, group, error.args[0], "read on") from None
+        raise _to_error(config, group, error.args[0], "read on") from None
     finally:
         consumer.close()
 
 
-def _read(
+def _consume(
     config: ClusterConfig, consumer: Consumer, start: Mapping[Partition, Offset], until: Mapping[Partition, Offset]
 ) -> dict[Partition, list[Offset]]:
     read: dict[Partition, list[Offset]] = {p: [] for p in until}
-    places, deadline = dict(start), time.monotonic() + TIMEOUT_S
-    consumer.assign([_place(p, offset) for p, offset in start.items()])
-    while late := [p for p, end in until.items() if places[p] < end]:
+    next_offsets, deadline = dict(start), time.monotonic() + CONSUME_TIMEOUT_S
+    consumer.assign([_to_topic_partition(p, offset) for p, offset in start.items()])
+    while unfinished := [p for p, end in until.items() if next_offsets[p] < end]:
         if time.monotonic() > deadline:
-            raise Unreachable(f"cluster {config.name}: {late[0]} could not be read within {TIMEOUT_S:.0f} s")
+            raise Unreachable(
+                f"cluster {config.name}: {unfinished[0]} could not be read within {CONSUME_TIMEOUT_S:.0f} s"
+            )
         for message in consumer.consume(500, _POLL_S):
             error = message.error()
             if error is not None:
@@ -71,15 +79,15 @@ def _read(
             offset = Offset(int(message.offset() or 0))
             if offset < until[partition]:
                 read[partition].append(offset)
-            places[partition] = Offset(offset + 1)
+            next_offsets[partition] = Offset(offset + 1)
     return read
 
 
-def _place(partition: Partition, offset: Offset) -> TopicPartition:
+def _to_topic_partition(partition: Partition, offset: Offset) -> TopicPartition:
     return TopicPartition(partition.topic, partition.index, offset)
 
 
-def _consumer(config: ClusterConfig, group: str) -> Consumer:
+def _make_consumer(config: ClusterConfig, group: str) -> Consumer:
     properties: dict[str, Any] = {
         **config.properties(),
         "log_level": 0,
@@ -96,7 +104,7 @@ def _consumer(config: ClusterConfig, group: str) -> Consumer:
         raise BadRequest(f"cluster {config.name}: {error.args[0].str()}") from None
 
 
-def _fault(config: ClusterConfig, group: str, error: KafkaError, action: str) -> MirrorError:
+def _to_error(config: ClusterConfig, group: str, error: KafkaError, action: str) -> MirrorError:
     where = f"cluster {config.name}, group {group}: cannot {action}: {error.name()}"
     if error.code() in _DENIED:
         return MissingPermission(f"{where} for {config.user() or 'this principal'}")

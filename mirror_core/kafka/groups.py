@@ -32,19 +32,19 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i8, i32, i64
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.coordinators import Moving, ask_all
-from mirror_core.kafka.epochs import Place
-from mirror_core.kafka.faults import fault, settle
-from mirror_core.kafka.transient import TRANSIENT
-from mirror_core.kafka.versions import api_versions
+from mirror_core.kafka.coordinators import CoordinatorMoving, call_coordinators
+from mirror_core.kafka.epochs import LogPosition
+from mirror_core.kafka.faults import make_fault, retry_per_key
+from mirror_core.kafka.transient import RETRIABLE_CODES
+from mirror_core.kafka.versions import fetch_api_versions
 from mirror_core.model.names import Offset, Partition
-from mirror_core.wire.group_offsets import TOPIC as OFFSETS
+from mirror_core.wire.group_offsets import CONSUMER_OFFSETS_TOPIC as OFFSETS
 
-_LIST_GROUPS_KEY: Final = 16
-_TYPES_KNOWN_FROM: Final = 5
+_LIST_GROUPS_API_KEY: Final = 16
+_GROUP_TYPES_VERSION: Final = 5
 """From here on ListGroups returns types (KIP-848)."""
-_OF_CLASSIC: Final = "classic"
-_SOUGHT_TOGETHER: Final = 500
+_CLASSIC_KIND: Final = "classic"
+_MAX_COORDINATOR_KEYS: Final = 500
 
 OFFSET_KINDS: Final = frozenset({"classic", "consumer"})
 """Another consumer group can continue from their offsets."""
@@ -53,7 +53,7 @@ IDLE_STATES: Final = frozenset({"Empty", "Dead"})
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ConsumerGroup:
     id: str
     kind: str
     """classic, consumer, share or streams."""
@@ -62,12 +62,12 @@ class Group:
     coordinator: int
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         return self.state in IDLE_STATES
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedOffset:
     offset: Offset
     """Next offset to be read."""
     leader_epoch: int
@@ -77,35 +77,35 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Offsets:
-    committed: Mapping[Partition, Committed]
-    unsettled: frozenset[Partition]
+class CommittedOffsets:
+    committed: Mapping[Partition, CommittedOffset]
+    unstable: frozenset[Partition]
     """Offset in an open transaction."""
 
 
-def list_groups(client: ClusterClient) -> dict[str, Group]:
+def list_groups(client: ClusterClient) -> dict[str, ConsumerGroup]:
     """Needs DESCRIBE on the cluster or the groups. Waits for moving coordinators."""
-    newest = api_versions(client).get(_LIST_GROUPS_KEY, (0, 0))[1]
-    typed = newest >= _TYPES_KNOWN_FROM
+    newest_version = fetch_api_versions(client).get(_LIST_GROUPS_API_KEY, (0, 0))[1]
+    has_types = newest_version >= _GROUP_TYPES_VERSION
 
-    def listed(broker: int) -> Any:
+    def list_on_broker(broker: int) -> Any:
         # Two generated classes; the newer one has group types.
-        answer: Any = (
+        response: Any = (
             client.call(ListGroupsV5(states_filter=(), types_filter=()), ListedV5, broker)
-            if typed
+            if has_types
             else client.call(ListGroupsV4(states_filter=()), ListedV4, broker)
         )
-        if answer.error_code in TRANSIENT:
-            raise Moving(f"cluster {client.name}, broker {broker}: ListGroups: {answer.error_code.name}")
-        if answer.error_code is not ErrorCode.none:
-            raise fault(client, f"broker {broker}", "ListGroups", answer.error_code)
-        return answer.groups
+        if response.error_code in RETRIABLE_CODES:
+            raise CoordinatorMoving(f"cluster {client.name}, broker {broker}: ListGroups: {response.error_code.name}")
+        if response.error_code is not ErrorCode.none:
+            raise make_fault(client, f"broker {broker}", "ListGroups", response.error_code)
+        return response.groups
 
     return {
-        str(row.group_id): Group(
-            str(row.group_id), row.group_type.lower() if typed else _OF_CLASSIC, row.group_state, broker
+        str(row.group_id): ConsumerGroup(
+            str(row.group_id), row.group_type.lower() if has_types else _CLASSIC_KIND, row.group_state, broker
         )
-        for broker, rows in ask_all(client, OFFSETS, listed).items()
+        for broker, rows in call_coordinators(client, OFFSETS, list_on_broker).items()
         for row in rows
     }
 
@@ -113,20 +113,26 @@ def list_groups(client: ClusterClient) -> dict[str, Group]:
 def find_coordinators(client: ClusterClient, groups: Sequence[str]) -> dict[str, Coordinator]:
     """Also of groups that do not exist. Needs DESCRIBE on the groups."""
     requests = [
-        FindCoordinatorRequest(key_type=i8(0), coordinator_keys=tuple(groups[start : start + _SOUGHT_TOGETHER]))
-        for start in range(0, len(groups), _SOUGHT_TOGETHER)
+        FindCoordinatorRequest(key_type=i8(0), coordinator_keys=tuple(groups[start : start + _MAX_COORDINATOR_KEYS]))
+        for start in range(0, len(groups), _MAX_COORDINATOR_KEYS)
     ]
-    return {row.key: row for one in client.call_each(requests, FindCoordinatorResponse) for row in one.coordinators}
+    return {
+        row.key: row
+        for response in client.call_each(requests, FindCoordinatorResponse)
+        for row in response.coordinators
+    }
 
 
 def find_coordinator(client: ClusterClient, group: str) -> int:
     deadline = time.monotonic() + client.timeout_s
     while True:
-        found = find_coordinators(client, [group])[group]
-        if found.error_code is ErrorCode.none:
-            return int(found.node_id)
-        if found.error_code not in TRANSIENT or time.monotonic() > deadline:
-            raise fault(client, f"group {group}", "FindCoordinator", found.error_code, found.error_message)
+        coordinator = find_coordinators(client, [group])[group]
+        if coordinator.error_code is ErrorCode.none:
+            return int(coordinator.node_id)
+        if coordinator.error_code not in RETRIABLE_CODES or time.monotonic() > deadline:
+            raise make_fault(
+                client, f"group {group}", "FindCoordinator", coordinator.error_code, coordinator.error_message
+            )
         time.sleep(0.05)  # a new cluster creates __consumer_offsets now
 
 
@@ -134,20 +140,23 @@ def delete_group(client: ClusterClient, group: str) -> None:
     """A missing group counts as deleted. Needs DELETE on the group."""
 
     def attempt(groups: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
-        request = DeleteGroupsRequest(groups_names=tuple(GroupId(one) for one in groups))
+        request = DeleteGroupsRequest(groups_names=tuple(GroupId(name) for name in groups))
         rows = client.call(request, DeleteGroupsResponse, find_coordinator(client, group)).results
         return {str(row.group_id): (row.error_code, None) for row in rows}
 
-    settle(client, "DeleteGroups (needs DELETE)", [group], attempt, expected=(ErrorCode.group_id_not_found,))
+    retry_per_key(client, "DeleteGroups (needs DELETE)", [group], attempt, expected=(ErrorCode.group_id_not_found,))
 
 
-def fetch_request(wanted: Mapping[str, Iterable[Partition] | None]) -> OffsetFetchRequest:
+def build_offset_fetch(partitions_by_group: Mapping[str, Iterable[Partition] | None]) -> OffsetFetchRequest:
     """One coordinator's groups; None: all partitions. Marks offsets of open transactions."""
-    groups = tuple(OffsetFetchRequestGroup(group_id=GroupId(g), topics=_by_topic(p)) for g, p in wanted.items())
+    groups = tuple(
+        OffsetFetchRequestGroup(group_id=GroupId(group), topics=_to_fetch_topics(partitions))
+        for group, partitions in partitions_by_group.items()
+    )
     return OffsetFetchRequest(groups=groups, require_stable=True)
 
 
-def _by_topic(partitions: Iterable[Partition] | None) -> tuple[OffsetFetchRequestTopics, ...] | None:
+def _to_fetch_topics(partitions: Iterable[Partition] | None) -> tuple[OffsetFetchRequestTopics, ...] | None:
     if partitions is None:
         return None
     topics: dict[str, list[i32]] = {}
@@ -156,24 +165,26 @@ def _by_topic(partitions: Iterable[Partition] | None) -> tuple[OffsetFetchReques
     return tuple(OffsetFetchRequestTopics(name=TopicName(t), partition_indexes=tuple(i)) for t, i in topics.items())
 
 
-def offsets_in(client: ClusterClient, answer: OffsetFetchResponseGroup) -> Offsets:
-    committed, unsettled = {}, set()
-    for topic in answer.topics:
+def parse_group_offsets(client: ClusterClient, group_response: OffsetFetchResponseGroup) -> CommittedOffsets:
+    committed, unstable = {}, set()
+    for topic in group_response.topics:
         for row in topic.partitions:
             partition = Partition(str(topic.name), int(row.partition_index))
             if row.error_code is ErrorCode.unstable_offset_commit:
-                unsettled.add(partition)
+                unstable.add(partition)
             elif row.error_code is not ErrorCode.none:
-                raise fault(client, f"group {answer.group_id}, {partition}", "OffsetFetch", row.error_code)
+                raise make_fault(client, f"group {group_response.group_id}, {partition}", "OffsetFetch", row.error_code)
             elif row.committed_offset >= 0:
-                committed[partition] = Committed(
+                committed[partition] = CommittedOffset(
                     Offset(int(row.committed_offset)), int(row.committed_leader_epoch), row.metadata or ""
                 )
-    return Offsets(committed, frozenset(unsettled))
+    return CommittedOffsets(committed, frozenset(unstable))
 
 
-def commit_request(
-    group: str, offsets: Mapping[Partition, tuple[Offset, str]], epochs: Mapping[Place, int] = MappingProxyType({})
+def build_offset_commit(
+    group: str,
+    offsets: Mapping[Partition, tuple[Offset, str]],
+    epochs: Mapping[LogPosition, int] = MappingProxyType({}),
 ) -> OffsetCommitRequest:
     """As an administrator, for a group without members; offsets next to be read.
 
@@ -185,7 +196,7 @@ def commit_request(
             OffsetCommitRequestPartition(
                 partition_index=i32(partition.index),
                 committed_offset=i64(offset),
-                committed_leader_epoch=i32(epochs.get(Place(partition, offset), -1)),
+                committed_leader_epoch=i32(epochs.get(LogPosition(partition, offset), -1)),
                 committed_metadata=metadata,
             )
         )

@@ -13,59 +13,59 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-_CURRENT: Final[ContextVar[Hearing | None]] = ContextVar("hearing", default=None)
+_CURRENT_MONITOR: Final[ContextVar[ProgressMonitor | None]] = ContextVar("hearing", default=None)
 
 
-class Hearing:
+class ProgressMonitor:
     """Also counts for the enclosing monitor."""
 
     def __init__(self) -> None:
-        self._within = _CURRENT.get()
-        self._last = -math.inf
-        self._reading = 0
+        self._outer = _CURRENT_MONITOR.get()
+        self._last_at = -math.inf
+        self._local_work = 0
         self._lock = threading.Lock()
 
     @contextmanager
-    def here(self) -> Iterator[None]:
+    def activate(self) -> Iterator[None]:
         """Also for threads in a copy of this context."""
-        token = _CURRENT.set(self)
+        token = _CURRENT_MONITOR.set(self)
         try:
             yield
         finally:
-            _CURRENT.reset(token)
+            _CURRENT_MONITOR.reset(token)
 
-    def last(self) -> float:
+    def last_progress_at(self) -> float:
         """Monotonic; now, during local processing."""
-        return time.monotonic() if self._reading else self._last
+        return time.monotonic() if self._local_work else self._last_at
 
-    def heard(self) -> None:
-        self._last = time.monotonic()
-        if self._within is not None:
-            self._within.heard()
+    def note_progress(self) -> None:
+        self._last_at = time.monotonic()
+        if self._outer is not None:
+            self._outer.note_progress()
 
-    def reads(self, more: int) -> None:
+    def change_local_work(self, delta: int) -> None:
         with self._lock:
-            self._reading += more
-        if self._within is not None:
-            self._within.reads(more)
+            self._local_work += delta
+        if self._outer is not None:
+            self._outer.change_local_work(delta)
 
 
-def heard() -> None:
+def report_progress() -> None:
     """Called by connections when bytes arrive."""
-    if (hearing := _CURRENT.get()) is not None:
-        hearing.heard()
+    if (monitor := _CURRENT_MONITOR.get()) is not None:
+        monitor.note_progress()
 
 
 @contextmanager
-def reading() -> Iterator[None]:
+def local_processing() -> Iterator[None]:
     """Decoding time is not the broker's silence."""
-    hearing = _CURRENT.get()
-    if hearing is None:
+    monitor = _CURRENT_MONITOR.get()
+    if monitor is None:
         yield
         return
-    hearing.reads(+1)
+    monitor.change_local_work(+1)
     try:
         yield
     finally:
-        hearing.heard()  # first, so that no reader counts that time as silence
-        hearing.reads(-1)
+        monitor.note_progress()  # first, so that no reader counts that time as silence
+        monitor.change_local_work(-1)

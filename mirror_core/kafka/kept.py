@@ -13,52 +13,52 @@ from typing import Final
 from mirror_core.kafka.connection import Connection
 
 
-class Kept:
+class ConnectionPool:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: garbage collection may close a client here
-        self._at_work = 0
+        self._users = 0
         self._idle: dict[Hashable, list[Connection]] = {}
 
     @contextmanager
-    def keeping(self) -> Iterator[None]:
+    def keep_connections(self) -> Iterator[None]:
         """The last user closes all."""
         with self._lock:
-            self._at_work += 1
+            self._users += 1
         try:
             yield
         finally:
             with self._lock:
-                self._at_work -= 1
-                over = [] if self._at_work else [one for idle in self._idle.values() for one in idle]
-                if over:
+                self._users -= 1
+                to_close = [] if self._users else [connection for idle in self._idle.values() for connection in idle]
+                if to_close:
                     self._idle.clear()
-            for one in over:
-                one.close()
+            for connection in to_close:
+                connection.close()
 
-    def put(self, key: Hashable, connection: Connection) -> None:
+    def release(self, key: Hashable, connection: Connection) -> None:
         """Closes it when the pool is off or a response is outstanding."""
         with self._lock:
-            if self._at_work and not connection.awaits:
+            if self._users and not connection.response_pending:
                 self._idle.setdefault(key, []).append(connection)
                 return
         connection.close()
 
-    def take(self, key: Hashable) -> Connection | None:
+    def acquire(self, key: Hashable) -> Connection | None:
         """Skips those that the broker has closed."""
         while True:
             with self._lock:
                 idle = self._idle.get(key)
                 connection = idle.pop() if idle else None
-            if connection is None or not connection.has_something:
+            if connection is None or not connection.is_readable:
                 return connection
             connection.close()
 
-    def forget(self, key: Hashable) -> None:
+    def discard(self, key: Hashable) -> None:
         """One was dead: each other one could cost a time limit."""
         with self._lock:
             idle = self._idle.pop(key, [])
-        for one in idle:
-            one.close()
+        for connection in idle:
+            connection.close()
 
 
-KEPT: Final = Kept()
+CONNECTION_POOL: Final = ConnectionPool()

@@ -10,12 +10,12 @@ from mirror_core.kafka.connection import Connection
 
 
 @contextmanager
-def lent(client: ClusterClient, address: tuple[str, int]) -> Iterator[Connection]:
+def borrowed_connection(client: ClusterClient, address: tuple[str, int]) -> Iterator[Connection]:
     """Closed on any error or interruption: responses could still arrive."""
-    connection = client.lend(address) or client.open(address)
+    connection = client.borrow_connection(address) or client.open(address)
     try:
         yield connection
     except BaseException:
         connection.close()
         raise
-    client.give_back(address, connection)
+    client.return_connection(address, connection)

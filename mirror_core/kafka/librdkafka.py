@@ -11,18 +11,18 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.tls import file_versions
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.logs import logger
+from mirror_core.model.logs import get_logger
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
 Client = TypeVar("Client", Consumer, Producer)
 
-QUIET: Final = {"log_level": 0, "error_cb": lambda error: None}  # errors reach us through calls
-FAILING_S: Final = 5.0
+QUIET_PROPERTIES: Final = {"log_level": 0, "error_cb": lambda error: None}  # errors reach us through calls
+MAX_FAILING_S: Final = 5.0
 """Then it is replaced."""
 
 
-def client(kind: Callable[[dict[str, Any]], Client], cluster: ClusterConfig, properties: dict[str, Any]) -> Client:
+def make_client(kind: Callable[[dict[str, Any]], Client], cluster: ClusterConfig, properties: dict[str, Any]) -> Client:
     """BadRequest for properties that librdkafka rejects."""
     try:
         return kind(properties)
@@ -30,7 +30,7 @@ def client(kind: Callable[[dict[str, Any]], Client], cluster: ClusterConfig, pro
         raise BadRequest(f"cluster {cluster.name}: {error.args[0].str()}") from None
 
 
-class RenewedProducer:
+class RenewingProducer:
     """Recreated when credentials change or all writes fail: librdkafka reads files once.
 
     Not thread-safe.
@@ -38,38 +38,45 @@ class RenewedProducer:
 
     def __init__(self, cluster: ClusterConfig, settings: dict[str, Any]) -> None:
         self._cluster, self._settings = cluster, settings
-        self._signed_by = self._credentials()
-        self._producer = self._made()
+        self._credentials_used = self._credentials()
+        self._producer = self._make_producer()
         self._failing_since: float | None = None
-        self._trouble = ""
+        self._last_problem = ""
 
     def current(self) -> Producer:
         """A replaced one drops its queue and calls its callbacks."""
         credentials = self._credentials()
         failing_s = 0.0 if self._failing_since is None else time.monotonic() - self._failing_since
-        if credentials == self._signed_by and failing_s < FAILING_S:
+        if credentials == self._credentials_used and failing_s < MAX_FAILING_S:
             return self._producer
         try:
-            made = self._made()
+            producer = self._make_producer()
         except BadRequest as error:  # certificate without its new key: retry next time
-            if str(error) != self._trouble:
-                self._trouble = str(error)
+            if str(error) != self._last_problem:
+                self._last_problem = str(error)
                 _log.warning("goes on with the credentials from before: %s", error, cluster=self._cluster.name)
             return self._producer
         self._producer.purge()
         self._producer.poll(0)
-        self._producer, self._signed_by, self._failing_since, self._trouble = made, credentials, None, ""
+        self._producer, self._credentials_used, self._failing_since, self._last_problem = (
+            producer,
+            credentials,
+            None,
+            "",
+        )
         _log.info("connects anew, with the credentials of now", cluster=self._cluster.name)
-        return made
+        return producer
 
-    def note(self, *, acknowledged: bool) -> None:
+    def record_delivery(self, *, acknowledged: bool) -> None:
         if acknowledged:
             self._failing_since = None
         elif self._failing_since is None:
             self._failing_since = time.monotonic()
 
-    def _made(self) -> Producer:
-        return client(Producer, self._cluster, {**self._cluster.properties(), **QUIET, **self._settings})
+    def _make_producer(self) -> Producer:
+        return make_client(
+            Producer, self._cluster, {**self._cluster.properties(), **QUIET_PROPERTIES, **self._settings}
+        )
 
     def _credentials(self) -> Hashable:
         properties = self._cluster.properties()

@@ -16,17 +16,17 @@ from kio.schema.list_offsets.v5.response import ListOffsetsResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i64
 
-from mirror_core.kafka.at_once import Silent, ask_brokers
-from mirror_core.kafka.client import ClusterClient, TopicView, by_leader
+from mirror_core.kafka.at_once import BrokerTimeout, call_brokers
+from mirror_core.kafka.client import ClusterClient, TopicMetadata, group_by_leader
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.transient import MISLED, TRANSIENT
+from mirror_core.kafka.transient import RETRIABLE_CODES, STALE_METADATA_CODES
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import ClusterName, Offset, Partition
 
-_AGAIN_S: Final = 0.1
+_RETRY_PAUSE_S: Final = 0.1
 
 
-class Point(Enum):
+class OffsetPoint(Enum):
     """Timestamp, replica id and isolation level of ListOffsets."""
 
     START = (-2, -1, 0)
@@ -41,181 +41,193 @@ class Point(Enum):
     """Log end on the broker asked, leader or not (the debugging replica id)."""
 
 
-def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
+def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: OffsetPoint) -> dict[Partition, Offset]:
     """Retries leader changes until the client's time limit."""
-    return list_points(client, partitions, [point])[point]
+    return list_offset_points(client, partitions, [point])[point]
 
 
-def list_points(
-    client: ClusterClient, partitions: Iterable[Partition], points: Sequence[Point]
-) -> dict[Point, dict[Partition, Offset]]:
+def list_offset_points(
+    client: ClusterClient, partitions: Iterable[Partition], points: Sequence[OffsetPoint]
+) -> dict[OffsetPoint, dict[Partition, Offset]]:
     """In this order, in one round trip to each leader.
 
     The limit restarts with each offset learned: a broker given a thousand partitions takes them up one by one and
     answers NOT_LEADER_OR_FOLLOWER for the rest.
     """
-    wanted = list(dict.fromkeys(partitions))
-    found: dict[Point, dict[Partition, Offset]] = {point: {} for point in points}
+    remaining = list(dict.fromkeys(partitions))
+    offsets: dict[OffsetPoint, dict[Partition, Offset]] = {point: {} for point in points}
     deadline = time.monotonic() + client.timeout_s
     problem = ""
-    while wanted:
-        before, misled = len(wanted), False
-        for broker, mine in client.leaders(wanted).items():
+    while remaining:
+        count_before, is_stale = len(remaining), False
+        for broker, leader_partitions in client.leaders(remaining).items():
             if broker < 0:  # this broker may be cut off from the controllers
-                problem, misled = f"no leader for {mine[0]}", True
+                problem, is_stale = f"no leader for {leader_partitions[0]}", True
                 continue
-            answers = client.call_each([offsets_request(mine, p) for p in points], ListOffsetsResponse, broker)
-            for point, answer in zip(points, answers, strict=True):
-                for partition, code, offset in _rows(answer):
+            responses = client.call_each(
+                [build_list_offsets(leader_partitions, p) for p in points], ListOffsetsResponse, broker
+            )
+            for point, response in zip(points, responses, strict=True):
+                for partition, code, offset in _iter_rows(response):
                     if code is ErrorCode.none:
-                        found[point][partition] = offset
+                        offsets[point][partition] = offset
                     else:
-                        problem = _passing(client, partition, code)
-                        misled |= code in MISLED
-            wanted = [p for p in wanted if not all(p in at for at in found.values())]
-        if len(wanted) < before:
+                        problem = _format_retriable(client, partition, code)
+                        is_stale |= code in STALE_METADATA_CODES
+            remaining = [p for p in remaining if not all(p in known for known in offsets.values())]
+        if len(remaining) < count_before:
             deadline = time.monotonic() + client.timeout_s
-        if wanted:
+        if remaining:
             if time.monotonic() > deadline:
                 raise Unreachable(f"cluster {client.name}: offsets not known after {client.timeout_s} s: {problem}")
-            if misled:
-                client.ask_another()
+            if is_stale:
+                client.mark_metadata_stale()
             time.sleep(0.05)
-    return found
+    return offsets
 
 
-def _rows(answer: ListOffsetsResponse) -> Iterator[tuple[Partition, ErrorCode, Offset]]:
-    for topic in answer.topics:
+def _iter_rows(response: ListOffsetsResponse) -> Iterator[tuple[Partition, ErrorCode, Offset]]:
+    for topic in response.topics:
         for row in topic.partitions:
             yield Partition(str(topic.name), int(row.partition_index)), row.error_code, Offset(int(row.offset))
 
 
-def _passing(client: ClusterClient, partition: Partition, code: ErrorCode) -> str:
+def _format_retriable(client: ClusterClient, partition: Partition, code: ErrorCode) -> str:
     if code is ErrorCode.topic_authorization_failed:
         raise MissingPermission(
             f"cluster {client.name}, topic {partition.topic}: "
             f"{client.config.user(client.principal) or 'this principal'} may not DESCRIBE it"
         )
-    if code in TRANSIENT or code is ErrorCode.unknown_topic_or_partition:
+    if code in RETRIABLE_CODES or code is ErrorCode.unknown_topic_or_partition:
         return f"{partition}: {code.name}"
     raise RemoteFault(f"cluster {client.name}, {partition}: ListOffsets: {code.name}")
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
+class OffsetsResult:
     offsets: Mapping[Partition, Offset]
-    leaderless: frozenset[Partition]
+    offline: frozenset[Partition]
 
 
-def led_offsets(
+def list_available_offsets(
     client: ClusterClient,
     partitions: Iterable[Partition],
-    point: Point,
+    point: OffsetPoint,
     *,
     within_s: float = 0.0,
-    led: Mapping[str, TopicView] | None = None,
-) -> Led:
+    topics: Mapping[str, TopicMetadata] | None = None,
+) -> OffsetsResult:
     """Silent brokers and offline partitions hide no others.
 
     Retries for `within_s` what no silent leader explains. Raises when no broker answers. `topics`: metadata to begin
     with.
     """
-    wanted, found = dict.fromkeys(partitions), dict[Partition, Offset]()
+    remaining, offsets = dict.fromkeys(partitions), dict[Partition, Offset]()
     deadline = time.monotonic() + within_s
     while True:
-        leaders = by_leader(wanted, led) if led is not None else client.leaders(wanted) if wanted else {}
-        told, led = led, None
-        leaderless = frozenset(leaders.pop(-1, ()))
-        silent = set[Partition]()
-        misled = False
-        answers = ask_brokers(client, {broker: _asking(mine, point) for broker, mine in leaders.items()})
-        for broker, answer in answers.items():
-            if isinstance(answer, Silent):
-                silent.update(leaders[broker])
-            elif isinstance(answer, RemoteFault):
-                misled = True
+        leaders = (
+            group_by_leader(remaining, topics) if topics is not None else client.leaders(remaining) if remaining else {}
+        )
+        given_topics, topics = topics, None
+        offline = frozenset(leaders.pop(-1, ()))
+        timed_out = set[Partition]()
+        is_stale = False
+        results = call_brokers(
+            client, {broker: _build_call(leader_partitions, point) for broker, leader_partitions in leaders.items()}
+        )
+        for broker, result in results.items():
+            if isinstance(result, BrokerTimeout):
+                timed_out.update(leaders[broker])
+            elif isinstance(result, RemoteFault):
+                is_stale = True
             else:
-                for partition, code, offset in _rows(answer):
+                for partition, code, offset in _iter_rows(result):
                     if code is ErrorCode.none:
-                        found[partition] = offset
-                    misled |= code in MISLED
-        wanted = {p: None for p in wanted if p not in found}
-        if misled:
-            client.ask_another()
-        if told is not None and wanted:
+                        offsets[partition] = offset
+                    is_stale |= code in STALE_METADATA_CODES
+        remaining = {p: None for p in remaining if p not in offsets}
+        if is_stale:
+            client.mark_metadata_stale()
+        if given_topics is not None and remaining:
             continue  # given metadata may be stale
-        if wanted.keys() <= leaderless | silent or time.monotonic() >= deadline:
-            return Led(found, leaderless)
+        if remaining.keys() <= offline | timed_out or time.monotonic() >= deadline:
+            return OffsetsResult(offsets, offline)
         time.sleep(0.05)
 
 
-def _asking(partitions: list[Partition], point: Point) -> Callable[[Connection], ListOffsetsResponse]:
-    return lambda connection: connection.call(offsets_request(partitions, point), ListOffsetsResponse)
+def _build_call(partitions: list[Partition], point: OffsetPoint) -> Callable[[Connection], ListOffsetsResponse]:
+    return lambda connection: connection.call(build_list_offsets(partitions, point), ListOffsetsResponse)
 
 
-def known_offsets(
+def list_known_offsets(
     client: ClusterClient,
     partitions: Iterable[Partition],
-    point: Point,
+    point: OffsetPoint,
     *,
     within_s: float = 0.0,
-    led: Mapping[str, TopicView] | None = None,
+    topics: Mapping[str, TopicMetadata] | None = None,
 ) -> dict[Partition, Offset]:
     """Without offline partitions, silent brokers, and high watermarks unknown to new leaders (KIP-207)."""
-    return dict(led_offsets(client, partitions, point, within_s=within_s, led=led).offsets)
+    return dict(list_available_offsets(client, partitions, point, within_s=within_s, topics=topics).offsets)
 
 
-def untold(cluster: ClusterName, partition: Partition, led: Led) -> str:
-    return f"cluster {cluster}: " + ("nobody leads it" if partition in led.leaderless else "its leader does not answer")
+def explain_missing_offset(cluster: ClusterName, partition: Partition, result: OffsetsResult) -> str:
+    return f"cluster {cluster}: " + ("nobody leads it" if partition in result.offline else "its leader does not answer")
 
 
-def points_of(client: ClusterClient, partitions: Collection[Partition], points: Sequence[Point]) -> list[Led]:
+def list_points_with_retry(
+    client: ClusterClient, partitions: Collection[Partition], points: Sequence[OffsetPoint]
+) -> list[OffsetsResult]:
     """One result per point; offline partitions are retried within the client's limit."""
-    deadline, found = time.monotonic() + client.timeout_s, list[Led]()
+    deadline, results = time.monotonic() + client.timeout_s, list[OffsetsResult]()
     for point in points:
         while True:
             rest_s = max(0.0, deadline - time.monotonic())
-            led = led_offsets(client, partitions, point, within_s=rest_s)
-            if len(led.offsets) == len(partitions) or time.monotonic() >= deadline:
+            result = list_available_offsets(client, partitions, point, within_s=rest_s)
+            if len(result.offsets) == len(partitions) or time.monotonic() >= deadline:
                 break
-            time.sleep(min(rest_s, _AGAIN_S))
-        found.append(led)
-    return found
+            time.sleep(min(rest_s, _RETRY_PAUSE_S))
+        results.append(result)
+    return results
 
 
-def offsets_of(answer: ListOffsetsResponse) -> dict[Partition, Offset]:
-    return {partition: offset for partition, code, offset in _rows(answer) if code is ErrorCode.none}
+def parse_offsets(response: ListOffsetsResponse) -> dict[Partition, Offset]:
+    return {partition: offset for partition, code, offset in _iter_rows(response) if code is ErrorCode.none}
 
 
-def replica_ends(client: ClusterClient, broker: int, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
+def list_replica_ends(client: ClusterClient, broker: int, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
     """Without partitions that the broker does not hold."""
-    request = offsets_request(sorted(partitions), Point.REPLICA_END)
-    return offsets_of(client.call(request, ListOffsetsResponse, broker))
+    request = build_list_offsets(sorted(partitions), OffsetPoint.REPLICA_END)
+    return parse_offsets(client.call(request, ListOffsetsResponse, broker))
 
 
-def offsets_request(partitions: list[Partition], point: Point) -> ListOffsetsRequest:
+def build_list_offsets(partitions: list[Partition], point: OffsetPoint) -> ListOffsetsRequest:
     """All with the same leader."""
     timestamp, replica, isolation = point.value
-    at, topics = i64(timestamp), dict[str, list[ListOffsetsPartition]]()
+    timestamp_ms, topics = i64(timestamp), dict[str, list[ListOffsetsPartition]]()
     # Shared by topics: creating them took half of the time.
-    rows = {i: ListOffsetsPartition(partition_index=i32(i), timestamp=at) for i in {p.index for p in partitions}}
+    rows = {
+        i: ListOffsetsPartition(partition_index=i32(i), timestamp=timestamp_ms) for i in {p.index for p in partitions}
+    }
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(rows[partition.index])
     return ListOffsetsRequest(
         replica_id=BrokerId(replica),
         isolation_level=i8(isolation),
-        topics=tuple(ListOffsetsTopic(name=TopicName(t), partitions=tuple(ps)) for t, ps in topics.items()),
+        topics=tuple(
+            ListOffsetsTopic(name=TopicName(t), partitions=tuple(rows_of_topic)) for t, rows_of_topic in topics.items()
+        ),
     )
 
 
-def log_start(connection: Connection, partition: Partition) -> tuple[ErrorCode, int]:
+def fetch_log_start(connection: Connection, partition: Partition) -> tuple[ErrorCode, int]:
     """First offset in the log, from its leader: one round trip, no retry.
 
     The high watermark is requested, too: a new leader that does not know it refuses (KIP-207), while a Fetch would
     report too early an end.
     """
-    requests = [offsets_request([partition], point) for point in (Point.HIGH_WATERMARK, Point.START)]
-    rows = [row for answer in connection.call_each(requests, ListOffsetsResponse) for row in _rows(answer)]
+    requests = [build_list_offsets([partition], point) for point in (OffsetPoint.HIGH_WATERMARK, OffsetPoint.START)]
+    rows = [row for response in connection.call_each(requests, ListOffsetsResponse) for row in _iter_rows(response)]
     for _, code, _ in rows:
         if code is not ErrorCode.none:
             return code, -1
@@ -223,7 +235,7 @@ def log_start(connection: Connection, partition: Partition) -> tuple[ErrorCode, 
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerView:
+class PartitionProducer:
     producer_id: int
     epoch: int
     last_sequence: int
@@ -235,55 +247,57 @@ class ProducerView:
 
 
 @dataclass(frozen=True, slots=True)
-class Producers:
-    states: Mapping[Partition, tuple[ProducerView, ...]]
+class ProducersResult:
+    states: Mapping[Partition, tuple[PartitionProducer, ...]]
     unknown: Mapping[Partition, RemoteFault]
 
 
 def describe_producers(
     client: ClusterClient, partitions: Iterable[Partition], broker: int | None = None
-) -> Mapping[Partition, tuple[ProducerView, ...]]:
+) -> Mapping[Partition, tuple[PartitionProducer, ...]]:
     """From each leader, or one broker's replicas, which may lag. Needs READ. Raises if any is unknown."""
-    found = known_producers(client, partitions, broker)
-    for error in found.unknown.values():
+    result = describe_known_producers(client, partitions, broker)
+    for error in result.unknown.values():
         raise error
-    return found.states
+    return result.states
 
 
-def known_producers(client: ClusterClient, partitions: Iterable[Partition], broker: int | None = None) -> Producers:
+def describe_known_producers(
+    client: ClusterClient, partitions: Iterable[Partition], broker: int | None = None
+) -> ProducersResult:
     """Denied or offline partitions hide no others."""
-    found: dict[Partition, tuple[ProducerView, ...]] = {}
+    states: dict[Partition, tuple[PartitionProducer, ...]] = {}
     unknown: dict[Partition, RemoteFault] = {}
-    asked = client.leaders(partitions) if broker is None else {broker: list(partitions)}
-    for leader, mine in asked.items():
+    by_broker = client.leaders(partitions) if broker is None else {broker: list(partitions)}
+    for leader, broker_partitions in by_broker.items():
         if leader < 0:
-            unknown |= {p: Unreachable(f"cluster {client.name}: no leader for {p}") for p in mine}
+            unknown |= {p: Unreachable(f"cluster {client.name}: no leader for {p}") for p in broker_partitions}
             continue
         try:
-            answers = client.call_each(producers_requests(mine), DescribeProducersResponse, leader)
+            responses = client.call_each(build_describe_producers(broker_partitions), DescribeProducersResponse, leader)
         except Unreachable as error:
-            unknown |= dict.fromkeys(mine, error)
+            unknown |= dict.fromkeys(broker_partitions, error)
             continue
-        for answer in answers:
-            answered = producers_of(client, answer)
-            found |= answered.states
-            unknown |= answered.unknown
-    return Producers(found, unknown)
+        for response in responses:
+            parsed = parse_producers(client, response)
+            states |= parsed.states
+            unknown |= parsed.unknown
+    return ProducersResult(states, unknown)
 
 
-_PRODUCERS_TOGETHER: Final = 100
+_MAX_PARTITIONS_PER_REQUEST: Final = 100
 """A partition may have thirty thousand producers of 40 bytes."""
 
 
-def producers_requests(partitions: Sequence[Partition]) -> list[DescribeProducersRequest]:
+def build_describe_producers(partitions: Sequence[Partition]) -> list[DescribeProducersRequest]:
     """Several: all producers could exceed one response."""
     return [
-        _producers_request(partitions[at : at + _PRODUCERS_TOGETHER])
-        for at in range(0, len(partitions), _PRODUCERS_TOGETHER)
+        _build_producers_request(partitions[start : start + _MAX_PARTITIONS_PER_REQUEST])
+        for start in range(0, len(partitions), _MAX_PARTITIONS_PER_REQUEST)
     ]
 
 
-def _producers_request(partitions: Iterable[Partition]) -> DescribeProducersRequest:
+def _build_producers_request(partitions: Iterable[Partition]) -> DescribeProducersRequest:
     topics: dict[str, list[i32]] = {}
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(i32(partition.index))
@@ -292,10 +306,10 @@ def _producers_request(partitions: Iterable[Partition]) -> DescribeProducersRequ
     )
 
 
-def producers_of(client: ClusterClient, answer: DescribeProducersResponse) -> Producers:
-    found: dict[Partition, tuple[ProducerView, ...]] = {}
+def parse_producers(client: ClusterClient, response: DescribeProducersResponse) -> ProducersResult:
+    states: dict[Partition, tuple[PartitionProducer, ...]] = {}
     unknown: dict[Partition, RemoteFault] = {}
-    for topic in answer.topics:
+    for topic in response.topics:
         for row in topic.partitions:
             partition = Partition(str(topic.name), int(row.partition_index))
             if row.error_code is ErrorCode.topic_authorization_failed:
@@ -304,19 +318,19 @@ def producers_of(client: ClusterClient, answer: DescribeProducersResponse) -> Pr
                     f"{client.config.user(client.principal) or 'this principal'} may not READ it"
                 )
             elif row.error_code is not ErrorCode.none:
-                words = f"cluster {client.name}, {partition}: DescribeProducers: {row.error_code.name}"
-                unknown[partition] = Unreachable(words)
+                reason = f"cluster {client.name}, {partition}: DescribeProducers: {row.error_code.name}"
+                unknown[partition] = Unreachable(reason)
             else:
-                found[partition] = tuple(_view(one) for one in row.active_producers)
-    return Producers(found, unknown)
+                states[partition] = tuple(_to_partition_producer(producer) for producer in row.active_producers)
+    return ProducersResult(states, unknown)
 
 
-def _view(one: ProducerState) -> ProducerView:
-    return ProducerView(
-        int(one.producer_id),
-        int(one.producer_epoch),
-        int(one.last_sequence),
-        int(one.coordinator_epoch),
-        int(one.current_txn_start_offset),
-        int(one.last_timestamp),
+def _to_partition_producer(producer: ProducerState) -> PartitionProducer:
+    return PartitionProducer(
+        int(producer.producer_id),
+        int(producer.producer_epoch),
+        int(producer.last_sequence),
+        int(producer.coordinator_epoch),
+        int(producer.current_txn_start_offset),
+        int(producer.last_timestamp),
     )

@@ -12,19 +12,19 @@ from kio.static.primitive import i32
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.faults import ErrorCode, fault
-from mirror_core.kafka.versions import api_versions
+from mirror_core.kafka.faults import ErrorCode, make_fault
+from mirror_core.kafka.versions import fetch_api_versions
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.logs import logger
+from mirror_core.model.logs import get_logger
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
-_METADATA: Final = TopicName("__cluster_metadata")
-_REQUEST: Final = DescribeQuorumRequest(
-    topics=(TopicData(topic_name=_METADATA, partitions=(PartitionData(partition_index=i32(0)),)),)
+_METADATA_TOPIC: Final = TopicName("__cluster_metadata")
+_QUORUM_REQUEST: Final = DescribeQuorumRequest(
+    topics=(TopicData(topic_name=_METADATA_TOPIC, partitions=(PartitionData(partition_index=i32(0)),)),)
 )
-_SILENT_MS: Final = 5_000
+_MAX_FETCH_AGE_MS: Final = 5_000
 """A live controller fetches twice a second."""
 
 
@@ -38,56 +38,56 @@ class Quorum:
     voters: frozenset[int]
     alive: frozenset[int]
 
-    def survives(self, node: int) -> bool:
+    def has_majority_without(self, node: int) -> bool:
         """A majority remains without this node."""
         return len(self.alive - {node}) * 2 > len(self.voters)
 
 
-def quorum(client: ClusterClient) -> Quorum | None:
+def describe_quorum(client: ClusterClient) -> Quorum | None:
     """None with ZooKeeper. Needs DESCRIBE on the cluster."""
-    if not _is_told(client):
+    if not _supports_describe_quorum(client):
         return None
-    return _quorum(client, client.call_controller(_REQUEST, DescribeQuorumResponse))
+    return _parse_quorum(client, client.call_controller(_QUORUM_REQUEST, DescribeQuorumResponse))
 
 
-def clock_ahead_ms(cluster: ClusterConfig, *, timeout_s: float) -> int | None:
+def measure_clock_ahead_ms(cluster: ClusterConfig, *, timeout_s: float) -> int | None:
     """This clock minus the active controller's.
 
     None: ZooKeeper, Kafka before 3.3, no DESCRIBE, or no response in time.
     """
     try:
         with ClusterClient(cluster, timeout_s=timeout_s) as client:
-            if not _is_told(client):
+            if not _supports_describe_quorum(client):
                 return None
             sent_ms = now_ms()
-            response = client.call(_REQUEST, DescribeQuorumResponse)
+            response = client.call(_QUORUM_REQUEST, DescribeQuorumResponse)
             received_ms = now_ms()
-            return (sent_ms + received_ms) // 2 - _quorum(client, response).now_ms
+            return (sent_ms + received_ms) // 2 - _parse_quorum(client, response).now_ms
     except MirrorError as error:
         _log.info("clocks are not compared: %s", error, cluster=cluster.name)
         return None
 
 
-def _is_told(client: ClusterClient) -> bool:
-    newest = api_versions(client).get(int(DescribeQuorumRequest.__api_key__), (0, -1))[1]
+def _supports_describe_quorum(client: ClusterClient) -> bool:
+    newest = fetch_api_versions(client).get(int(DescribeQuorumRequest.__api_key__), (0, -1))[1]
     return newest >= int(DescribeQuorumRequest.__version__)
 
 
-def _quorum(client: ClusterClient, answer: DescribeQuorumResponse) -> Quorum:
-    if answer.error_code is not ErrorCode.none:
-        raise fault(client, "controllers", "DescribeQuorum", answer.error_code)
-    [row] = answer.topics[0].partitions
+def _parse_quorum(client: ClusterClient, response: DescribeQuorumResponse) -> Quorum:
+    if response.error_code is not ErrorCode.none:
+        raise make_fault(client, "controllers", "DescribeQuorum", response.error_code)
+    [row] = response.topics[0].partitions
     if row.error_code is not ErrorCode.none:
-        raise fault(client, "controllers", "DescribeQuorum", row.error_code)
+        raise make_fault(client, "controllers", "DescribeQuorum", row.error_code)
     # The active controller reports its own clock here.
-    now = max(int(voter.last_caught_up_timestamp) for voter in row.current_voters)
+    active_now_ms = max(int(voter.last_caught_up_timestamp) for voter in row.current_voters)
     return Quorum(
         active=int(row.leader_id),
-        now_ms=now,
+        now_ms=active_now_ms,
         voters=frozenset(int(voter.replica_id) for voter in row.current_voters),
         alive=frozenset(
             int(voter.replica_id)
             for voter in row.current_voters
-            if voter.replica_id == row.leader_id or now - int(voter.last_fetch_timestamp) < _SILENT_MS
+            if voter.replica_id == row.leader_id or active_now_ms - int(voter.last_fetch_timestamp) < _MAX_FETCH_AGE_MS
         ),
     )

@@ -17,25 +17,25 @@ class ServerNotTrusted(Exception):
 
 
 @lru_cache(maxsize=64)
-def _salted(digest: str, password: str, salt: bytes, iterations: int) -> bytes:
+def _salt_password(digest: str, password: str, salt: bytes, iterations: int) -> bytes:
     """Cached: milliseconds of CPU, and a cluster's brokers share salt and iterations."""
     return hashlib.pbkdf2_hmac(digest, password.encode(), salt, iterations)
 
 
-def plain(user: str, password: str) -> Generator[bytes, bytes, None]:
+def exchange_plain(user: str, password: str) -> Generator[bytes, bytes, None]:
     """No response to check."""
     yield b"\0" + user.encode() + b"\0" + password.encode()
 
 
-def scram(mechanism: str, user: str, password: str) -> Generator[bytes, bytes, None]:
+def exchange_scram(mechanism: str, user: str, password: str) -> Generator[bytes, bytes, None]:
     """Returns once the server has proved itself."""
     digest = MECHANISMS[mechanism]
     nonce = base64.b64encode(secrets.token_bytes(18)).decode()
     name = user.replace("=", "=3D").replace(",", "=2C")
     first_bare = f"n={name},r={nonce}"
-    answer = yield f"n,,{first_bare}".encode()
+    response = yield f"n,,{first_bare}".encode()
     try:
-        server_first = answer.decode()
+        server_first = response.decode()
         fields = dict(part.split("=", 1) for part in server_first.split(","))
         if "m" in fields:
             raise ServerNotTrusted("the broker demands a SCRAM extension (m=) that this client does not have")
@@ -45,7 +45,7 @@ def scram(mechanism: str, user: str, password: str) -> Generator[bytes, bytes, N
     # Fewer rounds would let a fake server harvest a cheap password hash.
     if not server_nonce.startswith(nonce) or server_nonce == nonce or not 4096 <= iterations <= 1_000_000:
         raise ServerNotTrusted("SCRAM nonce or iteration count out of range")
-    salted = _salted(digest, password, salt, iterations)
+    salted = _salt_password(digest, password, salt, iterations)
     client_key = hmac.new(salted, b"Client Key", digest).digest()
     final_bare = f"c=biws,r={server_nonce}"
     message = f"{first_bare},{server_first},{final_bare}".encode()

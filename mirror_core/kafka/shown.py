@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from mirror_core.kafka.at_once import ask_brokers
+from mirror_core.kafka.at_once import call_brokers
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.model.errors import RemoteFault, Unreachable
 
-_PAUSE_S: Final = 0.02
+_PROPAGATION_PAUSE_S: Final = 0.02
 
 
-def late(
-    client: ClusterClient, shows: Callable[[Connection], bool], within_s: float, *, anew: bool = False
+def wait_for_propagation(
+    client: ClusterClient, shows_change: Callable[[Connection], bool], within_s: float, *, retry_timeouts: bool = False
 ) -> Mapping[int, RemoteFault | None]:
     """Late brokers, each with its error if it answered with one.
 
@@ -24,20 +24,24 @@ def late(
     """
     deadline = time.monotonic() + within_s
     waiting = dict[int, RemoteFault | None].fromkeys(client.brokers())
-    over = dict[int, RemoteFault | None]()
+    wrong = dict[int, RemoteFault | None]()
     while waiting:
-        asked = time.monotonic()
-        for broker in waiting if anew and asked <= deadline else ():
-            client.silent.pop(broker, None)
-        said = ask_brokers(client, dict.fromkeys(waiting, shows))
+        asked_at = time.monotonic()
+        for broker in waiting if retry_timeouts and asked_at <= deadline else ():
+            client.timed_out_at.pop(broker, None)
+        results = call_brokers(client, dict.fromkeys(waiting, shows_change))
         waiting = {
-            broker: word if isinstance(word, RemoteFault) else None for broker, word in said.items() if word is not True
+            broker: result if isinstance(result, RemoteFault) else None
+            for broker, result in results.items()
+            if result is not True
         }
-        over |= {broker: why for broker, why in waiting.items() if why and not isinstance(why, Unreachable)}
-        waiting = {broker: why for broker, why in waiting.items() if broker not in over}
-        there = client.brokers() if waiting else ()
-        waiting = {broker: why for broker, why in waiting.items() if broker in there}  # dead brokers leave the list
-        if asked > deadline:
+        wrong |= {broker: error for broker, error in waiting.items() if error and not isinstance(error, Unreachable)}
+        waiting = {broker: error for broker, error in waiting.items() if broker not in wrong}
+        live_brokers = client.brokers() if waiting else ()
+        waiting = {
+            broker: error for broker, error in waiting.items() if broker in live_brokers
+        }  # dead brokers leave the list
+        if asked_at > deadline:
             break
-        time.sleep(_PAUSE_S if waiting else 0)
-    return {**waiting, **over}
+        time.sleep(_PROPAGATION_PAUSE_S if waiting else 0)
+    return {**waiting, **wrong}

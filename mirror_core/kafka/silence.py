@@ -10,47 +10,49 @@ from typing import Final
 
 from mirror_core.model.errors import Unreachable
 
-PATIENCE: Final = 2
+TIMEOUTS_BEFORE_BACKOFF: Final = 2
 """In a row, each a full time limit."""
-AGAIN_S: Final = 60.0
+BACKOFF_S: Final = 60.0
 """Then one is tried again."""
-Leader = tuple[str, int]
-NOBODY: Final[Leader] = ("", -1)
+LeaderAddress = tuple[str, int]
+NO_LEADER: Final[LeaderAddress] = ("", -1)
 
 
-class Silence:
+class BrokerBackoff:
     """A hanging broker does not affect what others lead."""
 
     def __init__(self) -> None:
-        self._in_vain = Counter[Leader | None]()
+        self._timeouts = Counter[LeaderAddress | None]()
         """None: the metadata itself."""
         self._last_s = -math.inf
 
-    def kept(self, asked: Collection[Leader | None]) -> None:
+    def record_timeouts(self, leaders: Collection[LeaderAddress | None]) -> None:
         """Several if leadership moved."""
-        if asked:
-            self._in_vain.update(asked)
+        if leaders:
+            self._timeouts.update(leaders)
             self._last_s = time.monotonic()
 
-    def ended(self, whom: Leader) -> None:
-        self._in_vain[whom] = self._in_vain[None] = 0
+    def record_response(self, leader: LeaderAddress) -> None:
+        self._timeouts[leader] = self._timeouts[None] = 0
 
-    def heed(self, where: str, known: Leader | None, anew: Callable[[], Leader]) -> None:
+    def check_leader(
+        self, where: str, known_leader: LeaderAddress | None, refresh_leader: Callable[[], LeaderAddress]
+    ) -> None:
         """Unreachable if it is backed off. None: leader unknown."""
-        suspects = self._in_vain if known is None else (known, None)
-        if not any(map(self._of, suspects)) or time.monotonic() - self._last_s > AGAIN_S:
+        suspects = self._timeouts if known_leader is None else (known_leader, None)
+        if not any(map(self._is_backed_off, suspects)) or time.monotonic() - self._last_s > BACKOFF_S:
             return
-        who = "the cluster has not answered"
-        if not self._of(None):
+        reason = "the cluster has not answered"
+        if not self._is_backed_off(None):
             try:
-                whom = anew()
+                leader = refresh_leader()
             except Unreachable as error:
-                self.kept([None])
+                self.record_timeouts([None])
                 raise Unreachable(f"{where}: {error}") from None
-            if not self._of(whom):
+            if not self._is_backed_off(leader):
                 return
-            who = "nobody leads it, as was so" if whom == NOBODY else "its leader has not answered"
-        raise Unreachable(f"{where}: not tried: {who} for {PATIENCE} partitions before")
+            reason = "nobody leads it, as was so" if leader == NO_LEADER else "its leader has not answered"
+        raise Unreachable(f"{where}: not tried: {reason} for {TIMEOUTS_BEFORE_BACKOFF} partitions before")
 
-    def _of(self, whom: Leader | None) -> bool:
-        return self._in_vain[whom] >= PATIENCE
+    def _is_backed_off(self, leader: LeaderAddress | None) -> bool:
+        return self._timeouts[leader] >= TIMEOUTS_BEFORE_BACKOFF

@@ -13,7 +13,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.names import Partition
 
 
-def log_sizes(client: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, int]:
+def fetch_log_sizes(client: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, int]:
     """Of the largest replica. Needs DESCRIBE on the cluster; unknown ones are left out."""
     topics: dict[str, list[i32]] = {}
     for partition in partitions:
@@ -21,12 +21,12 @@ def log_sizes(client: ClusterClient, partitions: Iterable[Partition]) -> dict[Pa
     request = DescribeLogDirsRequest(
         topics=tuple(DescribableLogDirTopic(topic=TopicName(t), partitions=tuple(rows)) for t, rows in topics.items())
     )
-    found: dict[Partition, int] = {}
+    sizes: dict[Partition, int] = {}
     for broker in client.brokers() if topics else ():
         for log_dir in client.call(request, DescribeLogDirsResponse, broker).results:
             for topic in log_dir.topics:
                 for row in topic.partitions:
                     partition = Partition(str(topic.name), int(row.partition_index))
                     if not row.is_future_key:
-                        found[partition] = max(found.get(partition, 0), int(row.partition_size))
-    return found
+                        sizes[partition] = max(sizes.get(partition, 0), int(row.partition_size))
+    return sizes

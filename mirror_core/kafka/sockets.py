@@ -12,26 +12,26 @@ from typing import Final
 
 Buffer = bytes | bytearray | memoryview
 
-_MOST_PARTS: Final = 512
-_LEAST_CONNECT_S: Final = 0.001
-_PIECE: Final = 64 << 10
+_MAX_PARTS: Final = 512
+_MIN_CONNECT_S: Final = 0.001
+_TLS_PIECE_BYTES: Final = 64 << 10
 
 
-def readable(
+def wait_readable(
     sockets: Iterable[socket.socket], limit_s: float, *, until_writable: Iterable[socket.socket] = ()
 ) -> set[socket.socket]:
     """With data or errors; waits for one, or until `until_writable` accepts bytes.
 
     By poll: select rejects descriptors from 1024 on.
     """
-    by_fd = {one.fileno(): one for one in sockets}
+    by_fd = {sock.fileno(): sock for sock in sockets}
     events = dict.fromkeys(by_fd, select.POLLIN)
-    for fd in [one.fileno() for one in until_writable]:
+    for fd in [sock.fileno() for sock in until_writable]:
         events[fd] = events.get(fd, 0) | select.POLLOUT
     poll = select.poll()
-    for fd, wanted in events.items():
-        poll.register(fd, wanted)
-    return {by_fd[fd] for fd, found in poll.poll(1000 * limit_s) if fd in by_fd and found & ~select.POLLOUT}
+    for fd, mask in events.items():
+        poll.register(fd, mask)
+    return {by_fd[fd] for fd, revents in poll.poll(1000 * limit_s) if fd in by_fd and revents & ~select.POLLOUT}
 
 
 def connect(host: str, port: int, timeout_s: float) -> socket.socket:
@@ -39,28 +39,28 @@ def connect(host: str, port: int, timeout_s: float) -> socket.socket:
 
     Raises OSError; UnicodeError for an impossible host name.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    address_infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     deadline = time.monotonic() + timeout_s
     reason = OSError("the host has no address")
-    for number, (family, kind, protocol, _, address) in enumerate(found):
-        share_s = (deadline - time.monotonic()) / (len(found) - number)
+    for number, (family, kind, protocol, _, address) in enumerate(address_infos):
+        share_s = (deadline - time.monotonic()) / (len(address_infos) - number)
         try:
-            made = socket.socket(family, kind, protocol)
+            sock = socket.socket(family, kind, protocol)
         except OSError as error:  # unsupported address family
             reason = error
             continue
         try:
-            made.settimeout(max(_LEAST_CONNECT_S, share_s))
-            made.connect(address)
+            sock.settimeout(max(_MIN_CONNECT_S, share_s))
+            sock.connect(address)
         except OSError as error:
-            made.close()
+            sock.close()
             reason = error
         else:
-            return made
+            return sock
     raise reason
 
 
-def framed(parts: Sequence[Buffer]) -> list[Buffer]:
+def to_frame(parts: Sequence[Buffer]) -> list[Buffer]:
     """Prepends the length."""
     return [struct.pack(">i", sum(len(part) for part in parts)), *parts]
 
@@ -82,53 +82,53 @@ def receive(sock: socket.socket, view: memoryview, *, whole: bool, wait: bool) -
         sock.settimeout(usual)
 
 
-def push(sock: socket.socket, parts: Sequence[Buffer], patience_s: float) -> memoryview:
+def push(sock: socket.socket, parts: Sequence[Buffer], timeout_s: float) -> memoryview:
     """Returns a copy of what was not accepted in time. Raises OSError.
 
     Send that first: TLS may have sent a part of it.
     """
-    until = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     if isinstance(sock, ssl.SSLSocket):
-        return _push_through_tls(sock, memoryview(b"".join(parts)), until)
-    rest = [memoryview(part) for part in parts]
-    while rest:
+        return _push_through_tls(sock, memoryview(b"".join(parts)), deadline)
+    unsent = [memoryview(part) for part in parts]
+    while unsent:
         try:
-            sent = sock.sendmsg(rest[:_MOST_PARTS], (), socket.MSG_DONTWAIT)
+            sent = sock.sendmsg(unsent[:_MAX_PARTS], (), socket.MSG_DONTWAIT)
         except BlockingIOError:
-            if not _writable(sock, until):
+            if not _wait_writable(sock, deadline):
                 break
             continue
-        done = 0
-        while done < len(rest) and sent >= len(rest[done]):
-            sent -= len(rest[done])
-            done += 1
-        del rest[:done]
+        sent_parts = 0
+        while sent_parts < len(unsent) and sent >= len(unsent[sent_parts]):
+            sent -= len(unsent[sent_parts])
+            sent_parts += 1
+        del unsent[:sent_parts]
         if sent:
-            rest[0] = rest[0][sent:]
-    return memoryview(b"".join(rest))
+            unsent[0] = unsent[0][sent:]
+    return memoryview(b"".join(unsent))
 
 
-def _push_through_tls(sock: ssl.SSLSocket, frame: memoryview, until: float) -> memoryview:
+def _push_through_tls(sock: ssl.SSLSocket, frame: memoryview, deadline: float) -> memoryview:
     """OpenSSL accepts a piece completely, or wants the same bytes again."""
     usual = sock.gettimeout()
     sock.settimeout(0.0)
     try:
         while frame:
             try:
-                frame = frame[sock.send(frame[:_PIECE]) :]
+                frame = frame[sock.send(frame[:_TLS_PIECE_BYTES]) :]
             except ssl.SSLWantWriteError:
-                if not _writable(sock, until):
+                if not _wait_writable(sock, deadline):
                     break
             except ssl.SSLWantReadError:  # renegotiation
-                if not readable([sock], max(0.0, until - time.monotonic())):
+                if not wait_readable([sock], max(0.0, deadline - time.monotonic())):
                     break
     finally:
         sock.settimeout(usual)
     return frame
 
 
-def _writable(sock: socket.socket, until: float) -> bool:
+def _wait_writable(sock: socket.socket, deadline: float) -> bool:
     poll = select.poll()
     poll.register(sock.fileno(), select.POLLOUT)
-    rest_s = until - time.monotonic()
+    rest_s = deadline - time.monotonic()
     return rest_s > 0 and bool(poll.poll(1000 * rest_s))

@@ -6,7 +6,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-TRANSIENT: Final = frozenset(
+RETRIABLE_CODES: Final = frozenset(
     {
         ErrorCode.leader_not_available,
         ErrorCode.not_leader_or_follower,
@@ -23,7 +23,7 @@ TRANSIENT: Final = frozenset(
 )
 """Refresh metadata and retry."""
 
-MISLED: Final = frozenset(
+STALE_METADATA_CODES: Final = frozenset(
     {ErrorCode.leader_not_available, ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch}
 )
 """The broker that named this leader has stale metadata."""

@@ -26,14 +26,18 @@ from kio.schema.write_txn_markers.v1.response import WriteTxnMarkersResponse
 from kio.static.primitive import i16, i32
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.faults import fault
+from mirror_core.kafka.faults import make_fault
 from mirror_core.kafka.offsets import describe_producers
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition
 
 _LAST_PRODUCER_EPOCH: Final = 2**15 - 1
 _LAST_COORDINATOR_EPOCH: Final = 2**31 - 1
-_COMMITTED: Final[Mapping[str, bool]] = {"PrepareCommit": True, "PrepareAbort": False, "PrepareEpochFence": False}
+_IS_COMMIT_BY_STATE: Final[Mapping[str, bool]] = {
+    "PrepareCommit": True,
+    "PrepareAbort": False,
+    "PrepareEpochFence": False,
+}
 """Decided, not finished."""
 
 
@@ -45,32 +49,34 @@ class DecidedTransaction:
     """The coordinator's clock."""
 
 
-def decided_transaction(client: ClusterClient, transactional_id: str, coordinator: int) -> DecidedTransaction | None:
+def find_decided_transaction(
+    client: ClusterClient, transactional_id: str, coordinator: int
+) -> DecidedTransaction | None:
     """Needs DESCRIBE on the transactional id."""
     request = DescribeTransactionsRequest(transactional_ids=(TransactionalId(transactional_id),))
     (row,) = client.call(request, DescribeTransactionsResponse, coordinator).transaction_states
-    if row.error_code is not ErrorCode.none or row.transaction_state not in _COMMITTED:
+    if row.error_code is not ErrorCode.none or row.transaction_state not in _IS_COMMIT_BY_STATE:
         return None
     started_ms = int(row.transaction_start_time.timestamp() * 1000)
-    return DecidedTransaction(int(row.producer_id), _COMMITTED[row.transaction_state], started_ms)
+    return DecidedTransaction(int(row.producer_id), _IS_COMMIT_BY_STATE[row.transaction_state], started_ms)
 
 
-def decided_transactions_in(client: ClusterClient, partition: Partition) -> dict[str, DecidedTransaction]:
+def list_decided_transactions(client: ClusterClient, partition: Partition) -> dict[str, DecidedTransaction]:
     """By transactional id. Needs READ on the topic and DESCRIBE on the transactional ids."""
     states = describe_producers(client, [partition])[partition]
     open_ids = {state.producer_id for state in states if state.open_transaction_start >= 0}
-    found = dict[str, DecidedTransaction]()
+    transactions = dict[str, DecidedTransaction]()
     for broker in client.brokers() if open_ids else ():
         listed = client.call(ListTransactionsRequest(), ListTransactionsResponse, broker)
         for row in listed.transaction_states:
-            if int(row.producer_id) in open_ids and row.transaction_state in _COMMITTED:
-                decided = decided_transaction(client, row.transactional_id, broker)
+            if int(row.producer_id) in open_ids and row.transaction_state in _IS_COMMIT_BY_STATE:
+                decided = find_decided_transaction(client, row.transactional_id, broker)
                 if decided is not None:
-                    found[str(row.transactional_id)] = decided
-    return found
+                    transactions[str(row.transactional_id)] = decided
+    return transactions
 
 
-def write_last_marker(client: ClusterClient, partition: Partition, producer_id: int, *, committed: bool) -> None:
+def write_final_marker(client: ClusterClient, partition: Partition, producer_id: int, *, committed: bool) -> None:
     """And bars the producer from this partition. Needs ALTER or CLUSTER_ACTION on the cluster."""
     topic = WritableTxnMarkerTopic(name=TopicName(partition.topic), partition_indexes=(i32(partition.index),))
     marker = WritableTxnMarker(
@@ -83,7 +89,12 @@ def write_last_marker(client: ClusterClient, partition: Partition, producer_id: 
     for leader in client.leaders([partition]):
         if leader < 0:
             raise Unreachable(f"cluster {client.name}: no leader for {partition}")
-        answer = client.call(WriteTxnMarkersRequest(markers=(marker,)), WriteTxnMarkersResponse, leader)
-        for row in (p for m in answer.markers for t in m.topics for p in t.partitions):
+        response = client.call(WriteTxnMarkersRequest(markers=(marker,)), WriteTxnMarkersResponse, leader)
+        for row in (
+            partition_result
+            for marker_result in response.markers
+            for topic_result in marker_result.topics
+            for partition_result in topic_result.partitions
+        ):
             if row.error_code is not ErrorCode.none:
-                raise fault(client, f"{partition}", "WriteTxnMarkers (needs ALTER on the cluster)", row.error_code)
+                raise make_fault(client, f"{partition}", "WriteTxnMarkers (needs ALTER on the cluster)", row.error_code)

@@ -9,16 +9,16 @@ from kio.schema.describe_user_scram_credentials.v0.response import DescribeUserS
 from kio.schema.errors import ErrorCode
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.versions import api_versions
+from mirror_core.kafka.versions import fetch_api_versions
 
-_KEY: Final = 50
+_DESCRIBE_SCRAM_API_KEY: Final = 50
 
 
-def scram_users(client: ClusterClient) -> frozenset[str] | None:
+def fetch_scram_users(client: ClusterClient) -> frozenset[str] | None:
     """None: brokers too old, or no DESCRIBE on the cluster."""
-    if _KEY not in api_versions(client):
+    if _DESCRIBE_SCRAM_API_KEY not in fetch_api_versions(client):
         return None
-    answer = client.call(DescribeUserScramCredentialsRequest(users=None), DescribeUserScramCredentialsResponse)
-    if answer.error_code is not ErrorCode.none:
+    response = client.call(DescribeUserScramCredentialsRequest(users=None), DescribeUserScramCredentialsResponse)
+    if response.error_code is not ErrorCode.none:
         return None
-    return frozenset(row.user for row in answer.results if row.error_code is ErrorCode.none)
+    return frozenset(row.user for row in response.results if row.error_code is ErrorCode.none)

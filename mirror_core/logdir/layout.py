@@ -28,35 +28,35 @@ from typing import Final
 
 from mirror_core.model.names import Offset, Partition
 
-LOG: Final = ".log"
-INDEXES: Final = (".index", ".timeindex", ".txnindex")
-SNAPSHOT: Final = ".snapshot"
-CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
-LOG_STARTS: Final = "log-start-offset-checkpoint"
-CLEANED: Final = "cleaner-offset-checkpoint"
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
+CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 
-_NUMBERED: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
-_PASSED_OVER: Final = re.compile(r"leader-epoch-checkpoint(\.tmp)?|partition\.metadata(\.tmp)?|.*\.deleted")
+_NUMBERED_FILE: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
+_IGNORED_FILE: Final = re.compile(r"leader-epoch-checkpoint(\.tmp)?|partition\.metadata(\.tmp)?|.*\.deleted")
 """No offsets that are cut, or removed by the broker at its start."""
-_RENAMED: Final = re.compile(r"(.+-\d+)\.[^.]+-(?:future|delete|stray)")
+_RENAMED_FOLDER: Final = re.compile(r"(.+-\d+)\.[^.]+-(?:future|delete|stray)")
 
 
-class Unfit(Exception):
+class NotTruncatable(Exception):
     """Why it cannot be cut, for the list of reasons."""
 
 
-class Moved(Unfit):
+class PartitionMovedAway(NotTruncatable):
     """The broker deletes it soon (file.delete.delay.ms); other brokers may have it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class LogDirOwner:
     cluster_id: str
     node_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class LogSegment:
     base: Offset
     path: Path
 
@@ -68,106 +68,112 @@ class PartitionLog:
     partition: Partition
     topic_id: str
     log_dir: Path
-    segments: Sequence[Segment]
+    segments: Sequence[LogSegment]
     start: Offset
-    clean: bool
+    has_clean_shutdown: bool
 
     @property
     def folder(self) -> Path:
         return self.log_dir / str(self.partition)
 
-    def numbered(self, *kinds: str) -> Iterator[tuple[Offset, Path]]:
+    def list_files(self, *suffixes: str) -> Iterator[tuple[Offset, Path]]:
         for path in sorted(self.folder.iterdir(), reverse=True):
-            found = _NUMBERED.fullmatch(path.name)
-            if found is not None and found[2] in kinds:
-                yield Offset(int(found[1])), path
+            match = _NUMBERED_FILE.fullmatch(path.name)
+            if match is not None and match[2] in suffixes:
+                yield Offset(int(match[1])), path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDir:
     path: Path
-    owner: Owner
-    clean: bool
+    owner: LogDirOwner
+    has_clean_shutdown: bool
     starts: Mapping[Partition, Offset]
     folders: Mapping[str, Sequence[Path]]
     """Own folder of each partition, and renamed remains."""
 
 
-def check_not_root_elsewhere(path: Path) -> None:
+def check_root_safety(path: Path) -> None:
     """Raises NotTruncatable for root in a folder that others can change: a link there could lead to any
     file."""
     if os.geteuid() != 0:
         return
-    found = path.stat(follow_symlinks=False)
-    if found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    folder_stat = path.stat(follow_symlinks=False)
+    if folder_stat.st_uid == 0 and not folder_stat.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return
     try:
-        user = pwd.getpwuid(found.st_uid).pw_name
+        user = pwd.getpwuid(folder_stat.st_uid).pw_name
     except KeyError:
-        user = f"#{found.st_uid}"
-    whose = f"belongs to {user}" if found.st_uid else "can be changed by others than root"
-    raise Unfit(f"{path} {whose}, and root would follow any link left in it: run this as the broker's user (sudo -u)")
+        user = f"#{folder_stat.st_uid}"
+    ownership = f"belongs to {user}" if folder_stat.st_uid else "can be changed by others than root"
+    raise NotTruncatable(
+        f"{path} {ownership}, and root would follow any link left in it: run this as the broker's user (sudo -u)"
+    )
 
 
-def owner_of(path: Path) -> Owner:
+def read_owner(path: Path) -> LogDirOwner:
     """Raises NotTruncatable unless it belongs to a KRaft broker."""
-    lines = _text(path / "meta.properties", "so it is no log directory of a broker (log.dirs)").splitlines()
-    facts = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    if facts.get("version") != "1" or not {"cluster.id", "node.id"} <= facts.keys():
-        raise Unfit(f"{path}/meta.properties is not of version 1: this layout is not known")
-    return Owner(facts["cluster.id"], facts["node.id"])
+    lines = _read_text(path / "meta.properties", "so it is no log directory of a broker (log.dirs)").splitlines()
+    properties = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    if properties.get("version") != "1" or not {"cluster.id", "node.id"} <= properties.keys():
+        raise NotTruncatable(f"{path}/meta.properties is not of version 1: this layout is not known")
+    return LogDirOwner(properties["cluster.id"], properties["node.id"])
 
 
 def read_log_dir(path: Path) -> LogDir:
-    found: dict[str, list[Path]] = {}
+    folders: dict[str, list[Path]] = {}
     for folder in sorted(path.iterdir()):
         if folder.is_dir():
-            renamed = _RENAMED.fullmatch(folder.name)
-            found.setdefault(renamed[1] if renamed else folder.name, []).append(folder)
+            renamed = _RENAMED_FOLDER.fullmatch(folder.name)
+            folders.setdefault(renamed[1] if renamed else folder.name, []).append(folder)
     return LogDir(
         path=path,
-        owner=owner_of(path),
-        clean=(path / CLEAN_SHUTDOWN).exists(),
-        starts=checkpoint(path / LOG_STARTS),
-        folders=found,
+        owner=read_owner(path),
+        has_clean_shutdown=(path / CLEAN_SHUTDOWN_FILE).exists(),
+        starts=read_checkpoint(path / LOG_START_CHECKPOINT),
+        folders=folders,
     )
 
 
 def read_partition(log_dirs: Sequence[LogDir], partition: Partition) -> PartitionLog | None:
     """Raises NotTruncatable. None: not there."""
     if partition.topic.startswith("__"):
-        raise Unfit("it is an internal topic: a cluster's memory of itself is not cut")
+        raise NotTruncatable("it is an internal topic: a cluster's memory of itself is not cut")
     folders = [(log_dir, folder) for log_dir in log_dirs for folder in log_dir.folders.get(str(partition), ())]
-    places = [(log_dir, folder) for log_dir, folder in folders if folder.name == str(partition)]
+    partition_folders = [(log_dir, folder) for log_dir, folder in folders if folder.name == str(partition)]
     for _, folder in folders:
         if folder.name.endswith("-future"):
-            raise Unfit(f"{folder} is there: it is being moved between log directories. Let the broker finish that")
-        if not places:
-            kind = Moved if folder.name.endswith("-delete") else Unfit
-            raise kind(f"{folder} is all that is there: the broker does not use it any more")
-    if len(places) > 1:
-        raise Unfit(f"it is in {' and '.join(str(folder) for _, folder in places)}: only one of them can be right")
-    return _read(places[0][0], partition) if places else None
+            raise NotTruncatable(
+                f"{folder} is there: it is being moved between log directories. Let the broker finish that"
+            )
+        if not partition_folders:
+            error_class = PartitionMovedAway if folder.name.endswith("-delete") else NotTruncatable
+            raise error_class(f"{folder} is all that is there: the broker does not use it any more")
+    if len(partition_folders) > 1:
+        raise NotTruncatable(
+            f"it is in {' and '.join(str(folder) for _, folder in partition_folders)}: only one of them can be right"
+        )
+    return _read_partition_log(partition_folders[0][0], partition) if partition_folders else None
 
 
-def checkpoint(path: Path) -> dict[Partition, Offset]:
+def read_checkpoint(path: Path) -> dict[Partition, Offset]:
     """Version 0, count, then `topic partition offset`. Brokers leave empty files, too."""
     if not path.exists():
         return {}
-    lines = _text(path, "").splitlines()
+    lines = _read_text(path, "").splitlines()
     if not lines:
         return {}
     try:
         rows = [line.split(" ") for line in lines[2:]]
-        found = {Partition(topic, int(index)): Offset(int(offset)) for topic, index, offset in rows}
+        offsets = {Partition(topic, int(index)): Offset(int(offset)) for topic, index, offset in rows}
         if lines[0] != "0" or int(lines[1]) != len(rows):
             raise ValueError
     except ValueError:
-        raise Unfit(f"{path} is no checkpoint of version 0: this layout is not known") from None
-    return found
+        raise NotTruncatable(f"{path} is no checkpoint of version 0: this layout is not known") from None
+    return offsets
 
 
-def topic_uuid(text: str) -> str:
+def parse_topic_id(text: str) -> str:
     """Accepts Kafka's 22 characters or a UUID; returns a UUID. Raises ValueError."""
     if len(text) != 22:
         return str(uuid.UUID(text))
@@ -177,50 +183,52 @@ def topic_uuid(text: str) -> str:
         raise ValueError(str(error)) from None
 
 
-def _read(log_dir: LogDir, partition: Partition) -> PartitionLog:
+def _read_partition_log(log_dir: LogDir, partition: Partition) -> PartitionLog:
     folder = log_dir.path / str(partition)
     for path in (folder, *sorted(folder.iterdir())):
         if path.is_symlink():
-            raise Unfit(f"{path} is a symbolic link: brokers make none, so it is not followed")
-    check_not_root_elsewhere(folder)
+            raise NotTruncatable(f"{path} is a symbolic link: brokers make none, so it is not followed")
+    check_root_safety(folder)
     for path in sorted(folder.iterdir()):
         if path.name == "remote_log_snapshot":
-            raise Unfit("its older part is in remote storage: what is there would be cut off from it")
-        if not _NUMBERED.fullmatch(path.name) and not _PASSED_OVER.fullmatch(path.name):
-            raise Unfit(f"{path} is not known. If a compaction left it (.cleaned, .swap), start the broker and stop it")
-    segments = [Segment(Offset(int(path.stem)), path) for path in sorted(folder.glob(f"*{LOG}"))]
+            raise NotTruncatable("its older part is in remote storage: what is there would be cut off from it")
+        if not _NUMBERED_FILE.fullmatch(path.name) and not _IGNORED_FILE.fullmatch(path.name):
+            raise NotTruncatable(
+                f"{path} is not known. If a compaction left it (.cleaned, .swap), start the broker and stop it"
+            )
+    segments = [LogSegment(Offset(int(path.stem)), path) for path in sorted(folder.glob(f"*{LOG_SUFFIX}"))]
     if not segments:
-        raise Unfit(f"{folder} has no segment")
+        raise NotTruncatable(f"{folder} has no segment")
     start, first = log_dir.starts.get(partition), segments[0].base
     if start is not None and start <= first:
         # Brokers note only log starts inside the first segment.
-        raise Unfit(
+        raise NotTruncatable(
             f"its log starts at {start} and the first segment here at {first}: the older part is in remote storage, "
             "and would be cut off from it"
         )
     return PartitionLog(
         partition=partition,
-        topic_id=_topic_id(folder),
+        topic_id=_read_topic_id(folder),
         log_dir=log_dir.path,
         segments=segments,
         start=first if start is None else start,
-        clean=log_dir.clean,
+        has_clean_shutdown=log_dir.has_clean_shutdown,
     )
 
 
-def _topic_id(folder: Path) -> str:
+def _read_topic_id(folder: Path) -> str:
     path = folder / "partition.metadata"
-    found = re.fullmatch(r"version: 0\ntopic_id: (\S+)\s*", _text(path, "so the layout is not known"))
+    match = re.fullmatch(r"version: 0\ntopic_id: (\S+)\s*", _read_text(path, "so the layout is not known"))
     try:
-        return topic_uuid(found[1] if found else "")
+        return parse_topic_id(match[1] if match else "")
     except ValueError:
-        raise Unfit(f"{path} names no topic id: this layout is not known") from None
+        raise NotTruncatable(f"{path} names no topic id: this layout is not known") from None
 
 
-def _text(path: Path, without: str) -> str:
+def _read_text(path: Path, consequence: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise Unfit(f"there is no {path}, {without}") from None
+        raise NotTruncatable(f"there is no {path}, {consequence}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise Unfit(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
+        raise NotTruncatable(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None

@@ -11,39 +11,55 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_core.decide.cutting import NONE_OPEN, CutPoint, cut_point
-from mirror_core.logdir.layout import CLEANED, INDEXES, LOG, SNAPSHOT, PartitionLog, Segment, Unfit, checkpoint
-from mirror_core.logdir.segments import Damaged, headers, log_end, open_at, place_of, walk
+from mirror_core.decide.cutting import NO_OPEN_TRANSACTIONS, CutPoint, find_cut_point
+from mirror_core.logdir.layout import (
+    CLEANER_CHECKPOINT,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    LogSegment,
+    NotTruncatable,
+    PartitionLog,
+    read_checkpoint,
+)
+from mirror_core.logdir.segments import (
+    DamagedSegment,
+    find_end_position,
+    find_log_end,
+    iterate_batches,
+    iterate_headers,
+    read_open_transactions,
+)
 from mirror_core.model.names import Offset
-from mirror_core.wire.batch import CONTROL, NEWEST
+from mirror_core.wire.batch import CONTROL, CURRENT_MAGIC
 
 
 @dataclass(frozen=True, slots=True)
-class Lower:
+class LowerCheckpoint:
     """So that less counts as compacted."""
 
     checkpoint: Path
-    to: Offset
+    offset: Offset
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class RemoveFiles:
     """Gone for good before the next action."""
 
     paths: Sequence[Path]
 
 
 @dataclass(frozen=True, slots=True)
-class Shorten:
+class ShortenSegment:
     path: Path
-    to: int
+    size: int
 
 
-Action = Lower | Remove | Shorten
+TruncationAction = LowerCheckpoint | RemoveFiles | ShortenSegment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class RemovedRecords:
     batches: int
     records: int | None
     """Unknown (None) with old formats or damage."""
@@ -51,7 +67,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class PartitionTruncation:
     log: PartitionLog
     target: Offset
     log_end: Offset
@@ -59,106 +75,117 @@ class Cut:
     """End of a batch, at or below the target."""
     offset: Offset
     """Log end afterwards; below the boundary if transactions are open there."""
-    open: Mapping[int, Offset]
+    open_transactions: Mapping[int, Offset]
     """First offset by producer id, at the boundary."""
-    lost: Lost
-    actions: Sequence[Action]
+    removed: RemovedRecords
+    actions: Sequence[TruncationAction]
     """Empty: nothing to cut."""
 
 
-def plan(log: PartitionLog, target: Offset) -> Cut:
+def plan_truncation(log: PartitionLog, target: Offset) -> PartitionTruncation:
     """Raises NotTruncatable."""
     if target < log.start:
-        raise Unfit(f"the log starts at {log.start}, behind {target}: none of it would be left. Recreate the topic")
-    end = log_end(log)
-    point = _point(log, target)
+        raise NotTruncatable(
+            f"the log starts at {log.start}, behind {target}: none of it would be left. Recreate the topic"
+        )
+    end = find_log_end(log)
+    point = _find_cut_point(log, target)
     if point.offset is None or point.offset < log.start:
-        raise Unfit(
+        raise NotTruncatable(
             f"at {target} or below no batch ends, without a transaction being open, behind the log start {log.start}: "
             "recreate the topic"
         )
-    if point.offset < end and (left := open_at(log, end)):
-        raise Unfit(
-            f"transactions are open at its end {end} (of producer ids {', '.join(map(str, sorted(left)))}): their "
+    if point.offset < end and (open_transactions := read_open_transactions(log, end)):
+        raise NotTruncatable(
+            f"transactions are open at its end {end} (of producer ids {', '.join(map(str, sorted(open_transactions)))}): their "
             "coordinator would append their markers to what is left. Start the broker, end them "
             "(kafka-transactions.sh), stop it and come back"
         )
-    lost, actions = Lost(batches=0, records=0, bytes=0), list[Action]()
+    removed, actions = RemovedRecords(batches=0, records=0, bytes=0), list[TruncationAction]()
     if point.offset < end:
-        kept = _kept(log, point.offset)
-        place = place_of(kept, point.offset)
-        lost = _lost(log, kept, point.offset, place)
-        actions = list(_actions(log, kept, point.offset, place))
-    return Cut(
-        log=log, target=target, log_end=end, boundary=point.boundary, offset=point.offset, open=point.open, lost=lost,
+        last_segment = _find_last_segment(log, point.offset)
+        position = find_end_position(last_segment, point.offset)
+        removed = _count_removed(log, last_segment, point.offset, position)
+        actions = list(_list_actions(log, last_segment, point.offset, position))
+    return PartitionTruncation(
+        log=log, target=target, log_end=end, boundary=point.boundary, offset=point.offset, open_transactions=point.open_transactions, removed=removed,
         actions=actions,
     )  # fmt: skip
 
 
-def verify(cut: Cut, log: PartitionLog) -> None:
+def verify_truncation(truncation: PartitionTruncation, log: PartitionLog) -> None:
     """Raises NotTruncatable."""
-    end = log_end(log)
-    if end != cut.offset:
-        raise Unfit(f"it ends at {end}, not at {cut.offset}")
-    place_of(log.segments[-1], end)
-    left = [path for base, path in log.numbered(*INDEXES) if base >= log.segments[-1].base]
-    left += [path for base, path in log.numbered(SNAPSHOT) if base > end]
-    if cut.actions and left:
-        raise Unfit(f"{', '.join(map(str, left))} should not be there any more")
+    end = find_log_end(log)
+    if end != truncation.offset:
+        raise NotTruncatable(f"it ends at {end}, not at {truncation.offset}")
+    find_end_position(log.segments[-1], end)
+    leftover_files = [path for base, path in log.list_files(*INDEX_SUFFIXES) if base >= log.segments[-1].base]
+    leftover_files += [path for base, path in log.list_files(SNAPSHOT_SUFFIX) if base > end]
+    if truncation.actions and leftover_files:
+        raise NotTruncatable(f"{', '.join(map(str, leftover_files))} should not be there any more")
 
 
-def _point(log: PartitionLog, target: Offset) -> CutPoint:
+def _find_cut_point(log: PartitionLog, target: Offset) -> CutPoint:
     """Reads few segments: starts at the newest one with a producer snapshot."""
     bases = [segment.base for segment in log.segments]
     first = max((number for number, base in enumerate(bases) if base <= target), default=0)
     while True:
-        open_before = open_at(log, bases[first])
+        open_before = read_open_transactions(log, bases[first])
         if open_before is None and first:
             first -= 1
             continue
-        found = headers(log.segments[first:], torn_end=not log.clean)
-        point = cut_point(found, target, bases[first], open_before or NONE_OPEN)
+        batch_headers = iterate_headers(log.segments[first:], torn_end=not log.has_clean_shutdown)
+        point = find_cut_point(batch_headers, target, bases[first], open_before or NO_OPEN_TRANSACTIONS)
         # A segment's start is no safe end: compaction may have left a hole before it.
         if not first or (point.offset is not None and point.offset > bases[first]):
             return point
-        oldest = min([*point.open.values(), *(open_before or NONE_OPEN).values()], default=bases[first])
+        oldest = min(
+            [*point.open_transactions.values(), *(open_before or NO_OPEN_TRANSACTIONS).values()], default=bases[first]
+        )
         below = max((number for number, base in enumerate(bases) if base <= oldest), default=0)
         first = min(first - 1, below)
 
 
-def _kept(log: PartitionLog, offset: Offset) -> Segment:
+def _find_last_segment(log: PartitionLog, offset: Offset) -> LogSegment:
     """The first segment stays even if empty, since its name is the next offset."""
     return [segment for segment in log.segments if segment.base < offset or segment is log.segments[0]][-1]
 
 
-def _lost(log: PartitionLog, kept: Segment, offset: Offset, place: int) -> Lost:
-    count, records, size = 0, 0, -place
-    whole = True
+def _count_removed(log: PartitionLog, last_segment: LogSegment, offset: Offset, position: int) -> RemovedRecords:
+    count, records, size = 0, 0, -position
+    is_complete = True
     for segment in log.segments:
-        if segment.base < kept.base:
+        if segment.base < last_segment.base:
             continue
         size += segment.path.stat().st_size
         try:
-            for header, _, _ in walk(segment):
+            for header, _, _ in iterate_batches(segment):
                 if header.next_offset > offset:
                     count += 1
-                    whole = whole and header.magic >= NEWEST
+                    is_complete = is_complete and header.magic >= CURRENT_MAGIC
                     records += 0 if header.attributes & CONTROL else header.record_count
-        except Damaged:
-            whole = False
-    return Lost(batches=count, records=records if whole else None, bytes=size)
+        except DamagedSegment:
+            is_complete = False
+    return RemovedRecords(batches=count, records=records if is_complete else None, bytes=size)
 
 
-def _actions(log: PartitionLog, kept: Segment, offset: Offset, place: int) -> Iterator[Action]:
-    noted = checkpoint(log.log_dir / CLEANED).get(log.partition)
-    if noted is not None and noted > offset:
-        yield Lower(log.log_dir / CLEANED, offset)
-    stale = [path for base, path in log.numbered(SNAPSHOT) if base > offset]
-    stale += [path for base, path in log.numbered(*INDEXES) if base == kept.base]
-    if stale:
-        yield Remove(stale)
-    above = [(base, path) for kinds in (INDEXES, (LOG,)) for base, path in log.numbered(*kinds) if base > kept.base]
-    for highest in sorted({base for base, _ in above}, reverse=True):
-        yield Remove([path for base, path in above if base == highest])
-    if kept.path.stat().st_size > place:
-        yield Shorten(kept.path, place)
+def _list_actions(
+    log: PartitionLog, last_segment: LogSegment, offset: Offset, position: int
+) -> Iterator[TruncationAction]:
+    cleaned_offset = read_checkpoint(log.log_dir / CLEANER_CHECKPOINT).get(log.partition)
+    if cleaned_offset is not None and cleaned_offset > offset:
+        yield LowerCheckpoint(log.log_dir / CLEANER_CHECKPOINT, offset)
+    stale_files = [path for base, path in log.list_files(SNAPSHOT_SUFFIX) if base > offset]
+    stale_files += [path for base, path in log.list_files(*INDEX_SUFFIXES) if base == last_segment.base]
+    if stale_files:
+        yield RemoveFiles(stale_files)
+    later_files = [
+        (base, path)
+        for kinds in (INDEX_SUFFIXES, (LOG_SUFFIX,))
+        for base, path in log.list_files(*kinds)
+        if base > last_segment.base
+    ]
+    for highest in sorted({base for base, _ in later_files}, reverse=True):
+        yield RemoveFiles([path for base, path in later_files if base == highest])
+    if last_segment.path.stat().st_size > position:
+        yield ShortenSegment(last_segment.path, position)

@@ -6,84 +6,84 @@ import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from mirror_core.logdir.layout import SNAPSHOT, PartitionLog, Segment, Unfit
+from mirror_core.logdir.layout import SNAPSHOT_SUFFIX, LogSegment, NotTruncatable, PartitionLog
 from mirror_core.model.names import Offset
-from mirror_core.wire.batch import NEWEST, BatchHeader, MalformedBatch, batches, crc_matches
-from mirror_core.wire.snapshot import MalformedSnapshot, open_transactions
+from mirror_core.wire.batch import CURRENT_MAGIC, BatchHeader, MalformedBatch, crc_matches, split_batches
+from mirror_core.wire.snapshot import MalformedSnapshot, parse_open_transactions
 
 
-class Damaged(Unfit):
+class DamagedSegment(NotTruncatable):
     pass
 
 
-class Placed(NamedTuple):
+class BatchPosition(NamedTuple):
     header: BatchHeader
     batch: memoryview
-    end: int
+    end_position: int
 
 
-def walk(segment: Segment) -> Iterator[Placed]:
+def iterate_batches(segment: LogSegment) -> Iterator[BatchPosition]:
     """Raises DamagedSegment, also for an incomplete batch."""
-    at, lowest, size = 0, segment.base, segment.path.stat().st_size
+    position, lowest, size = 0, segment.base, segment.path.stat().st_size
     try:
-        for header, batch in batches(_mapped(segment)):
+        for header, batch in split_batches(_map_file(segment)):
             if header.base_offset < lowest or header.next_offset <= header.base_offset:
                 raise MalformedBatch(f"a batch of offsets {header.base_offset} to {header.last_offset} behind {lowest}")
-            at += len(batch)
+            position += len(batch)
             lowest = Offset(header.next_offset)
-            yield Placed(header, batch, at)
+            yield BatchPosition(header, batch, position)
     except MalformedBatch as error:
-        raise Damaged(f"{segment.path} is damaged at byte {at}: {error}") from None
-    if at < size:
-        raise Damaged(f"{segment.path}: from byte {at} on {size - at} bytes are no whole batch")
+        raise DamagedSegment(f"{segment.path} is damaged at byte {position}: {error}") from None
+    if position < size:
+        raise DamagedSegment(f"{segment.path}: from byte {position} on {size - position} bytes are no whole batch")
 
 
-def headers(segments: Sequence[Segment], *, torn_end: bool) -> Iterator[BatchHeader]:
+def iterate_headers(segments: Sequence[LogSegment], *, torn_end: bool) -> Iterator[BatchHeader]:
     """`torn_end`: a killed broker's log may end with damage."""
     for number, segment in enumerate(segments, start=1):
         try:
-            for placed in walk(segment):
-                yield placed.header
-        except Damaged:
+            for batch_position in iterate_batches(segment):
+                yield batch_position.header
+        except DamagedSegment:
             if torn_end and number == len(segments):
                 return
             raise
 
 
-def log_end(log: PartitionLog) -> Offset:
+def find_log_end(log: PartitionLog) -> Offset:
     """As the broker would find it."""
     end = log.segments[-1].base
-    for header in headers(log.segments[-1:], torn_end=not log.clean):
+    for header in iterate_headers(log.segments[-1:], torn_end=not log.has_clean_shutdown):
         end = Offset(header.next_offset)
     return end
 
 
-def open_at(log: PartitionLog, offset: Offset) -> Mapping[int, Offset] | None:
+def read_open_transactions(log: PartitionLog, offset: Offset) -> Mapping[int, Offset] | None:
     """By the producer snapshot. None: no readable one."""
     try:
-        found = open_transactions((log.folder / f"{offset:020d}{SNAPSHOT}").read_bytes())
+        first_offsets = parse_open_transactions((log.folder / f"{offset:020d}{SNAPSHOT_SUFFIX}").read_bytes())
     except (FileNotFoundError, MalformedSnapshot):
         return None
-    return {producer: Offset(first) for producer, first in found.items()}
+    return {producer: Offset(first) for producer, first in first_offsets.items()}
 
 
-def place_of(segment: Segment, offset: Offset) -> int:
+def find_end_position(segment: LogSegment, offset: Offset) -> int:
     """Raises DamagedSegment inside a batch, and for a wrong checksum below."""
-    at, end = 0, segment.base
-    for header, batch, behind in walk(segment):
+    position, end = 0, segment.base
+    for header, batch, batch_end in iterate_batches(segment):
         if header.next_offset > offset:
             break
-        if header.magic not in (0, 1) and not (header.magic == NEWEST and crc_matches(header, batch)):
-            raise Damaged(
+        if header.magic not in (0, 1) and not (header.magic == CURRENT_MAGIC and crc_matches(header, batch)):
+            raise DamagedSegment(
                 f"{segment.path}: the batch at offset {header.base_offset} is damaged: its magic or CRC is wrong"
             )
-        at, end = behind, Offset(header.next_offset)
+        position, end = batch_end, Offset(header.next_offset)
     if end != offset:
-        raise Damaged(f"{segment.path} holds no batch that ends at offset {offset}")
-    return at
+        raise DamagedSegment(f"{segment.path} holds no batch that ends at offset {offset}")
+    return position
 
 
-def _mapped(segment: Segment) -> memoryview:
+def _map_file(segment: LogSegment) -> memoryview:
     with segment.path.open("rb") as log:
         size = segment.path.stat().st_size
         return memoryview(mmap.mmap(log.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")

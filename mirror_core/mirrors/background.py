@@ -13,66 +13,66 @@ from functools import partial
 from types import TracebackType
 from typing import Final
 
-from mirror_core.dataplane.counters import Counters, Retry
-from mirror_core.decide.parity import CHUNK_OFFSETS, RECORDS, Row
-from mirror_core.kafka.kept import KEPT
-from mirror_core.mirrors.proving import Memory, compare_rest, seldom
+from mirror_core.dataplane.counters import Counters, RetriedWork
+from mirror_core.decide.parity import CHUNK_OFFSETS, LEVEL_RECORDS, ParityRow
+from mirror_core.kafka.kept import CONNECTION_POOL
+from mirror_core.mirrors.proving import ProofStore, compare_unverified, limit_rate
 from mirror_core.model.errors import HeldByRun, LostOwnership, MirrorError, Refused
-from mirror_core.model.logs import about, logger
+from mirror_core.model.logs import get_logger, log_context
 from mirror_core.model.names import Partition
-from mirror_core.model.parity import ParityRange, ParityResult, Verdict
-from mirror_core.model.proof import Proof
-from mirror_core.parity.check import check
-from mirror_core.parity.compare import CompareTask, compare
-from mirror_core.parity.scope import scope
-from mirror_core.parity.so_far import SoFar
-from mirror_core.state.link import Link, state_on
-from mirror_core.state.remembered import REMEMBERED
+from mirror_core.model.parity import ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.proof import MirrorVerification
+from mirror_core.parity.check import check_parity
+from mirror_core.parity.compare import CompareTask, compare_task
+from mirror_core.parity.scope import read_parity_scope
+from mirror_core.parity.so_far import OnParityProgress
+from mirror_core.state.link import MirrorLink, read_cluster_state
+from mirror_core.state.remembered import STATE_CACHE
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
-EVERY_S: Final = 300.0
-KEPT_S: Final = 60.0
+COMPARE_INTERVAL_S: Final = 300.0
+SAVE_INTERVAL_S: Final = 60.0
 """How often progress is saved. Each save takes the control id, which ends a sync under way."""
-IDLE_S: Final = 3600.0
+IDLE_INTERVAL_S: Final = 3600.0
 """For compacted topics, and where nothing is new."""
-SHOWN: Final = 10
+MAX_LISTED_FINDINGS: Final = 10
 UNREADABLE_ADVICE: Final = (
     "applications cannot read it there either: a broker's disk, as a rule. Let a sound replica lead, and have that "
     "broker fetch its own anew; where none is sound, recopy (on call: a batch that cannot be read)"
 )
-_LEAVE_S: Final = 0.5
+_JOIN_TIMEOUT_S: Final = 0.5
 
 
-class _Ended(Exception):
+class _ComparisonStopped(Exception):
     """The process ends, or a run holds the mirror."""
 
 
-class BackgroundProof:
+class BackgroundVerification:
     def __init__(
         self,
-        link: Link,
+        link: MirrorLink,
         bytes_per_s: int,
         counters: Counters,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         *,
-        every_s: float = EVERY_S,
+        interval_s: float = COMPARE_INTERVAL_S,
     ) -> None:
         """Bytes read of each cluster, at most."""
         self._link = link
         self._rate = bytes_per_s
         self._counters = counters
-        self._say = say
-        self._said: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
-        self._every_s = every_s
+        self._report = report
+        self._reported: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
+        self._interval_s = interval_s
         self._stop = threading.Event()
-        self._seen: tuple[ParityRange, ...] = ()
+        self._verified_ranges: tuple[ParityRange, ...] = ()
         self._in_doubt: frozenset[Partition] = frozenset()
         """Not compared in full in the last round."""
-        self._again_at = self._cleaned_at = 0.0
+        self._recheck_at = self._compacted_recheck_at = 0.0
         self._thread = threading.Thread(target=self._run, name="proof", daemon=True)
 
-    def __enter__(self) -> BackgroundProof:
+    def __enter__(self) -> BackgroundVerification:
         self._thread.start()
         return self
 
@@ -80,95 +80,103 @@ class BackgroundProof:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join(_LEAVE_S)  # it may be reading; what is verified is kept
+        self._thread.join(_JOIN_TIMEOUT_S)  # it may be reading; what is verified is kept
 
     def _run(self) -> None:
-        with about(mirror=self._link.mirror.name), REMEMBERED.keeping(), KEPT.keeping():
-            while not self._stop.wait(self._every_s):
+        with log_context(mirror=self._link.mirror.name), STATE_CACHE.enable(), CONNECTION_POOL.keep_connections():
+            while not self._stop.wait(self._interval_s):
                 try:
-                    self._look()
-                except _Ended:
+                    self._compare_new()
+                except _ComparisonStopped:
                     continue
                 except (HeldByRun, LostOwnership) as error:
                     _log.info("not compared now: %s", error)
                 except Exception as error:  # noqa: BLE001 - copying goes on beside it, whatever this is
-                    self._counters.retried(Retry.PROOF)
+                    self._counters.count_retry(RetriedWork.PROOF)
                     _log.info("not compared now: %s", error if isinstance(error, MirrorError) else type(error).__name__)
 
-    def _look(self) -> None:
+    def _compare_new(self) -> None:
         link = self._link
-        state = state_on(link.config, link.destination.name)
+        state = read_cluster_state(link.config, link.destination.name)
         if state.active_run(link.mirror.name) is not None:
             return  # the run compares, and only it may write
-        ranges = scope(link, state).ranges
+        ranges = read_parity_scope(link, state).ranges
         if not any(one.start < one.end for one in ranges):
             return
-        if ranges == self._seen and time.monotonic() < self._again_at:
+        if ranges == self._verified_ranges and time.monotonic() < self._recheck_at:
             return
-        began = time.monotonic()
-        memory = Memory(link, state.proofs.get(link.mirror.name))
-        cleaned = began >= self._cleaned_at
-        keep = partial(self._keep, memory)
-        keep_if_due = seldom(keep, KEPT_S, due_at=began + KEPT_S)
-        recent = set() if cleaned else state.partitions.get(link.mirror.name, {}).keys() - self._in_doubt
-        result, proof, _ = compare_rest(
-            link, state, ranges, self._compare, whole=False, keep=keep_if_due, recent=recent
+        began_s = time.monotonic()
+        memory = ProofStore(link, state.verifications.get(link.mirror.name))
+        with_compacted = began_s >= self._compacted_recheck_at
+        save = partial(self._save_proof, memory)
+        save_if_due = limit_rate(save, SAVE_INTERVAL_S, due_at=began_s + SAVE_INTERVAL_S)
+        recent = set() if with_compacted else state.partitions.get(link.mirror.name, {}).keys() - self._in_doubt
+        result, proof, _ = compare_unverified(
+            link, state, ranges, self._compare, compare_all=False, save_proof=save_if_due, recent=recent
         )
-        self._tell(result)
-        keep(proof)
-        self._in_doubt = result.in_doubt
-        if cleaned:
-            self._cleaned_at = began + IDLE_S
-        if result.verdict is Verdict.PASSED:
-            self._seen, self._again_at = ranges, time.monotonic() + IDLE_S
+        self._report_result(result)
+        save(proof)
+        self._in_doubt = result.undecided_partitions
+        if with_compacted:
+            self._compacted_recheck_at = began_s + IDLE_INTERVAL_S
+        if result.verdict is ParityVerdict.PASSED:
+            self._verified_ranges, self._recheck_at = ranges, time.monotonic() + IDLE_INTERVAL_S
 
-    def _compare(self, ranges: Sequence[ParityRange], so_far: SoFar) -> ParityResult:
+    def _compare(self, ranges: Sequence[ParityRange], on_partial_result: OnParityProgress) -> ParityResult:
         mirror = self._link.mirror
-        return check(
+        return check_parity(
             self._link.config.path,
             mirror.source,
             mirror.destination,
             ranges,
             None,
-            run=self._one_by_one,
+            run=self._run_tasks,
             tasks=1,
-            level=RECORDS,
+            level=LEVEL_RECORDS,
             chunk=CHUNK_OFFSETS,
             demands=None,
-            so_far=so_far,
+            on_progress=on_partial_result,
             throttle=self._rate,
         )
 
-    def _one_by_one(self, tasks: Sequence[CompareTask]) -> Iterator[Sequence[Row]]:
+    def _run_tasks(self, tasks: Sequence[CompareTask]) -> Iterator[Sequence[ParityRow]]:
         """In this thread: a pool would be waited for when the process ends."""
         for task in tasks:
             if self._stop.is_set():
-                raise _Ended
-            yield compare(task)
+                raise _ComparisonStopped
+            yield compare_task(task)
 
-    def _keep(self, memory: Memory, proof: Proof) -> None:
+    def _save_proof(self, store: ProofStore, proof: MirrorVerification) -> None:
         try:
-            memory.keep(proof)
+            store.save_proof(proof)
         except HeldByRun:
             raise
         except Refused as error:  # stopped, or deleted
-            raise _Ended from error
+            raise _ComparisonStopped from error
 
-    def _tell(self, result: ParityResult) -> None:
+    def _report_result(self, result: ParityResult) -> None:
         """Report a finding once, and again when it changes."""
-        self._counters.compared(len(result.findings) + len(result.damaged))
-        if result.verdict is Verdict.INDETERMINATE:
-            self._counters.retried(Retry.PROOF)
-            if not result.in_doubt or result.in_doubt - {found.partition for found in result.damaged}:
-                _log.info("compared in part: %s", "; ".join(result.reasons[:SHOWN]))
-        differs = tuple(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in result.findings[:SHOWN])
-        damaged = tuple(found.detail for found in result.damaged[:SHOWN])
-        if (differs or damaged) and (differs, damaged) != self._said:
-            if differs:
-                self._say(f"THE COPY DIFFERS from its source, {len(result.findings)} finding(s): {'; '.join(differs)}")
+        self._counters.set_findings(len(result.findings) + len(result.damage_findings))
+        if result.verdict is ParityVerdict.INDETERMINATE:
+            self._counters.count_retry(RetriedWork.PROOF)
+            if not result.undecided_partitions or result.undecided_partitions - {
+                finding.partition for finding in result.damage_findings
+            }:
+                _log.info("compared in part: %s", "; ".join(result.reasons[:MAX_LISTED_FINDINGS]))
+        differences = tuple(
+            f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in result.findings[:MAX_LISTED_FINDINGS]
+        )
+        damaged = tuple(finding.detail for finding in result.damage_findings[:MAX_LISTED_FINDINGS])
+        if (differences or damaged) and (differences, damaged) != self._reported:
+            if differences:
+                self._report(
+                    f"THE COPY DIFFERS from its source, {len(result.findings)} finding(s): {'; '.join(differences)}"
+                )
             if damaged:
-                self._say(f"CANNOT BE READ, and so not compared, {len(result.damaged)} place(s): {'; '.join(damaged)}")
-                self._say(UNREADABLE_ADVICE)
+                self._report(
+                    f"CANNOT BE READ, and so not compared, {len(result.damage_findings)} place(s): {'; '.join(damaged)}"
+                )
+                self._report(UNREADABLE_ADVICE)
             name = self._link.mirror.name
-            self._say(f"`mirrorbook parity {name}` shows all; what lies before the first such place stays proved")
-        self._said = differs, damaged
+            self._report(f"`mirrorbook parity {name}` shows all; what lies before the first such place stays proved")
+        self._reported = differences, damaged

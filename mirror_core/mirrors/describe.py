@@ -8,56 +8,71 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.dataplane.again import told
-from mirror_core.dataplane.planning import COPIED
+from mirror_core.dataplane.again import format_failure_reason
+from mirror_core.dataplane.planning import COPIED_STATES
 from mirror_core.decide import clocks, crowded, deletions
-from mirror_core.decide.abandoned import abandoned
-from mirror_core.decide.access import narrowed_in_words
-from mirror_core.decide.loss import Loss, loss
-from mirror_core.decide.loss_figures import LISTED, NOT_MIRRORED, heartbeats, listed, looked, uncopied_in_words
-from mirror_core.decide.offsets import left_in_words
-from mirror_core.decide.proof import differing, differing_in_words, in_words, recorded
-from mirror_core.decide.run_standing import standing_of
-from mirror_core.decide.slipped import slip_in_words
-from mirror_core.decide.standing import pending, words
-from mirror_core.decide.topics import cleans
-from mirror_core.decide.view import some
+from mirror_core.decide.abandoned import format_stalled_alarms
+from mirror_core.decide.access import format_narrowed_acls
+from mirror_core.decide.loss import LossBound, compute_loss
+from mirror_core.decide.loss_figures import (
+    LISTED_FIGURE,
+    NOT_MIRRORED_FIGURE,
+    format_heartbeats,
+    format_listed,
+    format_observed,
+    format_uncopied,
+)
+from mirror_core.decide.offsets import format_all_uncommitted
+from mirror_core.decide.proof import find_differences, format_differences, format_verified_share, read_verified
+from mirror_core.decide.run_standing import find_run_progress
+from mirror_core.decide.slipped import format_late_writes
+from mirror_core.decide.standing import format_fence_state, warn_pending_fence
+from mirror_core.decide.topics import is_compacted
+from mirror_core.decide.view import join_limited
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.existing import presence, undescribed
-from mirror_core.kafka.heartbeats import newest
-from mirror_core.kafka.kept import KEPT
-from mirror_core.kafka.offsets import Point, led_offsets
-from mirror_core.kafka.quorum import clock_ahead_ms
+from mirror_core.kafka.existing import check_presence, describe_denied_error
+from mirror_core.kafka.heartbeats import read_newest_heartbeats
+from mirror_core.kafka.kept import CONNECTION_POOL
+from mirror_core.kafka.offsets import OffsetPoint, list_available_offsets
+from mirror_core.kafka.quorum import measure_clock_ahead_ms
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.mirrors.reappeared import reappeared_in_words
-from mirror_core.model.documents import Document
+from mirror_core.mirrors.reappeared import describe_stray_denials
+from mirror_core.model.documents import JsonDocument
 from mirror_core.model.errors import RemoteFault
-from mirror_core.model.groups import GroupsLeft
-from mirror_core.model.limits import LIMITS
-from mirror_core.model.mirror import Gaps, Lease, Mirror, NeverCopied, PartitionState, PartitionStatus, is_fresh
-from mirror_core.model.names import Offset, Partition, heartbeat_topic
-from mirror_core.model.proof import Proof
+from mirror_core.model.groups import UnsyncedGroups
+from mirror_core.model.limits import TIMEOUTS
+from mirror_core.model.mirror import (
+    GapFilling,
+    Lease,
+    Mirror,
+    NeverCopied,
+    PartitionState,
+    PartitionStatus,
+    is_lease_fresh,
+)
+from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
+from mirror_core.model.proof import MirrorVerification
 from mirror_core.model.run import Run
-from mirror_core.model.sighting import OVER, Heartbeat, Sighting
-from mirror_core.model.units import in_bytes
-from mirror_core.state.link import Link
-from mirror_core.state.pulse import conducted
+from mirror_core.model.sighting import TRANSACTION_OVER, Heartbeat, SourceObservation
+from mirror_core.model.units import format_bytes
+from mirror_core.state.link import MirrorLink
+from mirror_core.state.pulse import find_conductor_status
 from mirror_core.state.records import State
-from mirror_core.state.watchers import watched
+from mirror_core.state.watchers import find_watcher_status
 
-GAPS: Final[Mapping[Gaps, str]] = MappingProxyType(
+GAP_TEXTS: Final[Mapping[GapFilling, str]] = MappingProxyType(
     {
-        Gaps.MARKERS: "filled with transaction markers",
-        Gaps.HIDDEN: "filled with hidden records, which every consumer drops",
+        GapFilling.MARKERS: "filled with transaction markers",
+        GapFilling.HIDDEN: "filled with hidden records, which every consumer drops",
     }
 )
 
-NOT_BEHIND: Final = "not seen to be behind"
+CLOCK_NOT_BEHIND: Final = "not seen to be behind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRow:
+class PartitionDescription:
     """Offsets are next offsets. `lag` is source end minus position, None when the source end is unknown."""
 
     partition: str
@@ -68,7 +83,7 @@ class PartitionRow:
     source_end: int | None
     lag: int | None
     lmo: int | None
-    proved: int | None
+    verified_end: int | None
     """Next offset after the last one found equal to the source."""
     kind: str | None
     """Kind of failure; None when it is not FAILED."""
@@ -77,52 +92,66 @@ class PartitionRow:
     """Deleted on the source before it was copied."""
 
     @property
-    def missing(self) -> int:
+    def missing_offsets(self) -> int:
         """To seed or fill first: the source's log starts behind the position."""
-        known = self.position is not None and self.source_start is not None and self.state in COPIED
-        return max(0, (self.source_start or 0) - (self.position or 0)) if known else 0
+        is_known = self.position is not None and self.source_start is not None and self.state in COPIED_STATES
+        return max(0, (self.source_start or 0) - (self.position or 0)) if is_known else 0
 
 
-class Description(Document, frozen=True, kw_only=True):
+class MirrorDescription(JsonDocument, frozen=True, kw_only=True):
     """What `mirrorbook mirror describe` shows."""
 
     facts: Mapping[str, str | int | None]
     """Texts, but `lag` and `offsets known to be missing` are offsets; null: unknown."""
-    rows: tuple[PartitionRow, ...]
+    rows: tuple[PartitionDescription, ...]
 
 
-def describe(link: Link, state: State, now_ms: int) -> Description:
+def describe_mirror(link: MirrorLink, state: State, now_ms: int) -> MirrorDescription:
     return describe_with_loss(link, state, now_ms)[0]
 
 
-@KEPT.keeping()
-def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Description, Loss]:
+@CONNECTION_POOL.keep_connections()
+def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescription, LossBound]:
     """Returns also what an unplanned failover would lose."""
-    mirror, began = link.mirror, time.monotonic()
+    mirror, began_s = link.mirror, time.monotonic()
     statuses = state.partitions.get(mirror.name, {})
     # Ends after positions: else a copying mirror would seem to be ahead of its source.
-    (positions,), destination_trouble, not_here = _offsets(link.destination, statuses, Point.LOG_END)
-    (starts, ends), source_trouble, not_there = _offsets(link.source, statuses, Point.START, Point.STABLE_END)
+    (positions,), destination_problem, absent_here = _fetch_offsets(link.destination, statuses, OffsetPoint.LOG_END)
+    (starts, ends), source_problem, absent_on_source = _fetch_offsets(
+        link.source, statuses, OffsetPoint.START, OffsetPoint.STABLE_END
+    )
     lease = state.leases.get(mirror.name)
     run = state.active_run(mirror.name)
-    unwatched = watched(state, mirror.name, now_ms)
-    ahead_ms = None if destination_trouble else clock_ahead_ms(link.destination, timeout_s=LIMITS.watched_side_s)
-    now_ms = clocks.now_of_owner(now_ms, ahead_ms, lease, state.appended_ms.get(mirror.name))
-    held = is_fresh(lease, now_ms)
-    debt = state.debts.get(mirror.name)
-    proof = state.proofs.get(mirror.name)
-    rows = tuple(_rows(statuses, proof, positions, starts, ends))
-    fence = [*words(debt), *(pending(debt, (run.id,) if run else ()) if ends else ())]
-    absent = (*_absent(mirror.source, not_there, statuses), *_absent(mirror.destination, not_here, statuses))
-    trouble = "; ".join(t for t in (source_trouble, destination_trouble, *absent) if t)
-    silences = ((link.source, source_trouble, ends), (link.destination, destination_trouble, positions))
-    silent = {side.name: why for side, why, seen in silences if why and not seen}
-    beats = _heartbeats(link)
-    now_ms += int((time.monotonic() - began) * 1000)  # heartbeats were read last, seconds later
-    lost = loss(statuses, state.sightings.get(mirror.name), positions, beats, now_ms=now_ms)
-    behind = clocks.behind_s(now_ms, lease, state.sightings.get(mirror.name), state.groups.get(mirror.name), beats)
-    lag, left = _lag(rows), _groups_left(state, mirror)
-    seen = Description(
+    watcher = find_watcher_status(state, mirror.name, now_ms)
+    ahead_ms = (
+        None if destination_problem else measure_clock_ahead_ms(link.destination, timeout_s=TIMEOUTS.monitor_response_s)
+    )
+    now_ms = clocks.to_owner_clock_ms(now_ms, ahead_ms, lease, state.appended_ms.get(mirror.name))
+    has_driver = is_lease_fresh(lease, now_ms)
+    pending_fence = state.pending_fences.get(mirror.name)
+    proof = state.verifications.get(mirror.name)
+    rows = tuple(_describe_partitions(statuses, proof, positions, starts, ends))
+    fence_texts = [
+        *format_fence_state(pending_fence),
+        *(warn_pending_fence(pending_fence, (run.id,) if run else ()) if ends else ()),
+    ]
+    absent = (
+        *_format_absent(mirror.source, absent_on_source, statuses),
+        *_format_absent(mirror.destination, absent_here, statuses),
+    )
+    problems = "; ".join(t for t in (source_problem, destination_problem, *absent) if t)
+    sides = ((link.source, source_problem, ends), (link.destination, destination_problem, positions))
+    silent_sides = {side.name: why for side, why, description in sides if why and not description}
+    last_heartbeats = _read_heartbeats(link)
+    now_ms += int((time.monotonic() - began_s) * 1000)  # heartbeats were read last, seconds later
+    loss_estimate = compute_loss(
+        statuses, state.source_observations.get(mirror.name), positions, last_heartbeats, now_ms=now_ms
+    )
+    behind_s = clocks.find_clock_behind_s(
+        now_ms, lease, state.source_observations.get(mirror.name), state.groups.get(mirror.name), last_heartbeats
+    )
+    lag, groups_left = _sum_lag(rows), _find_groups_left(state, mirror)
+    description = MirrorDescription(
         facts={
             "mirror": mirror.name,
             "source": f"{mirror.source} ({mirror.source_id})",
@@ -130,58 +159,67 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "topics": " ".join(mirror.topics),
             "excluded": " ".join(mirror.exclude_topics) or "none",
             "groups": " ".join(mirror.groups),
-            "gaps": "; ".join(filter(None, (GAPS[mirror.gaps], crowded.in_words(statuses.values())))),
-            "compacted topics": "unknown" if trouble else _compacted(link, statuses.values()),
-            "rights narrowed until promotion": narrowed_in_words(state.ledger_of(mirror.name)),
+            "gaps": "; ".join(
+                filter(None, (GAP_TEXTS[mirror.gaps], crowded.format_gap_limit_warning(statuses.values())))
+            ),
+            "compacted topics": "unknown" if problems else _format_compacted(link, statuses.values()),
+            "rights narrowed until promotion": format_narrowed_acls(state.ledger_entries(mirror.name)),
             "desired": mirror.desired,
-            "throttle": "none" if mirror.throttle is None else f"{in_bytes(mirror.throttle)}/s",
-            "run under way": "; ".join(_under_way(mirror, run, state)) if run else "none",
-            "standing fence": "; ".join(fence) or "none",
-            "lifted denials that stand again": reappeared_in_words(link, state, silent) or "none",
-            "watcher": "; ".join(unwatched.alarms()) or str(unwatched),
-            "accepted while unfenced": slip_in_words(debt, statuses, state.sightings.get(mirror.name)),
-            "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
-            "copying waits for": _waits(lease, held=held),
+            "throttle": "none" if mirror.throttle is None else f"{format_bytes(mirror.throttle)}/s",
+            "run under way": "; ".join(_format_run(mirror, run, state)) if run else "none",
+            "standing fence": "; ".join(fence_texts) or "none",
+            "lifted denials that stand again": describe_stray_denials(link, state, silent_sides) or "none",
+            "watcher": "; ".join(watcher.format_alarms()) or str(watcher),
+            "accepted while unfenced": format_late_writes(
+                pending_fence, statuses, state.source_observations.get(mirror.name)
+            ),
+            "data plane": f"{lease.owner}, generation {lease.generation}" if lease and has_driver else "not running",
+            "copying waits for": _format_waits(lease, has_driver=has_driver),
             "lag": lag,
-            "hidden by open transactions": _hidden(state.sightings.get(mirror.name), ends),
-            "source last looked at": looked(lost),
-            LISTED: listed(lost),
-            NOT_MIRRORED: uncopied_in_words(lost),
-            "offsets known to be missing": None if lost.unknown or not rows else max(lost.known, lag or 0),
-            "deleted before they were copied": deletions.in_words(statuses) or "none",
-            "proved equal": in_words(proof, positions, _ids(statuses.values()), now_ms),
-            "groups' offsets that could not be committed": (left_in_words(left.uncommitted) if left else "unknown")
+            "hidden by open transactions": _format_hidden(state.source_observations.get(mirror.name), ends),
+            "source last looked at": format_observed(loss_estimate),
+            LISTED_FIGURE: format_listed(loss_estimate),
+            NOT_MIRRORED_FIGURE: format_uncopied(loss_estimate),
+            "offsets known to be missing": None
+            if loss_estimate.unknown_partitions or not rows
+            else max(loss_estimate.known_missing, lag or 0),
+            "deleted before they were copied": deletions.format_never_copied(statuses) or "none",
+            "proved equal": format_verified_share(proof, positions, _list_topic_ids(statuses.values()), now_ms),
+            "groups' offsets that could not be committed": (
+                format_all_uncommitted(groups_left.uncommitted) if groups_left else "unknown"
+            )
             or "none",
-            "groups that are not synced": (some(left.others) if left else "unknown") or "none",
-            "known to differ": differing_in_words(differing(proof, statuses), now_ms) or "none",
-            "newest heartbeats on the destination": heartbeats(beats, now_ms),
-            "clock": _clock(mirror, ahead_ms, behind),
+            "groups that are not synced": (join_limited(groups_left.unsupported_groups) if groups_left else "unknown")
+            or "none",
+            "known to differ": format_differences(find_differences(proof, statuses), now_ms) or "none",
+            "newest heartbeats on the destination": format_heartbeats(last_heartbeats, now_ms),
+            "clock": _clock(mirror, ahead_ms, behind_s),
             "security of the source": link.source.control.get("security.protocol", "PLAINTEXT"),
             "security of the destination": link.destination.control.get("security.protocol", "PLAINTEXT"),
-            "trouble": trouble or "none",
+            "trouble": problems or "none",
         },
         rows=rows,
     )
-    return seen, lost
+    return description, loss_estimate
 
 
 def _clock(mirror: Mirror, ahead_ms: int | None, behind: float | None) -> str:
-    if differing := clocks.differing(mirror.destination, ahead_ms or 0):
+    if differing := clocks.format_clock_difference(mirror.destination, ahead_ms or 0):
         return f"{differing}: ages shown here go by the brokers' clock"
-    return NOT_BEHIND if behind is None else clocks.words(mirror.name, behind)
+    return CLOCK_NOT_BEHIND if behind is None else clocks.format_clock_behind(mirror.name, behind)
 
 
-def _rows(
+def _describe_partitions(
     statuses: Mapping[Partition, PartitionStatus],
-    proof: Proof | None,
+    proof: MirrorVerification | None,
     positions: Mapping[Partition, Offset],
     starts: Mapping[Partition, Offset],
     ends: Mapping[Partition, Offset],
-) -> Iterator[PartitionRow]:
-    proved = recorded(proof, _ids(statuses.values()))
+) -> Iterator[PartitionDescription]:
+    verified = read_verified(proof, _list_topic_ids(statuses.values()))
     for partition, status in sorted(statuses.items()):
         end, position = ends.get(partition), positions.get(partition)
-        yield PartitionRow(
+        yield PartitionDescription(
             partition=str(partition),
             state=status.state,
             position=position,
@@ -189,107 +227,127 @@ def _rows(
             source_end=end,
             lag=None if end is None or position is None else end - position,
             lmo=status.lmo,
-            proved=proved[partition].end if partition in proved else None,
+            verified_end=verified[partition].end if partition in verified else None,
             kind=status.kind,
-            reason=told(status),
+            reason=format_failure_reason(status),
             never_copied=status.never_copied,
         )
 
 
-def _groups_left(state: State, mirror: Mirror) -> GroupsLeft | None:
+def _find_groups_left(state: State, mirror: Mirror) -> UnsyncedGroups | None:
     """Unknown (None) before the first sync."""
-    nothing = GroupsLeft(mirror=mirror.name) if mirror.name in state.groups else None
-    return state.groups_left.get(mirror.name, nothing)
+    nothing = UnsyncedGroups(mirror=mirror.name) if mirror.name in state.groups else None
+    return state.uncommitted_groups.get(mirror.name, nothing)
 
 
-def _lag(rows: Collection[PartitionRow]) -> int | None:
+def _sum_lag(rows: Collection[PartitionDescription]) -> int | None:
     """Unknown (None) before the first epoch, even for an empty source."""
     lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
     return None if not rows or None in lags else sum(lag or 0 for lag in lags)
 
 
-def _under_way(mirror: Mirror, run: Run, state: State) -> tuple[str, ...]:
-    alarms = abandoned(mirror, run, standing_of(run, state.steps_of(run)), conducted(state, run))
+def _format_run(mirror: Mirror, run: Run, state: State) -> tuple[str, ...]:
+    alarms = format_stalled_alarms(
+        mirror, run, find_run_progress(run, state.steps_of(run)), find_conductor_status(state, run)
+    )
     return alarms or (f"{run.plan.kind} {run.id}",)
 
 
-def _waits(lease: Lease | None, *, held: bool) -> str | None:
-    if lease is None or not held:
+def _format_waits(lease: Lease | None, *, has_driver: bool) -> str | None:
+    if lease is None or not has_driver:
         return None
-    if lease.waits is None:
+    if lease.wait_reasons is None:
         return "not known yet: no epoch of this data plane has ended, or its version does not tell"
-    return "; ".join(lease.waits) or "nothing"
+    return "; ".join(lease.wait_reasons) or "nothing"
 
 
-def _hidden(sighting: Sighting | None, ends: Mapping[Partition, Offset]) -> str:
+def _format_hidden(sighting: SourceObservation | None, ends: Mapping[Partition, Offset]) -> str:
     """Beyond the last stable offset: not in any lag, and it blocks what lies behind."""
     if sighting is None or not ends:
         return "unknown"
-    hidden = {p: seen.end - ends[p] for p, seen in sighting.seen() if p in ends and seen.end > ends[p]}
+    hidden = {p: observed.end - ends[p] for p, observed in sighting.get_ends() if p in ends and observed.end > ends[p]}
     if not hidden:
         return "none"
-    parts = ((t, part) for t in sighting.transactions if t.state != OVER for part in t.parts)
+    parts = ((t, part) for t in sighting.transactions if t.state != TRANSACTION_OVER for part in t.parts)
     names = sorted({t.id for t, part in parts if part.partition in hidden and part.first == ends[part.partition]})
-    whose = f"transactions {some(names)}" if names else "transactions whose ids are not known"
-    return f"{sum(hidden.values())} offset(s) of {some(sorted(hidden))}: {whose}"
+    owner_text = f"transactions {join_limited(names)}" if names else "transactions whose ids are not known"
+    return f"{sum(hidden.values())} offset(s) of {join_limited(sorted(hidden))}: {owner_text}"
 
 
-def _ids(statuses: Iterable[PartitionStatus]) -> dict[str, str]:
+def _list_topic_ids(statuses: Iterable[PartitionStatus]) -> dict[str, str]:
     return {status.partition.topic: status.destination_topic_id for status in statuses}
 
 
-def _heartbeats(link: Link) -> tuple[Heartbeat, ...]:
+def _read_heartbeats(link: MirrorLink) -> tuple[Heartbeat, ...]:
     try:
-        return newest(link.destination, heartbeat_topic(link.mirror.name), timeout_s=LIMITS.described_side_s)
+        return read_newest_heartbeats(
+            link.destination, get_heartbeat_topic(link.mirror.name), timeout_s=TIMEOUTS.describe_response_s
+        )
     except RemoteFault:
         return ()  # reported as trouble already
 
 
-def _compacted(link: Link, statuses: Iterable[PartitionStatus]) -> str:
+def _format_compacted(link: MirrorLink, statuses: Iterable[PartitionStatus]) -> str:
     """ADR 0009."""
     names = sorted({s.partition.topic for s in statuses if s.state is not PartitionState.STOPPED})
     if not names:
         return "none"
     try:
         with (
-            ClusterClient(link.source, timeout_s=LIMITS.described_side_s) as source,
-            ClusterClient(link.destination, timeout_s=LIMITS.described_side_s) as destination,
+            ClusterClient(link.source, timeout_s=TIMEOUTS.describe_response_s) as source,
+            ClusterClient(link.destination, timeout_s=TIMEOUTS.describe_response_s) as destination,
         ):
-            there = [name for name, found in describe_configs(source, names).items() if cleans(found.effective)]
-            here = describe_configs(destination, there)
+            compacted = [
+                name for name, configs in describe_configs(source, names).items() if is_compacted(configs.effective)
+            ]
+            destination_configs = describe_configs(destination, compacted)
     except RemoteFault as error:
         return f"unknown: {error}"
-    grow = [name for name in there if name in here and not cleans(here[name].effective)]
-    words = f"{len(there)}, of which {len(grow)} not cleaned on {link.mirror.destination}, and growing by all that is "
-    if not grow:
-        return str(len(there)) if there else "none"
-    if link.mirror.gaps is Gaps.HIDDEN:
-        return f"{words}written, until promotion: hidden records have no key"
-    return f"{words}written, until a `mirrorbook sync {link.mirror.name}` finds the copy caught up: {some(grow)}"
+    growing = [
+        name
+        for name in compacted
+        if name in destination_configs and not is_compacted(destination_configs[name].effective)
+    ]
+    text = f"{len(compacted)}, of which {len(growing)} not cleaned on {link.mirror.destination}, and growing by all that is "
+    if not growing:
+        return str(len(compacted)) if compacted else "none"
+    if link.mirror.gaps is GapFilling.HIDDEN:
+        return f"{text}written, until promotion: hidden records have no key"
+    return (
+        f"{text}written, until a `mirrorbook sync {link.mirror.name}` finds the copy caught up: {join_limited(growing)}"
+    )
 
 
-def _offsets(
-    cluster: ClusterConfig, partitions: Iterable[Partition], *points: Point
+def _fetch_offsets(
+    cluster: ClusterConfig, partitions: Iterable[Partition], *points: OffsetPoint
 ) -> tuple[list[dict[Partition, Offset]], str, frozenset[Partition]]:
     wanted = list(partitions)
-    nothing: list[dict[Partition, Offset]] = [{} for _ in points]
+    no_offsets: list[dict[Partition, Offset]] = [{} for _ in points]
     if not wanted:
-        return nothing, "", frozenset()
+        return no_offsets, "", frozenset()
     try:
-        with ClusterClient(cluster, timeout_s=LIMITS.described_side_s) as client:
-            known = presence(client, wanted)
-            present = [p for p in wanted if p not in known.absent and p not in known.denied]
-            found = [led_offsets(client, present, point, within_s=LIMITS.new_leader_s) for point in points]
-            leaderless = sorted({p for one in found for p in one.leaderless})
-            troubles = [f"cluster {cluster.name}: no leader for {some(leaderless)}"] if leaderless else []
-            troubles += [str(undescribed(client, {p.topic for p in known.denied}))] if known.denied else []
-            return [dict(one.offsets) for one in found], "; ".join(troubles), known.absent
+        with ClusterClient(cluster, timeout_s=TIMEOUTS.describe_response_s) as client:
+            present_partitions = check_presence(client, wanted)
+            present = [p for p in wanted if p not in present_partitions.absent and p not in present_partitions.denied]
+            results = [
+                list_available_offsets(client, present, point, within_s=TIMEOUTS.new_leader_s) for point in points
+            ]
+            leaderless = sorted({p for result in results for p in result.offline})
+            problems = [f"cluster {cluster.name}: no leader for {join_limited(leaderless)}"] if leaderless else []
+            problems += (
+                [str(describe_denied_error(client, {p.topic for p in present_partitions.denied}))]
+                if present_partitions.denied
+                else []
+            )
+            return [dict(result.offsets) for result in results], "; ".join(problems), present_partitions.absent
     except RemoteFault as error:
-        return nothing, str(error), frozenset()
+        return no_offsets, str(error), frozenset()
 
 
-def _absent(cluster: str, absent: Collection[Partition], statuses: Mapping[Partition, PartitionStatus]) -> list[str]:
+def _format_absent(
+    cluster: str, absent: Collection[Partition], statuses: Mapping[Partition, PartitionStatus]
+) -> list[str]:
     """FAILED and STOPPED partitions show it themselves."""
-    over = (PartitionState.STOPPED, PartitionState.FAILED)
-    missing = sorted(p for p in absent if statuses[p].state not in over)
-    return [f"missing on {cluster}: {some(missing)}: it has no such topic or partition"] if missing else []
+    final_states = (PartitionState.STOPPED, PartitionState.FAILED)
+    missing = sorted(p for p in absent if statuses[p].state not in final_states)
+    return [f"missing on {cluster}: {join_limited(missing)}: it has no such topic or partition"] if missing else []

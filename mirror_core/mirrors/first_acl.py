@@ -2,111 +2,129 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from mirror_core.decide.view import some
-from mirror_core.kafka.acls import Acls, AuthorizerOff
-from mirror_core.kafka.admission import Admission, Named, admissions
+from mirror_core.decide.view import join_limited
+from mirror_core.kafka.acls import AuthorizerOff, BrokerAcls
+from mirror_core.kafka.admission import BrokerAuthorization, NamedResource, probe_brokers
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.model.acl import Acl, Resource
 from mirror_core.model.errors import MirrorError, RemoteFault
-from mirror_core.model.names import DRILL, MirrorName
+from mirror_core.model.names import DRILL_PREFIX, MirrorName
 from mirror_core.rights.first_acl import (
-    AUTHORIZER,
-    KAFKAS_OWN,
-    REFUSED,
-    SETTING,
-    SUPER_USERS,
-    FirstAcl,
-    Heard,
-    Setting,
-    ShutsOut,
-    Trial,
-    Unheard,
-    bare_topics,
-    first_acl,
-    trials,
-    without_acl,
+    ALLOW_EVERYONE_SETTING,
+    AUTHORIZER_SETTING,
+    KAFKA_AUTHORIZER_CLASSES,
+    REFUSED_EFFECTS,
+    SUPER_USERS_SETTING,
+    AllowEveryoneValue,
+    AuthorizerReply,
+    DescribeTrial,
+    FirstAclAssessment,
+    FirstAclEffect,
+    UnansweredBroker,
+    assess_first_acl,
+    build_describe_trials,
+    find_topics_without_acl,
+    find_types_without_acl,
 )
 from mirror_core.rights.needed import CLUSTER_NAME
-from mirror_core.sync.principals import principal_name
+from mirror_core.sync.principals import format_principal
 
-_SHOWN = {"true": Setting.TRUE, "false": Setting.FALSE, None: Setting.HIDDEN}
+_SETTING_BY_VALUE = {
+    "true": AllowEveryoneValue.TRUE,
+    "false": AllowEveryoneValue.FALSE,
+    None: AllowEveryoneValue.HIDDEN,
+}
 
 
-def look(control: ClusterClient, data: ClusterClient, acls: Acls | AuthorizerOff | str) -> FirstAcl:
+def check_first_acl(
+    control: ClusterClient, data: ClusterClient, acls: BrokerAcls | AuthorizerOff | str
+) -> FirstAclAssessment:
     """Would a first ACL shut others out? `acls`: entries, or why they are unknown."""
     if isinstance(acls, AuthorizerOff):
-        return FirstAcl(ShutsOut.NO, f"the cluster {acls.words}")
+        return FirstAclAssessment(FirstAclEffect.NO, f"the cluster {acls.text}")
     if isinstance(acls, str):
-        return FirstAcl(ShutsOut.UNKNOWN, f"the ACLs are {acls}", "grant the control principal DESCRIBE on the cluster")
-    if not without_acl(acls.entries):
-        return first_acl(acls.entries, ())
-    user = principal_name(control.config, Principal.CONTROL)
-    wanted = trials(acls.entries, user)
-    by_data = _by_data(data, acls.entries)
+        return FirstAclAssessment(
+            FirstAclEffect.UNKNOWN, f"the ACLs are {acls}", "grant the control principal DESCRIBE on the cluster"
+        )
+    if not find_types_without_acl(acls.entries):
+        return assess_first_acl(acls.entries, ())
+    user = format_principal(control.config, Principal.CONTROL)
+    probes = build_describe_trials(acls.entries, user)
+    data_outcomes = _probe_as_data(data, acls.entries)
     on_cluster = any(acl.resource is Resource.CLUSTER for acl in acls.entries)
-    said = list[Heard | Unheard]()
-    for broker, answer in sorted(admissions(control, (SETTING, SUPER_USERS, AUTHORIZER), _named(wanted)).items()):
+    answers = list[AuthorizerReply | UnansweredBroker]()
+    for broker, answer in sorted(
+        probe_brokers(
+            control, (ALLOW_EVERYONE_SETTING, SUPER_USERS_SETTING, AUTHORIZER_SETTING), _list_named(probes)
+        ).items()
+    ):
         if isinstance(answer, RemoteFault):
-            said.append(Unheard(broker, str(answer)))
+            answers.append(UnansweredBroker(broker, str(answer)))
             continue
-        known = {**_outcomes(wanted, answer), **by_data.get(broker, {})}
+        outcomes = {**_list_outcomes(probes, answer), **data_outcomes.get(broker, {})}
         if answer.settings is None:
-            known[Trial(user, Resource.CLUSTER, CLUSTER_NAME, others=on_cluster)] = False
-        said.append(_heard(broker, answer.settings, known))
-    return first_acl(acls.entries, said)
+            outcomes[DescribeTrial(user, Resource.CLUSTER, CLUSTER_NAME, has_foreign_acl=on_cluster)] = False
+        answers.append(_to_broker_answer(broker, answer.settings, outcomes))
+    return assess_first_acl(acls.entries, answers)
 
 
-def refused_of(mirror: MirrorName) -> tuple[ShutsOut, ...]:
+def list_refused_answers(mirror: MirrorName) -> tuple[FirstAclEffect, ...]:
     """A drill's topic has no other users, and its mirror exists."""
-    return (ShutsOut.YES,) if mirror.startswith(DRILL) else REFUSED
+    return (FirstAclEffect.YES,) if mirror.startswith(DRILL_PREFIX) else REFUSED_EFFECTS
 
 
-def fence_shuts_out(
-    control: ClusterClient, acls: Acls | AuthorizerOff, topics: Iterable[str], mirror: MirrorName
+def explain_fence_shut_out(
+    control: ClusterClient, acls: BrokerAcls | AuthorizerOff, topics: Iterable[str], mirror: MirrorName
 ) -> str:
     """For plans whose fence would be the first ACL on a topic."""
-    if isinstance(acls, AuthorizerOff) or not (bare := bare_topics(topics, acls.entries)):
+    if isinstance(acls, AuthorizerOff) or not (topics_without_acl := find_topics_without_acl(topics, acls.entries)):
         return ""
     with ClusterClient(control.config, Principal.DATA, timeout_s=control.timeout_s) as data:
-        found = look(control, data, acls)
-    return f"{some(bare)} have no ACL, and {found.words}" if found.answer in refused_of(mirror) else ""
+        result = check_first_acl(control, data, acls)
+    return (
+        f"{join_limited(topics_without_acl)} have no ACL, and {result.text}"
+        if result.effect in list_refused_answers(mirror)
+        else ""
+    )
 
 
-def _by_data(data: ClusterClient, entries: frozenset[Acl]) -> Mapping[int, Mapping[Trial, bool]]:
-    alike = data.config.properties(Principal.DATA) == data.config.properties(Principal.CONTROL)
-    if alike or not data.config.knows_data:  # never one user with the other's password
+def _probe_as_data(data: ClusterClient, entries: frozenset[Acl]) -> Mapping[int, Mapping[DescribeTrial, bool]]:
+    is_shared = data.config.properties(Principal.DATA) == data.config.properties(Principal.CONTROL)
+    if is_shared or not data.config.has_data_login:  # never one user with the other's password
         return {}
-    wanted = trials(entries, principal_name(data.config, Principal.DATA))
+    probes = build_describe_trials(entries, format_principal(data.config, Principal.DATA))
     try:
-        found = admissions(data, (), _named(wanted))
+        answers = probe_brokers(data, (), _list_named(probes))
     except MirrorError:
         return {}
-    return {b: _outcomes(wanted, said) for b, said in found.items() if not isinstance(said, RemoteFault)}
+    return {b: _list_outcomes(probes, answer) for b, answer in answers.items() if not isinstance(answer, RemoteFault)}
 
 
-def _outcomes(wanted: Collection[Trial], said: Admission) -> dict[Trial, bool]:
+def _list_outcomes(probes: Collection[DescribeTrial], answer: BrokerAuthorization) -> dict[DescribeTrial, bool]:
     """Without undecided ones."""
-    return {t: said.named[t.resource, t.name] for t in wanted if (t.resource, t.name) in said.named}
+    return {t: answer.can_describe[t.resource, t.name] for t in probes if (t.resource, t.name) in answer.can_describe}
 
 
-def _named(wanted: Collection[Trial]) -> frozenset[Named]:
-    return frozenset((trial.resource, trial.name) for trial in wanted)
+def _list_named(probes: Collection[DescribeTrial]) -> frozenset[NamedResource]:
+    return frozenset((trial.resource, trial.name) for trial in probes)
 
 
-def _heard(broker: int, settings: Mapping[str, str | None] | None, known: Mapping[Trial, bool]) -> Heard:
+def _to_broker_answer(
+    broker: int, settings: Mapping[str, str | None] | None, outcomes: Mapping[DescribeTrial, bool]
+) -> AuthorizerReply:
     if settings is None:
-        setting = Setting.DENIED
-    elif SETTING in settings:
-        setting = _SHOWN.get(settings[SETTING], Setting.HIDDEN)
+        setting = AllowEveryoneValue.DENIED
+    elif ALLOW_EVERYONE_SETTING in settings:
+        setting = _SETTING_BY_VALUE.get(settings[ALLOW_EVERYONE_SETTING], AllowEveryoneValue.HIDDEN)
     else:
-        setting = Setting.NOT_SET
-    kafkas_own = settings is not None and settings.get(AUTHORIZER) in KAFKAS_OWN
-    return Heard(
+        setting = AllowEveryoneValue.NOT_SET
+    kafkas_own = settings is not None and settings.get(AUTHORIZER_SETTING) in KAFKA_AUTHORIZER_CLASSES
+    return AuthorizerReply(
         broker=broker,
         setting=setting,
-        kafkas_own=kafkas_own,
-        super_users=settings is None or not kafkas_own or SUPER_USERS in settings,
-        allowed=frozenset(trial for trial, may in known.items() if may),
-        refused=frozenset(trial for trial, may in known.items() if not may),
+        is_kafka_authorizer=kafkas_own,
+        may_have_super_users=settings is None or not kafkas_own or SUPER_USERS_SETTING in settings,
+        allowed=frozenset(trial for trial, is_allowed in outcomes.items() if is_allowed),
+        refused=frozenset(trial for trial, is_allowed in outcomes.items() if not is_allowed),
     )

@@ -18,166 +18,176 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from mirror_core.dataplane import metrics
-from mirror_core.dataplane.allowed import refuse_to_run
+from mirror_core.dataplane.allowed import check_may_run
 from mirror_core.dataplane.counters import Counters
-from mirror_core.dataplane.driver import Options, Replication
-from mirror_core.dataplane.progress import Progress, Totals, added
-from mirror_core.dataplane.results import Summary
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
+from mirror_core.dataplane.progress import ProgressTotals, ProgressTracker, sum_totals
+from mirror_core.dataplane.results import ReplicationSummary
 from mirror_core.dataplane.runner import Runner, RunnerGone
-from mirror_core.decide.standing import Judgement, Standing
+from mirror_core.decide.standing import FenceDecision, FenceState
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import standing, standing_metrics
-from mirror_core.mirrors.background import BackgroundProof
+from mirror_core.mirrors.background import BackgroundVerification
 from mirror_core.model.errors import MirrorError, Refused
-from mirror_core.model.logs import about, logger
+from mirror_core.model.logs import get_logger, log_context
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.state.link import Link, find
-from mirror_core.supervisor.supervisor import next_delay_s
+from mirror_core.state.link import MirrorLink, find_mirror_link
+from mirror_core.supervisor.supervisor import compute_next_delay_s
 
-_log = logger(__name__)
-NOTHING: Final = added([])
-_FIGURES = re.compile(r"\d+(\.\d+)?")
+_log = get_logger(__name__)
+NO_TOTALS: Final = sum_totals([])
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
-class Member:
+class FleetMember:
     def __init__(
         self,
         config_path: Path,
         name: MirrorName,
         start_runner: Callable[[], Runner],
-        options: Options,
+        options: ReplicationOptions,
         *,
         stop: threading.Event,
-        say: Callable[[str], None],
-        prove_at: int | None = None,
+        print_line: Callable[[str], None],
+        verify_bytes_per_s: int | None = None,
     ) -> None:
         """`verify_bytes_per_s`: read of each cluster; None: no verification."""
         self.name = name
         self.failed: Mapping[Partition, str] = {}
-        self.progress: Progress | None = None
-        self.before = NOTHING
+        self.progress: ProgressTracker | None = None
+        self.earlier_totals = NO_TOTALS
         """Before the current `progress`."""
-        self.shown: Collector | None = None
+        self.collector: Collector | None = None
         self._config_path = config_path
         self._start_runner = start_runner
         self._options = options
         self._stop = stop
-        self._print = say
-        self._prove_at = prove_at
-        self._said: set[str] = set()
-        self._judged: Judgement | None = None
+        self._print = print_line
+        self._verify_bytes_per_s = verify_bytes_per_s
+        self._reported_kinds: set[str] = set()
+        self._last_decision: FenceDecision | None = None
 
     def run(self) -> None:
         """Runs until stopped. Raises RunnerGone only."""
         delay_s = 0.0
-        with about(mirror=self.name):
+        with log_context(mirror=self.name):
             while not self._stop.is_set():
                 began = time.monotonic()
-                code = self._turn()
-                delay_s = next_delay_s(code, time.monotonic() - began, delay_s)
+                code = self._run_once()
+                delay_s = compute_next_delay_s(code, time.monotonic() - began, delay_s)
                 self._stop.wait(delay_s)
 
-    def _turn(self) -> int:
+    def _run_once(self) -> int:
         """Returns the exit code of an equivalent process."""
         try:
             # Read each time: a fix in the configuration takes effect without disturbing other mirrors.
-            link, state = find(load_config(self._config_path), self.name)
+            link, state = find_mirror_link(load_config(self._config_path), self.name)
             try:
-                refuse_to_run(state, link)
-                self.failed = self._copied(link).failed
+                check_may_run(state, link)
+                self.failed = self._copy(link).failed
             except Refused as refused:
-                self._end(str(refused))
-                self._look_after(link)
+                self._report_stopped(str(refused))
+                self._watch_fence(link)
                 return Refused.exit_code
         except RunnerGone:
             raise
         except MirrorError as error:
-            self._end(str(error))
+            self._report_stopped(str(error))
             return error.exit_code
         except Exception as error:  # noqa: BLE001 - the other mirrors go on; without a text that nobody checked
             _log.debug("a defect", exc_info=True)
-            self._end(f"{type(error).__name__}: a defect of Mirrorbook, `--debug` shows all of it")
+            self._report_stopped(f"{type(error).__name__}: a defect of Mirrorbook, `--debug` shows all of it")
             return 1
         finally:
-            self.shown = None
+            self.collector = None
         return 0
 
-    def _copied(self, link: Link) -> Summary:
-        counters, progress = Counters(), Progress()
-        self.shown, self.progress = metrics.Exposition(link.mirror, counters, progress), progress
+    def _copy(self, link: MirrorLink) -> ReplicationSummary:
+        counters, progress = Counters(), ProgressTracker()
+        self.collector, self.progress = metrics.MetricsCollector(link.mirror, counters, progress), progress
         options = replace(self._options, progress=progress)
-        copying = Replication(link, self._begun, options, stop=self._stop, say=self._say, counters=counters)
-        rate = self._prove_at
+        copying = Replication(
+            link, self._start_runner_and_report, options, stop=self._stop, report_line=self._report, counters=counters
+        )
+        verify_bytes_per_s = self._verify_bytes_per_s
         try:
-            with BackgroundProof(link, rate, counters, self._say) if rate else nullcontext():
+            with (
+                BackgroundVerification(link, verify_bytes_per_s, counters, self._report)
+                if verify_bytes_per_s
+                else nullcontext()
+            ):
                 return copying.run()
         finally:
-            told, self.progress = progress.totals(), None
-            self.before = added([self.before, replace(NOTHING, records=told.records, bytes=told.bytes)])
+            totals, self.progress = progress.totals(), None
+            self.earlier_totals = sum_totals(
+                [self.earlier_totals, replace(NO_TOTALS, records=totals.records, bytes=totals.bytes)]
+            )
 
-    def _begun(self) -> Runner:
+    def _start_runner_and_report(self) -> Runner:
         runner = self._start_runner()
-        self._said.clear()  # report the same reason again after this
-        self._judged = None
-        self._say("copies")
+        self._reported_kinds.clear()  # report the same reason again after this
+        self._last_decision = None
+        self._report("copies")
         return runner
 
-    def _look_after(self, link: Link) -> None:
-        shown = standing_metrics.Exposition(link.mirror)
-        self.shown = shown
+    def _watch_fence(self, link: MirrorLink) -> None:
+        exposition = standing_metrics.FenceCollector(link.mirror)
+        self.collector = exposition
 
-        def told(found: Judgement) -> None:
-            shown.tell(found)
-            if found != self._judged and (found.alarms or found.standing is not Standing.NOTHING):
-                for line in (*found.lines, *(f"alarm: {alarm}" for alarm in found.alarms)):
-                    self._say(line)
-            self._judged = found
+        def on_decision(decision: FenceDecision) -> None:
+            exposition.update(decision)
+            if decision != self._last_decision and (decision.alarms or decision.state is not FenceState.NONE):
+                for line in (*decision.lines, *(f"alarm: {alarm}" for alarm in decision.alarms)):
+                    self._report(line)
+            self._last_decision = decision
 
-        standing.watch(link, self._stop, told, by="mirrorbook replicate")
+        standing.watch_fence(link, self._stop, on_decision, watcher="mirrorbook replicate")
 
-    def _end(self, words: str) -> None:
+    def _report_stopped(self, text: str) -> None:
         """Once, not at each attempt."""
-        kind = _FIGURES.sub("", words)  # ages, generations
-        if kind not in self._said:
-            self._say(f"not copied now, tried again: {words}")
-        self._said.add(kind)
+        kind = _NUMBER.sub("", text)  # ages, generations
+        if kind not in self._reported_kinds:
+            self._report(f"not copied now, tried again: {text}")
+        self._reported_kinds.add(kind)
 
-    def _say(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self._print(f"{self.name}: {text}")
 
 
 class Fleet(Collector):
-    def __init__(self, members: Sequence[Member], stop: threading.Event) -> None:
+    def __init__(self, members: Sequence[FleetMember], stop: threading.Event) -> None:
         self._members = tuple(members)
         self._stop = stop
-        self._gone: RunnerGone | None = None
+        self._runner_gone: RunnerGone | None = None
 
     def run(self) -> None:
         """Returns when all leases are released. RunnerGone: a new process is needed."""
-        threads = [threading.Thread(target=self._one, args=(m,), name=f"mirror-{m.name}") for m in self._members]
+        threads = [threading.Thread(target=self._run_member, args=(m,), name=f"mirror-{m.name}") for m in self._members]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        if self._gone is not None:
-            raise self._gone
+        if self._runner_gone is not None:
+            raise self._runner_gone
 
-    def totals(self) -> Totals:
-        now = [p.totals() for p in [member.progress for member in self._members] if p is not None]
-        return added([*now, *(member.before for member in self._members)])
+    def totals(self) -> ProgressTotals:
+        current_totals = [p.totals() for p in [member.progress for member in self._members] if p is not None]
+        return sum_totals([*current_totals, *(member.earlier_totals for member in self._members)])
 
     def collect(self) -> Iterable[Metric]:
         """Samples differ in the label `mirror`."""
-        found = dict[str, Metric]()
-        for shown in [member.shown for member in self._members]:
-            for metric in shown.collect() if shown is not None else ():
-                found.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type, metric.unit))
-                found[metric.name].samples += metric.samples
-        return found.values()
+        metrics_by_name = dict[str, Metric]()
+        for collector in [member.collector for member in self._members]:
+            for metric in collector.collect() if collector is not None else ():
+                metrics_by_name.setdefault(
+                    metric.name, Metric(metric.name, metric.documentation, metric.type, metric.unit)
+                )
+                metrics_by_name[metric.name].samples += metric.samples
+        return metrics_by_name.values()
 
-    def _one(self, member: Member) -> None:
+    def _run_member(self, member: FleetMember) -> None:
         try:
             member.run()
         except RunnerGone as error:
-            self._gone = error
+            self._runner_gone = error
             self._stop.set()

@@ -5,35 +5,35 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.rights import broker_setting
+from mirror_core.kafka.rights import fetch_broker_setting
 from mirror_core.model.errors import MissingPermission, RemoteFault
 
-KEEP_PRODUCERS: Final = "producer.id.expiration.ms"
-FOREVER_MS: Final = "2147483647"
+PRODUCER_EXPIRY_KEY: Final = "producer.id.expiration.ms"
+MAX_EXPIRY_MS: Final = "2147483647"
 
 
 @dataclass(frozen=True, slots=True)
-class Forgetful:
+class ProducerExpiryCheck:
     lines: tuple[str, ...]
     """Idempotence depends on unexpired producer ids."""
-    unseen: tuple[str, ...]
+    unknown: tuple[str, ...]
 
 
-def forgetful(client: ClusterClient, brokers: Sequence[int]) -> Forgetful:
-    found, unseen = list[str](), list[str]()
+def check_producer_expiry(client: ClusterClient, brokers: Sequence[int]) -> ProducerExpiryCheck:
+    lines, unknown = list[str](), list[str]()
     for broker in brokers:
         try:
-            setting = broker_setting(client, broker, KEEP_PRODUCERS)
+            setting = fetch_broker_setting(client, broker, PRODUCER_EXPIRY_KEY)
         except MissingPermission as error:
-            unseen.append(f"{KEEP_PRODUCERS} could not be looked at: {error}")
+            unknown.append(f"{PRODUCER_EXPIRY_KEY} could not be looked at: {error}")
             break  # other brokers would refuse, too
         except RemoteFault as error:
-            unseen.append(f"{KEEP_PRODUCERS} of broker {broker} could not be looked at: {error}")
+            unknown.append(f"{PRODUCER_EXPIRY_KEY} of broker {broker} could not be looked at: {error}")
             continue
-        if setting is not None and setting != (FOREVER_MS, True):
-            found.append(
-                f"broker {broker}: {KEEP_PRODUCERS} is {setting[0]}: as a destination, set it to {FOREVER_MS} in "
+        if setting is not None and setting != (MAX_EXPIRY_MS, True):
+            lines.append(
+                f"broker {broker}: {PRODUCER_EXPIRY_KEY} is {setting[0]}: as a destination, set it to {MAX_EXPIRY_MS} in "
                 "server.properties (not dynamically: a restart loads logs before dynamic settings), or copying of old "
                 "records loses its protection against appending twice"
             )
-    return Forgetful(tuple(found), tuple(unseen))
+    return ProducerExpiryCheck(tuple(lines), tuple(unknown))

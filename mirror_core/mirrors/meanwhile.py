@@ -10,56 +10,64 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mirror_core.model.names import Partition
-from mirror_core.model.proof import Difference, Proof, Proved
+from mirror_core.model.proof import KnownDifference, MirrorVerification, VerifiedEnd
 
-_Rows: TypeAlias = dict[Partition, tuple[str, Proved]]
+_ProofRows: TypeAlias = dict[Partition, tuple[str, VerifiedEnd]]
 
 
 @dataclass(frozen=True, slots=True)
-class Meanwhile:
+class ConcurrentChanges:
     """Changes by others since a comparison began; each save repeats its own findings."""
 
     proved: frozenset[Partition] = frozenset()
-    taken: frozenset[Partition] = frozenset()
-    found: frozenset[Difference] = frozenset()
-    cleared: frozenset[Difference] = frozenset()
+    removed: frozenset[Partition] = frozenset()
+    found: frozenset[KnownDifference] = frozenset()
+    cleared: frozenset[KnownDifference] = frozenset()
     """Equal since, or copied anew."""
 
-    def since(self, seen: Proof | None, now: Proof | None) -> Meanwhile:
+    def add_changes(
+        self, read_proof: MirrorVerification | None, current_proof: MirrorVerification | None
+    ) -> ConcurrentChanges:
         """`read_proof`: as read, or as saved last."""
-        before, after = _rows(seen).keys(), _rows(now).keys()
-        known, told = _differs(seen), _differs(now)
-        return Meanwhile(
+        before, after = _list_rows(read_proof).keys(), _list_rows(current_proof).keys()
+        read_differences, current_differences = _list_differences(read_proof), _list_differences(current_proof)
+        return ConcurrentChanges(
             proved=(self.proved | (after - before)) & after,
-            taken=self.taken | (before - after),
-            found=(self.found & told) | (told - known),
-            cleared=self.cleared | (known - told),
+            removed=self.removed | (before - after),
+            found=(self.found & current_differences) | (current_differences - read_differences),
+            cleared=self.cleared | (read_differences - current_differences),
         )
 
-    def beside(self, mine: Proof, now: Proof | None) -> Proof:
+    def merge_into(self, own_proof: MirrorVerification, current_proof: MirrorVerification | None) -> MirrorVerification:
         """Where both know a difference, the first place counts."""
-        ours, theirs = _rows(mine), _rows(now)
-        known = {one.partition: one for one in mine.differs if one not in self.cleared}
-        worse = {one.partition: one for one in self.found if _is_first(one, known.get(one.partition))}
-        rows = {p: row for p, row in ours.items() if p not in self.taken | worse.keys()}
-        added = worse.keys() | (self.proved - ours.keys() - known.keys())
-        ids = {p.topic: topic_id for p, (topic_id, _) in ours.items()}
-        rows |= {p: row for p, row in theirs.items() if p in added and ids.setdefault(p.topic, row[0]) == row[0]}
-        differs = sorted({**known, **worse}.values(), key=lambda one: one.partition)
-        return Proof.of(mine.mirror, {p: one for p, (_, one) in rows.items()}, ids, tuple(differs))
+        own_rows, current_rows = _list_rows(own_proof), _list_rows(current_proof)
+        own_differences = {proved.partition: proved for proved in own_proof.differences if proved not in self.cleared}
+        earlier_differences = {
+            proved.partition: proved
+            for proved in self.found
+            if _precedes(proved, own_differences.get(proved.partition))
+        }
+        rows = {p: row for p, row in own_rows.items() if p not in self.removed | earlier_differences.keys()}
+        added = earlier_differences.keys() | (self.proved - own_rows.keys() - own_differences.keys())
+        ids = {p.topic: topic_id for p, (topic_id, _) in own_rows.items()}
+        rows |= {p: row for p, row in current_rows.items() if p in added and ids.setdefault(p.topic, row[0]) == row[0]}
+        differs = sorted({**own_differences, **earlier_differences}.values(), key=lambda proved: proved.partition)
+        return MirrorVerification.from_partitions(
+            own_proof.mirror, {p: proved for p, (_, proved) in rows.items()}, ids, tuple(differs)
+        )
 
 
-def _is_first(one: Difference, other: Difference | None) -> bool:
-    return other is None or _place(one) < _place(other)
+def _precedes(difference: KnownDifference, other: KnownDifference | None) -> bool:
+    return other is None or _to_sort_key(difference) < _to_sort_key(other)
 
 
-def _place(one: Difference) -> tuple[int, int]:
-    return one.offset or 0, -one.at_ms
+def _to_sort_key(difference: KnownDifference) -> tuple[int, int]:
+    return difference.offset or 0, -difference.at_ms
 
 
-def _rows(proof: Proof | None) -> _Rows:
-    return {p: (topic_id, one) for p, topic_id, one in proof.rows()} if proof else {}
+def _list_rows(proof: MirrorVerification | None) -> _ProofRows:
+    return {p: (topic_id, proved) for p, topic_id, proved in proof.iterate_partitions()} if proof else {}
 
 
-def _differs(proof: Proof | None) -> frozenset[Difference]:
-    return frozenset(proof.differs) if proof else frozenset()
+def _list_differences(proof: MirrorVerification | None) -> frozenset[KnownDifference]:
+    return frozenset(proof.differences) if proof else frozenset()

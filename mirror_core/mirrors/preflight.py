@@ -7,30 +7,30 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mirror_core.decide.clocks import differing
-from mirror_core.decide.ruled import as_destination, as_source
-from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls
+from mirror_core.decide.clocks import format_clock_difference
+from mirror_core.decide.ruled import warn_foreign_destination, warn_foreign_source
+from mirror_core.kafka.acls import AuthorizerOff, BrokerAcls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
-from mirror_core.kafka.quorum import clock_ahead_ms
-from mirror_core.kafka.rights import Probe, features, may_mark, probe
-from mirror_core.kafka.versions import api_versions
-from mirror_core.mirrors.broker_settings import auto_creation, unclean_election
-from mirror_core.mirrors.first_acl import look
-from mirror_core.mirrors.forgetful import forgetful
+from mirror_core.kafka.quorum import measure_clock_ahead_ms
+from mirror_core.kafka.rights import PrincipalRights, can_write_markers, fetch_features, probe_rights
+from mirror_core.kafka.versions import fetch_api_versions
+from mirror_core.mirrors.broker_settings import check_auto_creation, check_unclean_election
+from mirror_core.mirrors.first_acl import check_first_acl
+from mirror_core.mirrors.forgetful import check_producer_expiry
 from mirror_core.model.acl import Operation, Permission, Resource
-from mirror_core.model.documents import Document
+from mirror_core.model.documents import JsonDocument
 from mirror_core.model.errors import MirrorError, RemoteFault
-from mirror_core.model.limits import LIMITS
-from mirror_core.model.names import HEARTBEATS, ClusterName
-from mirror_core.model.ruling import Authorizer
+from mirror_core.model.limits import TIMEOUTS
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName
+from mirror_core.model.ruling import AuthorizerKind
 from mirror_core.model.text import format_address
-from mirror_core.rights.acl_command import acl_command
-from mirror_core.rights.acls import OUR_TOPICS
-from mirror_core.rights.first_acl import REFUSED, FirstAcl, ShutsOut
-from mirror_core.rights.needed import NEEDS, Need, Role, allows
-from mirror_core.state.records import TOPIC as STATE
-from mirror_core.sync.principals import doubtful_principals, principal_name
+from mirror_core.rights.acl_command import format_acl_command
+from mirror_core.rights.acls import OWN_TOPIC_PREFIX
+from mirror_core.rights.first_acl import REFUSED_EFFECTS, FirstAclAssessment, FirstAclEffect
+from mirror_core.rights.needed import REQUIRED_ACLS, ClusterRole, RequiredAcl, is_allowed
+from mirror_core.state.records import STATE_TOPIC as STATE
+from mirror_core.sync.principals import format_principal, list_uncertain_principals
 
 NEEDED_APIS: Final = (
     (0, "Produce", 8),
@@ -66,10 +66,10 @@ _ACL_APIS: Final = frozenset({"DescribeAcls", "CreateAcls", "DeleteAcls"})
 WITHOUT_HEARTBEATS: Final = "no heartbeats: of what an unplanned failover loses one clock is unknown"
 WITHOUT_MARKERS: Final = "mirrors created without it fill gaps with hidden records, which every consumer drops"
 WITHOUT_COMMITS: Final = "the control principal commits instead, each time after another look at who owns the mirror"
-NOT_KAFKAS: Final = "access rights there are not Kafka's ACLs"
+NOT_KAFKA_ACLS: Final = "access rights there are not Kafka's ACLs"
 
 
-class Verdict(StrEnum):
+class RightStatus(StrEnum):
     OK = "ok"
     PARTLY = "partly"
     """Right on some topics only: enough if those are the mirror's."""
@@ -79,10 +79,10 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Right:
+class RightCheck:
     """One right that a principal needs."""
 
-    role: Role
+    role: ClusterRole
     principal: str
     """control or data."""
     user: str
@@ -90,7 +90,7 @@ class Right:
     resource: str
     operation: str
     why: str
-    verdict: Verdict
+    verdict: RightStatus
     detail: str = ""
     command: str = ""
     """Grants it; empty when it is there, or ACLs do not rule the cluster."""
@@ -98,7 +98,7 @@ class Right:
     """DENY: the principal must not have it."""
 
 
-class ClusterCheck(Document, frozen=True, kw_only=True):
+class ClusterCheck(JsonDocument, frozen=True, kw_only=True):
     """What a check found."""
 
     cluster: str
@@ -107,239 +107,266 @@ class ClusterCheck(Document, frozen=True, kw_only=True):
     features: dict[str, int]
     authorizer: str
     """on, off, foreign, or why it is unknown."""
-    shuts_out: FirstAcl
+    first_acl: FirstAclAssessment
     """Whether a first ACL shuts out other users of the resource."""
-    rights: tuple[Right, ...]
+    rights: tuple[RightCheck, ...]
     problems: tuple[str, ...]
     """To be fixed for any role."""
     advice: tuple[str, ...]
     """To be fixed for a destination."""
-    forgetful: tuple[str, ...]
+    expiring_producers: tuple[str, ...]
     """Part of the advice: brokers whose producer ids expire."""
-    roles: tuple[Role, ...]
+    roles: tuple[ClusterRole, ...]
     """Roles for which no right is missing."""
 
 
-def check(config: ClusterConfig) -> ClusterCheck:
+def check_cluster(config: ClusterConfig) -> ClusterCheck:
     """Raises only when neither principal gets an answer."""
     with ClusterClient(config, Principal.CONTROL) as control, ClusterClient(config, Principal.DATA) as data:
-        view = control.metadata(())
-        problems = _broker_problems(control, tuple(view.brokers))
-        acls = _acls(control)
-        probes: dict[str, Probe | str] = {"control": _probe(control), "data": _probe(data)}
-        marks = isinstance(probes["data"], Probe) and may_mark(data)
+        metadata = control.metadata(())
+        problems = _broker_problems(control, tuple(metadata.brokers))
+        acls = _describe_acls_or_error(control)
+        probes: dict[str, PrincipalRights | str] = {"control": _probe_rights(control), "data": _probe_rights(data)}
+        can_mark = isinstance(probes["data"], PrincipalRights) and can_write_markers(data)
         problems += [answer for answer in probes.values() if isinstance(answer, str)]
-        shuts_out = look(control, data, acls)
-        problems += [shuts_out.words] if shuts_out.answer in REFUSED else []
+        shuts_out = check_first_acl(control, data, acls)
+        problems += [shuts_out.text] if shuts_out.effect in REFUSED_EFFECTS else []
         problems += (
-            doubtful_principals(config, acls) if isinstance(acls, Acls) and not _super(probes["control"]) else ()
+            list_uncertain_principals(config, acls)
+            if isinstance(acls, BrokerAcls) and not _is_super_user(probes["control"])
+            else ()
         )
         rights = tuple(
-            _right(config, need, probes[need.principal], acls, marks=marks)
-            for need in NEEDS
-            if not (config.ruling.foreign and _is_for_acls(need))
+            _check_right(config, need, probes[need.principal], acls, can_mark=can_mark)
+            for need in REQUIRED_ACLS
+            if not (config.ruling.is_foreign and _is_for_acls(need))
         )
-        lacking = {right.role for right in rights if right.verdict is Verdict.MISSING}
-        forgets = forgetful(control, sorted(view.brokers))
+        lacking = {right.role for right in rights if right.verdict is RightStatus.MISSING}
+        producer_expiry = check_producer_expiry(control, sorted(metadata.brokers))
         return ClusterCheck(
             cluster=config.name,
-            cluster_id=view.cluster_id,
-            brokers=tuple(f"{broker} {format_address(*address)}" for broker, address in sorted(view.brokers.items())),
-            features=features(control),
-            authorizer=_in_one_word(acls),
-            shuts_out=shuts_out,
+            cluster_id=metadata.cluster_id,
+            brokers=tuple(
+                f"{broker} {format_address(*address)}" for broker, address in sorted(metadata.brokers.items())
+            ),
+            features=fetch_features(control),
+            authorizer=_format_authorizer(acls),
+            first_acl=shuts_out,
             rights=rights,
             problems=tuple(problems),
             advice=(
-                *as_source(config.name, config.ruling),
-                *as_destination(config.name, config.ruling),
-                *forgets.lines,
-                *forgets.unseen,
-                *unclean_election(control, sorted(view.brokers)),
-                *auto_creation(control, sorted(view.brokers)),
-                *_clock(config),
+                *warn_foreign_source(config.name, config.ruling),
+                *warn_foreign_destination(config.name, config.ruling),
+                *producer_expiry.lines,
+                *producer_expiry.unknown,
+                *check_unclean_election(control, sorted(metadata.brokers)),
+                *check_auto_creation(control, sorted(metadata.brokers)),
+                *_check_clock(config),
             ),
-            forgetful=forgets.lines,
-            roles=tuple(role for role in Role if role not in lacking),
+            expiring_producers=producer_expiry.lines,
+            roles=tuple(role for role in ClusterRole if role not in lacking),
         )
 
 
-def _clock(config: ClusterConfig) -> Iterator[str]:
-    ahead_ms = clock_ahead_ms(config, timeout_s=LIMITS.answering_cluster_s)
+def _check_clock(config: ClusterConfig) -> Iterator[str]:
+    ahead_ms = measure_clock_ahead_ms(config, timeout_s=TIMEOUTS.liveness_probe_s)
     if ahead_ms is None:
         yield f"cluster {config.name}: its brokers do not tell the time: whether the clock here is right is unknown"
-    elif words := differing(config.name, ahead_ms):
-        yield words
+    elif text := format_clock_difference(config.name, ahead_ms):
+        yield text
 
 
-def _in_one_word(acls: Acls | AuthorizerOff | str) -> str:
+def _format_authorizer(acls: BrokerAcls | AuthorizerOff | str) -> str:
     if isinstance(acls, AuthorizerOff):
-        return "foreign" if acls.foreign else "off"
-    return "on" if isinstance(acls, Acls) else acls
+        return "foreign" if acls.is_foreign else "off"
+    return "on" if isinstance(acls, BrokerAcls) else acls
 
 
-def _is_for_acls(need: Need) -> bool:
+def _is_for_acls(need: RequiredAcl) -> bool:
     return need.resource is Resource.CLUSTER and need.operation is Operation.ALTER
 
 
 def lacks_heartbeats(source: ClusterConfig) -> bool:
     with ClusterClient(source, Principal.CONTROL) as client:
-        acls, probed = _acls(client), _probe(client)
-        needs = [need for need in NEEDS if need.prefix == HEARTBEATS]
-        return any(_right(source, need, probed, acls, marks=True).verdict is Verdict.SPARED for need in needs)
+        acls, probed = _describe_acls_or_error(client), _probe_rights(client)
+        needs = [need for need in REQUIRED_ACLS if need.prefix == HEARTBEAT_TOPIC_PREFIX]
+        return any(
+            _check_right(source, need, probed, acls, can_mark=True).verdict is RightStatus.SPARED for need in needs
+        )
 
 
-def shuts_out(config: ClusterConfig) -> FirstAcl:
+def check_shut_out(config: ClusterConfig) -> FirstAclAssessment:
     with ClusterClient(config, Principal.CONTROL) as control, ClusterClient(config, Principal.DATA) as data:
-        return look(control, data, _acls(control))
+        return check_first_acl(control, data, _describe_acls_or_error(control))
 
 
-def not_known_to_shut_out(found: Mapping[ClusterName, FirstAcl]) -> list[str]:
-    return [f"cluster {name}: {one.words}" for name, one in found.items() if one.answer is ShutsOut.UNKNOWN]
+def format_unknown_shut_out(answers: Mapping[ClusterName, FirstAclAssessment]) -> list[str]:
+    return [
+        f"cluster {name}: {answer.text}" for name, answer in answers.items() if answer.effect is FirstAclEffect.UNKNOWN
+    ]
 
 
-def reach(name: str, properties: Mapping[str, str]) -> str:
+def probe_connection(name: str, properties: Mapping[str, str]) -> str:
     """Raises when none does."""
     config = ClusterConfig(ClusterName(name), properties, properties)
-    with ClusterClient(config, timeout_s=LIMITS.answering_cluster_s) as client:
-        view = client.metadata(())
-    return f"cluster {view.cluster_id}, {len(view.brokers)} broker(s)"
+    with ClusterClient(config, timeout_s=TIMEOUTS.liveness_probe_s) as client:
+        metadata = client.metadata(())
+    return f"cluster {metadata.cluster_id}, {len(metadata.brokers)} broker(s)"
 
 
-def _right(
-    config: ClusterConfig, need: Need, probed: Probe | str, acls: Acls | AuthorizerOff | str, *, marks: bool
-) -> Right:
-    user = principal_name(config, Principal(need.principal))
-    foreign = config.ruling.foreign
-    verdict, detail = _verdict(config, need, user, probed, acls, marks=marks)
-    if verdict is Verdict.MISSING and need.without:
-        verdict, detail = Verdict.SPARED, need.without
-    grant = acl_command(need.acl(user), bootstrap=config.control["bootstrap.servers"])
-    return Right(
+def _check_right(
+    config: ClusterConfig,
+    need: RequiredAcl,
+    probe_result: PrincipalRights | str,
+    acls: BrokerAcls | AuthorizerOff | str,
+    *,
+    can_mark: bool,
+) -> RightCheck:
+    user = format_principal(config, Principal(need.principal))
+    foreign = config.ruling.is_foreign
+    status, detail = _find_status(config, need, user, probe_result, acls, can_mark=can_mark)
+    if status is RightStatus.MISSING and need.lost_feature:
+        status, detail = RightStatus.SPARED, need.lost_feature
+    grant = format_acl_command(need.to_acl(user), bootstrap=config.control["bootstrap.servers"])
+    return RightCheck(
         role=need.role,
         principal=need.principal,
         user=user,
         resource=need.resource,
         operation=need.operation,
-        why=need.why,
-        verdict=verdict,
+        why=need.purpose,
+        verdict=status,
         detail=detail,
-        command="" if verdict is Verdict.OK or foreign else grant,
+        command="" if status is RightStatus.OK or foreign else grant,
         permission=need.permission,
     )
 
 
-def _verdict(
+def _find_status(
     config: ClusterConfig,
-    need: Need,
+    need: RequiredAcl,
     user: str,
-    probed: Probe | str,
-    acls: Acls | AuthorizerOff | str,
+    probe_result: PrincipalRights | str,
+    acls: BrokerAcls | AuthorizerOff | str,
     *,
-    marks: bool,
-) -> tuple[Verdict, str]:
-    foreign = config.ruling.foreign
+    can_mark: bool,
+) -> tuple[RightStatus, str]:
+    foreign = config.ruling.is_foreign
     if isinstance(acls, AuthorizerOff):
-        acls = NOT_KAFKAS if foreign else acls
+        acls = NOT_KAFKA_ACLS if foreign else acls
     if isinstance(acls, AuthorizerOff):
-        verdict, detail = Verdict.OK, "no authorizer: everybody may"
-        if acls.said is Authorizer.NONE:
+        status, detail = RightStatus.OK, "no authorizer: everybody may"
+        if acls.configured is AuthorizerKind.NONE:
             detail = "not looked at: it gets no ACLs (`authorizer: none`)"
-    elif isinstance(probed, str):
-        verdict, detail = Verdict.UNKNOWN, "this principal got no answer"
+    elif isinstance(probe_result, str):
+        status, detail = RightStatus.UNKNOWN, "this principal got no answer"
     elif need.permission is Permission.DENY:
-        verdict, detail = _denied(need, user, config, probed, acls)
+        status, detail = _check_denial(need, user, config, probe_result, acls)
     elif need.operation is Operation.CLUSTER_ACTION:
-        verdict, detail = (Verdict.OK, "") if marks else (Verdict.SPARED, WITHOUT_MARKERS)
-    elif need.prefix == HEARTBEATS:
-        verdict, detail = _on_heartbeats(need, user, probed, acls)
+        status, detail = (RightStatus.OK, "") if can_mark else (RightStatus.SPARED, WITHOUT_MARKERS)
+    elif need.prefix == HEARTBEAT_TOPIC_PREFIX:
+        status, detail = _check_heartbeats(need, user, probe_result, acls)
     elif need.resource is Resource.TOPIC:
-        verdict, detail = _on_topics(need, user, probed, acls)
+        status, detail = _check_topics(need, user, probe_result, acls)
     elif need.resource is Resource.GROUP and not need.prefix:
-        verdict, detail = _said(need.operation in probed.group)
-        if verdict is Verdict.MISSING and need.principal == "data":
-            verdict, detail = Verdict.SPARED, WITHOUT_COMMITS
-    elif need.resource is Resource.CLUSTER and probed.cluster is not None:
-        verdict, detail = _said(need.operation in probed.cluster)
+        status, detail = _to_status(need.operation in probe_result.group)
+        if status is RightStatus.MISSING and need.principal == "data":
+            status, detail = RightStatus.SPARED, WITHOUT_COMMITS
+    elif need.resource is Resource.CLUSTER and probe_result.cluster is not None:
+        status, detail = _to_status(need.operation in probe_result.cluster)
     else:
-        verdict, detail = _by_acls(need, user, probed, acls)
-    return verdict, detail
+        status, detail = _check_by_acls(need, user, probe_result, acls)
+    return status, detail
 
 
-def _said(allowed: bool) -> tuple[Verdict, str]:
-    return (Verdict.OK, "") if allowed else (Verdict.MISSING, "the broker says so")
+def _to_status(allowed: bool) -> tuple[RightStatus, str]:
+    return (RightStatus.OK, "") if allowed else (RightStatus.MISSING, "the broker says so")
 
 
-def _denied(need: Need, user: str, config: ClusterConfig, probed: Probe, acls: Acls | str) -> tuple[Verdict, str]:
-    if user == principal_name(config, Principal.CONTROL):
-        return Verdict.OK, "is the control principal, too: nothing is denied"
-    if _super(probed):
-        return Verdict.SPARED, "a super user: nothing can be denied to it"
-    if config.ruling.foreign:
-        return Verdict.SPARED, f"not denied by Mirrorbook: {NOT_KAFKAS}"
+def _check_denial(
+    need: RequiredAcl, user: str, config: ClusterConfig, probe_result: PrincipalRights, acls: BrokerAcls | str
+) -> tuple[RightStatus, str]:
+    if user == format_principal(config, Principal.CONTROL):
+        return RightStatus.OK, "is the control principal, too: nothing is denied"
+    if _is_super_user(probe_result):
+        return RightStatus.SPARED, "a super user: nothing can be denied to it"
+    if config.ruling.is_foreign:
+        return RightStatus.SPARED, f"not denied by Mirrorbook: {NOT_KAFKA_ACLS}"
     if isinstance(acls, str):
-        return Verdict.UNKNOWN, "the ACLs cannot be read"
-    if allows(acls.entries, user, need.resource, STATE, need.operation):
-        return Verdict.SPARED, "the first sync of a mirror to this cluster denies it"
-    return Verdict.OK, "by the ACLs"
+        return RightStatus.UNKNOWN, "the ACLs cannot be read"
+    if is_allowed(acls.entries, user, need.resource, STATE, need.operation):
+        return RightStatus.SPARED, "the first sync of a mirror to this cluster denies it"
+    return RightStatus.OK, "by the ACLs"
 
 
-def _on_topics(need: Need, user: str, probed: Probe, acls: Acls | AuthorizerOff | str) -> tuple[Verdict, str]:
-    if need.operation is Operation.CREATE and probed.cluster and Operation.CREATE in probed.cluster:
-        return Verdict.OK, "by CREATE on the cluster"
-    probed_topics = {t: rights for t, rights in probed.topics.items() if need.principal == "control" or not _ours(t)}
+def _check_topics(
+    need: RequiredAcl, user: str, probe_result: PrincipalRights, acls: BrokerAcls | AuthorizerOff | str
+) -> tuple[RightStatus, str]:
+    if need.operation is Operation.CREATE and probe_result.cluster and Operation.CREATE in probe_result.cluster:
+        return RightStatus.OK, "by CREATE on the cluster"
+    probed_topics = {
+        t: rights for t, rights in probe_result.topics.items() if need.principal == "control" or not _is_own_topic(t)
+    }
     without = sorted(topic for topic, rights in probed_topics.items() if need.operation not in rights)
     if not probed_topics:
-        verdict, detail = _by_acls(need, user, probed, acls)
-        return verdict, "it may describe no topic, or there is none" + (f"; {detail}" if detail else "")
+        status, detail = _check_by_acls(need, user, probe_result, acls)
+        return status, "it may describe no topic, or there is none" + (f"; {detail}" if detail else "")
     if not without:
-        return Verdict.OK, f"on all of {len(probed_topics)} topics"
+        return RightStatus.OK, f"on all of {len(probed_topics)} topics"
     detail = f"not on {len(without)} of {len(probed_topics)} topics: {', '.join(without[:3])}"
     detail += "..." if len(without) > 3 else ""
-    return (Verdict.MISSING if len(without) == len(probed_topics) else Verdict.PARTLY), detail
+    return (RightStatus.MISSING if len(without) == len(probed_topics) else RightStatus.PARTLY), detail
 
 
-def _on_heartbeats(need: Need, user: str, probed: Probe, acls: Acls | str) -> tuple[Verdict, str]:
-    there = {topic: rights for topic, rights in probed.topics.items() if topic.startswith(need.prefix)}
-    if need.operation is Operation.WRITE and there:
-        allowed = all(need.operation in rights for rights in there.values())
-        verdict, detail = _said(allowed)
-    elif need.operation is Operation.CREATE and probed.cluster and Operation.CREATE in probed.cluster:
-        verdict, detail = Verdict.OK, "by CREATE on the cluster"
+def _check_heartbeats(
+    need: RequiredAcl, user: str, probe_result: PrincipalRights, acls: BrokerAcls | str
+) -> tuple[RightStatus, str]:
+    topic_rights = {topic: rights for topic, rights in probe_result.topics.items() if topic.startswith(need.prefix)}
+    if need.operation is Operation.WRITE and topic_rights:
+        allowed = all(need.operation in rights for rights in topic_rights.values())
+        status, detail = _to_status(allowed)
+    elif need.operation is Operation.CREATE and probe_result.cluster and Operation.CREATE in probe_result.cluster:
+        status, detail = RightStatus.OK, "by CREATE on the cluster"
     else:
-        verdict, detail = _by_acls(need, user, probed, acls)
-    return (Verdict.SPARED, WITHOUT_HEARTBEATS) if verdict is Verdict.MISSING else (verdict, detail)
+        status, detail = _check_by_acls(need, user, probe_result, acls)
+    return (RightStatus.SPARED, WITHOUT_HEARTBEATS) if status is RightStatus.MISSING else (status, detail)
 
 
-def _ours(topic: str) -> bool:
-    return topic.startswith(OUR_TOPICS)
+def _is_own_topic(topic: str) -> bool:
+    return topic.startswith(OWN_TOPIC_PREFIX)
 
 
-def _super(probed: Probe | str) -> bool:
+def _is_super_user(probe_result: PrincipalRights | str) -> bool:
     everything = {Operation.CLUSTER_ACTION, Operation.ALTER, Operation.CREATE}
-    return isinstance(probed, Probe) and probed.cluster is not None and everything <= probed.cluster
+    return (
+        isinstance(probe_result, PrincipalRights)
+        and probe_result.cluster is not None
+        and everything <= probe_result.cluster
+    )
 
 
-def _by_acls(need: Need, user: str, probed: Probe, acls: Acls | AuthorizerOff | str) -> tuple[Verdict, str]:
-    if _super(probed):
-        return Verdict.OK, "may do everything on the cluster: a super user"
-    if not isinstance(acls, Acls):
-        why = acls if acls == NOT_KAFKAS else "the ACLs cannot be read"
-        return Verdict.UNKNOWN, f"the brokers do not say, and {why}"
-    wanted = need.acl(user)
-    if allows(acls.entries, user, wanted.resource, wanted.name, wanted.operation):
-        return Verdict.OK, "by the ACLs"
-    return Verdict.MISSING, "by the ACLs"
+def _check_by_acls(
+    need: RequiredAcl, user: str, probe_result: PrincipalRights, acls: BrokerAcls | AuthorizerOff | str
+) -> tuple[RightStatus, str]:
+    if _is_super_user(probe_result):
+        return RightStatus.OK, "may do everything on the cluster: a super user"
+    if not isinstance(acls, BrokerAcls):
+        reason = acls if acls == NOT_KAFKA_ACLS else "the ACLs cannot be read"
+        return RightStatus.UNKNOWN, f"the brokers do not say, and {reason}"
+    wanted = need.to_acl(user)
+    if is_allowed(acls.entries, user, wanted.resource, wanted.name, wanted.operation):
+        return RightStatus.OK, "by the ACLs"
+    return RightStatus.MISSING, "by the ACLs"
 
 
-def _probe(client: ClusterClient) -> Probe | str:
+def _probe_rights(client: ClusterClient) -> PrincipalRights | str:
     try:
-        return probe(client)
+        return probe_rights(client)
     except MirrorError as error:
         return f"as {client.principal} principal: {error}"
 
 
-def _acls(client: ClusterClient) -> Acls | AuthorizerOff | str:
+def _describe_acls_or_error(client: ClusterClient) -> BrokerAcls | AuthorizerOff | str:
     try:
         return describe_acls(client)
     except RemoteFault as error:
@@ -350,14 +377,14 @@ def _broker_problems(client: ClusterClient, brokers: Sequence[int]) -> list[str]
     problems = []
     for broker in brokers:
         try:
-            spoken = api_versions(client, broker)
+            version_ranges = fetch_api_versions(client, broker)
         except MirrorError as error:
             problems.append(f"broker {broker}: {error}")
             continue
         for key, name, version in NEEDED_APIS:
-            if name in _ACL_APIS and client.config.ruling.authorizer is not Authorizer.KAFKA:
+            if name in _ACL_APIS and client.config.ruling.authorizer is not AuthorizerKind.KAFKA:
                 continue
-            oldest, newest = spoken.get(key, (0, -1))
+            oldest, newest = version_ranges.get(key, (0, -1))
             if not oldest <= version <= newest:
                 problems.append(f"broker {broker} does not understand {name} v{version}: Kafka 3.1 or newer is needed")
     return problems

@@ -8,205 +8,251 @@ from functools import partial
 from typing import Final
 
 from mirror_core.decide.parity import NOTHING_COMPARED
-from mirror_core.decide.proof import FURTHER, Basis, CertifiedRead, Since, advanced, basis, noted, undoubted
-from mirror_core.decide.topics import cleans
-from mirror_core.decide.verbs import Verb
+from mirror_core.decide.proof import (
+    RECHECK_STEPS,
+    CertifiedRead,
+    LaterBounds,
+    VerificationBasis,
+    build_basis,
+    confirm_basis,
+    note_differences,
+    update_verification,
+)
+from mirror_core.decide.topics import is_compacted
+from mirror_core.decide.verbs import MirrorCommand
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.epochs import epoch_ends
-from mirror_core.kafka.offsets import Point, known_offsets
+from mirror_core.kafka.epochs import list_epoch_ends
+from mirror_core.kafka.offsets import OffsetPoint, list_known_offsets
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.mirrors.door import door
-from mirror_core.mirrors.meanwhile import Meanwhile
+from mirror_core.mirrors.door import take_control
+from mirror_core.mirrors.meanwhile import ConcurrentChanges
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Indeterminate, LostOwnership, Refused, RemoteFault
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.parity import ALTERED, ParityRange, ParityResult, unreadable_on
-from mirror_core.model.proof import Difference, Proof
-from mirror_core.state.link import Link
+from mirror_core.model.parity import ALTERED_KIND, ParityRange, ParityResult, format_unreadable_kind
+from mirror_core.model.proof import KnownDifference, MirrorVerification
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import State
 
-KEPT_S: Final = 30.0
+PROOF_SAVE_INTERVAL_S: Final = 30.0
 """Each save takes the control id, which ends a sync under way."""
 
 Compare = Callable[[Sequence[ParityRange], Callable[[ParityResult], None]], ParityResult]
 
 
-def known(link: Link, state: State, client: ClusterClient) -> Basis:
+def read_basis(link: MirrorLink, state: State, client: ClusterClient) -> VerificationBasis:
     """What is verified and still holds by the destination's current leaders."""
-    proof = state.proofs.get(link.mirror.name)
-    asked = {p: one.epoch for p, _, one in proof.rows()} if proof else {}
-    found = _leaders(client, {p.topic for p in state.partitions.get(link.mirror.name, {})}, asked)
-    return basis(proof, found.ends, found.epochs, found.ids)
+    proof = state.verifications.get(link.mirror.name)
+    epochs_by_partition = {p: proved.destination_epoch for p, _, proved in proof.iterate_partitions()} if proof else {}
+    answer = _fetch_leader_epochs(
+        client, {p.topic for p in state.partitions.get(link.mirror.name, {})}, epochs_by_partition
+    )
+    return build_basis(proof, answer.ends, answer.epochs, answer.ids)
 
 
-def _still(link: Link, state: State, *, recent: Collection[Partition]) -> Basis:
+def _read_basis_of_both(link: MirrorLink, state: State, *, recent: Collection[Partition]) -> VerificationBasis:
     """Checks the source's leaders, too: what either side has lost since is compared again.
 
     Compacted topics are always in doubt, except `recent` partitions.
     """
     with ClusterClient(link.destination) as destination:
-        before = known(link, state, destination)
-        asked = {p: one.source_epoch for p, one in before.holding.items()}
-        doubted = asked.keys() - set(recent)
+        destination_basis = read_basis(link, state, destination)
+        source_epochs = {p: proved.source_epoch for p, proved in destination_basis.valid.items()}
+        doubted = source_epochs.keys() - set(recent)
         topics = {p.topic for p in doubted}
-        here = known_offsets(destination, asked, Point.START, within_s=LIMITS.copied_leader_s)
+        destination_starts = list_known_offsets(
+            destination, source_epochs, OffsetPoint.START, within_s=TIMEOUTS.copy_leader_s
+        )
         settings = describe_configs(destination, topics)
     try:
         with ClusterClient(link.source) as source:
-            found = _leaders(source, {p.topic for p in before.epochs}, asked)
-            there = known_offsets(source, asked, Point.START, within_s=LIMITS.copied_leader_s)
-            settings_there = describe_configs(source, topics)
+            answer = _fetch_leader_epochs(source, {p.topic for p in destination_basis.epochs}, source_epochs)
+            source_starts = list_known_offsets(
+                source, source_epochs, OffsetPoint.START, within_s=TIMEOUTS.copy_leader_s
+            )
+            source_settings = describe_configs(source, topics)
     except RemoteFault:
-        return before
-    both = (*settings.items(), *settings_there.items())
-    by_key = {topic for topic, configs in both if cleans(configs.effective)}
+        return destination_basis
+    both = (*settings.items(), *source_settings.items())
+    by_key = {topic for topic, configs in both if is_compacted(configs.effective)}
     cleaned = frozenset(p for p in doubted if p.topic in by_key)
     copied = state.partitions.get(link.mirror.name, {})
     # Epochs prove nothing for another topic of the same name: it begins with the same ones.
-    ends = {p: o for p, o in found.ends.items() if p in copied and found.ids[p.topic] == copied[p].source_topic_id}
-    return replace(undoubted(before, Since(here, there, ends, cleaned)), source_epochs=found.epochs)
+    ends = {
+        p: offset
+        for p, offset in answer.ends.items()
+        if p in copied and answer.ids[p.topic] == copied[p].source_topic_id
+    }
+    return replace(
+        confirm_basis(destination_basis, LaterBounds(destination_starts, source_starts, ends, cleaned)),
+        source_epochs=answer.epochs,
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class _Led:
+class _LeaderEpochs:
     ids: dict[str, str]
     epochs: dict[Partition, int]
     """Read before the ends."""
     ends: Mapping[Partition, Offset]
 
 
-def _leaders(client: ClusterClient, topics: Collection[str], asked: Mapping[Partition, int]) -> _Led:
-    epochs, led = dict[Partition, int](), dict[int, list[Partition]]()
-    view = client.metadata(topics)
-    for name, topic in view.topics.items():
+def _fetch_leader_epochs(
+    client: ClusterClient, topics: Collection[str], wanted_epochs: Mapping[Partition, int]
+) -> _LeaderEpochs:
+    epochs, partitions_by_broker = dict[Partition, int](), dict[int, list[Partition]]()
+    metadata = client.metadata(topics)
+    for name, topic in metadata.topics.items():
         for number, leader in topic.partitions.items():
             if leader.broker >= 0:
                 partition = Partition(name, number)
                 epochs[partition] = leader.epoch
-                if partition in asked:
-                    led.setdefault(leader.broker, []).append(partition)
-    ends = epoch_ends(client, asked, led).offsets if led else {}
-    return _Led({name: topic.id for name, topic in view.topics.items()}, epochs, ends)
+                if partition in wanted_epochs:
+                    partitions_by_broker.setdefault(leader.broker, []).append(partition)
+    ends = list_epoch_ends(client, wanted_epochs, partitions_by_broker).offsets if partitions_by_broker else {}
+    return _LeaderEpochs({name: topic.id for name, topic in metadata.topics.items()}, epochs, ends)
 
 
-def compare_rest(
-    link: Link,
+def compare_unverified(
+    link: MirrorLink,
     state: State,
     ranges: Sequence[ParityRange],
     compare: Compare,
     *,
-    whole: bool,
-    keep: Callable[[Proof], None],
+    compare_all: bool,
+    save_proof: Callable[[MirrorVerification], None],
     recent: Collection[Partition] = (),
-    further: Sequence[int] = FURTHER,
-) -> tuple[ParityResult, Proof, Basis]:
+    lookbacks: Sequence[int] = RECHECK_STEPS,
+) -> tuple[ParityResult, MirrorVerification, VerificationBasis]:
     """Returns the result, the new proof, and the basis before.
 
     Compacted topics are compared as a whole, except `recent` partitions. `lookbacks`: offsets to go back where ranges
     hold no record.
     """
-    before = _still(link, state, recent=recent)
-    rest = tuple(ranges) if whole else before.rest(ranges)
+    basis_before = _read_basis_of_both(link, state, recent=recent)
+    remaining = tuple(ranges) if compare_all else basis_before.list_remaining(ranges)
 
-    def so_far(found: ParityResult) -> None:
-        seen = [one for one in rest if found.sampled[one.partition] or found.proven[one.partition] > one.start]
-        keep(advanced(link.mirror.name, before, seen, found, now_ms()))
+    def report_progress(partial_result: ParityResult) -> None:
+        compared = [
+            wanted
+            for wanted in remaining
+            if partial_result.compared_records[wanted.partition]
+            or partial_result.verified_ends[wanted.partition] > wanted.start
+        ]
+        save_proof(update_verification(link.mirror.name, basis_before, compared, partial_result, now_ms()))
 
-    result = compare(rest, so_far)
-    for back in () if whole else further:  # a range that is all gaps has records before it
-        if result.reasons != (NOTHING_COMPARED,) or rest == before.rest(ranges, back):
+    result = compare(remaining, report_progress)
+    for lookback in () if compare_all else lookbacks:  # a range that is all gaps has records before it
+        if result.reasons != (NOTHING_COMPARED,) or remaining == basis_before.list_remaining(ranges, lookback):
             break
-        rest = before.rest(ranges, back)
-        result = compare(rest, so_far)
-    return result, advanced(link.mirror.name, before, rest, result, now_ms()), before
+        remaining = basis_before.list_remaining(ranges, lookback)
+        result = compare(remaining, report_progress)
+    return result, update_verification(link.mirror.name, basis_before, remaining, result, now_ms()), basis_before
 
 
-def with_differences(state: State, mirror: MirrorName, result: ParityResult, read: Sequence[ParityRange] = ()) -> Proof:
+def add_differences(
+    state: State, mirror: MirrorName, result: ParityResult, certified_ranges: Sequence[ParityRange] = ()
+) -> MirrorVerification:
     ids = {p.topic: status.destination_topic_id for p, status in state.partitions.get(mirror, {}).items()}
-    proof = state.proofs.get(mirror) or Proof(mirror=mirror, topics=())
-    certified = CertifiedRead(read, (ALTERED, unreadable_on(state.mirrors[mirror].destination)))
-    return noted(proof, result, ids, now_ms(), certified)
+    proof = state.verifications.get(mirror) or MirrorVerification(mirror=mirror, topics=())
+    certified_read = CertifiedRead(
+        certified_ranges, (ALTERED_KIND, format_unreadable_kind(state.mirrors[mirror].destination))
+    )
+    return note_differences(proof, result, ids, now_ms(), certified_read)
 
 
-def note(
-    link: Link, state: State, result: ParityResult, say: Callable[[str], None], read: Sequence[ParityRange] = ()
+def record_differences(
+    link: MirrorLink,
+    state: State,
+    result: ParityResult,
+    report: Callable[[str], None],
+    certified_ranges: Sequence[ParityRange] = (),
 ) -> None:
     """Record differences if nobody holds the mirror. `state`: read before the comparison."""
     name = link.mirror.name
 
-    def differing(now: State) -> tuple[Difference, ...]:
-        return now.proofs[name].differs if name in now.proofs else ()
+    def list_recorded(now_state: State) -> tuple[KnownDifference, ...]:
+        return now_state.verifications[name].differences if name in now_state.verifications else ()
 
-    if with_differences(state, name, result, read).differs == differing(state):
+    if add_differences(state, name, result, certified_ranges).differences == list_recorded(state):
         return
     try:
-        with door(link, Verb.PROVE, partial(_another, link)) as writer:
-            found = with_differences(writer.state, name, result, read)
-            if found.differs != differing(writer.state):
-                writer.put(found)
+        with take_control(link, MirrorCommand.PROVE, partial(_check_same_copy, link)) as writer:
+            updated = add_differences(writer.state, name, result, certified_ranges)
+            if updated.differences != list_recorded(writer.state):
+                writer.put(updated)
     except (Indeterminate, Refused, LostOwnership, RemoteFault) as error:
-        say(f"what differs is not kept: {error}")
+        report(f"what differs is not kept: {error}")
 
 
-def compare_and_remember(
-    link: Link,
+def compare_and_record(
+    link: MirrorLink,
     state: State,
     ranges: Sequence[ParityRange],
     compare: Compare,
     *,
-    whole: bool,
-    say: Callable[[str], None],
+    compare_all: bool,
+    report: Callable[[str], None],
 ) -> ParityResult:
     """Progress is recorded if nobody holds the mirror."""
-    told, memory = list[str](), Memory(link, state.proofs.get(link.mirror.name))
+    reported, store = list[str](), ProofStore(link, state.verifications.get(link.mirror.name))
 
-    def keep(proof: Proof) -> None:
+    def save_or_report(proof: MirrorVerification) -> None:
         try:
-            memory.keep(proof)
+            store.save_proof(proof)
         except (Refused, LostOwnership, RemoteFault) as error:
-            if not told:
-                say(f"how far it is proved is not kept: {error}")
-            told.append(str(error))
+            if not reported:
+                report(f"how far it is proved is not kept: {error}")
+            reported.append(str(error))
 
-    result, proof, before = compare_rest(link, state, ranges, compare, whole=whole, keep=seldom(keep, KEPT_S))
-    if not whole and (earlier := before.of(ranges)):
-        say(f"{earlier} records were proved before, and not compared again")
-    keep(proof)
+    result, proof, basis_before = compare_unverified(
+        link,
+        state,
+        ranges,
+        compare,
+        compare_all=compare_all,
+        save_proof=limit_rate(save_or_report, PROOF_SAVE_INTERVAL_S),
+    )
+    if not compare_all and (skipped := basis_before.count_verified_records(ranges)):
+        report(f"{skipped} records were proved before, and not compared again")
+    save_or_report(proof)
     return result
 
 
-def seldom(keep: Callable[[Proof], None], every_s: float, due_at: float = -math.inf) -> Callable[[Proof], None]:
+def limit_rate(
+    save: Callable[[MirrorVerification], None], interval_s: float, due_at: float = -math.inf
+) -> Callable[[MirrorVerification], None]:
     """First at `due_at` (monotonic clock), then `interval_s` after each save."""
 
-    def keep_if_due(proof: Proof) -> None:
+    def save_if_due(proof: MirrorVerification) -> None:
         nonlocal due_at
         if time.monotonic() >= due_at:
-            keep(proof)
-            due_at = time.monotonic() + every_s
+            save(proof)
+            due_at = time.monotonic() + interval_s
 
-    return keep_if_due
+    return save_if_due
 
 
 @dataclass(slots=True)
-class Memory:
+class ProofStore:
     """What others removed meanwhile is not restored, and their differences stay."""
 
-    link: Link
-    seen: Proof | None
-    meanwhile: Meanwhile = field(default_factory=Meanwhile)
+    link: MirrorLink
+    last_proof: MirrorVerification | None
+    changes: ConcurrentChanges = field(default_factory=ConcurrentChanges)
 
-    def keep(self, proof: Proof) -> None:
+    def save_proof(self, proof: MirrorVerification) -> None:
         """Read as owner: nobody else can write now."""
-        with door(self.link, Verb.PROVE, partial(_another, self.link)) as writer:
-            now = writer.state.proofs.get(self.link.mirror.name)
-            self.meanwhile = self.meanwhile.since(self.seen, now)
-            self.seen = self.meanwhile.beside(proof, now)
-            if now != self.seen:
-                writer.put(self.seen)
+        with take_control(self.link, MirrorCommand.PROVE, partial(_check_same_copy, self.link)) as writer:
+            stored_proof = writer.state.verifications.get(self.link.mirror.name)
+            self.changes = self.changes.add_changes(self.last_proof, stored_proof)
+            self.last_proof = self.changes.merge_into(proof, stored_proof)
+            if stored_proof != self.last_proof:
+                writer.put(self.last_proof)
 
 
-def _another(link: Link, state: State) -> Iterator[str]:
+def _check_same_copy(link: MirrorLink, state: State) -> Iterator[str]:
     mirror = state.mirrors.get(link.mirror.name)
     if mirror is not None and mirror.producer_id != link.mirror.producer_id:
         yield "applications have come home, or the mirror was made anew, since this comparison began: compare again"

@@ -6,193 +6,222 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from mirror_core.decide.parity import Row
-from mirror_core.decide.verbs import Verb
+from mirror_core.decide.parity import ParityRow
+from mirror_core.decide.verbs import MirrorCommand
 from mirror_core.evidence import receipts
-from mirror_core.evidence.certificates import Vouched, blank, unvouched
+from mirror_core.evidence.certificates import Coverage, find_uncovered, make_blank_pieces
 from mirror_core.evidence.folders import Folder
-from mirror_core.evidence.heads import arrived, promised, settled
+from mirror_core.evidence.heads import add_file, mark_stored, supersede_files
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.existing import existing
-from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.mirrors.door import door
+from mirror_core.kafka.existing import find_existing_topics
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.mirrors.door import take_control
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import PIECE_OFFSETS, Piece, Receipt
+from mirror_core.model.copying import PIECE_OFFSETS, Receipt, ReceiptPiece
 from mirror_core.model.errors import Indeterminate, RemoteFault
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult
-from mirror_core.model.receipts import Kept, ReceiptsHead
-from mirror_core.parity.certified import CertifiedTask, Proof, share
-from mirror_core.parity.certified_scope import Certified, certified
-from mirror_core.state.lease import copier
-from mirror_core.state.link import Link
+from mirror_core.model.receipts import ReceiptFileEntry, ReceiptsHead
+from mirror_core.parity.certified import CertificateRunner, CertificateTask, distribute_pieces
+from mirror_core.parity.certified_scope import CertificateScope, read_certificate_scope
+from mirror_core.state.lease import find_live_lease
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import State
 
-ROUND: Final = 64 * PIECE_OFFSETS
-Compare = Callable[[Sequence[ParityRange]], ParityResult]
+ROUND_OFFSETS: Final = 64 * PIECE_OFFSETS
+CompareRanges = Callable[[Sequence[ParityRange]], ParityResult]
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
+class RebuildResult:
     records: int
     files: int
-    left: Mapping[Partition, tuple[str, ...]]
+    uncovered: Mapping[Partition, tuple[str, ...]]
     """Not covered by receipts, and why."""
     settled: tuple[str, ...]
 
 
-def rebuild(
-    link: Link, state: State, folder: Folder, proof: Proof, compare: Compare, say: Callable[[str], None]
-) -> Rebuilt:
+def rebuild_receipts(
+    link: MirrorLink,
+    state: State,
+    folder: Folder,
+    proof: CertificateRunner,
+    compare: CompareRanges,
+    report: Callable[[str], None],
+) -> RebuildResult:
     """Certify offsets without receipts that equal the source's.
 
     Digests are taken before comparing: the next verification finds alterations in between. A round is stored before the
     next. Indeterminate when a cluster does not answer.
     """
-    scope = certified(link, state, folder)
-    starts = _source_starts(link, scope.ends)
-    work = Work(link.mirror.name, state, scope, starts)
+    scope = read_certificate_scope(link, state, folder)
+    starts = _list_source_starts(link, scope.ends)
+    queue = RebuildQueue(link.mirror.name, state, scope, starts)
     records = files = 0
-    for pieces in work.rounds():
-        told = [row for row in proof.run(_tasks(link, pieces, proof.tasks)) if row.chunk >= 0]
-        compared = compare(_ranges(pieces, work.mirrored))
-        good = work.judge(pieces, told, compared, _source_starts(link, pieces))
-        if good:
-            _keep(link, folder, state, good)
-            records, files = records + sum(p.records for of_one in good.values() for p in of_one), files + 1
-            say(f"{records} records are vouched for again, {work.offsets} offsets are left to be compared")
-    gone: tuple[str, ...] = ()
-    if not work.doubtful:
-        gone = (
-            *scope.checked.trouble,
+    for pieces in queue.next_rounds():
+        rows = [row for row in proof.run(_build_tasks(link, pieces, proof.tasks)) if row.chunk >= 0]
+        compared = compare(_to_ranges(pieces, queue.mirrored))
+        accepted = queue.select_certified(pieces, rows, compared, _list_source_starts(link, pieces))
+        if accepted:
+            _store_receipts(link, folder, state, accepted)
+            records, files = (
+                records + sum(p.records for partition_pieces in accepted.values() for p in partition_pieces),
+                files + 1,
+            )
+            report(
+                f"{records} records are vouched for again, {queue.remaining_offsets} offsets are left to be compared"
+            )
+    settled_files: tuple[str, ...] = ()
+    if not queue.may_retry:
+        settled_files = (
+            *scope.checked.faulty_paths,
             *scope.checked.unwritten,
-            *(scope.checked.good if scope.checked.headless else ()),
+            *(scope.checked.readable if scope.checked.headless else ()),
         )
-    if gone:
-        _settle(link, gone)
-    return Rebuilt(records, files, work.left, gone)
+    if settled_files:
+        _record_settled(link, settled_files)
+    return RebuildResult(records, files, queue.uncovered, settled_files)
 
 
-class Work:
-    def __init__(self, mirror: MirrorName, state: State, scope: Certified, starts: Mapping[Partition, Offset]) -> None:
-        self.left: dict[Partition, tuple[str, ...]] = {}
-        self.doubtful = False
+class RebuildQueue:
+    def __init__(
+        self, mirror: MirrorName, state: State, scope: CertificateScope, starts: Mapping[Partition, Offset]
+    ) -> None:
+        self.uncovered: dict[Partition, tuple[str, ...]] = {}
+        self.may_retry = False
         self.mirrored: dict[Partition, Offset] = {}
         """Source records below may have compacted away what is compared."""
-        self._pieces: dict[Partition, deque[Piece]] = {}
-        lease = copier(state, mirror)
-        for partition in scope.unproved.keys() - scope.ends.keys():
-            for gap in scope.unproved[partition]:
-                self._leave(partition, f"[{gap.start}, {gap.end}): {gap.why}")
+        self._pieces: dict[Partition, deque[ReceiptPiece]] = {}
+        lease = find_live_lease(state, mirror)
+        for partition in scope.uncertified.keys() - scope.ends.keys():
+            for gap in scope.uncertified[partition]:
+                self._add_uncovered(partition, f"[{gap.start}, {gap.end}): {gap.reason}")
         for partition, (start, end) in sorted(scope.ends.items()):
             status = state.partitions[mirror][partition]
-            generation, _, reached = scope.newest.get(partition, (-1, 0, start))
+            generation, _, reached = scope.newest_receipts.get(partition, (-1, 0, start))
             if status.lmo is not None:
                 end = min(end, status.lmo)
             self.mirrored[partition] = end
             if status.lmo is None and lease is not None and generation != lease.generation and start < end:
-                self._leave(partition, "its data plane has not told yet where it began: try again in a minute", True)
+                self._add_uncovered(
+                    partition, "its data plane has not told yet where it began: try again in a minute", True
+                )
                 continue
             if status.lmo is None and lease is not None:
                 end = min(end, reached)  # its receipts will cover what follows
-            nothing = Vouched((), None)
-            found = nothing if scope.checked.headless else scope.vouched.get(partition, nothing)
-            first = starts.get(partition)
-            spans = unvouched(found, start, Offset(max(start, end)))
+            no_certificate = Coverage((), None)
+            coverage = no_certificate if scope.checked.headless else scope.certified.get(partition, no_certificate)
+            log_start = starts.get(partition)
+            spans = find_uncovered(coverage, start, Offset(max(start, end)))
             for span in spans:
-                if first is None or span[0] < first:
-                    upto = span[1] if first is None else min(first, span[1])
-                    self._leave(partition, f"[{span[0]}, {upto}): the source does not hold it any more")
-            low = first if first is not None else end
-            rest = [(max(low, one), two) for one, two in spans if max(low, one) < two]
-            self._pieces[partition] = deque(piece for span in rest for piece in blank(span))
+                if log_start is None or span[0] < log_start:
+                    gap_end = span[1] if log_start is None else min(log_start, span[1])
+                    self._add_uncovered(partition, f"[{span[0]}, {gap_end}): the source does not hold it any more")
+            source_start = log_start if log_start is not None else end
+            ranges = [
+                (max(source_start, range_start), range_end)
+                for range_start, range_end in spans
+                if max(source_start, range_start) < range_end
+            ]
+            self._pieces[partition] = deque(piece for span in ranges for piece in make_blank_pieces(span))
 
     @property
-    def offsets(self) -> int:
-        return sum(piece.next - piece.first for rest in self._pieces.values() for piece in rest)
+    def remaining_offsets(self) -> int:
+        return sum(piece.next - piece.first for queue in self._pieces.values() for piece in queue)
 
-    def rounds(self) -> Iterator[dict[Partition, list[Piece]]]:
+    def next_rounds(self) -> Iterator[dict[Partition, list[ReceiptPiece]]]:
         """Contiguous in each partition."""
-        while self.offsets:
-            chosen, size = dict[Partition, list[Piece]](), 0
-            for partition, rest in self._pieces.items():
-                mine: list[Piece] = []
-                while rest and size < ROUND and (not mine or mine[-1].next == rest[0].first):
-                    mine.append(rest.popleft())
-                    size += mine[-1].next - mine[-1].first
-                if mine:
-                    chosen[partition] = mine
+        while self.remaining_offsets:
+            chosen, size = dict[Partition, list[ReceiptPiece]](), 0
+            for partition, queue in self._pieces.items():
+                batch: list[ReceiptPiece] = []
+                while queue and size < ROUND_OFFSETS and (not batch or batch[-1].next == queue[0].first):
+                    batch.append(queue.popleft())
+                    size += batch[-1].next - batch[-1].first
+                if batch:
+                    chosen[partition] = batch
             yield chosen
 
-    def judge(
+    def select_certified(
         self,
-        pieces: Mapping[Partition, Sequence[Piece]],
-        told: Sequence[Row],
+        pieces: Mapping[Partition, Sequence[ReceiptPiece]],
+        rows: Sequence[ParityRow],
         compared: ParityResult,
         starts: Mapping[Partition, Offset],
-    ) -> dict[Partition, list[Piece]]:
+    ) -> dict[Partition, list[ReceiptPiece]]:
         """The first refused piece is given up; those behind it come again.
 
         `starts`: read after the comparison.
         """
-        held = {(row.partition, row.start): row for row in told}
-        good: dict[Partition, list[Piece]] = {}
-        for partition, mine in pieces.items():
-            for number, piece in enumerate(mine):
-                row = held.get((partition, piece.first))
-                why = _why_not(partition, piece, row, compared, starts.get(partition))
-                if why or row is None:
-                    self._leave(partition, f"[{piece.first}, {piece.next}): {why}", True)
-                    self._pieces[partition].extendleft(reversed(mine[number + 1 :]))
+        rows_by_start = {(row.partition, row.start): row for row in rows}
+        accepted: dict[Partition, list[ReceiptPiece]] = {}
+        for partition, partition_pieces in pieces.items():
+            for number, piece in enumerate(partition_pieces):
+                row = rows_by_start.get((partition, piece.first))
+                reason = _explain_refusal(partition, piece, row, compared, starts.get(partition))
+                if reason or row is None:
+                    self._add_uncovered(partition, f"[{piece.first}, {piece.next}): {reason}", True)
+                    self._pieces[partition].extendleft(reversed(partition_pieces[number + 1 :]))
                     break
                 counted = replace(piece, records=row.dst_count or 0, digest=row.dst_digest)
-                good.setdefault(partition, []).append(counted)
-        return good
+                accepted.setdefault(partition, []).append(counted)
+        return accepted
 
-    def _leave(self, partition: Partition, why: str, doubtful: bool = False) -> None:
-        self.left[partition] = (*self.left.get(partition, ()), why)
-        self.doubtful |= doubtful
+    def _add_uncovered(self, partition: Partition, reason: str, may_retry: bool = False) -> None:
+        self.uncovered[partition] = (*self.uncovered.get(partition, ()), reason)
+        self.may_retry |= may_retry
 
 
-def _why_not(partition: Partition, piece: Piece, row: Row | None, compared: ParityResult, start: Offset | None) -> str:
+def _explain_refusal(
+    partition: Partition, piece: ReceiptPiece, row: ParityRow | None, compared: ParityResult, start: Offset | None
+) -> str:
     if row is None:
         return "no task reported it"
     if row.error:
         return row.error
     if start is None or piece.first < start:
         return "the source has deleted it meanwhile"
-    if compared.proven.get(partition, Offset(0)) >= piece.next:
+    if compared.verified_ends.get(partition, Offset(0)) >= piece.next:
         return ""
-    mine = [f for f in compared.findings if f.partition == partition]
-    if mine:
-        return f"it differs from the source: {mine[0].kind}: {mine[0].detail}"
-    said = [reason for reason in compared.reasons if reason.startswith(f"{partition} ")]
-    return said[0] if said else "it could not be compared with the source"
+    findings = [f for f in compared.findings if f.partition == partition]
+    if findings:
+        return f"it differs from the source: {findings[0].kind}: {findings[0].detail}"
+    reasons = [reason for reason in compared.reasons if reason.startswith(f"{partition} ")]
+    return reasons[0] if reasons else "it could not be compared with the source"
 
 
-def _tasks(link: Link, pieces: Mapping[Partition, Sequence[Piece]], tasks: int) -> list[CertifiedTask]:
-    found = {partition: Vouched(tuple(mine), None) for partition, mine in pieces.items()}
+def _build_tasks(
+    link: MirrorLink, pieces: Mapping[Partition, Sequence[ReceiptPiece]], tasks: int
+) -> list[CertificateTask]:
+    coverage = {partition: Coverage(tuple(partition_pieces), None) for partition, partition_pieces in pieces.items()}
     path, name = str(link.config.path.absolute()), link.destination.name
     return [
-        CertifiedTask(config_path=path, destination=name, pieces=mine, cleaned=frozenset())
-        for mine in share(found, tasks)
+        CertificateTask(config_path=path, destination=name, pieces=partition_pieces, compacted_topics=frozenset())
+        for partition_pieces in distribute_pieces(coverage, tasks)
     ]
 
 
-def _ranges(pieces: Mapping[Partition, Sequence[Piece]], mirrored: Mapping[Partition, Offset]) -> list[ParityRange]:
+def _to_ranges(
+    pieces: Mapping[Partition, Sequence[ReceiptPiece]], mirrored: Mapping[Partition, Offset]
+) -> list[ParityRange]:
     return [
-        ParityRange(partition=partition, start=mine[0].first, end=mine[-1].next, stopped_at=mirrored[partition])
-        for partition, mine in pieces.items()
+        ParityRange(
+            partition=partition,
+            start=partition_pieces[0].first,
+            end=partition_pieces[-1].next,
+            stopped_at=mirrored[partition],
+        )
+        for partition, partition_pieces in pieces.items()
     ]
 
 
-def _source_starts(link: Link, partitions: Collection[Partition]) -> dict[Partition, Offset]:
+def _list_source_starts(link: MirrorLink, partitions: Collection[Partition]) -> dict[Partition, Offset]:
     try:
         with ClusterClient(link.source) as client:
-            there = existing(client, {partition.topic for partition in partitions})
-            asked = [p for p in partitions if p.topic in there and p.index in there[p.topic].partitions]
-            return list_offsets(client, asked, Point.START)
+            topics = find_existing_topics(client, {partition.topic for partition in partitions})
+            present = [p for p in partitions if p.topic in topics and p.index in topics[p.topic].partitions]
+            return list_offsets(client, present, OffsetPoint.START)
     except RemoteFault as error:
         raise Indeterminate(
             f"mirror {link.mirror.name}: receipts are rebuilt by comparing with the source, which does not answer: "
@@ -200,21 +229,25 @@ def _source_starts(link: Link, partitions: Collection[Partition]) -> dict[Partit
         ) from None
 
 
-def _keep(link: Link, folder: Folder, state: State, good: Mapping[Partition, Sequence[Piece]]) -> None:
+def _store_receipts(
+    link: MirrorLink, folder: Folder, state: State, accepted: Mapping[Partition, Sequence[ReceiptPiece]]
+) -> None:
     """Announce the file, write it, confirm it."""
     lease, statuses = state.leases.get(link.mirror.name), state.partitions[link.mirror.name]
-    told = [_receipt(link, statuses[p], p, mine) for p, mine in good.items()]
+    new_receipts = [_to_receipt(link, statuses[p], p, partition_pieces) for p, partition_pieces in accepted.items()]
     # Older than this generation's epochs, so that later receipts win.
-    file = receipts.packed(lease.generation if lease else 0, 0, told, f"rebuilt-{now_ms():013d}.parquet")
-    with door(link, Verb.RECEIPTS) as writer:
-        part, one = f"{file.day}-rebuilt", Kept(file.name, file.sha256, file.pieces, stored=False)
+    file = receipts.pack_receipts(lease.generation if lease else 0, 0, new_receipts, f"rebuilt-{now_ms():013d}.parquet")
+    with take_control(link, MirrorCommand.RECEIPTS) as writer:
+        part, promise = f"{file.day}-rebuilt", ReceiptFileEntry(file.name, file.sha256, file.pieces, stored=False)
         before = writer.state.receipts.get(link.mirror.name, {})
-        writer.put(promised(link.mirror.name, before, part, one, where=folder.where))
-        receipts.write(folder, link.mirror.name, file)
-        writer.put(*arrived(writer.state.receipts[link.mirror.name], {(part, file.name)}))
+        writer.put(add_file(link.mirror.name, before, part, promise, location=folder.where))
+        receipts.write_receipts(folder, link.mirror.name, file)
+        writer.put(*mark_stored(writer.state.receipts[link.mirror.name], {(part, file.name)}))
 
 
-def _receipt(link: Link, status: PartitionStatus, partition: Partition, pieces: Sequence[Piece]) -> Receipt:
+def _to_receipt(
+    link: MirrorLink, status: PartitionStatus, partition: Partition, pieces: Sequence[ReceiptPiece]
+) -> Receipt:
     first, end, records = pieces[0].first, pieces[-1].next, sum(piece.records for piece in pieces)
     return Receipt(
         mirror=link.mirror.name,
@@ -236,8 +269,8 @@ def _receipt(link: Link, status: PartitionStatus, partition: Partition, pieces: 
     )
 
 
-def _settle(link: Link, paths: Collection[str]) -> None:
+def _record_settled(link: MirrorLink, paths: Collection[str]) -> None:
     part, mirror = f"{datetime.now(UTC).date().isoformat()}-rebuilt", link.mirror.name
-    with door(link, Verb.RECEIPTS) as writer:
+    with take_control(link, MirrorCommand.RECEIPTS) as writer:
         head = writer.state.receipts.get(mirror, {}).get(part) or ReceiptsHead(mirror=mirror, part=part, files=())
-        writer.put(settled(head, paths))
+        writer.put(supersede_files(head, paths))

@@ -14,141 +14,163 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.abandoned import abandoned, held_up
-from mirror_core.decide.run_standing import Standing as At
-from mirror_core.decide.run_standing import standing_of as step_of
+from mirror_core.decide.abandoned import format_stalled_alarms, is_stalled
+from mirror_core.decide.run_standing import RunProgress as At
+from mirror_core.decide.run_standing import find_run_progress as step_of
 from mirror_core.decide.standing import (
-    Action,
-    Judgement,
-    Standing,
-    fenced_beside,
-    judge,
-    paid,
-    promoting,
-    told_of,
-    unsaid,
-    waits_for_home,
-    words,
+    FenceDecision,
+    FenceNextAction,
+    FenceState,
+    add_unreported,
+    decide_fence,
+    format_fence_state,
+    is_promoting,
+    is_waiting_for_failback,
+    mark_applied,
+    mark_reported,
+    must_fence_during_run,
 )
-from mirror_core.decide.verbs import Verb
-from mirror_core.decide.view import Unseen
+from mirror_core.decide.verbs import MirrorCommand
+from mirror_core.decide.view import UnseenCluster
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.mirrors.beside import look_at_returned, look_beside
-from mirror_core.mirrors.door import Look, door
-from mirror_core.mirrors.old_source import called_for, denials, keep_out, shown, still, with_places
-from mirror_core.mirrors.verbs import failback_over, way_home
+from mirror_core.mirrors.beside import observe_during_run, observe_returned_source
+from mirror_core.mirrors.door import ExtraChecks, take_control
+from mirror_core.mirrors.old_source import (
+    add_late_ranges,
+    deny_all_writers,
+    format_new_late_ranges,
+    list_fence_denials,
+    observe_fence,
+    wait_until_still,
+)
+from mirror_core.mirrors.verbs import find_failback, list_failbacks
 from mirror_core.model.acl import Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, RemoteFault
-from mirror_core.model.limits import LIMITS
-from mirror_core.model.logs import logger
-from mirror_core.model.names import base_name
+from mirror_core.model.limits import TIMEOUTS
+from mirror_core.model.logs import get_logger
+from mirror_core.model.names import get_base_name
 from mirror_core.model.run import Run
-from mirror_core.model.standing import Debt, Owed
-from mirror_core.state.active import repeat
-from mirror_core.state.link import Link
-from mirror_core.state.pulse import conducted
-from mirror_core.state.records import Forget, State
+from mirror_core.model.standing import FenceAction, PendingFence
+from mirror_core.state.active import copy_announcement
+from mirror_core.state.link import MirrorLink
+from mirror_core.state.pulse import find_conductor_status
+from mirror_core.state.records import State, Tombstone
 from mirror_core.state.topic import read_state
-from mirror_core.state.turning import turned
-from mirror_core.state.watchers import Signs, busy_s
+from mirror_core.state.turning import is_past_no_return
+from mirror_core.state.watchers import WatcherHeartbeats, extra_interval_s
 from mirror_core.state.writer import StateWriter
-from mirror_core.sync.closing_commands import Closable, closable
-from mirror_core.sync.fence import lift_fence, seen_still
-from mirror_core.sync.identity import check_source
-from mirror_core.sync.kept_closed import stay_closed
-from mirror_core.sync.shutting import NotPutRight, closed_through, opened_through, owned_after
+from mirror_core.sync.closing_commands import FenceCommandTarget, build_command_target
+from mirror_core.sync.fence import check_stillness, lift_fence
+from mirror_core.sync.identity import check_source_id
+from mirror_core.sync.kept_closed import format_held_topics
+from mirror_core.sync.shutting import CommandNotReconciled, close_cluster, open_cluster, write_or_reconcile
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
-POLL_S: Final = 0.25
-LOOK_S: Final = 10.0
-HELD_S: Final = 2.0
+ANSWER_POLL_S: Final = 0.25
+FENCE_CHECK_INTERVAL_S: Final = 10.0
+HELD_CHECK_INTERVAL_S: Final = 2.0
 """The run may promote at any moment."""
-BY_COMMAND: Final = "mirrorbook mirror watch"
-WAIT_S: Final = 60.0
+WATCH_COMMAND: Final = "mirrorbook mirror watch"
+ANSWER_WAIT_S: Final = 60.0
 
 
-def look_after(link: Link) -> Judgement:
+def check_fence(link: MirrorLink) -> FenceDecision:
     """Observe once; the mirror is taken over only to act. May be repeated and interrupted anywhere.
 
     Errors of the state topic raise; errors of the old source are part of the decision.
     """
     state = read_state(link.destination)
-    state.require(link.mirror.name)
-    found = _beside(link, state) or _judged(link, state)
-    if found.held or found.action is Action.NOTHING:
-        return found
-    debt = state.debts.get(link.mirror.name)
-    taken_away = found.action is Action.FENCE and found.standing is Standing.STANDS
-    if debt is not None and taken_away and waits_for_home(link.mirror.name, debt):
-        failback = failback_over(link)
+    state.require_readable(link.mirror.name)
+    decision = _observe_run_holder(link, state) or _observe_and_decide(link, state)
+    if decision.is_held_by_run or decision.action is FenceNextAction.NOTHING:
+        return decision
+    pending_fence = state.pending_fences.get(link.mirror.name)
+    is_missing = decision.action is FenceNextAction.APPLY and decision.state is FenceState.APPLIED
+    if pending_fence is not None and is_missing and is_waiting_for_failback(link.mirror.name, pending_fence):
+        failback = find_failback(link)
         if failback is not None:  # reverse mirror of a failback: create missing denials without taking it over
-            return look_beside(link, state, failback, debt)
+            return observe_during_run(link, state, failback, pending_fence)
     try:
-        with door(link, Verb.WATCH, _held(link)) as writer:
-            return _carry_out(link, writer)
-    except Refused as held:
-        return replace(found, action=Action.NOTHING, debt=None, lines=held.reasons, alarms=(), once=())
+        with take_control(link, MirrorCommand.WATCH, _build_reverse_checks(link)) as writer:
+            return _apply_decision(link, writer)
+    except Refused as refusal:
+        return replace(
+            decision,
+            action=FenceNextAction.NOTHING,
+            pending_fence=None,
+            lines=refusal.reasons,
+            alarms=(),
+            one_time_alarms=(),
+        )
 
 
-def said(link: Link, alarms: Collection[str]) -> None:
+def record_reported(link: MirrorLink, alarms: Collection[str]) -> None:
     """Call this after reporting the alarms. If it fails they are reported once more."""
     try:
-        with door(link, Verb.WATCH, _held(link)) as writer:
-            debt = writer.state.debts.get(link.mirror.name)
-            if debt is not None and (now := told_of(debt, alarms)) != debt:
-                writer.put(now)
+        with take_control(link, MirrorCommand.WATCH, _build_reverse_checks(link)) as writer:
+            pending_fence = writer.state.pending_fences.get(link.mirror.name)
+            if pending_fence is not None and (updated := mark_reported(pending_fence, alarms)) != pending_fence:
+                writer.put(updated)
     except MirrorError as error:
         _log.info("alarms are told once more: %s", error, mirror=link.mirror.name)
 
 
-def _beside(link: Link, state: State) -> Judgement | None:
+def _observe_run_holder(link: MirrorLink, state: State) -> FenceDecision | None:
     """Observe while a run holds the mirror; raises an alarm if it has no conductor and nobody can write."""
     run = state.active_run(link.mirror.name)
     if run is None:
         return None
-    at = step_of(run, state.steps_of(run))
-    found = _beside_run(link, state, run, at)
-    alarms = abandoned(state.mirrors.get(link.mirror.name, link.mirror), run, at, conducted(state, run))
-    return replace(found, alarms=(*alarms, *found.alarms))
+    progress = step_of(run, state.steps_of(run))
+    decision = _observe_for_run(link, state, run, progress)
+    alarms = format_stalled_alarms(
+        state.mirrors.get(link.mirror.name, link.mirror), run, progress, find_conductor_status(state, run)
+    )
+    return replace(decision, alarms=(*alarms, *decision.alarms))
 
 
-def _beside_run(link: Link, state: State, run: Run, at: At) -> Judgement:
-    debt, past = state.debts.get(link.mirror.name), turned(state, run)
-    if debt is not None and not past and promoting(debt, run, state.steps, held_up=held_up(at, now_ms())):
-        return look_at_returned(link, state, run, debt)
-    if debt is None or not fenced_beside(debt, run, turned=past):
-        return judge(debt, run, Unseen(""))
-    return look_beside(link, state, run, debt)
+def _observe_for_run(link: MirrorLink, state: State, run: Run, progress: At) -> FenceDecision:
+    pending_fence, past_no_return = state.pending_fences.get(link.mirror.name), is_past_no_return(state, run)
+    if (
+        pending_fence is not None
+        and not past_no_return
+        and is_promoting(pending_fence, run, state.steps, is_stalled=is_stalled(progress, now_ms()))
+    ):
+        return observe_returned_source(link, state, run, pending_fence)
+    if pending_fence is None or not must_fence_during_run(pending_fence, run, is_past_no_return=past_no_return):
+        return decide_fence(pending_fence, run, UnseenCluster(""))
+    return observe_during_run(link, state, run, pending_fence)
 
 
-def watch(
-    link: Link,
+def watch_fence(
+    link: MirrorLink,
     stop: threading.Event,
-    tell: Callable[[Judgement], None],
+    on_decision: Callable[[FenceDecision], None],
     *,
     once: bool = False,
-    by: str = BY_COMMAND,
+    watcher: str = WATCH_COMMAND,
 ) -> None:
     """Watch until no fence is left. `once`: until the cluster has answered."""
-    with Signs(link.destination, by, every_s=WAIT_S + busy_s(link)) as signs:
+    with WatcherHeartbeats(link.destination, watcher, every_s=ANSWER_WAIT_S + extra_interval_s(link)) as signs:
         while not stop.is_set():
             try:
-                found = look_after(link)
-                _tell(link, found, tell, signs)
-                if found.standing is Standing.NOTHING or (once and not found.silent):
+                decision = check_fence(link)
+                _report_decision(link, decision, on_decision, signs)
+                if decision.state is FenceState.NONE or (once and not decision.is_silent):
                     return
-                if found.silent and found.standing is Standing.OWED and not found.held:
-                    again = _await(link, stop)
-                    if again is not None:
-                        _tell(link, again, tell, signs)
-                elif found.silent:
-                    answers(link, stop)
+                if decision.is_silent and decision.state is FenceState.PENDING and not decision.is_held_by_run:
+                    next_decision = _wait_in_control(link, stop)
+                    if next_decision is not None:
+                        _report_decision(link, next_decision, on_decision, signs)
+                elif decision.is_silent:
+                    wait_for_answer(link, stop)
                 else:
-                    bare = found.standing is Standing.OWED and found.action is Action.NOTHING
-                    stop.wait(HELD_S if found.held and bare else LOOK_S)
+                    is_unfenced = decision.state is FenceState.PENDING and decision.action is FenceNextAction.NOTHING
+                    stop.wait(
+                        HELD_CHECK_INTERVAL_S if decision.is_held_by_run and is_unfenced else FENCE_CHECK_INTERVAL_S
+                    )
             except LostOwnership as error:
                 # Another watcher or command: retry at another moment.
                 _log.info("looks again: %s", error, mirror=link.mirror.name)
@@ -157,166 +179,189 @@ def watch(
                 if not error.retryable:
                     raise
                 _log.warning("looks again: %s", error, mirror=link.mirror.name)
-                stop.wait(LOOK_S)
+                stop.wait(FENCE_CHECK_INTERVAL_S)
 
 
-def _tell(link: Link, found: Judgement, tell: Callable[[Judgement], None], signs: Signs) -> None:
-    tell(found)
-    if found.standing is not Standing.NOTHING:
-        signs.give(link.mirror.name)
-    if found.once:
-        said(link, found.once)
+def _report_decision(
+    link: MirrorLink, decision: FenceDecision, on_decision: Callable[[FenceDecision], None], signs: WatcherHeartbeats
+) -> None:
+    on_decision(decision)
+    if decision.state is not FenceState.NONE:
+        signs.send(link.mirror.name)
+    if decision.one_time_alarms:
+        record_reported(link, decision.one_time_alarms)
 
 
-def _await(link: Link, stop: threading.Event) -> Judgement | None:
+def _wait_in_control(link: MirrorLink, stop: threading.Event) -> FenceDecision | None:
     """Wait in control of the mirror, with its state read, so that the first answer is fenced.
 
     Reading a large state takes seconds in which applications there could write.
     """
     try:
-        with door(link, Verb.WATCH, _held(link)) as writer:
-            if answers(link, stop):
-                return _carry_out(link, writer)
+        with take_control(link, MirrorCommand.WATCH, _build_reverse_checks(link)) as writer:
+            if wait_for_answer(link, stop):
+                return _apply_decision(link, writer)
     except Refused:
         pass  # the next check reports it
     return None
 
 
-def _held(link: Link) -> Look:
+def _build_reverse_checks(link: MirrorLink) -> ExtraChecks:
     name = link.mirror.name
-    return lambda state: way_home(link) if waits_for_home(name, state.debts.get(name)) else ()
+    return lambda state: list_failbacks(link) if is_waiting_for_failback(name, state.pending_fences.get(name)) else ()
 
 
-def answers(link: Link, stop: threading.Event, within_s: float = WAIT_S) -> bool:
+def wait_for_answer(link: MirrorLink, stop: threading.Event, within_s: float = ANSWER_WAIT_S) -> bool:
     deadline = time.monotonic() + within_s
-    while not stop.wait(POLL_S) and time.monotonic() < deadline:
-        with suppress(RemoteFault), ClusterClient(link.source, timeout_s=LIMITS.probed_source_s) as client:
+    while not stop.wait(ANSWER_POLL_S) and time.monotonic() < deadline:
+        with suppress(RemoteFault), ClusterClient(link.source, timeout_s=TIMEOUTS.pending_fence_probe_s) as client:
             client.metadata(())
             return True
     return False
 
 
-def _carry_out(link: Link, writer: StateWriter) -> Judgement:
+def _apply_decision(link: MirrorLink, writer: StateWriter) -> FenceDecision:
     """Decide as owner, by what the cluster shows now."""
-    debt = writer.state.debts.get(link.mirror.name)
+    pending_fence = writer.state.pending_fences.get(link.mirror.name)
     try:
-        if debt is not None and debt.owed is Owed.FENCE and debt.paid_ms is None:
-            fenced = _fenced(link, writer, debt)  # first: any other request gives writers time
-            if fenced is not None:
-                return fenced
-        found = _judged(link, writer.state)
-        if debt is None or found.action is Action.NOTHING:
-            return found
-        if found.action is Action.UNFENCE:
-            return _unfenced(link, writer, debt)
-        if found.action is Action.FENCE:
-            debt = unsaid(debt, found.once)
-            writer.put(debt)  # first: once the fence is up, no check finds the gap any more
-            again = _fenced(link, writer, debt)
-            if again is None:
-                return found
-            return replace(again, alarms=tuple(dict.fromkeys((*found.alarms, *again.alarms))), written=found.written)
-        if found.debt is not None:
-            writer.put(found.debt)
-        return found
-    except NotPutRight as error:  # the mirror is lost, and its new owner does not know
-        return replace(judge(debt, None, Unseen(str(error))), alarms=(str(error),), silent=False)
+        if (
+            pending_fence is not None
+            and pending_fence.action is FenceAction.APPLY
+            and pending_fence.applied_at_ms is None
+        ):
+            applied = _apply_fence(link, writer, pending_fence)  # first: any other request gives writers time
+            if applied is not None:
+                return applied
+        decision = _observe_and_decide(link, writer.state)
+        if pending_fence is None or decision.action is FenceNextAction.NOTHING:
+            return decision
+        if decision.action is FenceNextAction.LIFT:
+            return _lift_fence(link, writer, pending_fence)
+        if decision.action is FenceNextAction.APPLY:
+            pending_fence = add_unreported(pending_fence, decision.one_time_alarms)
+            writer.put(pending_fence)  # first: once the fence is up, no check finds the gap any more
+            reapplied = _apply_fence(link, writer, pending_fence)
+            if reapplied is None:
+                return decision
+            return replace(
+                reapplied,
+                alarms=tuple(dict.fromkeys((*decision.alarms, *reapplied.alarms))),
+                written_ranges=decision.written_ranges,
+            )
+        if decision.pending_fence is not None:
+            writer.put(decision.pending_fence)
+        return decision
+    except CommandNotReconciled as error:  # the mirror is lost, and its new owner does not know
+        return replace(
+            decide_fence(pending_fence, None, UnseenCluster(str(error))), alarms=(str(error),), is_silent=False
+        )
     except LostOwnership:
         raise
     except MirrorError as error:
-        return _failed(writer, debt, error)
+        return _to_failure(writer, pending_fence, error)
 
 
-def _failed(writer: StateWriter, debt: Debt | None, error: MirrorError) -> Judgement:
+def _to_failure(writer: StateWriter, pending_fence: PendingFence | None, error: MirrorError) -> FenceDecision:
     """Retriable errors raise no alarm."""
-    if debt is None:
+    if pending_fence is None:
         raise error
-    if not error.retryable and debt.trouble != str(error):
-        debt = replace(debt, trouble=str(error))
-        writer.put(debt)
-    found = judge(debt, None, Unseen(str(error)))
+    if not error.retryable and pending_fence.problem != str(error):
+        pending_fence = replace(pending_fence, problem=str(error))
+        writer.put(pending_fence)
+    decision = decide_fence(pending_fence, None, UnseenCluster(str(error)))
     if error.retryable:
-        return found
-    alarms = (*found.alarms, str(error))
-    return replace(found, alarms=alarms, silent=False, exposed=found.standing is Standing.OWED)
+        return decision
+    alarms = (*decision.alarms, str(error))
+    return replace(decision, alarms=alarms, is_silent=False, is_exposed=decision.state is FenceState.PENDING)
 
 
-def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
+def _apply_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFence) -> FenceDecision | None:
     """Returns None when there is no way to fence."""
     statuses = writer.state.partitions.get(link.mirror.name, {})
-    where = _closable(link, writer.state, debt)
-    with ClusterClient(link.source, timeout_s=LIMITS.old_source_s) as source:
-        check_source(link, source)
-        wanted = denials(link, writer.state, debt)
-        topics = {acl.name for acl in wanted if acl.resource is Resource.TOPIC}
-        ids = {acl.name for acl in wanted if acl.resource is Resource.TRANSACTIONAL_ID}
+    target = _build_target(link, writer.state, pending_fence)
+    with ClusterClient(link.source, timeout_s=TIMEOUTS.old_source_response_s) as source:
+        check_source_id(link, source)
+        fence_denials = list_fence_denials(link, writer.state, pending_fence)
+        topics = {acl.name for acl in fence_denials if acl.resource is Resource.TOPIC}
+        transactional_ids = {acl.name for acl in fence_denials if acl.resource is Resource.TRANSACTIONAL_ID}
         by_command = False
-        if isinstance(keep_out(link, writer, source, topics, ids), AuthorizerOff):
-            by_command = closed_through(link, where, lambda: writer.put(debt), once=True)
+        if isinstance(deny_all_writers(link, writer, source, topics, transactional_ids), AuthorizerOff):
+            by_command = close_cluster(link, target, lambda: writer.put(pending_fence), once=True)
             if not by_command:
                 return None
-        ends = (seen_still if by_command else still)(source, statuses)
-        now = paid(debt, ends, now_ms(), by_command=by_command)
-    now = unsaid(now, called_for(link, writer.state, now, debt))
-    writer.put(now)
+        ends = (check_stillness if by_command else wait_until_still)(source, statuses)
+        updated = mark_applied(pending_fence, ends, now_ms(), by_command=by_command)
+    updated = add_unreported(updated, format_new_late_ranges(link, writer.state, updated, pending_fence))
+    writer.put(updated)
     with suppress(MirrorError):  # the cluster missed the active topic's update; optional
-        repeat(link.destination, link.source, base_name(link.mirror.name))
-    lines = list(words(now))
-    if debt.paid_ms is None:
-        seen = "its fence_command has closed it" if now.by_command else "its fence is seen on every broker"
-        lines.append(f"{debt.cluster} answers again, and {seen}")
-    return with_places(
-        Judgement(
-            standing=Standing.STANDS,
-            action=Action.FENCE,
-            debt=now,
+        copy_announcement(link.destination, link.source, get_base_name(link.mirror.name))
+    lines = list(format_fence_state(updated))
+    if pending_fence.applied_at_ms is None:
+        observed_text = "its fence_command has closed it" if updated.by_command else "its fence is seen on every broker"
+        lines.append(f"{pending_fence.cluster} answers again, and {observed_text}")
+    return add_late_ranges(
+        FenceDecision(
+            state=FenceState.APPLIED,
+            action=FenceNextAction.APPLY,
+            pending_fence=updated,
             lines=tuple(lines),
-            alarms=now.unsaid,
-            once=now.unsaid,
+            alarms=updated.unreported,
+            one_time_alarms=updated.unreported,
         ),
-        now,
+        updated,
         statuses,
     )
 
 
-def _unfenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement:
-    writer.put(debt)  # proves ownership
-    with ClusterClient(link.source, timeout_s=LIMITS.old_source_s) as source:
-        check_source(link, source)
+def _lift_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFence) -> FenceDecision:
+    writer.put(pending_fence)  # proves ownership
+    with ClusterClient(link.source, timeout_s=TIMEOUTS.old_source_response_s) as source:
+        check_source_id(link, source)
         lift_fence(link.mirror, writer, source)
-        where = _closable(link, writer.state, debt)
-        kept = frozenset[str]()
-        if debt.by_command:
-            kept = opened_through(link, writer.state, where, lambda: writer.put(debt))
-            owned_after(link, where, lambda: writer.put(Forget(debt)))
+        target = _build_target(link, writer.state, pending_fence)
+        held_topics = frozenset[str]()
+        if pending_fence.by_command:
+            held_topics = open_cluster(link, writer.state, target, lambda: writer.put(pending_fence))
+            write_or_reconcile(link, target, lambda: writer.put(Tombstone(pending_fence)))
         else:
-            writer.put(Forget(debt))
-    line = f"{debt.cluster} answers again, and the fence of run {debt.run} is lifted: applications may write there"
-    return Judgement(standing=Standing.NOTHING, action=Action.UNFENCE, lines=(line, *stay_closed(debt.cluster, kept)))
+            writer.put(Tombstone(pending_fence))
+    line = f"{pending_fence.cluster} answers again, and the fence of run {pending_fence.run} is lifted: applications may write there"
+    return FenceDecision(
+        state=FenceState.NONE,
+        action=FenceNextAction.LIFT,
+        lines=(line, *format_held_topics(pending_fence.cluster, held_topics)),
+    )
 
 
-def _closable(link: Link, state: State, debt: Debt) -> Closable:
+def _build_target(link: MirrorLink, state: State, pending_fence: PendingFence) -> FenceCommandTarget:
     topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
-    return closable(link, link.source.name, debt.run, topics)
+    return build_command_target(link, link.source.name, pending_fence.run, topics)
 
 
-def _judged(link: Link, state: State) -> Judgement:
-    debt = state.debts.get(link.mirror.name)
-    if debt is None:
-        return judge(debt, None, Unseen(""))
+def _observe_and_decide(link: MirrorLink, state: State) -> FenceDecision:
+    pending_fence = state.pending_fences.get(link.mirror.name)
+    if pending_fence is None:
+        return decide_fence(pending_fence, None, UnseenCluster(""))
     statuses = state.partitions.get(link.mirror.name, {})
     try:
-        with ClusterClient(link.source, timeout_s=LIMITS.old_source_s) as source:
-            check_source(link, source)
-            found = judge(debt, None, shown(link, state, source, debt))
+        with ClusterClient(link.source, timeout_s=TIMEOUTS.old_source_response_s) as source:
+            check_source_id(link, source)
+            decision = decide_fence(pending_fence, None, observe_fence(link, state, source, pending_fence))
     except MirrorError as error:
-        found = judge(debt, None, Unseen(str(error)))
+        decision = decide_fence(pending_fence, None, UnseenCluster(str(error)))
         if not error.retryable:
-            alarms = (*found.alarms, str(error))
-            found = replace(found, alarms=alarms, silent=False, exposed=found.standing is Standing.OWED)
-    now = found.debt or debt
-    if found.debt is not None and now.paid_ms is not None:
-        news = tuple(called_for(link, state, now, debt))
-        now = unsaid(now, news)
-        found = replace(found, debt=now, alarms=(*found.alarms, *news), once=(*found.once, *news))
-    return with_places(found, now, statuses)
+            alarms = (*decision.alarms, str(error))
+            decision = replace(
+                decision, alarms=alarms, is_silent=False, is_exposed=decision.state is FenceState.PENDING
+            )
+    updated = decision.pending_fence or pending_fence
+    if decision.pending_fence is not None and updated.applied_at_ms is not None:
+        new_alarms = tuple(format_new_late_ranges(link, state, updated, pending_fence))
+        updated = add_unreported(updated, new_alarms)
+        decision = replace(
+            decision,
+            pending_fence=updated,
+            alarms=(*decision.alarms, *new_alarms),
+            one_time_alarms=(*decision.one_time_alarms, *new_alarms),
+        )
+    return add_late_ranges(decision, updated, statuses)

@@ -75,7 +75,7 @@ class AclPurpose(StrEnum):
     """Was DEMOTED. The source withdrew the right since, so the DENY stays at promotion."""
 
 
-LIFTABLE: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
+LIFTABLE_PURPOSES: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lifted:
+class LiftedDenial:
     """If it appears again, a paused process or another tool made it."""
 
     entry: LedgerEntry
@@ -97,5 +97,5 @@ class Lifted:
     """The run that held the mirror or the fence. Empty: unknown."""
 
     def __post_init__(self) -> None:
-        if self.entry.purpose not in LIFTABLE:
+        if self.entry.purpose not in LIFTABLE_PURPOSES:
             raise ValueError(f"{self.entry}: Mirrorbook lifts fences and demotions only")

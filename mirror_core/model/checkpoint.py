@@ -9,7 +9,7 @@ from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Approval
 
 
-class Keepable(Protocol):
+class StepValue(Protocol):
     """Raise `VERSION` when older code cannot read it."""
 
     VERSION: ClassVar[int]
@@ -27,7 +27,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class RunHeartbeat:
     """Heartbeat of the conductor of a run."""
 
     VERSION: ClassVar[int] = 1
@@ -35,9 +35,9 @@ class Beat:
     """New each time that a process begins to conduct."""
     by: str
     host: str
-    boot: str
+    boot_id: str
     pid: int
-    started: int | None
+    start_ticks: int | None
     """See `supervisor.process_identity`."""
     at_ms: int
     released: bool = False
@@ -45,13 +45,13 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watcher:
+class WatcherHeartbeat:
     VERSION: ClassVar[int] = 1
     by: str
     host: str
     pid: int
     at_ms: int
-    every_s: float
+    interval_s: float
     """Longest time between two probes."""
 
 
@@ -64,7 +64,7 @@ class ShownPlan:
     plan_hash: str
     body_sha256: str
     at_ms: int
-    silent: tuple[MirrorName, ...] = ()
+    silent_sources: tuple[MirrorName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

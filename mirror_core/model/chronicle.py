@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import msgspec
 
-BEGINNING: Final = "0" * 64
+FIRST_LINE_HASH: Final = "0" * 64
 
 
-class Kind(StrEnum):
+class AuditEntryKind(StrEnum):
     BEGUN = "begun"
     """The run, its plan hashes, and who approved it."""
-    CONDUCTED = "conducted"
-    AGREED = "agreed"
+    CONDUCTOR_CHANGED = "conducted"
+    STOP_CONFIRMED = "agreed"
     """A person confirmed that applications may be stopped."""
     STEP = "step"
     ABORTING = "aborting"
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class AuditLine:
     """As stored in the state topic."""
 
     run: str
@@ -41,40 +41,42 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class AuditEntry:
     n: int
     run: str
     at_ms: int
     by: str
-    kind: Kind
+    kind: AuditEntryKind
     body: Mapping[str, Any]
     before: str
     """SHA-256 (hexadecimal) of the previous line."""
 
 
-def hash_of(line: str) -> str:
+def hash_line(line: str) -> str:
     return hashlib.sha256(line.encode()).hexdigest()
 
 
-def head_of(lines: Sequence[str]) -> str:
-    return hash_of(lines[-1]) if lines else BEGINNING
+def get_head_hash(lines: Sequence[str]) -> str:
+    return hash_line(lines[-1]) if lines else FIRST_LINE_HASH
 
 
-def canonical(value: object) -> str:
+def to_canonical_json(value: object) -> str:
     """JSON as it is hashed: sorted keys, no blanks."""
     return msgspec.json.encode(msgspec.to_builtins(value), order="sorted").decode()
 
 
-def next_line(lines: Sequence[str], *, run: str, at_ms: int, by: str, kind: Kind, body: object) -> Told:
-    said = msgspec.to_builtins(body)
-    entry = Entry(n=len(lines), run=run, at_ms=at_ms, by=by, kind=kind, body=said, before=head_of(lines))
-    return Told(run=run, number=len(lines), line=canonical(entry))
+def build_next_line(
+    lines: Sequence[str], *, run: str, at_ms: int, by: str, kind: AuditEntryKind, body: object
+) -> AuditLine:
+    content = msgspec.to_builtins(body)
+    entry = AuditEntry(n=len(lines), run=run, at_ms=at_ms, by=by, kind=kind, body=content, before=get_head_hash(lines))
+    return AuditLine(run=run, number=len(lines), line=to_canonical_json(entry))
 
 
-_ENTRY: Final = msgspec.json.Decoder(Entry)  # at import: see `state.state_records`
+_ENTRY_DECODER: Final = msgspec.json.Decoder(AuditEntry)  # at import: see `state.state_records`
 
 
-def renumbered(told: Told, lines: Sequence[str]) -> Told:
+def renumber_line(audit_line: AuditLine, lines: Sequence[str]) -> AuditLine:
     """Rebuilds a line so that it follows these lines."""
-    said = _ENTRY.decode(told.line)
-    return next_line(lines, run=said.run, at_ms=said.at_ms, by=said.by, kind=said.kind, body=said.body)
+    entry = _ENTRY_DECODER.decode(audit_line.line)
+    return build_next_line(lines, run=entry.run, at_ms=entry.at_ms, by=entry.by, kind=entry.kind, body=entry.body)

@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-FRESH_S: Final = 10.0
+MAX_FRESH_AGE_S: Final = 10.0
 """Older heartbeats mean a lost owner; older observations are unknown now."""
 
-CONDUCTED_S: Final = 30.0
+CONDUCTOR_TIMEOUT_S: Final = 30.0
 """A conductor beats every 10 s; after this its run may be taken over."""
 
 
@@ -22,10 +22,10 @@ class SteadyClock:
     """Wall clock at creation, advanced by the monotonic clock. For minutes only: they drift apart."""
 
     def __init__(self) -> None:
-        self._ahead_s = time.time() - time.monotonic()
+        self._wall_minus_monotonic_s = time.time() - time.monotonic()
 
     def __call__(self) -> float:
-        return time.monotonic() + self._ahead_s
+        return time.monotonic() + self._wall_minus_monotonic_s
 
 
 @dataclass(frozen=True, slots=True)

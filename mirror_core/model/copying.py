@@ -5,30 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.model.mirror import FailureKind, Gaps
+from mirror_core.model.mirror import FailureKind, GapFilling
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assigned:
+class PartitionAssignment:
     partition: Partition
     source_topic_id: str
     destination_topic_id: str
-    until: Offset | None = None
+    stop_offset: Offset | None = None
     """Position (next offset to copy) to stop at. None: copy until `stop_ms`."""
     source_epoch: int | None = None
     """Source leader epoch under which the copy last agreed with the source. None: unknown."""
-    answered: bool = False
+    all_answered: bool = False
     """All batches sent so far were acknowledged; else the task checks the log's end first."""
-    proved_end: Offset | None = None
+    verified_end: Offset | None = None
     """Both sides were equal below it under this destination leader epoch."""
-    proved_epoch: int = -1
-    counted: Offset | None = None
+    verified_epoch: int = -1
+    trim_recorded_until: Offset | None = None
     """Trimmed offsets below it are recorded. None: the copy has not reached the source's log start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listening:
+class ListenAddress:
     """Where a driver listens for datagrams (UDP) of its tasks."""
 
     bind: str = "127.0.0.1"
@@ -37,7 +37,7 @@ class Listening:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriverAt:
+class DriverAddress:
     """Where a task sends its datagrams (UDP)."""
 
     host: str
@@ -53,8 +53,8 @@ class Assignment:
     destination: ClusterName
     config_path: str
     producer_id: int
-    gaps: Gaps = Gaps.MARKERS
-    partitions: tuple[Assigned, ...]
+    gaps: GapFilling = GapFilling.MARKERS
+    partitions: tuple[PartitionAssignment, ...]
     epoch: int
     task: int
     start_ms: int
@@ -64,9 +64,9 @@ class Assignment:
     max_bytes_in_flight: int = 64 << 20
     throttle: int | None = None
     """Bytes per second read from the source. None: unlimited."""
-    driver: DriverAt | None = None
+    driver_address: DriverAddress | None = None
     """Receives progress, and passes gap claims to the next epoch's task."""
-    looks_s: float = 0.0
+    comparison_grace_s: float = 0.0
     """Extra time for log comparisons, which the next task would restart."""
 
 
@@ -75,7 +75,7 @@ PIECE_OFFSETS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class ReceiptPiece:
     """Certificate: content of [first, next) as sent and acknowledged."""
 
     first: Offset
@@ -102,7 +102,7 @@ class Receipt:
     batches: int
     bytes: int
     """Including batch headers."""
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ReceiptPiece, ...]
     """Without batches that were found on the destination unacknowledged."""
     source_topic_id: str
     destination_topic_id: str
@@ -113,7 +113,7 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class PartitionFailure:
     partition: Partition
     reason: str
     """For a person: what, where, why and what to do."""
@@ -124,20 +124,20 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aligned:
+class AlignedPartition:
     """A partition whose copy agreed with the source's log under this leader epoch."""
 
     partition: Partition
     source_epoch: int
-    answered: bool = False
+    all_answered: bool = False
     """Every batch that the task sent was answered."""
     source_start: Offset | None = None
     """Log start of the source, once the copy has reached it."""
-    filled: int = 0
+    filled_gap_offsets: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deletion:
+class TrimmedRange:
     """The source deleted [first, next) before it was copied; `next` was its log start."""
 
     partition: Partition
@@ -148,14 +148,14 @@ class Deletion:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
     receipts: tuple[Receipt, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[PartitionFailure, ...]
     cpu_s: float
-    aligned: tuple[Aligned, ...] = ()
-    deletions: tuple[Deletion, ...] = ()
+    aligned: tuple[AlignedPartition, ...] = ()
+    trimmed_ranges: tuple[TrimmedRange, ...] = ()
     """Usually the driver has them already, by datagram."""
-    retry: str = ""
+    retry_reason: str = ""
     """Why the task ended early with healthy partitions."""
-    looks_cut_short: int = 0
+    interrupted_comparisons: int = 0
     """Partitions whose log comparison was cut off and starts again."""
-    untold: bool = False
+    comparisons_unknown: bool = False
     """The task started too late or failed, so the number is unknown."""

@@ -14,14 +14,14 @@ from msgspec import UNSET, UnsetType
 from mirror_core.model.names import MirrorName
 
 
-class Part(StrEnum):
+class SyncCategory(StrEnum):
     TOPICS = "topics"
     CONFIGS = "configs"
     ACLS = "acls"
     GROUPS = "groups"
 
 
-class Action(StrEnum):
+class SyncAction(StrEnum):
     CREATE = "create"
     WIDEN = "widen"
     ADOPT = "adopt"
@@ -40,20 +40,30 @@ class Action(StrEnum):
     """Dangerous: a person must decide."""
 
 
-CHANGES = frozenset({Action.CREATE, Action.WIDEN, Action.ADOPT, Action.SET, Action.REMOVE, Action.COMMIT, Action.STAGE})
+WRITING_ACTIONS = frozenset(
+    {
+        SyncAction.CREATE,
+        SyncAction.WIDEN,
+        SyncAction.ADOPT,
+        SyncAction.SET,
+        SyncAction.REMOVE,
+        SyncAction.COMMIT,
+        SyncAction.STAGE,
+    }
+)
 
 
-_ON_TOPIC: Final = re.compile(r"\w+ \w+ on TOPIC literal '([a-zA-Z0-9._-]+)' for ")
+_TOPIC_ACL: Final = re.compile(r"\w+ \w+ on TOPIC literal '([a-zA-Z0-9._-]+)' for ")
 
 
 class DriftRow(msgspec.Struct, frozen=True, kw_only=True):
     """A struct: thousands are made while applications wait."""
 
-    part: Part
+    part: SyncCategory
     subject: str
     source: str
     destination: str
-    action: Action
+    action: SyncAction
     reason: str = ""
     done: bool = False
     """In a dry run: staged by an earlier sync."""
@@ -64,15 +74,15 @@ class DriftRow(msgspec.Struct, frozen=True, kw_only=True):
     def topic(self) -> str:
         """Empty for none or a prefix. For a whole group it may be the end of its name."""
         match self.part:
-            case Part.TOPICS:
+            case SyncCategory.TOPICS:
                 return self.subject
-            case Part.CONFIGS:
+            case SyncCategory.CONFIGS:
                 return self.subject.partition(": ")[0]
-            case Part.GROUPS:
+            case SyncCategory.GROUPS:
                 return self.subject.rpartition(" ")[2].rpartition("-")[0]
-            case Part.ACLS:
-                named = _ON_TOPIC.match(self.subject)
-                return named[1] if named else ""
+            case SyncCategory.ACLS:
+                match = _TOPIC_ACL.match(self.subject)
+                return match[1] if match else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
-_NONE: Final[Mapping[Any, RemoteFault]] = MappingProxyType({})
+_NO_REFUSALS: Final[Mapping[Any, RemoteFault]] = MappingProxyType({})
 
 
 class MirrorError(Exception):
@@ -25,10 +25,10 @@ class Refused(MirrorError):
 
     exit_code = 3
 
-    def __init__(self, what: str, reasons: Iterable[str]) -> None:
-        self.what = what
+    def __init__(self, summary: str, reasons: Iterable[str]) -> None:
+        self.summary = summary
         self.reasons = tuple(reasons)
-        super().__init__(what + ":" + "".join(f"\n  - {reason}" for reason in self.reasons))
+        super().__init__(summary + ":" + "".join(f"\n  - {reason}" for reason in self.reasons))
 
 
 class HeldByRun(Refused):
@@ -50,8 +50,8 @@ class LostOwnership(MirrorError):
 class RemoteFault(MirrorError):
     """A cluster failed, or sent an invalid response."""
 
-    def __init__(self, words: str, refused: Mapping[Any, RemoteFault] = _NONE) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, refused: Mapping[Any, RemoteFault] = _NO_REFUSALS) -> None:
+        super().__init__(message)
         self.refused = refused
         """Failed items of a request about several, with their errors."""
 
@@ -60,18 +60,18 @@ class Unreachable(RemoteFault):
     retryable = True
 
 
-class NotLetIn(Unreachable):
+class ConnectionRejected(Unreachable):
     """Certificate not accepted, or TLS expected. A restarting broker may look the same."""
 
     retryable = False
 
 
-class SignInFailed(NotLetIn):
+class AuthenticationFailed(ConnectionRejected):
     """Usually temporary: credentials are renewed broker by broker. If all brokers do so, it is a
     BadRequest."""
 
 
-class Unwritten(Unreachable):
+class StateNotWritten(Unreachable):
     """No writes to the state topic; the lease still seems ours."""
 
 

@@ -11,19 +11,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-_OBJECTS: Final = 100_000
+_GC_THRESHOLD: Final = 100_000
 """New objects per collection: about 10 MiB."""
 
 
-def seek_seldom() -> None:
-    gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
+def reduce_gc_frequency() -> None:
+    gc.set_threshold(_GC_THRESHOLD, *gc.get_threshold()[1:])
 
 
 @contextmanager
-def seldom_sought() -> Iterator[None]:
-    before = gc.get_threshold()
-    seek_seldom()
+def reduced_gc_frequency() -> Iterator[None]:
+    previous_thresholds = gc.get_threshold()
+    reduce_gc_frequency()
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        gc.set_threshold(*previous_thresholds)

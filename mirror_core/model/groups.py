@@ -4,16 +4,16 @@ import hashlib
 from dataclasses import dataclass
 
 from mirror_core.model.names import MirrorName, Offset
-from mirror_core.model.offsets import Offsets
+from mirror_core.model.offsets import PartitionOffsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOffsets:
+class OwnGroupOffsets:
     """Committed by the mirror. Any other offset is the group's own progress."""
 
     mirror: MirrorName
     group: str
-    offsets: Offsets
+    offsets: PartitionOffsets
     """Next offsets to read. Includes source offsets that were already there."""
 
     @property
@@ -22,19 +22,19 @@ class GroupOffsets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Uncommitted:
+class UncommittedGroupOffset:
     group: str
     partition: str
     """Empty: the whole group."""
     reason: str
-    stands: Offset | None = None
+    destination_offset: Offset | None = None
     """Without one `auto.offset.reset` applies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupsLeft:
+class UnsyncedGroups:
     """Missing or incomplete on the destination."""
 
     mirror: MirrorName
-    others: tuple[str, ...] = ()
-    uncommitted: tuple[Uncommitted, ...] = ()
+    unsupported_groups: tuple[str, ...] = ()
+    uncommitted: tuple[UncommittedGroupOffset, ...] = ()

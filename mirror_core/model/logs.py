@@ -20,12 +20,12 @@ from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
 
-from mirror_core.model.text import visible
+from mirror_core.model.text import escape_invisible
 
-ROOT: Final = "mirror_core"
+ROOT_LOGGER: Final = "mirror_core"
 
 
-class Fields(TypedDict, total=False):
+class LogFields(TypedDict, total=False):
     """In display order."""
 
     mirror: object
@@ -38,149 +38,153 @@ class Fields(TypedDict, total=False):
     task: object
 
 
-FIELDS: Final = tuple(Fields.__annotations__)
+LOG_FIELDS: Final = tuple(LogFields.__annotations__)
 
 
-class Level(StrEnum):
+class LogLevel(StrEnum):
     DEBUG = "debug"
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
 
 
-class Format(StrEnum):
+class LogFormat(StrEnum):
     TEXT = "text"
     JSON = "json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    level: Level = Level.WARNING
-    format: Format = Format.TEXT
+class LogSettings:
+    level: LogLevel = LogLevel.WARNING
+    format: LogFormat = LogFormat.TEXT
 
-    def options(self) -> tuple[str, ...]:
+    def to_options(self) -> tuple[str, ...]:
         """Command line options for a child process."""
         return ("--log-level", self.level, "--log-format", self.format)
 
 
-_NONE: Final[MappingProxyType[str, object]] = MappingProxyType({})
-_about: ContextVar[MappingProxyType[str, object]] = ContextVar("about", default=_NONE)
+_NO_FIELDS: Final[MappingProxyType[str, object]] = MappingProxyType({})
+_context_fields: ContextVar[MappingProxyType[str, object]] = ContextVar("about", default=_NO_FIELDS)
 
 
 @contextmanager
-def about(**fields: Unpack[Fields]) -> Iterator[None]:
-    before = _about.set(MappingProxyType({**_about.get(), **_known(fields)}))
+def log_context(**fields: Unpack[LogFields]) -> Iterator[None]:
+    token = _context_fields.set(MappingProxyType({**_context_fields.get(), **_check_fields(fields)}))
     try:
         yield
     finally:
-        _about.reset(before)
+        _context_fields.reset(token)
 
 
 class Logger:
-    __slots__ = ("_to",)
+    __slots__ = ("_logger",)
 
-    def __init__(self, to: logging.Logger) -> None:
-        self._to = to
+    def __init__(self, target: logging.Logger) -> None:
+        self._logger = target
 
-    def debug(self, words: str, *args: object, exc_info: bool = False, **fields: Unpack[Fields]) -> None:
-        self._write(logging.DEBUG, words, args, exc_info, fields)
+    def debug(self, message: str, *args: object, exc_info: bool = False, **fields: Unpack[LogFields]) -> None:
+        self._write(logging.DEBUG, message, args, exc_info, fields)
 
-    def info(self, words: str, *args: object, exc_info: bool = False, **fields: Unpack[Fields]) -> None:
-        self._write(logging.INFO, words, args, exc_info, fields)
+    def info(self, message: str, *args: object, exc_info: bool = False, **fields: Unpack[LogFields]) -> None:
+        self._write(logging.INFO, message, args, exc_info, fields)
 
-    def warning(self, words: str, *args: object, exc_info: bool = False, **fields: Unpack[Fields]) -> None:
-        self._write(logging.WARNING, words, args, exc_info, fields)
+    def warning(self, message: str, *args: object, exc_info: bool = False, **fields: Unpack[LogFields]) -> None:
+        self._write(logging.WARNING, message, args, exc_info, fields)
 
-    def error(self, words: str, *args: object, exc_info: bool = False, **fields: Unpack[Fields]) -> None:
-        self._write(logging.ERROR, words, args, exc_info, fields)
+    def error(self, message: str, *args: object, exc_info: bool = False, **fields: Unpack[LogFields]) -> None:
+        self._write(logging.ERROR, message, args, exc_info, fields)
 
-    def _write(self, level: int, words: str, args: tuple[object, ...], exc_info: bool, fields: Fields) -> None:
-        own = _known(fields)
-        if self._to.isEnabledFor(level):
-            self._to.log(level, words, *args, exc_info=exc_info, extra={"fields": {**_about.get(), **own}})
+    def _write(self, level: int, message: str, args: tuple[object, ...], exc_info: bool, fields: LogFields) -> None:
+        fields_given = _check_fields(fields)
+        if self._logger.isEnabledFor(level):
+            self._logger.log(
+                level, message, *args, exc_info=exc_info, extra={"fields": {**_context_fields.get(), **fields_given}}
+            )
 
 
-def logger(name: str) -> Logger:
+def get_logger(name: str) -> Logger:
     return Logger(logging.getLogger(name))
 
 
-class _Handler(logging.StreamHandler[Any]):
+class _StderrHandler(logging.StreamHandler[Any]):
     """Writes to the current `sys.stderr`, which a progress line may replace."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: LogSettings) -> None:
         logging.Handler.__init__(self)
         self.settings = settings
-        self.setFormatter(JsonFormatter() if settings.format is Format.JSON else TextFormatter())
+        self.setFormatter(JsonFormatter() if settings.format is LogFormat.JSON else TextFormatter())
 
     @property
     def stream(self) -> Any:
         return sys.stderr
 
 
-def configure(settings: Settings) -> None:
+def configure_logging(settings: LogSettings) -> None:
     """Logs to standard error from now on, only warnings for libraries.
 
     Not for processes with their own logging, such as Airflow's.
     """
     root = logging.getLogger()
-    for handler in [h for h in root.handlers if isinstance(h, _Handler)]:
+    for handler in [h for h in root.handlers if isinstance(h, _StderrHandler)]:
         root.removeHandler(handler)
-    root.addHandler(_Handler(settings))
+    root.addHandler(_StderrHandler(settings))
     root.setLevel(logging.WARNING)  # libraries such as py4j log too much
-    logging.getLogger(ROOT).setLevel(settings.level.upper())
+    logging.getLogger(ROOT_LOGGER).setLevel(settings.level.upper())
 
 
-def current() -> Settings:
+def get_log_settings() -> LogSettings:
     """For child processes."""
-    return next((h.settings for h in logging.getLogger().handlers if isinstance(h, _Handler)), Settings())
+    return next((h.settings for h in logging.getLogger().handlers if isinstance(h, _StderrHandler)), LogSettings())
 
 
 class TextFormatter(logging.Formatter):
     """One line without control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {name}={visible(str(value))}" for name, value in _fields(record).items())
-        line = f"{_when(record)} {record.levelname} {record.name}{fields}: {visible(record.getMessage())}"
-        return "\n  ".join([line, *map(visible, _traceback(record).splitlines())])
+        fields = "".join(f" {name}={escape_invisible(str(value))}" for name, value in _get_fields(record).items())
+        line = (
+            f"{_format_time(record)} {record.levelname} {record.name}{fields}: {escape_invisible(record.getMessage())}"
+        )
+        return "\n  ".join([line, *map(escape_invisible, _format_traceback(record).splitlines())])
 
 
 class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         document = {
-            "time": _when(record),
+            "time": _format_time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _encodable(record.getMessage()),
-            **{name: _plain(value) for name, value in _fields(record).items()},
+            "message": _to_encodable(record.getMessage()),
+            **{name: _to_json_value(value) for name, value in _get_fields(record).items()},
         }
-        if told := _traceback(record):
-            document["traceback"] = _encodable(told)
+        if traceback_text := _format_traceback(record):
+            document["traceback"] = _to_encodable(traceback_text)
         return msgspec.json.encode(document).decode()
 
 
-def _known(fields: Fields) -> dict[str, object]:
-    unknown = fields.keys() - set(FIELDS)
+def _check_fields(fields: LogFields) -> dict[str, object]:
+    unknown = fields.keys() - set(LOG_FIELDS)
     if unknown:
         raise TypeError(f"no fields of a log line: {', '.join(sorted(unknown))}")
     return {**fields}
 
 
-def _fields(record: logging.LogRecord) -> dict[str, object]:
-    given: dict[str, object] = getattr(record, "fields", {})
-    return {name: given[name] for name in FIELDS if given.get(name) is not None}
+def _get_fields(record: logging.LogRecord) -> dict[str, object]:
+    recorded: dict[str, object] = getattr(record, "fields", {})
+    return {name: recorded[name] for name in LOG_FIELDS if recorded.get(name) is not None}
 
 
-def _plain(value: object) -> object:
-    return value if isinstance(value, int) else _encodable(str(value))
+def _to_json_value(value: object) -> object:
+    return value if isinstance(value, int) else _to_encodable(str(value))
 
 
-def _encodable(text: str) -> str:
+def _to_encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _when(record: logging.LogRecord) -> str:
+def _format_time(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _traceback(record: logging.LogRecord) -> str:
+def _format_traceback(record: logging.LogRecord) -> str:
     return "" if not record.exc_info else "".join(traceback.format_exception(*record.exc_info))

@@ -8,18 +8,18 @@ from enum import StrEnum
 from mirror_core.model.names import Offset, Partition
 
 
-class Fate(StrEnum):
-    CUT = "cut in half"
+class TransactionArrival(StrEnum):
+    PARTIAL = "cut in half"
     """Some partitions have at least its beginning, others nothing."""
-    BEGUN = "begun, perhaps not whole"
+    MAYBE_PARTIAL = "begun, perhaps not whole"
     """All have its beginning; its end is unknown."""
-    THERE = "there"
+    COMPLETE = "there"
     ABSENT = "not there"
     UNKNOWN = "unknown"
     """First offsets or positions are unknown."""
 
 
-class Uncopied(StrEnum):
+class UncopiedReason(StrEnum):
     """Why the destination has nothing of a partition."""
 
     NOT_MIRRORED = "not mirrored yet"
@@ -31,37 +31,37 @@ class Uncopied(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLoss:
     position: Offset | None
-    seen_end: Offset | None
+    observed_end: Offset | None
     """End of the source when last observed."""
     age_s: float | None
     """Unknown also if clocks differ."""
     missing: int | None
     """Observed end minus position, or minus log start without a copy. None: unknown."""
-    whole_s: float | None = None
+    recovery_point_age_s: float | None = None
     """Seconds since nothing was missing. None: never, or clocks differ."""
-    leaderless: bool
-    failed: bool
-    uncopied: Uncopied | None = None
+    is_offline: bool
+    is_failed: bool
+    uncopied_reason: UncopiedReason | None = None
     """Why the whole log is missing. None: it has a copy."""
 
     @property
-    def apart(self) -> bool:
+    def is_outside_bound(self) -> bool:
         """The bound covers only partitions that could be copied until the end."""
-        return self.leaderless or self.failed
+        return self.is_offline or self.is_failed
 
     @property
     def behind_s(self) -> float | None:
         """Seconds since the copy was complete."""
         if self.missing is None:
             return None
-        return self.whole_s if self.missing else self.age_s
+        return self.recovery_point_age_s if self.missing else self.age_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLoss:
     id: str
     state: str
-    fate: Fate
+    arrival: TransactionArrival
     copied: tuple[Partition, ...]
     """With at least its beginning."""
     not_copied: tuple[Partition, ...]

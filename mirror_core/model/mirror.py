@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mirror_core.model.clock import FRESH_S
+from mirror_core.model.clock import MAX_FRESH_AGE_S
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 
 
@@ -51,7 +51,7 @@ class FailureKind(StrEnum):
     """Another kind, or not recorded."""
 
 
-class Gaps(StrEnum):
+class GapFilling(StrEnum):
     """How offsets without a record are used up."""
 
     MARKERS = "markers"
@@ -60,7 +60,7 @@ class Gaps(StrEnum):
     """Hidden records have no key, so the mirror topic cannot be compacted before promotion."""
 
 
-class Desired(StrEnum):
+class DesiredState(StrEnum):
     STARTED = "STARTED"
     PAUSED = "PAUSED"
     STOPPED = "STOPPED"
@@ -83,15 +83,15 @@ class Mirror:
     groups: tuple[str, ...] = (".*",)
     producer_id: int
     """At least 2**62, so no broker assigns it."""
-    desired: Desired
+    desired: DesiredState
     created_ms: int
     throttle: int | None = None
     """Bytes per second for all tasks. A drain ignores it."""
-    gaps: Gaps = Gaps.MARKERS
+    gaps: GapFilling = GapFilling.MARKERS
     """Fixed at creation."""
-    homecoming: str = ""
+    failback_run: str = ""
     """Id of the failback run that made this reverse mirror."""
-    begins: bool = False
+    is_preparing: bool = False
     """The failback has not yet read all that it needs."""
 
 
@@ -119,7 +119,7 @@ class PartitionStatus:
     failed_at: Offset | None = None
     kind: FailureKind | None = None
     """Only of FAILED ones."""
-    again_ms: int | None = None
+    retry_at_ms: int | None = None
     """Wall clock of the next automatic attempt. None: no retry."""
     lmo: Offset | None = None
     """Destination's log end (next offset) when mirroring stopped."""
@@ -127,18 +127,18 @@ class PartitionStatus:
     """First difference below the LMO that a failback found on the old source."""
     source_epoch: int | None = None
     """KIP-101. The copy last agreed with the source under it."""
-    began: Offset | None = None
+    initial_log_start: Offset | None = None
     """Destination's log start before any copying, in either direction. An earlier primary may have expired
     records itself; others missing later were deleted."""
     source_start: Offset | None = None
     """Source's log start when the copy first reached it. Later deletions before copying count as never
     copied."""
     never_copied: NeverCopied | None = None
-    filled: int = 0
+    filled_gap_offsets: int = 0
     """In steps of `decide.gaps_and_resume`."""
 
 
-ZOMBIE_MS: Final = 2_000
+ZOMBIE_WRITER_MARGIN_MS: Final = 2_000
 """Clock difference allowed for old tasks that may still write."""
 
 
@@ -149,16 +149,16 @@ class Lease:
     mirror: MirrorName
     owner: str
     generation: int
-    beat_ms: int
+    heartbeat_ms: int
     writers_until_ms: int
     """Wall clock. No task of this owner writes later, even without its driver."""
     released: bool = False
-    waits: tuple[str, ...] | None = None
+    wait_reasons: tuple[str, ...] | None = None
     """In the last ended epoch, without FAILED partitions. None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupsSeen:
+class GroupSyncTime:
     mirror: MirrorName
     synced_ms: int
     """Wall clock. Copied offsets that idle groups had committed on the source are committed here."""
@@ -166,5 +166,5 @@ class GroupsSeen:
     """Continuously, not only at a sync."""
 
 
-def is_fresh(lease: Lease | None, now_ms: int) -> bool:
-    return lease is not None and not lease.released and now_ms - lease.beat_ms < FRESH_S * 1000
+def is_lease_fresh(lease: Lease | None, now_ms: int) -> bool:
+    return lease is not None and not lease.released and now_ms - lease.heartbeat_ms < MAX_FRESH_AGE_S * 1000

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.hooks import Hook, hooks_of
+from mirror_core.model.hooks import Hook, parse_hooks
 from mirror_core.model.name_patterns import name_pattern
-from mirror_core.model.names import MirrorName, base_name
+from mirror_core.model.names import MirrorName, get_base_name
 
-OWNER: Final = "owner"
+OWNER_KEY: Final = "owner"
 """Key of a plan figure: whom to call."""
-_MOST: Final = 200
-_KEYS: Final = frozenset({OWNER, "switch", "together"})
+_MAX_OWNER_LENGTH: Final = 200
+_SECTION_KEYS: Final = frozenset({OWNER_KEY, "switch", "together"})
 
 T = TypeVar("T")
 
@@ -21,52 +21,54 @@ T = TypeVar("T")
 class MirrorSections:
     """Settings by mirror. Mirrors without a setting are absent."""
 
-    switch: Mapping[MirrorName, tuple[Hook, ...]] = field(default_factory=dict)
-    together: Mapping[MirrorName, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    switch_hooks: Mapping[MirrorName, tuple[Hook, ...]] = field(default_factory=dict)
+    consistency_groups: Mapping[MirrorName, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     owners: Mapping[MirrorName, str] = field(default_factory=dict)
 
-    def owner(self, mirror: MirrorName) -> str:
-        return of_mirror(self.owners, mirror, "")
+    def get_owner(self, mirror: MirrorName) -> str:
+        return get_for_mirror(self.owners, mirror, "")
 
 
-def of_mirror(named: Mapping[MirrorName, T], mirror: MirrorName, nothing: T) -> T:
+def get_for_mirror(values: Mapping[MirrorName, T], mirror: MirrorName, default: T) -> T:
     """Looks a reverse mirror up by its base name, too."""
-    return named.get(mirror, named.get(base_name(mirror), nothing))
+    return values.get(mirror, values.get(get_base_name(mirror), default))
 
 
-def mirror_sections(path: str, mirrors: object) -> MirrorSections:
+def parse_mirror_sections(path: str, mirrors: object) -> MirrorSections:
     """Raises BadRequest with the location of a mistake."""
     if not isinstance(mirrors, dict):
         raise BadRequest(f"{path}: `mirrors:` must be a mapping of a mirror's name to its section")
     for name, section in mirrors.items():
-        if not isinstance(section, dict) or not section or section.keys() - _KEYS:
+        if not isinstance(section, dict) or not section or section.keys() - _SECTION_KEYS:
             raise BadRequest(
                 f"{path}: mirrors.{name}: must be a mapping with the keys `owner`, `switch` and `together` only"
             )
 
-    def each(key: str, read: Callable[[str, object], T]) -> dict[MirrorName, T]:
+    def parse_each(key: str, parse_value: Callable[[str, object], T]) -> dict[MirrorName, T]:
         return {
-            MirrorName(str(name)): read(f"{path}: mirrors.{name}.{key}", section[key])
+            MirrorName(str(name)): parse_value(f"{path}: mirrors.{name}.{key}", section[key])
             for name, section in mirrors.items()
             if key in section
         }
 
     return MirrorSections(
-        switch=each("switch", hooks_of), together=each("together", _together), owners=each(OWNER, _owner)
+        switch_hooks=parse_each("switch", parse_hooks),
+        consistency_groups=parse_each("together", _parse_topic_groups),
+        owners=parse_each(OWNER_KEY, _parse_owner),
     )
 
 
-def _owner(where: str, raw: object) -> str:
-    if not isinstance(raw, str) or not raw.strip() or not raw.isprintable() or len(raw) > _MOST:
-        raise BadRequest(f"{where}: must be whom to call, in one line of at most {_MOST} characters")
+def _parse_owner(location: str, raw: object) -> str:
+    if not isinstance(raw, str) or not raw.strip() or not raw.isprintable() or len(raw) > _MAX_OWNER_LENGTH:
+        raise BadRequest(f"{location}: must be whom to call, in one line of at most {_MAX_OWNER_LENGTH} characters")
     return raw.strip()
 
 
-def _together(where: str, raw: object) -> tuple[tuple[str, ...], ...]:
+def _parse_topic_groups(location: str, raw: object) -> tuple[tuple[str, ...], ...]:
     if not isinstance(raw, list) or not all(
-        isinstance(group, list) and group and all(isinstance(one, str) for one in group) for group in raw
+        isinstance(group, list) and group and all(isinstance(pattern, str) for pattern in group) for group in raw
     ):
-        raise BadRequest(f"{where}: must be a list of lists of regular expressions")
-    for one in (one for group in raw for one in group):
-        name_pattern(f"{where}:", one)
+        raise BadRequest(f"{location}: must be a list of lists of regular expressions")
+    for pattern in (pattern for group in raw for pattern in group):
+        name_pattern(f"{location}:", pattern)
     return tuple(tuple(group) for group in raw)

@@ -22,43 +22,43 @@ class Partition:
         return f"{self.topic}-{self.index}"
 
 
-_BACK: Final = "-back"
+_REVERSE_SUFFIX: Final = "-back"
 
 ACTIVE_TOPIC: Final = "__mirrorbook_active"
 """Each cluster has its own; it is never mirrored."""
 
 
-def reverse_name(name: MirrorName) -> MirrorName:
+def format_reverse_name(name: MirrorName) -> MirrorName:
     """The mirror that a failback makes."""
-    return MirrorName(f"{name}{_BACK}")
+    return MirrorName(f"{name}{_REVERSE_SUFFIX}")
 
 
-def is_way_home(name: str) -> bool:
-    return name.endswith(_BACK)
+def is_reverse_mirror(name: str) -> bool:
+    return name.endswith(_REVERSE_SUFFIX)
 
 
-def base_name(name: MirrorName) -> MirrorName:
+def get_base_name(name: MirrorName) -> MirrorName:
     """Without the suffix of a reverse mirror."""
-    return MirrorName(name.removesuffix(_BACK) or name)
+    return MirrorName(name.removesuffix(_REVERSE_SUFFIX) or name)
 
 
-def both_ways(name: MirrorName) -> frozenset[MirrorName]:
+def get_both_directions(name: MirrorName) -> frozenset[MirrorName]:
     """Each of the two may lift the other's denials."""
-    base = base_name(name)
-    return frozenset({base, reverse_name(base)})
+    base = get_base_name(name)
+    return frozenset({base, format_reverse_name(base)})
 
 
-HEARTBEATS: Final = "mirrorbook.heartbeats."
+HEARTBEAT_TOPIC_PREFIX: Final = "mirrorbook.heartbeats."
 
 
-def heartbeat_topic(name: MirrorName) -> str:
+def get_heartbeat_topic(name: MirrorName) -> str:
     """Same topic for both directions."""
-    return HEARTBEATS + base_name(name)
+    return HEARTBEAT_TOPIC_PREFIX + get_base_name(name)
 
 
-DRILL: Final = "drill."
+DRILL_PREFIX: Final = "drill."
 
 
-def drill_group(name: MirrorName) -> str | None:
+def get_drill_group(name: MirrorName) -> str | None:
     """No other mirror syncs it. None: not a drill."""
-    return f"mirrorbook.{name}" if name.startswith(DRILL) else None
+    return f"mirrorbook.{name}" if name.startswith(DRILL_PREFIX) else None

@@ -19,13 +19,13 @@ class ParityRange:
     """LMO. From here on each log is its own."""
     compacted: bool = False
     """A record may be on one side only if it is a tombstone or a newer one has its key."""
-    unkeyed_go: bool = False
+    removes_unkeyed: bool = False
     """Compaction on both clusters removes old records without keys."""
-    unseen: str = ""
+    unreadable_reason: str = ""
     """Why the range is unknown, which makes the verdict indeterminate."""
 
 
-class Verdict(StrEnum):
+class ParityVerdict(StrEnum):
     PASSED = "passed"
     """Equal up to an offset per partition, with at least one record compared."""
     FAILED = "failed"
@@ -33,18 +33,18 @@ class Verdict(StrEnum):
     """Something could not be compared, or there was nothing."""
 
 
-ALTERED: Final = "altered"
+ALTERED_KIND: Final = "altered"
 """By certificates: the copy is not what was copied."""
-UNREADABLE: Final = "unreadable"
+UNREADABLE_KIND_PREFIX: Final = "unreadable"
 """The cluster's name follows."""
 
 
-def unreadable_on(cluster: ClusterName) -> str:
-    return f"{UNREADABLE} on {cluster}"
+def format_unreadable_kind(cluster: ClusterName) -> str:
+    return f"{UNREADABLE_KIND_PREFIX} on {cluster}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class ParityFinding:
     partition: Partition
     offset: Offset | None
     kind: str
@@ -56,34 +56,34 @@ class Finding:
 class ParityResult:
     """`verified_ends` is independent of user expectations."""
 
-    verdict: Verdict
+    verdict: ParityVerdict
     records: int
     chunks: int
-    proven: Mapping[Partition, Offset] = field(default_factory=dict)
+    verified_ends: Mapping[Partition, Offset] = field(default_factory=dict)
     """By partition: next offset after the last equal one."""
-    sampled: Mapping[Partition, int] = field(default_factory=dict)
-    held_from: Mapping[Partition, Offset] = field(default_factory=dict)
+    compared_records: Mapping[Partition, int] = field(default_factory=dict)
+    first_held_offsets: Mapping[Partition, Offset] = field(default_factory=dict)
     """Lower offsets were removed by retention on both sides."""
-    findings: tuple[Finding, ...] = ()
-    damaged: tuple[Finding, ...] = ()
+    findings: tuple[ParityFinding, ...] = ()
+    damage_findings: tuple[ParityFinding, ...] = ()
     """Damaged or replaced batches; also among the reasons."""
     reasons: tuple[str, ...] = ()
-    in_doubt: frozenset[Partition] = frozenset()
+    undecided_partitions: frozenset[Partition] = frozenset()
     """Not completely compared."""
-    unlike: frozenset[Partition] = frozenset()
+    differing_partitions: frozenset[Partition] = frozenset()
     """Differ, may differ, or are damaged."""
-    unmet: tuple[str, ...] = ()
+    unmet_expectations: tuple[str, ...] = ()
     """User expectations that failed or are unknown."""
     report: str = ""
     seconds: float = 0.0
 
 
-class Fate(StrEnum):
+class SalvageMatch(StrEnum):
     """What the other cluster has of a record in a divergent tail."""
 
     MISSING = "missing"
     """No record of its key since the divergence."""
-    THERE = "there too"
+    SAME_VALUE = "there too"
     """A record with its key and value."""
     CONFLICTING = "conflicting"
     """Records of its key since the divergence, with other values."""
@@ -91,10 +91,10 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    wanted: ParityRange
+class SalvagedPartition:
+    requested_range: ParityRange
     log_start: Offset
     """Earlier offsets were gone."""
     records: int
-    fates: Mapping[str, int] = field(default_factory=dict)
-    first: Mapping[str, tuple[Offset, ...]] = field(default_factory=dict)
+    matches: Mapping[str, int] = field(default_factory=dict)
+    first_offsets: Mapping[str, tuple[Offset, ...]] = field(default_factory=dict)

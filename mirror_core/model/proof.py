@@ -7,12 +7,12 @@ from typing import NamedTuple
 from mirror_core.model.names import MirrorName, Offset, Partition
 
 
-class Proved(NamedTuple):
+class VerifiedEnd(NamedTuple):
     """From the first offset that the source still had."""
 
     end: int
     """Next offset after the last equal one."""
-    epoch: int
+    destination_epoch: int
     """Destination's, before the read (KIP-101). If it now ends below `end`, the log was truncated and
     newer records are unverified."""
     at_ms: int
@@ -23,16 +23,16 @@ class Proved(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicProof:
+class TopicVerification:
     """Partitions by number: a mirror may have 50,000 of them."""
 
     topic: str
     id: str
-    partitions: tuple[tuple[int, Proved], ...]
+    partitions: tuple[tuple[int, VerifiedEnd], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class KnownDifference:
     topic: str
     index: int
     id: str
@@ -46,40 +46,40 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class MirrorVerification:
     mirror: MirrorName
-    topics: tuple[TopicProof, ...]
-    differs: tuple[Difference, ...] = ()
+    topics: tuple[TopicVerification, ...]
+    differences: tuple[KnownDifference, ...] = ()
     """At most one per partition, until it compares equal."""
 
     @classmethod
-    def of(
+    def from_partitions(
         cls,
         mirror: MirrorName,
-        proved: Mapping[Partition, Proved],
+        verified_ends: Mapping[Partition, VerifiedEnd],
         ids: Mapping[str, str],
-        differs: tuple[Difference, ...] = (),
-    ) -> Proof:
-        by_topic: dict[str, list[tuple[int, Proved]]] = {}
-        for partition, one in sorted(proved.items()):
-            by_topic.setdefault(partition.topic, []).append((partition.index, one))
-        topics = (TopicProof(topic=t, id=ids[t], partitions=tuple(rows)) for t, rows in by_topic.items())
-        return cls(mirror=mirror, topics=tuple(topics), differs=differs)
+        differences: tuple[KnownDifference, ...] = (),
+    ) -> MirrorVerification:
+        by_topic: dict[str, list[tuple[int, VerifiedEnd]]] = {}
+        for partition, verified_end in sorted(verified_ends.items()):
+            by_topic.setdefault(partition.topic, []).append((partition.index, verified_end))
+        topics = (TopicVerification(topic=t, id=ids[t], partitions=tuple(rows)) for t, rows in by_topic.items())
+        return cls(mirror=mirror, topics=tuple(topics), differences=differences)
 
-    def without(self, partitions: Collection[Partition]) -> Proof:
+    def forget_partitions(self, partitions: Collection[Partition]) -> MirrorVerification:
         """Forgets everything about these partitions."""
-        differs = tuple(one for one in self.differs if one.partition not in partitions)
-        return replace(self.unproved(partitions), differs=differs)
+        remaining = tuple(difference for difference in self.differences if difference.partition not in partitions)
+        return replace(self.reset_partitions(partitions), differences=remaining)
 
-    def unproved(self, partitions: Collection[Partition]) -> Proof:
+    def reset_partitions(self, partitions: Collection[Partition]) -> MirrorVerification:
         """Forgets verified ends, but keeps known differences."""
-        kept = (
+        remaining_topics = (
             replace(t, partitions=tuple(row for row in t.partitions if Partition(t.topic, row[0]) not in partitions))
             for t in self.topics
         )
-        return replace(self, topics=tuple(topic for topic in kept if topic.partitions))
+        return replace(self, topics=tuple(topic for topic in remaining_topics if topic.partitions))
 
-    def rows(self) -> Iterator[tuple[Partition, str, Proved]]:
+    def iterate_partitions(self) -> Iterator[tuple[Partition, str, VerifiedEnd]]:
         for topic in self.topics:
-            for number, one in topic.partitions:
-                yield Partition(topic.topic, number), topic.id, one
+            for number, verified_end in topic.partitions:
+                yield Partition(topic.topic, number), topic.id, verified_end

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mirror_core.model.files import holds_password
+from mirror_core.model.files import has_password
 from mirror_core.model.names import MirrorName
 
 
-class Kept(NamedTuple):
+class ReceiptFileEntry(NamedTuple):
     name: str
     sha256: str
     """Hexadecimal; recorded before the file is written."""
@@ -26,14 +26,14 @@ class ReceiptsHead:
     part: str
     """`2026-11-24T07`: epochs begun in this hour (UTC). `2026-11-24-rebuilt`: rebuilt. `2026-11-24`: the
     compacted day."""
-    files: tuple[Kept, ...]
-    instead: tuple[str, ...] = ()
+    files: tuple[ReceiptFileEntry, ...]
+    abandoned_files: tuple[str, ...] = ()
     """Lost, changed or foreign files, whose offsets were verified again."""
-    where: str = ""
+    location: str = ""
     """Folder or URL. Empty: unknown, or the URL holds a password."""
 
     def __post_init__(self) -> None:
-        if holds_password(self.where):
+        if has_password(self.location):
             object.__setattr__(self, "where", "")
 
     @property
@@ -41,9 +41,9 @@ class ReceiptsHead:
         return self.part[:10]
 
     @property
-    def whole(self) -> bool:
+    def is_whole_day(self) -> bool:
         """No other file of the day is read."""
         return len(self.part) == len("2026-11-24")
 
-    def path(self, name: str) -> str:
+    def get_file_path(self, name: str) -> str:
         return f"date={self.day}/{name}"

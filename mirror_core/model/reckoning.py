@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foretold:
+class PlanForecast:
     seconds: float | None
     steps: Mapping[str, float] = field(default_factory=dict)
     basis: str = ""
     """The earlier run that the seconds come from."""
-    lost: int | None
-    at_least: bool = False
-    again: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    lost_offsets: int | None
+    lost_is_minimum: bool = False
+    reread_offsets: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Minimum and maximum by group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    lost: int | None
-    lost_by: str
-    again: Mapping[str, int | None] = field(default_factory=dict)
+class ForecastOutcome:
+    lost_offsets: int | None
+    lost_basis: str
+    reread_offsets: Mapping[str, int | None] = field(default_factory=dict)
     """Offsets read on the source and again on the destination."""
-    again_by: str
+    reread_basis: str

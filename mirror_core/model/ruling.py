@@ -5,11 +5,11 @@ from enum import StrEnum
 from typing import Final
 
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.hooks import Hook, hook_of
-from mirror_core.model.text import suggestion
+from mirror_core.model.hooks import Hook, parse_command_hook
+from mirror_core.model.text import format_suggestion
 
 
-class Authorizer(StrEnum):
+class AuthorizerKind(StrEnum):
     KAFKA = "kafka"
     """Kafka's ACLs. Mirrorbook reads, copies and writes them."""
     NONE = "none"
@@ -18,69 +18,81 @@ class Authorizer(StrEnum):
     """An authorizer without Kafka's ACL requests. No ACL is read or written."""
 
     @property
-    def without_acls(self) -> str:
+    def no_acl_reason(self) -> str:
         """Follows the cluster's name in messages."""
-        return _WITHOUT_ACLS[self]
+        return _NO_ACL_REASONS[self]
 
 
-_WITHOUT_ACLS: Final = {
-    Authorizer.KAFKA: "has no authorizer",
-    Authorizer.NONE: "gets no ACLs from Mirrorbook (`authorizer: none`)",
-    Authorizer.FOREIGN: "has an authorizer that is not Kafka's",
+_NO_ACL_REASONS: Final = {
+    AuthorizerKind.KAFKA: "has no authorizer",
+    AuthorizerKind.NONE: "gets no ACLs from Mirrorbook (`authorizer: none`)",
+    AuthorizerKind.FOREIGN: "has an authorizer that is not Kafka's",
 }
 
 
-class Barred(StrEnum):
-    BY_DENIALS = "denials"
-    BY_COMMAND = "fence_command"
-    BY_NOTHING = "nothing"
+class WriteBarrier(StrEnum):
+    DENY_ACLS = "denials"
+    COMMAND = "fence_command"
+    NONE = "nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
-    authorizer: Authorizer = Authorizer.KAFKA
-    fence: Hook | None = None
+class AuthorizerConfig:
+    authorizer: AuthorizerKind = AuthorizerKind.KAFKA
+    fence_command: Hook | None = None
     """Only with FOREIGN and `unfence_command`."""
-    unfence: Hook | None = None
+    unfence_command: Hook | None = None
 
     @property
-    def foreign(self) -> bool:
-        return self.authorizer is Authorizer.FOREIGN
+    def is_foreign(self) -> bool:
+        return self.authorizer is AuthorizerKind.FOREIGN
 
-    def without_commands(self) -> Ruling:
-        return Ruling(authorizer=self.authorizer)
+    def without_commands(self) -> AuthorizerConfig:
+        return AuthorizerConfig(authorizer=self.authorizer)
 
-    def barred(self, *, denials: bool) -> Barred:
+    def get_write_barrier(self, *, denials_possible: bool) -> WriteBarrier:
         """`denials`: no broker was seen without an authorizer."""
-        if self.fence is not None:
-            return Barred.BY_COMMAND
-        return Barred.BY_DENIALS if denials and self.authorizer is Authorizer.KAFKA else Barred.BY_NOTHING
+        if self.fence_command is not None:
+            return WriteBarrier.COMMAND
+        return (
+            WriteBarrier.DENY_ACLS
+            if denials_possible and self.authorizer is AuthorizerKind.KAFKA
+            else WriteBarrier.NONE
+        )
 
 
-KAFKAS: Final = Ruling()
-_FENCE: Final = "fence_command"
-_UNFENCE: Final = "unfence_command"
-ENTRIES: Final = ("authorizer", _FENCE, _UNFENCE)
+KAFKA_AUTHORIZER: Final = AuthorizerConfig()
+_FENCE_KEY: Final = "fence_command"
+_UNFENCE_KEY: Final = "unfence_command"
+AUTHORIZER_KEYS: Final = ("authorizer", _FENCE_KEY, _UNFENCE_KEY)
 """Not client properties."""
 
 
-def ruling_of(where: str, raw: dict[object, object]) -> Ruling:
+def parse_authorizer_config(location: str, raw: dict[object, object]) -> AuthorizerConfig:
     """Removes these keys from `raw`. BadRequest names a mistake."""
-    said = str(raw.pop("authorizer", Authorizer.KAFKA))
-    known = [str(one) for one in Authorizer]
-    if said not in known:
-        raise BadRequest(f"{where}.authorizer: {said!r} is none of {', '.join(known)}{suggestion(said, known)}")
-    authorizer = Authorizer(said)
-    given = {key: hook_of(f"{where}.{key}", key, raw.pop(key)) for key in (_FENCE, _UNFENCE) if key in raw}
-    if given and authorizer is not Authorizer.FOREIGN:
+    value = str(raw.pop("authorizer", AuthorizerKind.KAFKA))
+    known_values = [str(kind) for kind in AuthorizerKind]
+    if value not in known_values:
         raise BadRequest(
-            f"{where}.{min(given)}: only for a cluster with `authorizer: foreign`; with `authorizer: {authorizer}` it "
+            f"{location}.authorizer: {value!r} is none of {', '.join(known_values)}{format_suggestion(value, known_values)}"
+        )
+    authorizer = AuthorizerKind(value)
+    hooks = {
+        key: parse_command_hook(f"{location}.{key}", key, raw.pop(key))
+        for key in (_FENCE_KEY, _UNFENCE_KEY)
+        if key in raw
+    }
+    if hooks and authorizer is not AuthorizerKind.FOREIGN:
+        raise BadRequest(
+            f"{location}.{min(hooks)}: only for a cluster with `authorizer: foreign`; with `authorizer: {authorizer}` it "
             "would never be called"
         )
-    if len(given) == 1:
-        missing = _UNFENCE if _FENCE in given else _FENCE
+    if len(hooks) == 1:
+        missing = _UNFENCE_KEY if _FENCE_KEY in hooks else _FENCE_KEY
         raise BadRequest(
-            f"{where}.{missing}: is missing; a run that closes the cluster to applications must be able to open it "
+            f"{location}.{missing}: is missing; a run that closes the cluster to applications must be able to open it "
             "again, so both commands are needed"
         )
-    return Ruling(authorizer=authorizer, fence=given.get(_FENCE), unfence=given.get(_UNFENCE))
+    return AuthorizerConfig(
+        authorizer=authorizer, fence_command=hooks.get(_FENCE_KEY), unfence_command=hooks.get(_UNFENCE_KEY)
+    )

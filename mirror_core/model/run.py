@@ -11,15 +11,15 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from mirror_core.model.mirror import Desired
+from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
-from mirror_core.model.reckoning import Counted, Foretold
+from mirror_core.model.reckoning import ForecastOutcome, PlanForecast
 
-Evidence = Mapping[str, str | int | float | bool | None]
+StepEvidence = Mapping[str, str | int | float | bool | None]
 """For people: flat, without secrets, never read back. Later steps use checkpoints."""
 
 
-AIRFLOW: Final = "airflow "
+AIRFLOW_CONDUCTOR_PREFIX: Final = "airflow "
 """Prefix of a conductor that is a DAG run; others are commands."""
 
 
@@ -31,12 +31,12 @@ class RunKind(StrEnum):
     FAILBACK = "failback"
 
 
-class Mode(StrEnum):
+class RunMode(StrEnum):
     PLANNED = "planned"
     UNPLANNED = "unplanned"
 
 
-class Strategy(StrEnum):
+class FailbackStrategy(StrEnum):
     NONE = "none"
     """The old source has nothing beyond it."""
     RECREATE = "recreate"
@@ -70,43 +70,43 @@ class PlanStep:
     """False from the point of no return on: only a failback leads back."""
 
 
-class Lasts(StrEnum):
+class FactLifetime(StrEnum):
     """How long an approved fact must hold."""
 
     UNTIL_BEGUN = "until the run begins"
     """The run changes or checks it itself."""
-    WHILE_SEEN = "until promotion, while the source is seen"
+    WHILE_SOURCE_ANSWERS = "until promotion, while the source is seen"
     """Only the source can tell it. A source that died after fence, drain and comparison contradicts
     nothing."""
     UNTIL_PROMOTION = "until promotion"
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class PlanFact:
     """Never a number that always changes."""
 
     name: str
     value: str
-    lasts: Lasts = Lasts.UNTIL_BEGUN
+    lifetime: FactLifetime = FactLifetime.UNTIL_BEGUN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     kind: RunKind
     mirror: MirrorName
-    mode: Mode
+    mode: RunMode
     steps: tuple[PlanStep, ...]
-    bound: tuple[Fact, ...]
+    bound_facts: tuple[PlanFact, ...]
     warnings: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     figures: Mapping[str, str] = field(default_factory=dict)
     """Not hashed. `unknown` is a value."""
     partitions: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
-    strategies: Mapping[str, Strategy] = field(default_factory=dict)
+    strategies: Mapping[str, FailbackStrategy] = field(default_factory=dict)
     discarded: int | None = None
     """Offsets only on the old source, salvaged and then given up."""
-    foretold: Foretold | UnsetType = UNSET
+    forecast: PlanForecast | UnsetType = UNSET
     """Not hashed. Unset in older plans."""
     rights: tuple[str, ...] | UnsetType = UNSET
     """First rights that promotion grants. Not hashed."""
@@ -119,14 +119,14 @@ class Plan:
             "mirror": self.mirror,
             "mode": self.mode,
             "steps": [[s.name, s.action, s.reversible] for s in self.steps],
-            "bound": sorted([f.name, f.value, f.lasts] for f in self.bound),
+            "bound": sorted([f.name, f.value, f.lifetime] for f in self.bound_facts),
             "strategies": dict(sorted(self.strategies.items())),
             "unknown": sorted(self.unknown),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def short_hash(plan_hash: str) -> str:
+def shorten_hash(plan_hash: str) -> str:
     """For display. Approvals compare the whole hash."""
     return plan_hash[:SHOWN_HASH_DIGITS]
 
@@ -156,20 +156,20 @@ class Run:
     state: RunState
     started_by: str
     started_ms: int
-    desired: Desired
+    desired: DesiredState
     """At the start; an abort restores it."""
     conducted_by: str
-    homecoming: str = ""
+    failback_run: str = ""
     ended_ms: int | None = None
     note: str = ""
     approved_by: str = ""
     approvals: tuple[Approval, ...] = ()
-    part_of: str = ""
+    set_run: str = ""
     continues: str | None = None
     """The planned run that this one took over, with its fence and drained data."""
     source_silent: bool = False
     """No source broker answered at approval. Giving up one that answers later needs its own confirmation."""
-    counted: Counted | None = None
+    forecast_outcome: ForecastOutcome | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,11 +180,11 @@ class StepRecord:
     attempt: int
     started_ms: int
     ended_ms: int | None = None
-    evidence: Evidence = field(default_factory=dict)
+    evidence: StepEvidence = field(default_factory=dict)
     error: str = ""
-    first_ms: int | None = None
+    first_started_ms: int | None = None
     """Start of the first attempt, when this is a later one."""
 
     @property
-    def begun_ms(self) -> int:
-        return self.started_ms if self.first_ms is None else self.first_ms
+    def first_attempt_ms(self) -> int:
+        return self.started_ms if self.first_started_ms is None else self.first_started_ms

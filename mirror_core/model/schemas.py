@@ -19,92 +19,96 @@ from msgspec import NODEFAULT, Struct
 from msgspec import inspect as types
 from msgspec.json import schema_components
 
-from mirror_core.model.documents import Document
+from mirror_core.model.documents import JsonDocument
 
-DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+JSON_SCHEMA_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
-Named = types.StructType | types.DataclassType | types.EnumType
+NamedType = types.StructType | types.DataclassType | types.EnumType
 
 
-def schema_of(command: str, documents: tuple[type[Document], ...]) -> dict[str, Any]:
+def build_schema(command: str, documents: tuple[type[JsonDocument], ...]) -> dict[str, Any]:
     """Schema of a command's --json output."""
-    found, parts = schema_components(documents)
-    for known in _named(types.multi_type_info(documents), set()):
-        part = parts[known.cls.__name__]
-        if isinstance(known, types.EnumType):
-            _describe_values(part, known.cls)
+    schemas, definitions = schema_components(documents)
+    for named_type in _find_named_types(types.multi_type_info(documents), set()):
+        definition = definitions[named_type.cls.__name__]
+        if isinstance(named_type, types.EnumType):
+            _describe_values(definition, named_type.cls)
         else:
-            _describe_keys(part, known)
+            _describe_keys(definition, named_type)
     return {
-        "$schema": DIALECT,
+        "$schema": JSON_SCHEMA_DIALECT,
         "$id": f"urn:mirrorbook:json:{command.replace(' ', '-')}",
         "title": f"mirrorbook {command} --json",
-        **(found[0] if len(found) == 1 else {"anyOf": list(found)}),
-        "$defs": parts,
+        **(schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}),
+        "$defs": definitions,
     }
 
 
-def _named(known: object, seen: set[type]) -> Iterator[Named]:
-    if isinstance(known, tuple):
-        for one in known:
-            yield from _named(one, seen)
-    elif isinstance(known, types.Type | types.Field):
-        if isinstance(known, Named):
-            if known.cls in seen:
+def _find_named_types(node: object, visited: set[type]) -> Iterator[NamedType]:
+    if isinstance(node, tuple):
+        for item in node:
+            yield from _find_named_types(item, visited)
+    elif isinstance(node, types.Type | types.Field):
+        if isinstance(node, NamedType):
+            if node.cls in visited:
                 return
-            seen.add(known.cls)
-            yield known
-        yield from _named(tuple(getattr(known, name) for name in known.__struct_fields__), seen)
+            visited.add(node.cls)
+            yield node
+        yield from _find_named_types(tuple(getattr(node, name) for name in node.__struct_fields__), visited)
 
 
-def _describe_keys(part: dict[str, Any], known: types.StructType | types.DataclassType) -> None:
-    told = _docstrings(known.cls)
-    if "description" in part:
-        part["description"] = _in_json(part["description"])
-    for field in known.fields:
-        key = part["properties"][field.encode_name]
+def _describe_keys(definition: dict[str, Any], named_type: types.StructType | types.DataclassType) -> None:
+    docstrings = _read_field_docstrings(named_type.cls)
+    if "description" in definition:
+        definition["description"] = _replace_none(definition["description"])
+    for field in named_type.fields:
+        key = definition["properties"][field.encode_name]
         key.pop("default", None)  # keys are never left out
-        if field.name in told:
-            key["description"] = told[field.name]
-    part["required"] = [field.encode_name for field in known.fields if _is_always_written(field)]
+        if field.name in docstrings:
+            key["description"] = docstrings[field.name]
+    definition["required"] = [field.encode_name for field in named_type.fields if _is_always_written(field)]
 
 
 def _is_always_written(field: types.Field) -> bool:
     return field.required or (field.default, field.default_factory) != (NODEFAULT, NODEFAULT)
 
 
-def _describe_values(part: dict[str, Any], known: type[Enum]) -> None:
-    told = _docstrings(known)
-    lines = [part["description"]] if "description" in part else []
-    lines += [f"{one.value}: {told[one.name]}" for one in known if one.name in told]
+def _describe_values(definition: dict[str, Any], enum_class: type[Enum]) -> None:
+    docstrings = _read_field_docstrings(enum_class)
+    lines = [definition["description"]] if "description" in definition else []
+    lines += [f"{member.value}: {docstrings[member.name]}" for member in enum_class if member.name in docstrings]
     if lines:
-        part["description"] = "\n".join(lines)
+        definition["description"] = "\n".join(lines)
 
 
-def _docstrings(known: type) -> dict[str, str]:
+def _read_field_docstrings(described: type) -> dict[str, str]:
     """Python does not keep docstrings of fields and enum members. Base classes included."""
-    found = dict[str, str]()
-    for one in reversed(known.__mro__):
-        if one is known or (issubclass(one, Struct) and one is not Struct):
-            found |= _of_module(one.__module__)[one.__name__]
-    return found
+    docstrings = dict[str, str]()
+    for base in reversed(described.__mro__):
+        if base is described or (issubclass(base, Struct) and base is not Struct):
+            docstrings |= _read_module_docstrings(base.__module__)[base.__name__]
+    return docstrings
 
 
 @cache
-def _of_module(name: str) -> dict[str, dict[str, str]]:
+def _read_module_docstrings(name: str) -> dict[str, dict[str, str]]:
     tree = ast.parse(inspect.getsource(sys.modules[name]))
-    return {one.name: dict(_of_class(one)) for one in tree.body if isinstance(one, ast.ClassDef)}
+    return {
+        definition.name: dict(_read_class_docstrings(definition))
+        for definition in tree.body
+        if isinstance(definition, ast.ClassDef)
+    }
 
 
-def _of_class(definition: ast.ClassDef) -> Iterator[tuple[str, str]]:
+def _read_class_docstrings(definition: ast.ClassDef) -> Iterator[tuple[str, str]]:
     for field, text in pairwise(definition.body):
         match field, text:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
-                ast.Expr(value=ast.Constant(value=str(words))),
+                ast.Expr(value=ast.Constant(value=str(docstring))),
             ):
-                yield name, _in_json(" ".join(words.split()))
+                yield name, _replace_none(" ".join(docstring.split()))
 
 
-def _in_json(words: str) -> str:
-    return re.sub(r"\bNone\b", "null", words)
+def _replace_none(text: str) -> str:
+    return re.sub(r"\bNone\b", "null", text)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 
 
-def shell_command(program: str, *arguments: str) -> str:
+def format_shell_command(program: str, *arguments: str) -> str:
     """The only place that builds command lines to paste, so that no name in them is executed."""
     return shlex.join([program, *arguments])
 
 
-def option(name: str, value: str) -> tuple[str, ...]:
+def format_option(name: str, value: str) -> tuple[str, ...]:
     """Joins with `=` when the value begins with a dash."""
     return (f"{name}={value}",) if value.startswith("-") else (name, value)

@@ -7,14 +7,14 @@ from mirror_core.model.names import MirrorName, Offset, Partition
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedEnd:
     end: Offset
     """High watermark: below it lie all records acknowledged before the observation."""
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSeen:
+class ObservedTopic:
     """Partitions by number: a mirror may have 50,000 of them."""
 
     topic: str
@@ -22,75 +22,75 @@ class TopicSeen:
     id: str = ""
     starts: tuple[tuple[int, int], ...] = ()
     """Log starts of partitions that are not copied (any more)."""
-    ago_ms: tuple[int, ...] = ()
+    ages_ms: tuple[int, ...] = ()
     """Age at the observation. Empty: all are new."""
-    leaderless: tuple[int, ...] = ()
-    whole_ago_ms: tuple[tuple[int, int], ...] = ()
+    offline: tuple[int, ...] = ()
+    recovery_point_ages_ms: tuple[tuple[int, int], ...] = ()
     """Age of the last end that was completely copied, for lagging partitions. Not listed: never complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionPart:
+class PartitionTransaction:
     partition: Partition
     first: Offset | None
-    upto: Offset | None = None
+    end: Offset | None = None
     """The source's end when it was first seen over. None: still open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionSeen:
+class ObservedTransaction:
     """Open, or over and perhaps not completely copied."""
 
     id: str
     producer_id: int
     state: str
     """Kafka's, or `Over`."""
-    parts: tuple[TransactionPart, ...]
+    parts: tuple[PartitionTransaction, ...]
 
 
-OVER = "Over"
+TRANSACTION_OVER = "Over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class SourceObservation:
     mirror: MirrorName
     at_ms: int
-    topics: tuple[TopicSeen, ...] = ()
+    topics: tuple[ObservedTopic, ...] = ()
     """Recorded topics, and others that match the filters."""
     listed_ms: int | None = None
     """Wall clock before the last topic listing. Known topics show new partitions at once."""
-    transactions: tuple[TransactionSeen, ...] = ()
+    transactions: tuple[ObservedTransaction, ...] = ()
     transactions_ms: int | None = None
-    unnamed: int = 0
+    unlisted_transactions: int = 0
 
-    def seen(self) -> Iterator[tuple[Partition, Seen]]:
-        for row in self.topics:
-            for index, end in enumerate(row.ends):
+    def get_ends(self) -> Iterator[tuple[Partition, ObservedEnd]]:
+        for topic in self.topics:
+            for index, end in enumerate(topic.ends):
                 if end is not None:
-                    ago = row.ago_ms[index] if row.ago_ms else 0
-                    yield Partition(row.topic, index), Seen(Offset(end), self.at_ms - ago)
+                    age_ms = topic.ages_ms[index] if topic.ages_ms else 0
+                    yield Partition(topic.topic, index), ObservedEnd(Offset(end), self.at_ms - age_ms)
 
-    def partitions(self) -> Iterator[Partition]:
-        for row in self.topics:
-            yield from (Partition(row.topic, index) for index in range(len(row.ends)))
+    def get_partitions(self) -> Iterator[Partition]:
+        for topic in self.topics:
+            yield from (Partition(topic.topic, index) for index in range(len(topic.ends)))
 
-    def starts(self) -> Iterator[tuple[Partition, Offset]]:
-        for row in self.topics:
-            yield from ((Partition(row.topic, index), Offset(start)) for index, start in row.starts)
+    def get_starts(self) -> Iterator[tuple[Partition, Offset]]:
+        for topic in self.topics:
+            yield from ((Partition(topic.topic, index), Offset(start)) for index, start in topic.starts)
 
-    def ids(self) -> dict[str, str]:
-        return {row.topic: row.id for row in self.topics if row.id}
+    def get_new_topic_ids(self) -> dict[str, str]:
+        return {topic.topic: topic.id for topic in self.topics if topic.id}
 
-    def whole(self) -> Iterator[tuple[Partition, int]]:
+    def get_recovery_points(self) -> Iterator[tuple[Partition, int]]:
         """By lagging partition: wall clock."""
-        for row in self.topics:
-            for index, ago in row.whole_ago_ms:
-                yield Partition(row.topic, index), self.at_ms - ago
+        for topic in self.topics:
+            for index, age_ms in topic.recovery_point_ages_ms:
+                yield Partition(topic.topic, index), self.at_ms - age_ms
 
-    def leaderless(self) -> Iterator[Partition]:
-        for row in self.topics:
-            for index in row.leaderless:
-                yield Partition(row.topic, index)
+    def get_offline_partitions(self) -> Iterator[Partition]:
+        for topic in self.topics:
+            for index in topic.offline:
+                yield Partition(topic.topic, index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,32 +6,32 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.offsets import NO_OFFSETS, Offsets
+from mirror_core.model.offsets import NO_OFFSETS, PartitionOffsets
 
 
-class Owed(StrEnum):
-    FENCE = "fence"
+class FenceAction(StrEnum):
+    APPLY = "fence"
     """Deny writes to the mirror's topics once the cluster answers."""
-    UNFENCE = "unfence"
+    LIFT = "unfence"
     """Remove the denials of an abandoned run once the cluster answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Debt:
+class PendingFence:
     """At most one per mirror; a later one replaces it. An applied fence stays and is watched."""
 
     mirror: MirrorName
     cluster: ClusterName
-    owed: Owed
+    action: FenceAction
     run: str
     since_ms: int
-    paid_ms: int | None = None
+    applied_at_ms: int | None = None
     """When every broker showed it."""
-    ends: Offsets = NO_OFFSETS
+    log_ends: PartitionOffsets = NO_OFFSETS
     """Log ends when the applied fence was verified. Records from the LMO up to them are late writes."""
-    unsaid: tuple[str, ...] = ()
+    unreported: tuple[str, ...] = ()
     """They cannot be detected again."""
     by_command: bool = False
     """`fence_command` applied it; brokers do not show it."""
-    trouble: str = ""
+    problem: str = ""
     """Why the last attempt failed, or what is wrong since."""

@@ -4,28 +4,28 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def visible(text: str) -> str:
+def escape_invisible(text: str) -> str:
     r"""One line, with invisible characters and cursor controls written out: `\x1b`, `\n`, `\u202e`.
 
     Not reversible: a backslash stays one.
     """
     if text.isprintable():  # the common case
         return text
-    return "".join(char if char.isprintable() else _written_out(char) for char in text)
+    return "".join(char if char.isprintable() else _escape_char(char) for char in text)
 
 
-def visible_lines(text: str) -> str:
+def escape_invisible_lines(text: str) -> str:
     """Keeps line breaks."""
-    return "\n".join(visible(line) for line in text.split("\n"))
+    return "\n".join(escape_invisible(line) for line in text.split("\n"))
 
 
-def _written_out(char: str) -> str:
+def _escape_char(char: str) -> str:
     return char.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    found = get_close_matches(name, list(known), n=1, cutoff=0.75)
-    return f"; is {found[0]} meant?" if found else ""
+def format_suggestion(name: str, known_names: Iterable[str]) -> str:
+    matches = get_close_matches(name, list(known_names), n=1, cutoff=0.75)
+    return f"; is {matches[0]} meant?" if matches else ""
 
 
 def format_address(host: str, port: int) -> str:

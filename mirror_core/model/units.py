@@ -8,7 +8,7 @@ from typing import Final
 
 from mirror_core.model.errors import BadRequest
 
-UNITS: Final[Mapping[str, int]] = MappingProxyType(
+BYTE_UNITS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "": 1,
         "B": 1,
@@ -20,10 +20,10 @@ UNITS: Final[Mapping[str, int]] = MappingProxyType(
         "GiB": 2**30,
     }
 )
-_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)(?:/s)?")
+_RATE_PATTERN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)(?:/s)?")
 
 
-def in_bytes(value: float) -> str:
+def format_bytes(value: float) -> str:
     """Decimal units, such as 1.5 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
@@ -32,17 +32,17 @@ def in_bytes(value: float) -> str:
     return f"{value:,.1f} TB"
 
 
-def bytes_per_s(text: str) -> int:
+def parse_bytes_per_s(text: str) -> int:
     """Accepts 50MB/s or 50000000. BadRequest lists the forms."""
-    found = _RATE.fullmatch(text)
-    factor = UNITS.get(found[2]) if found else None
-    if found is None or factor is None:
-        units = ", ".join(unit for unit in UNITS if unit)
+    match = _RATE_PATTERN.fullmatch(text)
+    factor = BYTE_UNITS.get(match[2]) if match else None
+    if match is None or factor is None:
+        units = ", ".join(unit for unit in BYTE_UNITS if unit)
         raise BadRequest(
             f"{text!r} is no rate: give a number of bytes per second, with or without a unit ({units}) and with or "
             "without /s, such as 50MB/s, 1.5GiB or 50000000"
         )
-    rate = int(Decimal(found[1]) * factor)
+    rate = int(Decimal(match[1]) * factor)
     if rate < 1:
         raise BadRequest(f"{text!r}: nothing is read at that rate; `mirrorbook mirror pause` ends copying for now")
     return rate

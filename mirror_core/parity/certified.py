@@ -7,55 +7,55 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from mirror_core.decide.parity import DIGEST, ENDS, Row, judge
-from mirror_core.evidence.certificates import Gap, Vouched, shortfall
-from mirror_core.evidence.folders import Folder, local_folder
-from mirror_core.evidence.heads import with_receipts
-from mirror_core.evidence.parity_report import write_report
-from mirror_core.evidence.suites import Demands
+from mirror_core.decide.parity import LEVEL_DIGEST, LEVEL_ENDS, ParityRow, judge_rows
+from mirror_core.evidence.certificates import Coverage, UncoveredRange, format_shortfall
+from mirror_core.evidence.folders import Folder, open_local_folder
+from mirror_core.evidence.heads import apply_receipt_faults
+from mirror_core.evidence.parity_report import write_parity_report
+from mirror_core.evidence.suites import TableExpectations
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
-from mirror_core.kafka.log_faults import Trimmed
-from mirror_core.kafka.placing import Heard, heard_ids
-from mirror_core.kafka.reader import AHEAD, LogReader
-from mirror_core.kafka.topics import NO_ID
-from mirror_core.model.copying import PIECE_OFFSETS, Piece
+from mirror_core.kafka.log_faults import LogTrimmed
+from mirror_core.kafka.placing import TopicIds, fetch_topic_ids
+from mirror_core.kafka.reader import PREFETCH_LOGS, LogReader
+from mirror_core.kafka.topics import NO_TOPIC_ID
+from mirror_core.model.copying import PIECE_OFFSETS, ReceiptPiece
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ALTERED, Finding, ParityRange, ParityResult
-from mirror_core.parity.certified_scope import Certified, ranges_of
-from mirror_core.parity.differences import damage
-from mirror_core.wire.digest import MODULUS, content
+from mirror_core.model.parity import ALTERED_KIND, ParityFinding, ParityRange, ParityResult
+from mirror_core.parity.certified_scope import CertificateScope, to_certified_ranges
+from mirror_core.parity.differences import find_damage
+from mirror_core.wire.digest import DIGEST_MODULUS, compute_batch_digest
 
-CLEANED: Final = (
+COMPACTED_REASON: Final = (
     "not as it was copied, and not comparable: the topic is cleaned by key, on each cluster at its own times; compare "
     "it with the source (`mirrorbook parity`, level 3)"
 )
-MADE_ANEW: Final = "the topic was deleted, or made anew, while it was read: compare again"
-UNSURE: Final = "not known whether the topic was made anew while it was read"
+RECREATED_REASON: Final = "the topic was deleted, or made anew, while it was read: compare again"
+MAYBE_RECREATED_REASON: Final = "not known whether the topic was made anew while it was read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CertifiedTask:
+class CertificateTask:
     config_path: str
     destination: ClusterName
-    pieces: tuple[tuple[Partition, Piece], ...]
-    cleaned: frozenset[str]
+    pieces: tuple[tuple[Partition, ReceiptPiece], ...]
+    compacted_topics: frozenset[str]
 
 
-RunTasks = Callable[[Sequence[CertifiedTask]], Sequence[Row]]
+RunCertificateTasks = Callable[[Sequence[CertificateTask]], Sequence[ParityRow]]
 
 
-def prove(
+def check_certificates(
     config_path: Path,
     destination: ClusterName,
-    scope: Certified,
+    scope: CertificateScope,
     output: Path | None,
     *,
-    run: RunTasks,
+    run: RunCertificateTasks,
     tasks: int,
-    demands: Demands | None = None,
-) -> tuple[ParityResult, Sequence[Row]]:
+    demands: TableExpectations | None = None,
+) -> tuple[ParityResult, Sequence[ParityRow]]:
     """Compare the destination with receipts, in at most `tasks` tasks; also returns a row for each piece.
 
     The report is that of a comparison at level 2 with the receipts as source. Unreadable data and gaps in receipts are
@@ -64,41 +64,48 @@ def prove(
     started, began = time.time(), time.monotonic()
     config = load_config(config_path)
     config.cluster(destination)
-    ranges = ranges_of(scope)
-    rows = [_end(wanted, scope.ends[wanted.partition][1]) for wanted in ranges]
-    work = [
-        CertifiedTask(
-            config_path=str(config.path.absolute()), destination=destination, pieces=pieces, cleaned=scope.cleaned
+    ranges = to_certified_ranges(scope)
+    rows = [_to_end_row(wanted, scope.ends[wanted.partition][1]) for wanted in ranges]
+    task_list = [
+        CertificateTask(
+            config_path=str(config.path.absolute()),
+            destination=destination,
+            pieces=pieces,
+            compacted_topics=scope.compacted_topics,
         )
-        for pieces in share(scope.vouched, tasks)
+        for pieces in distribute_pieces(scope.certified, tasks)
     ]
-    rows = _still_ours(config.cluster(destination), scope.ids, [*rows, *run(work)]) if work else rows
-    of_pieces = [row for row in rows if row.chunk >= 0]
-    holes = [_hole(partition, gap) for partition, mine in scope.unproved.items() for gap in mine]
-    table = tuple(sorted([*rows, *holes], key=lambda row: (row.partition, row.chunk >= 0, row.start)))
-    judged = judge(ranges, table, DIGEST)
-    if scope.unproved:
-        every = scope.ends.keys() | scope.unproved.keys()
-        judged = replace(judged, reasons=(shortfall(scope.unproved, len(every)), *judged.reasons))
-    result = replace(with_receipts(judged, scope.checked), seconds=round(time.monotonic() - began, 3))
+    rows = (
+        _check_topic_ids(config.cluster(destination), scope.topic_ids, [*rows, *run(task_list)]) if task_list else rows
+    )
+    piece_rows = [row for row in rows if row.chunk >= 0]
+    gap_rows = [_to_gap_row(partition, gap) for partition, gaps in scope.uncertified.items() for gap in gaps]
+    table = tuple(sorted([*rows, *gap_rows], key=lambda row: (row.partition, row.chunk >= 0, row.start)))
+    judged_result = judge_rows(ranges, table, LEVEL_DIGEST)
+    if scope.uncertified:
+        all_partitions = scope.ends.keys() | scope.uncertified.keys()
+        judged_result = replace(
+            judged_result, reasons=(format_shortfall(scope.uncertified, len(all_partitions)), *judged_result.reasons)
+        )
+    result = replace(apply_receipt_faults(judged_result, scope.checked), seconds=round(time.monotonic() - began, 3))
     if output is None:
-        return result, of_pieces
+        return result, piece_rows
     source = ClusterName(f"receipts in {scope.receipts}")
-    reported = write_report(
+    reported = write_parity_report(
         output,
         result,
         table,
         source=source,
         destination=destination,
-        level=DIGEST,
+        level=LEVEL_DIGEST,
         started=started,
         demands=demands,
-        of_table=judged.verdict,
+        table_verdict=judged_result.verdict,
     )
-    return reported, of_pieces
+    return reported, piece_rows
 
 
-def _still_ours(cluster: ClusterConfig, ids: Mapping[str, str], rows: Sequence[Row]) -> list[Row]:
+def _check_topic_ids(cluster: ClusterConfig, ids: Mapping[str, str], rows: Sequence[ParityRow]) -> list[ParityRow]:
     """Receipts do not speak of a topic that was recreated during the reading.
 
     Where no broker answers, equal rows become unknown; differences stay.
@@ -106,138 +113,166 @@ def _still_ours(cluster: ClusterConfig, ids: Mapping[str, str], rows: Sequence[R
     topics = {row.partition.topic for row in rows}
     try:
         with ClusterClient(cluster) as client:
-            heard = heard_ids(client, topics)
+            answers = fetch_topic_ids(client, topics)
     except MirrorError as error:
-        return [replace(row, error=f"{UNSURE}: {error}") if row.equal else row for row in rows]
-    return [_judged(row, heard, ids.get(row.partition.topic, "")) for row in rows]
+        return [replace(row, error=f"{MAYBE_RECREATED_REASON}: {error}") if row.equal else row for row in rows]
+    return [_check_row_topic(row, answers, ids.get(row.partition.topic, "")) for row in rows]
 
 
-def _judged(row: Row, heard: Heard, topic_id: str) -> Row:
-    told = heard.ids[row.partition.topic]
-    if told == {topic_id} or topic_id == NO_ID:
+def _check_row_topic(row: ParityRow, answers: TopicIds, topic_id: str) -> ParityRow:
+    answered_ids = answers.ids[row.partition.topic]
+    if answered_ids == {topic_id} or topic_id == NO_TOPIC_ID:
         return row
-    if told:
-        seen = f" (what was read: {row.findings[0].detail})" if row.findings else ""
-        return replace(row, error=f"{MADE_ANEW}{seen}", findings=(), differing=0, damaged=())
-    silent = f", and broker(s) {', '.join(map(str, heard.silent))} do not answer" if heard.silent else ""
-    return replace(row, error=f"{UNSURE}: no broker tells of it any more{silent}") if row.equal else row
+    if answered_ids:
+        finding_text = f" (what was read: {row.findings[0].detail})" if row.findings else ""
+        return replace(row, error=f"{RECREATED_REASON}{finding_text}", findings=(), differing=0, damaged=())
+    silent_text = (
+        f", and broker(s) {', '.join(map(str, answers.unreachable_brokers))} do not answer"
+        if answers.unreachable_brokers
+        else ""
+    )
+    return (
+        replace(row, error=f"{MAYBE_RECREATED_REASON}: no broker tells of it any more{silent_text}")
+        if row.equal
+        else row
+    )
 
 
-def verify(task: CertifiedTask) -> tuple[Row, ...]:
+def verify_task(task: CertificateTask) -> tuple[ParityRow, ...]:
     """A row for each piece; what cannot be read becomes a row with an error."""
-    return tuple(verifying(task))
+    return tuple(iterate_verified(task))
 
 
-def verifying(task: CertifiedTask) -> Iterator[Row]:
+def iterate_verified(task: CertificateTask) -> Iterator[ParityRow]:
     """In the order of the task's pieces, as they are known."""
     try:
-        cluster = load_config(Path(task.config_path), only=Principal.DATA).cluster(task.destination)
+        cluster = load_config(Path(task.config_path), only_principal=Principal.DATA).cluster(task.destination)
     except MirrorError as error:
-        yield from unread(task, str(error))
+        yield from to_unread_certificate_rows(task, str(error))
         return
     with LogReader(cluster) as reader:
         for number, (partition, piece) in enumerate(task.pieces):
-            if number % AHEAD == 0:
-                reader.ahead({p: one.first for p, one in reversed(task.pieces[number : number + AHEAD])})
+            if number % PREFETCH_LOGS == 0:
+                reader.prefetch(
+                    {p: ahead_piece.first for p, ahead_piece in reversed(task.pieces[number : number + PREFETCH_LOGS])}
+                )
             try:
-                row = _verified(reader, partition, piece)
-            except Trimmed as error:
-                row = replace(_row(partition, piece), error=f"the log lost it while it was read: {error}")
+                row = _verify_piece(reader, partition, piece)
+            except LogTrimmed as error:
+                row = replace(_to_piece_row(partition, piece), error=f"the log lost it while it was read: {error}")
             except MirrorError as error:
-                damaged = damage(partition, error, piece.first, piece.next)
-                row = replace(_row(partition, piece), error=str(error), damaged=damaged)
+                damaged = find_damage(partition, error, piece.first, piece.next)
+                row = replace(_to_piece_row(partition, piece), error=str(error), damaged=damaged)
             if not row.error and not row.equal:
-                row = replace(row, error=CLEANED) if partition.topic in task.cleaned else _altered(row)
+                row = (
+                    replace(row, error=COMPACTED_REASON)
+                    if partition.topic in task.compacted_topics
+                    else _mark_altered(row)
+                )
             yield row
 
 
-class Proof(Protocol):
+class CertificateRunner(Protocol):
     @property
     def tasks(self) -> int: ...
 
     def folder(self, place: str) -> Folder: ...
 
-    def run(self, tasks: Sequence[CertifiedTask]) -> Sequence[Row]: ...
+    def run(self, tasks: Sequence[CertificateTask]) -> Sequence[ParityRow]: ...
 
 
-class LocalProof:
+class LocalCertificateRunner:
     tasks = 4
 
     def folder(self, place: str) -> Folder:
-        return local_folder(place)
+        return open_local_folder(place)
 
-    def run(self, tasks: Sequence[CertifiedTask]) -> Sequence[Row]:
+    def run(self, tasks: Sequence[CertificateTask]) -> Sequence[ParityRow]:
         with ThreadPoolExecutor(max(1, len(tasks))) as pool:
-            return [row for rows in pool.map(verify, tasks) for row in rows]
+            return [row for rows in pool.map(verify_task, tasks) for row in rows]
 
 
-def unread(task: CertifiedTask, error: str) -> tuple[Row, ...]:
-    return tuple(replace(_row(partition, piece), error=error) for partition, piece in task.pieces)
+def to_unread_certificate_rows(task: CertificateTask, error: str) -> tuple[ParityRow, ...]:
+    return tuple(replace(_to_piece_row(partition, piece), error=error) for partition, piece in task.pieces)
 
 
-def _verified(reader: LogReader, partition: Partition, piece: Piece) -> Row:
+def _verify_piece(reader: LogReader, partition: Partition, piece: ReceiptPiece) -> ParityRow:
     """Only batches that begin in the piece are in its digest."""
     records = total = 0
     for header, batch in reader.batches(partition, piece.first, piece.next):
         if header.base_offset >= piece.first:
             records += header.record_count
-            total += content(header.base_offset, batch)
-    return replace(_row(partition, piece), dst_count=records, dst_digest=f"{total % MODULUS:032x}")
+            total += compute_batch_digest(header.base_offset, batch)
+    return replace(_to_piece_row(partition, piece), dst_count=records, dst_digest=f"{total % DIGEST_MODULUS:032x}")
 
 
-def _altered(row: Row) -> Row:
+def _mark_altered(row: ParityRow) -> ParityRow:
     """Batches stay as acknowledged, so a difference is no question of batch boundaries."""
     text = (
         f"[{row.start}, {row.end}) is not what was copied: the log holds {row.dst_count} records, digest "
         f"{row.dst_digest}; the receipt says {row.src_count}, digest {row.src_digest}. One of the two was altered"
     )
-    finding = Finding(partition=row.partition, offset=row.start, kind=ALTERED, detail=text)
+    finding = ParityFinding(partition=row.partition, offset=row.start, kind=ALTERED_KIND, detail=text)
     return replace(row, findings=(finding,), differing=1)
 
 
-def _row(partition: Partition, piece: Piece) -> Row:
-    return Row(
+def _to_piece_row(partition: Partition, piece: ReceiptPiece) -> ParityRow:
+    return ParityRow(
         partition=partition,
         chunk=piece.first // PIECE_OFFSETS,
         start=piece.first,
         end=piece.next,
-        level=DIGEST,
+        level=LEVEL_DIGEST,
         src_count=piece.records,
         src_digest=piece.digest,
     )
 
 
-def _hole(partition: Partition, gap: Gap) -> Row:
+def _to_gap_row(partition: Partition, gap: UncoveredRange) -> ParityRow:
     chunk = gap.start // PIECE_OFFSETS
-    return Row(partition=partition, chunk=chunk, start=gap.start, end=gap.end, level=DIGEST, error=gap.why)
-
-
-def _end(wanted: ParityRange, end: Offset) -> Row:
-    lost = []
-    if end < wanted.end:
-        text = f"the destination's log ends at {end}; [{end}, {wanted.end}) was copied, and is missing there"
-        lost.append(Finding(partition=wanted.partition, offset=end, kind="log end", detail=text))
-    return Row(
-        partition=wanted.partition,
-        chunk=-1,
-        start=wanted.start,
-        end=wanted.end,
-        level=ENDS,
-        src_count=wanted.end - wanted.start,
-        dst_count=min(end, wanted.end) - wanted.start,
-        findings=tuple(lost),
-        differing=len(lost),
-        shared=(wanted.start, wanted.end),
+    return ParityRow(
+        partition=partition, chunk=chunk, start=gap.start, end=gap.end, level=LEVEL_DIGEST, error=gap.reason
     )
 
 
-def share(found: Mapping[Partition, Vouched], tasks: int) -> list[tuple[tuple[Partition, Piece], ...]]:
+def _to_end_row(certified_range: ParityRange, end: Offset) -> ParityRow:
+    findings = []
+    if end < certified_range.end:
+        text = f"the destination's log ends at {end}; [{end}, {certified_range.end}) was copied, and is missing there"
+        findings.append(ParityFinding(partition=certified_range.partition, offset=end, kind="log end", detail=text))
+    return ParityRow(
+        partition=certified_range.partition,
+        chunk=-1,
+        start=certified_range.start,
+        end=certified_range.end,
+        level=LEVEL_ENDS,
+        src_count=certified_range.end - certified_range.start,
+        dst_count=min(end, certified_range.end) - certified_range.start,
+        findings=tuple(findings),
+        differing=len(findings),
+        shared=(certified_range.start, certified_range.end),
+    )
+
+
+def distribute_pieces(
+    coverage: Mapping[Partition, Coverage], tasks: int
+) -> list[tuple[tuple[Partition, ReceiptPiece], ...]]:
     """About equally many records for each task."""
     loads = [0] * max(1, tasks)
-    shares: list[list[tuple[Partition, Piece]]] = [[] for _ in loads]
-    pieces = [(partition, piece) for partition, one in sorted(found.items()) for piece in one.pieces]
-    for partition, piece in sorted(pieces, key=lambda one: -one[1].records):
+    shares: list[list[tuple[Partition, ReceiptPiece]]] = [[] for _ in loads]
+    pieces = [
+        (partition, piece)
+        for partition, partition_and_piece in sorted(coverage.items())
+        for piece in partition_and_piece.pieces
+    ]
+    for partition, piece in sorted(pieces, key=lambda partition_and_piece: -partition_and_piece[1].records):
         lightest = loads.index(min(loads))
         shares[lightest].append((partition, piece))
         loads[lightest] += piece.records + 1
-    return [tuple(sorted(mine, key=lambda one: (one[0], one[1].first))) for mine in shares if mine]
+    return [
+        tuple(
+            sorted(task_pieces, key=lambda partition_and_piece: (partition_and_piece[0], partition_and_piece[1].first))
+        )
+        for task_pieces in shares
+        if task_pieces
+    ]

@@ -8,24 +8,33 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from mirror_core.decide.parity import CHUNK_OFFSETS, ENDS, RECORDS, Row, compare_ends, fill_gaps, judge, rounds
-from mirror_core.decide.parity_rows import Rows
-from mirror_core.evidence.parity_report import write_report
-from mirror_core.evidence.suites import Demands
+from mirror_core.decide.parity import (
+    CHUNK_OFFSETS,
+    LEVEL_ENDS,
+    LEVEL_RECORDS,
+    ParityRow,
+    compare_log_bounds,
+    fill_missing_rows,
+    judge_rows,
+    plan_rounds,
+)
+from mirror_core.decide.parity_rows import ParityRowBuffer
+from mirror_core.evidence.parity_report import write_parity_report
+from mirror_core.evidence.suites import TableExpectations
 from mirror_core.kafka.config import Config, load_config
-from mirror_core.kafka.kept import KEPT
+from mirror_core.kafka.kept import CONNECTION_POOL
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import ClusterName
 from mirror_core.model.parity import ParityRange, ParityResult
-from mirror_core.parity.compare import CompareTask, cleaned_of, compare, read_ends
-from mirror_core.parity.scope import nothing_to_compare_with
-from mirror_core.parity.so_far import SoFar, Telling
+from mirror_core.parity.compare import CompareTask, compare_task, list_compacted_topics, read_ends
+from mirror_core.parity.scope import format_missing_partition
+from mirror_core.parity.so_far import OnParityProgress, ParityProgress
 
-RunTasks = Callable[[Sequence[CompareTask]], Iterable[Sequence[Row]]]
+RunCompareTasks = Callable[[Sequence[CompareTask]], Iterable[Sequence[ParityRow]]]
 """Yields rows as tasks end, and empty batches while none do."""
 
-THREADS: Final = 4
-TICK_S: Final = 1.0
+DEFAULT_THREADS: Final = 4
+PROGRESS_TICK_S: Final = 1.0
 
 
 class LocalParity:
@@ -35,10 +44,10 @@ class LocalParity:
         self,
         config_path: Path,
         *,
-        threads: int = THREADS,
-        level: int = RECORDS,
+        threads: int = DEFAULT_THREADS,
+        level: int = LEVEL_RECORDS,
         chunk: int = CHUNK_OFFSETS,
-        demands: Demands | None = None,
+        demands: TableExpectations | None = None,
         throttle: int | None = None,
         values: bool = False,
     ) -> None:
@@ -57,10 +66,12 @@ class LocalParity:
         destination: ClusterName,
         ranges: Sequence[ParityRange],
         output: Path | None,
-        so_far: SoFar | None = None,
+        on_progress: OnParityProgress | None = None,
     ) -> ParityResult:
-        with KEPT.keeping():  # each round has new tasks: logins to a far cluster would take longer than reading
-            return check(
+        with (
+            CONNECTION_POOL.keep_connections()
+        ):  # each round has new tasks: logins to a far cluster would take longer than reading
+            return check_parity(
                 self._config_path,
                 source,
                 destination,
@@ -71,39 +82,39 @@ class LocalParity:
                 level=self._level,
                 chunk=self._chunk,
                 demands=self._demands,
-                so_far=so_far,
-                throttle=share_of(self._throttle, self._threads),
+                on_progress=on_progress,
+                throttle=divide_throttle(self._throttle, self._threads),
                 values=self._values,
             )
 
-    def _run(self, tasks: Sequence[CompareTask]) -> Iterator[Sequence[Row]]:
+    def _run(self, tasks: Sequence[CompareTask]) -> Iterator[Sequence[ParityRow]]:
         pool = ThreadPoolExecutor(self._threads)
         try:
-            left = {pool.submit(compare, task) for task in tasks}
-            while left:
-                done, left = wait(left, TICK_S, FIRST_COMPLETED)
-                yield [row for one in done for row in one.result()]
+            pending = {pool.submit(compare_task, task) for task in tasks}
+            while pending:
+                done, pending = wait(pending, PROGRESS_TICK_S, FIRST_COMPLETED)
+                yield [row for future in done for row in future.result()]
         finally:  # do not wait for reads under way when a progress report raises
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def share_of(throttle: int | None, tasks: int) -> int | None:
+def divide_throttle(throttle: int | None, tasks: int) -> int | None:
     return None if throttle is None else max(1, throttle // max(1, tasks))
 
 
-def check(
+def check_parity(
     config_path: Path,
     source: ClusterName,
     destination: ClusterName,
     ranges: Sequence[ParityRange],
     output: Path | None,
     *,
-    run: RunTasks,
+    run: RunCompareTasks,
     tasks: int,
     level: int,
     chunk: int,
-    demands: Demands | None,
-    so_far: SoFar | None = None,
+    demands: TableExpectations | None,
+    on_progress: OnParityProgress | None = None,
     throttle: int | None = None,
     values: bool = False,
     opened_by_tasks: Path | None = None,
@@ -114,7 +125,7 @@ def check(
     for tasks. `throttle`: bytes per second for each task and cluster. With `demands` Great Expectations judges the
     report's table and must agree.
     """
-    if not ENDS <= level <= RECORDS:
+    if not LEVEL_ENDS <= level <= LEVEL_RECORDS:
         raise BadRequest(f"parity level {level}: there are 1 (ends and counts), 2 (digests) and 3 (records)")
     started, began = time.time(), time.monotonic()
     config = load_config(config_path)
@@ -130,50 +141,61 @@ def check(
         throttle=throttle,
         values=values,
     )
-    ends, shared = _look_at_ends(config, source, destination, ranges)
-    rows, telling = Rows(ends), Telling(so_far, ranges, level, ends) if so_far else None
-    for shares in rounds(shared, tasks, chunk) if level > ENDS else ():
-        for found in run([task(pieces=pieces) for pieces in shares]):
-            rows.add(found)
-            if telling:
-                telling.add(found)
-    table = fill_gaps(ranges, rows.all, level)
-    result = replace(judge(ranges, table, level), seconds=round(time.monotonic() - began, 3))
+    ends, shared = _compare_ends(config, source, destination, ranges)
+    rows, progress = ParityRowBuffer(ends), ParityProgress(on_progress, ranges, level, ends) if on_progress else None
+    for shares in plan_rounds(shared, tasks, chunk) if level > LEVEL_ENDS else ():
+        for new_rows in run([task(pieces=pieces) for pieces in shares]):
+            rows.add(new_rows)
+            if progress:
+                progress.add(new_rows)
+    table = fill_missing_rows(ranges, rows.rows, level)
+    result = replace(judge_rows(ranges, table, level), seconds=round(time.monotonic() - began, 3))
     if output is None:
         return result
-    return write_report(
+    return write_parity_report(
         output, result, table, source=source, destination=destination, level=level, started=started, demands=demands
     )
 
 
-def _look_at_ends(
+def _compare_ends(
     config: Config, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange]
-) -> tuple[list[Row], list[ParityRange]]:
+) -> tuple[list[ParityRow], list[ParityRange]]:
     """Rows about the ends, and the range that both sides hold."""
     config.cluster(source), config.cluster(destination)
-    rows = [_no_ends(wanted, wanted.unseen) for wanted in ranges if wanted.unseen]
-    ranges = [wanted for wanted in ranges if not wanted.unseen]
+    rows = [_to_unknown_end_row(wanted, wanted.unreadable_reason) for wanted in ranges if wanted.unreadable_reason]
+    ranges = [wanted for wanted in ranges if not wanted.unreadable_reason]
     if not ranges:
         return rows, []
     try:
-        found = read_ends(config, source, destination, [wanted.partition for wanted in ranges])
-        known = [compare_ends(w, *found.ends[w.partition]) if w.partition in found.ends else None for w in ranges]
-        held = [both for _, both in filter(None, known) if both.start < both.end]
-        cleaned = cleaned_of(config, source, destination, {both.partition.topic for both in held})
+        both_ends = read_ends(config, source, destination, [wanted.partition for wanted in ranges])
+        comparisons = [
+            compare_log_bounds(w, *both_ends.ends[w.partition]) if w.partition in both_ends.ends else None
+            for w in ranges
+        ]
+        common = [
+            common_range for _, common_range in filter(None, comparisons) if common_range.start < common_range.end
+        ]
+        compacted = list_compacted_topics(
+            config, source, destination, {common_range.partition.topic for common_range in common}
+        )
     except RemoteFault as error:
-        return [*rows, *(_no_ends(wanted, str(error)) for wanted in ranges)], []
+        return [*rows, *(_to_unknown_end_row(wanted, str(error)) for wanted in ranges)], []
     shared = []
-    for wanted, seen in zip(ranges, known, strict=True):
-        if seen is None:
-            why = found.unseen.get(wanted.partition) or nothing_to_compare_with(source)
-            rows.append(_no_ends(wanted, why))
+    for wanted, compared in zip(ranges, comparisons, strict=True):
+        if compared is None:
+            reason = both_ends.unknown.get(wanted.partition) or format_missing_partition(source)
+            rows.append(_to_unknown_end_row(wanted, reason))
             continue
-        of_ends, both = seen
-        rows += of_ends
+        end_rows, common_range = compared
+        rows += end_rows
         topic = wanted.partition.topic
-        shared.append(replace(both, compacted=topic in cleaned.somewhere, unkeyed_go=topic in cleaned.on_both))
+        shared.append(
+            replace(common_range, compacted=topic in compacted.somewhere, removes_unkeyed=topic in compacted.on_both)
+        )
     return rows, shared
 
 
-def _no_ends(wanted: ParityRange, error: str) -> Row:
-    return Row(partition=wanted.partition, chunk=-1, start=wanted.start, end=wanted.end, level=ENDS, error=error)
+def _to_unknown_end_row(wanted: ParityRange, error: str) -> ParityRow:
+    return ParityRow(
+        partition=wanted.partition, chunk=-1, start=wanted.start, end=wanted.end, level=LEVEL_ENDS, error=error
+    )

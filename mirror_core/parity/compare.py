@@ -9,21 +9,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from mirror_core.decide.parity import DIGEST, RECORDS, Ends, Row, chunks, trimmed
+from mirror_core.decide.parity import (
+    LEVEL_DIGEST,
+    LEVEL_RECORDS,
+    ParityLogBounds,
+    ParityRow,
+    build_trimmed_row,
+    split_chunks,
+)
 from mirror_core.decide.rate import RateLimiter
-from mirror_core.decide.topics import cleans
+from mirror_core.decide.topics import is_compacted
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
-from mirror_core.kafka.existing import presence
-from mirror_core.kafka.log_faults import Trimmed
-from mirror_core.kafka.offsets import Point, points_of, untold
-from mirror_core.kafka.reader import AHEAD, LogReader
+from mirror_core.kafka.existing import check_presence
+from mirror_core.kafka.log_faults import LogTrimmed
+from mirror_core.kafka.offsets import OffsetPoint, explain_missing_offset, list_points_with_retry
+from mirror_core.kafka.reader import PREFETCH_LOGS, LogReader
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange
-from mirror_core.parity.differences import Lone, compare_records, damage
-from mirror_core.parity.explained import explained, failed, records_of
+from mirror_core.parity.differences import LoneRecords, compare_records, find_damage
+from mirror_core.parity.explained import add_unexplained, read_records, to_failed_row
 from mirror_core.parity.keyed_digest import DigestKey, KeyedDigest
 from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, is_dense
 
@@ -52,7 +59,7 @@ class CompareTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class CompactedTopics:
     somewhere: frozenset[str]
     on_both: frozenset[str]
 
@@ -61,187 +68,205 @@ class Cleaned:
 class _Side:
     digest: KeyedDigest
     count: int = 0
-    exact: bool = True
+    is_exact: bool = True
     """Whether the count excludes records of sparse batches beyond the chunk's boundary."""
 
 
-def compare(task: CompareTask) -> tuple[Row, ...]:
+def compare_task(task: CompareTask) -> tuple[ParityRow, ...]:
     """What cannot be read becomes rows with an error."""
-    rows: list[Row] = []
+    rows: list[ParityRow] = []
     try:
-        config = load_config(Path(task.config_path), only=Principal.DATA)
+        config = load_config(Path(task.config_path), only_principal=Principal.DATA)
         sides = config.cluster(task.source), config.cluster(task.destination)
     except MirrorError as error:
-        return unread(task, error)
+        return to_unread_rows(task, error)
     paces = [RateLimiter(task.throttle) for _ in sides]
     with LogReader(sides[0], pace=paces[0]) as source, LogReader(sides[1], pace=paces[1]) as destination:
         for number, piece in enumerate(task.pieces):
-            if number % AHEAD == 0:
+            if number % PREFETCH_LOGS == 0:
                 for side in (source, destination):
-                    side.ahead(beginnings(task.pieces[number : number + AHEAD]))
+                    side.prefetch(list_start_offsets(task.pieces[number : number + PREFETCH_LOGS]))
             try:
                 rows += _compare_piece(source, destination, piece, task)
             except MirrorError as error:
-                rows += _unread(piece, task.chunk, error)
+                rows += _to_unread_rows(piece, task.chunk, error)
     # Use up the rate limit's debt here: the next task starts a new limiter.
     time.sleep(max(pace.wait_s(time.monotonic()) for pace in paces))
     return tuple(rows)
 
 
-def beginnings(pieces: Sequence[ParityRange]) -> dict[Partition, Offset]:
+def list_start_offsets(pieces: Sequence[ParityRange]) -> dict[Partition, Offset]:
     return {piece.partition: piece.start for piece in reversed(pieces)}
 
 
-def unread(task: CompareTask, error: MirrorError | str) -> tuple[Row, ...]:
-    return tuple(row for piece in task.pieces for row in _unread(piece, task.chunk, error))
+def to_unread_rows(task: CompareTask, error: MirrorError | str) -> tuple[ParityRow, ...]:
+    return tuple(row for piece in task.pieces for row in _to_unread_rows(piece, task.chunk, error))
 
 
 @dataclass(frozen=True, slots=True)
-class BothEnds:
-    ends: Mapping[Partition, tuple[Ends, Ends]]
+class BothLogEnds:
+    ends: Mapping[Partition, tuple[ParityLogBounds, ParityLogBounds]]
     """Without partitions that the source lacks."""
-    unseen: Mapping[Partition, str]
+    unknown: Mapping[Partition, str]
     """No leader, or it does not answer."""
 
 
 def read_ends(
     config: Config, source: ClusterName, destination: ClusterName, partitions: Sequence[Partition]
-) -> BothEnds:
+) -> BothLogEnds:
     """The destination is read first: see `decide.parity.compare_ends`."""
     with ClusterClient(config.cluster(destination), Principal.CONTROL) as client:
-        copied, away = _ends(client, partitions)
+        destination_ends, destination_unknown = _list_ends(client, partitions)
     with ClusterClient(config.cluster(source), Principal.CONTROL) as client:
-        original, gone = _ends(client, partitions)
-    missing, unseen = Ends(start=Offset(0), end=Offset(0), missing_on=destination), {**away, **gone}
-    ends = {p: (ends, copied.get(p, missing)) for p, ends in original.items() if p not in unseen}
-    return BothEnds(ends, unseen)
+        source_ends, source_unknown = _list_ends(client, partitions)
+    missing_ends, unknown = (
+        ParityLogBounds(start=Offset(0), end=Offset(0), missing_on=destination),
+        {**destination_unknown, **source_unknown},
+    )
+    ends = {p: (ends, destination_ends.get(p, missing_ends)) for p, ends in source_ends.items() if p not in unknown}
+    return BothLogEnds(ends, unknown)
 
 
-def cleaned_of(config: Config, source: ClusterName, destination: ClusterName, topics: Collection[str]) -> Cleaned:
+def list_compacted_topics(
+    config: Config, source: ClusterName, destination: ClusterName, topics: Collection[str]
+) -> CompactedTopics:
     """Sends nothing for no topics: a planned failover calls it while applications stand still."""
     sides = list[frozenset[str]]()
     for name in (source, destination) if topics else ():
         with ClusterClient(config.cluster(name), Principal.CONTROL) as client:
             described = describe_configs(client, topics)
-        sides.append(frozenset(topic for topic, configs in described.items() if cleans(configs.effective)))
-    return Cleaned(frozenset().union(*sides), frozenset(topics).intersection(*sides))
+        sides.append(frozenset(topic for topic, configs in described.items() if is_compacted(configs.effective)))
+    return CompactedTopics(frozenset().union(*sides), frozenset(topics).intersection(*sides))
 
 
-def _ends(client: ClusterClient, partitions: Sequence[Partition]) -> tuple[dict[Partition, Ends], dict[Partition, str]]:
-    known = presence(client, partitions)
-    there = [p for p in partitions if p not in known.absent and p not in known.denied]
-    starts, ends = points_of(client, there, [Point.START, Point.LOG_END])
-    both = starts.offsets.keys() & ends.offsets.keys()
-    told = {p: Ends(start=starts.offsets[p], end=ends.offsets[p]) for p in there if p in both}
-    missing = ((p, ends if p in starts.offsets else starts) for p in there if p not in told)
-    return told, {**{p: untold(client.name, p, led) for p, led in missing}, **known.denied}
+def _list_ends(
+    client: ClusterClient, partitions: Sequence[Partition]
+) -> tuple[dict[Partition, ParityLogBounds], dict[Partition, str]]:
+    presence_by_partition = check_presence(client, partitions)
+    present = [p for p in partitions if p not in presence_by_partition.absent and p not in presence_by_partition.denied]
+    starts, ends = list_points_with_retry(client, present, [OffsetPoint.START, OffsetPoint.LOG_END])
+    answered = starts.offsets.keys() & ends.offsets.keys()
+    known_ends = {p: ParityLogBounds(start=starts.offsets[p], end=ends.offsets[p]) for p in present if p in answered}
+    unanswered = ((p, ends if p in starts.offsets else starts) for p in present if p not in known_ends)
+    return known_ends, {
+        **{p: explain_missing_offset(client.name, p, offsets_result) for p, offsets_result in unanswered},
+        **presence_by_partition.denied,
+    }
 
 
-def _compare_piece(source: LogReader, destination: LogReader, piece: ParityRange, task: CompareTask) -> list[Row]:
+def _compare_piece(source: LogReader, destination: LogReader, piece: ParityRange, task: CompareTask) -> list[ParityRow]:
     """When retention on the source overtakes the reading, begin again behind what it removed."""
-    gone: list[Row] = []
+    trimmed_rows: list[ParityRow] = []
     while True:
         try:
-            return gone + _compare_chunks(source, destination, piece, task)
-        except Trimmed as error:
+            return trimmed_rows + _compare_chunks(source, destination, piece, task)
+        except LogTrimmed as error:
             start = source.log_start(piece.partition)
             if not piece.start < start or error.log_start > start:
                 # The destination has lost what the source still has.
-                return [*gone, *_unread(piece, task.chunk, error)]
-            gone.append(trimmed(piece, min(start, piece.end)))
+                return [*trimmed_rows, *_to_unread_rows(piece, task.chunk, error)]
+            trimmed_rows.append(build_trimmed_row(piece, min(start, piece.end)))
             piece = replace(piece, start=min(start, piece.end))
 
 
-def _compare_chunks(source: LogReader, destination: LogReader, piece: ParityRange, task: CompareTask) -> list[Row]:
-    key = DigestKey.random()
-    src, src_end, src_error = _digest(source, piece, task.chunk, key)
-    dst, dst_end, dst_error = _digest(destination, piece, task.chunk, key)
+def _compare_chunks(
+    source: LogReader, destination: LogReader, piece: ParityRange, task: CompareTask
+) -> list[ParityRow]:
+    key = DigestKey.generate()
+    src_sides, src_end, src_error = _digest_side(source, piece, task.chunk, key)
+    dst_sides, dst_end, dst_error = _digest_side(destination, piece, task.chunk, key)
     rows = []
-    lone: dict[int, Lone] = {}
-    for chunk in chunks(piece, task.chunk):
+    lone_by_row: dict[int, LoneRecords] = {}
+    for chunk in split_chunks(piece, task.chunk):
         number = chunk.start // task.chunk
         if chunk.end > min(src_end, dst_end):
-            errors = [why for end, why in ((src_end, src_error), (dst_end, dst_error)) if why and chunk.end > end]
-            rows += _unread(chunk, task.chunk, *errors)
+            errors = [
+                side_error
+                for end, side_error in ((src_end, src_error), (dst_end, dst_error))
+                if side_error and chunk.end > end
+            ]
+            rows += _to_unread_rows(chunk, task.chunk, *errors)
             continue
-        one, two = src[number], dst[number]
-        row = Row(
+        src_side, dst_side = src_sides[number], dst_sides[number]
+        row = ParityRow(
             partition=chunk.partition,
             chunk=number,
             start=chunk.start,
             end=chunk.end,
-            level=DIGEST,
-            src_count=one.count,
-            dst_count=two.count,
-            src_digest=one.digest.hexdigest(),
-            dst_digest=two.digest.hexdigest(),
+            level=LEVEL_DIGEST,
+            src_count=src_side.count,
+            dst_count=dst_side.count,
+            src_digest=src_side.digest.hexdigest(),
+            dst_digest=dst_side.digest.hexdigest(),
         )
-        doubtful = not row.equal or not one.exact or not two.exact
-        if doubtful and task.level >= RECORDS:
-            row, lone[len(rows)] = _by_record(source, destination, row, piece, task.values)
+        is_doubtful = not row.equal or not src_side.is_exact or not dst_side.is_exact
+        if is_doubtful and task.level >= LEVEL_RECORDS:
+            row, lone_by_row[len(rows)] = _compare_records(source, destination, row, piece, task.values)
         rows.append(row)
-    return explained(source, destination, rows, lone, piece.stopped_at) if any(lone.values()) else rows
+    return (
+        add_unexplained(source, destination, rows, lone_by_row, piece.stopped_at) if any(lone_by_row.values()) else rows
+    )
 
 
-def _by_record(
-    source: LogReader, destination: LogReader, row: Row, piece: ParityRange, values: bool
-) -> tuple[Row, Lone]:
+def _compare_records(
+    source: LogReader, destination: LogReader, row: ParityRow, piece: ParityRange, values: bool
+) -> tuple[ParityRow, LoneRecords]:
     span = row.partition, row.start, row.end
-    streams = records_of(source, *span), records_of(destination, *span)
+    streams = read_records(source, *span), read_records(destination, *span)
     try:
-        found = compare_records(
-            row.partition, *streams, compacted=piece.compacted, unkeyed_go=piece.unkeyed_go, values=values
+        difference = compare_records(
+            row.partition, *streams, compacted=piece.compacted, unkeyed_explained=piece.removes_unkeyed, values=values
         )
-    except Trimmed:
+    except LogTrimmed:
         raise
     except MirrorError as error:
-        return replace(failed(row, error), damaged=damage(row.partition, error, row.start, row.end)), {}
+        return replace(to_failed_row(row, error), damaged=find_damage(row.partition, error, row.start, row.end)), {}
     compared = replace(
         row,
-        level=RECORDS,
-        src_count=found.src_count,
-        dst_count=found.dst_count,
-        src_digest=found.src_digest,
-        dst_digest=found.dst_digest,
-        findings=found.findings,
-        differing=found.differing,
+        level=LEVEL_RECORDS,
+        src_count=difference.src_count,
+        dst_count=difference.dst_count,
+        src_digest=difference.src_digest,
+        dst_digest=difference.dst_digest,
+        findings=difference.findings,
+        differing=difference.differing,
     )
-    return compared, found.lone
+    return compared, difference.lone
 
 
-def _digest(
+def _digest_side(
     reader: LogReader, piece: ParityRange, size: int, key: DigestKey
 ) -> tuple[dict[int, _Side], int, MirrorError | None]:
     """Digests by chunk number, the offset read up to, and the error that ended it."""
-    sides = {chunk.start // size: _Side(KeyedDigest(key)) for chunk in chunks(piece, size)}
-    read: int = piece.start
+    sides = {chunk.start // size: _Side(KeyedDigest(key)) for chunk in split_chunks(piece, size)}
+    read_end: int = piece.start
     try:
         for header, batch in reader.batches(piece.partition, piece.start, piece.end):
-            read = min(header.next_offset, piece.end)
+            read_end = min(header.next_offset, piece.end)
             low, high = max(header.base_offset, piece.start), min(header.next_offset, piece.end)
-            facts = _facts(header)
+            facts = _pack_header(header)
             for number in range(low // size, (high - 1) // size + 1):
                 side = sides[number]
                 side.digest.update(facts)
                 side.digest.update(batch[HEADER_SIZE:])
-                _count(side, header, max(low, number * size), min(high, (number + 1) * size))
-    except Trimmed:
+                _add_count(side, header, max(low, number * size), min(high, (number + 1) * size))
+    except LogTrimmed:
         raise
     except MirrorError as error:
-        return sides, read, error
+        return sides, read_end, error
     return sides, piece.end, None
 
 
-def _count(side: _Side, header: BatchHeader, low: int, high: int) -> None:
+def _add_count(side: _Side, header: BatchHeader, low: int, high: int) -> None:
     """Add the batch's records in [low, high)."""
     if is_dense(header):
         side.count += high - low
     else:
         side.count += header.record_count
-        side.exact &= low == header.base_offset and high == header.next_offset
+        side.is_exact &= low == header.base_offset and high == header.next_offset
 
 
-def _facts(header: BatchHeader) -> bytes:
+def _pack_header(header: BatchHeader) -> bytes:
     return _DIGESTED.pack(
         header.base_offset,
         header.record_count,
@@ -252,16 +277,18 @@ def _facts(header: BatchHeader) -> bytes:
     )
 
 
-def _unread(piece: ParityRange, size: int, *errors: MirrorError | str) -> list[Row]:
+def _to_unread_rows(piece: ParityRange, size: int, *errors: MirrorError | str) -> list[ParityRow]:
     return [
-        Row(
-            partition=c.partition,
-            chunk=c.start // size,
-            start=c.start,
-            end=c.end,
-            level=DIGEST,
+        ParityRow(
+            partition=chunk.partition,
+            chunk=chunk.start // size,
+            start=chunk.start,
+            end=chunk.end,
+            level=LEVEL_DIGEST,
             error="; ".join(map(str, errors)),
-            damaged=tuple(found for error in errors for found in damage(c.partition, error, c.start, c.end)),
+            damaged=tuple(
+                finding for error in errors for finding in find_damage(chunk.partition, error, chunk.start, chunk.end)
+            ),
         )
-        for c in chunks(piece, size)
+        for chunk in split_chunks(piece, size)
     ]

@@ -8,50 +8,50 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mirror_core.kafka.log_faults import Damaged
+from mirror_core.kafka.log_faults import LogDamaged
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import Finding, unreadable_on
+from mirror_core.model.parity import ParityFinding, format_unreadable_kind
 from mirror_core.parity.keyed_digest import DigestKey, KeyedDigest, digest_in_memory
 from mirror_core.wire.records import Record
 
-KEPT_PER_CHUNK: Final = 100
-SHOWN_BYTES: Final = 200
+MAX_FINDINGS_PER_CHUNK: Final = 100
+MAX_SHOWN_BYTES: Final = 200
 """Limit for each key, value and header."""
 _INT64: Final = struct.Struct(">q")
 _SIZE: Final = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class RecordDifferences:
     """Digests cover every record of a side, in order."""
 
     src_count: int
     dst_count: int
     src_digest: str
     dst_digest: str
-    findings: tuple[Finding, ...]
+    findings: tuple[ParityFinding, ...]
     """The first ones by offset."""
     differing: int
     """Number of all differences."""
-    lone: Lone
+    lone: LoneRecords
     """Keys of a compacted topic yet to be explained."""
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
-    finding: Finding
+class LoneRecord:
+    finding: ParityFinding
     """Applies if nothing explains the record."""
     offset: int
-    tombstone: bool
+    is_tombstone: bool
 
 
-Lone = dict[bytes, Alone]
+LoneRecords = dict[bytes, LoneRecord]
 """Newest lone record by `digest_in_memory` of the key; it explains older ones."""
 
 
 @dataclass(slots=True)
-class _Stream:
+class _RecordStream:
     records: Iterator[Record]
     digest: KeyedDigest
     count: int = 0
@@ -74,142 +74,161 @@ def compare_records(
     destination: Iterator[Record],
     *,
     compacted: bool = False,
-    unkeyed_go: bool = False,
+    unkeyed_explained: bool = False,
     values: bool = False,
-) -> Difference:
+) -> RecordDifferences:
     """Merge both sides by offset.
 
     Memory grows only with the lone keys of a `compacted` topic; these are not counted here. `unkeyed_explained`: a lone
     record without a key is no difference. `values`: findings show values.
     """
-    say = _Words(partition, values)
-    key = DigestKey.random()
-    src, dst = _Stream(source, KeyedDigest(key)), _Stream(destination, KeyedDigest(key))
-    findings: list[Finding] = []
+    findings_format = _FindingFormat(partition, values)
+    key = DigestKey.generate()
+    src, dst = _RecordStream(source, KeyedDigest(key)), _RecordStream(destination, KeyedDigest(key))
+    findings: list[ParityFinding] = []
     pairs: dict[int, tuple[bytes, bytes]] = {}
-    lone: Lone = {}
+    lone_records: LoneRecords = {}
     differing = 0
     src.skip()
     dst.skip()
     while src.head is not None or dst.head is not None:
-        one, two = src.head, dst.head
-        if two is None or (one is not None and one.offset < two.offset):
-            assert one is not None
-            found = [say.alone(one, "missing", "the source's record is not on the destination")]
-            if unkeyed_go if one.key is None else compacted:
-                found = _set_aside(lone, one, found[0])
+        src_record, dst_record = src.head, dst.head
+        if dst_record is None or (src_record is not None and src_record.offset < dst_record.offset):
+            assert src_record is not None
+            new_findings = [
+                findings_format.format_lone(src_record, "missing", "the source's record is not on the destination")
+            ]
+            if unkeyed_explained if src_record.key is None else compacted:
+                new_findings = _keep_lone(lone_records, src_record, new_findings[0])
                 src.skip()
             else:
-                src.advance(one, canonical(one))
-        elif one is None or two.offset < one.offset:
-            found = [say.alone(two, "extra", "the destination's record is not on the source")]
-            if unkeyed_go if two.key is None else compacted:
-                found = _set_aside(lone, two, found[0])
+                src.advance(src_record, encode_canonical(src_record))
+        elif src_record is None or dst_record.offset < src_record.offset:
+            new_findings = [
+                findings_format.format_lone(dst_record, "extra", "the destination's record is not on the source")
+            ]
+            if unkeyed_explained if dst_record.key is None else compacted:
+                new_findings = _keep_lone(lone_records, dst_record, new_findings[0])
                 dst.skip()
             else:
-                dst.advance(two, canonical(two))
+                dst.advance(dst_record, encode_canonical(dst_record))
         else:
-            equal = one == two
-            found = [] if equal else say.altered(one, two)
-            here = canonical(one)
-            there = here if equal else canonical(two)
-            if found and len(pairs) < KEPT_PER_CHUNK:
-                pairs[one.offset] = here, there
-            src.advance(one, here)
-            dst.advance(two, there)
-        differing += len(found)
-        findings += found[: KEPT_PER_CHUNK - len(findings)]
-    return Difference(
+            is_equal = src_record == dst_record
+            new_findings = [] if is_equal else findings_format.list_altered(src_record, dst_record)
+            src_bytes = encode_canonical(src_record)
+            dst_bytes = src_bytes if is_equal else encode_canonical(dst_record)
+            if new_findings and len(pairs) < MAX_FINDINGS_PER_CHUNK:
+                pairs[src_record.offset] = src_bytes, dst_bytes
+            src.advance(src_record, src_bytes)
+            dst.advance(dst_record, dst_bytes)
+        differing += len(new_findings)
+        findings += new_findings[: MAX_FINDINGS_PER_CHUNK - len(findings)]
+    return RecordDifferences(
         src_count=src.count,
         dst_count=dst.count,
         src_digest=src.digest.hexdigest(),
         dst_digest=dst.digest.hexdigest(),
-        findings=tuple(_moved(findings, pairs)),
+        findings=tuple(_mark_reordered(findings, pairs)),
         differing=differing,
-        lone=lone,
+        lone=lone_records,
     )
 
 
-def _set_aside(lone: Lone, record: Record, finding: Finding) -> list[Finding]:
+def _keep_lone(lone_records: LoneRecords, record: Record, finding: ParityFinding) -> list[ParityFinding]:
     """The newest record of a key decides, and may lie behind this chunk."""
     if record.key is None:
         return []
-    lone[digest_in_memory(record.key)] = Alone(finding, record.offset, record.value is None)
+    lone_records[digest_in_memory(record.key)] = LoneRecord(finding, record.offset, record.value is None)
     return []
 
 
-def canonical(record: Record) -> bytes:
+def encode_canonical(record: Record) -> bytes:
     """Without the offset; different records give different bytes."""
     parts = [
         _INT64.pack(record.timestamp_ms),
-        _sized(record.key),
-        _sized(record.value),
+        _encode_sized(record.key),
+        _encode_sized(record.value),
         _SIZE.pack(len(record.headers)),
     ]
     for name, value in record.headers:
-        parts += [_sized(name), _sized(value)]
+        parts += [_encode_sized(name), _encode_sized(value)]
     return b"".join(parts)
 
 
-def _sized(data: bytes | None) -> bytes:
+def _encode_sized(data: bytes | None) -> bytes:
     return _SIZE.pack(-1) if data is None else _SIZE.pack(len(data)) + data
 
 
 @dataclass(frozen=True, slots=True)
-class _Words:
+class _FindingFormat:
     partition: Partition
     values: bool
     """Else only sizes and digests: a report must not carry other people's data."""
 
-    def alone(self, record: Record, kind: str, text: str) -> Finding:
+    def format_lone(self, record: Record, kind: str, text: str) -> ParityFinding:
         if self.values:
-            text = f"{text}: key {self.shown(record.key)}; value {self.shown(record.value)}"
-        return self._finding(record, kind, text)
+            text = f"{text}: key {self.format_bytes(record.key)}; value {self.format_bytes(record.value)}"
+        return self._to_finding(record, kind, text)
 
-    def altered(self, one: Record, two: Record) -> list[Finding]:
-        found = []
-        if one.key != two.key:
-            found.append(self._pair(one, "key", self.shown(one.key), self.shown(two.key)))
-        if one.value != two.value:
-            found.append(self._pair(one, "value", self.shown(one.value), self.shown(two.value)))
-        if one.headers != two.headers:
-            found.append(self._headers(one, two))
-        if one.timestamp_ms != two.timestamp_ms:
-            found.append(self._pair(one, "timestamp", f"{one.timestamp_ms} ms", f"{two.timestamp_ms} ms"))
-        return found
+    def list_altered(self, src_record: Record, dst_record: Record) -> list[ParityFinding]:
+        findings = []
+        if src_record.key != dst_record.key:
+            findings.append(
+                self._to_pair_finding(
+                    src_record, "key", self.format_bytes(src_record.key), self.format_bytes(dst_record.key)
+                )
+            )
+        if src_record.value != dst_record.value:
+            findings.append(
+                self._to_pair_finding(
+                    src_record, "value", self.format_bytes(src_record.value), self.format_bytes(dst_record.value)
+                )
+            )
+        if src_record.headers != dst_record.headers:
+            findings.append(self._compare_headers(src_record, dst_record))
+        if src_record.timestamp_ms != dst_record.timestamp_ms:
+            findings.append(
+                self._to_pair_finding(
+                    src_record, "timestamp", f"{src_record.timestamp_ms} ms", f"{dst_record.timestamp_ms} ms"
+                )
+            )
+        return findings
 
-    def shown(self, data: bytes | None) -> str:
+    def format_bytes(self, data: bytes | None) -> str:
         if data is None:
             return "null"
         if self.values:
-            return f"{data[:SHOWN_BYTES]!r}" + (f"... ({len(data)} bytes)" if len(data) > SHOWN_BYTES else "")
+            return f"{data[:MAX_SHOWN_BYTES]!r}" + (f"... ({len(data)} bytes)" if len(data) > MAX_SHOWN_BYTES else "")
         return f"{len(data)} bytes, SHA-256 {hashlib.sha256(data).hexdigest()[:16]}"
 
-    def _headers(self, one: Record, two: Record) -> Finding:
-        here, there = one.headers, two.headers
-        if len(here) != len(there):
-            return self._pair(one, "headers", f"{len(here)} header(s)", str(len(there)))
-        number = next(n for n, pair in enumerate(zip(here, there, strict=True)) if pair[0] != pair[1])
-        what = f"header {number + 1} of {len(here)}"
+    def _compare_headers(self, src_record: Record, dst_record: Record) -> ParityFinding:
+        src_headers, dst_headers = src_record.headers, dst_record.headers
+        if len(src_headers) != len(dst_headers):
+            return self._to_pair_finding(src_record, "headers", f"{len(src_headers)} header(s)", str(len(dst_headers)))
+        number = next(n for n, pair in enumerate(zip(src_headers, dst_headers, strict=True)) if pair[0] != pair[1])
+        text = f"header {number + 1} of {len(src_headers)}"
         if self.values:
-            sides = (f"{self.shown(name)} = {self.shown(value)}" for name, value in (here[number], there[number]))
-            return self._pair(one, "headers", f"{what}: {next(sides)}", next(sides))
-        return self._finding(one, "headers", f"{what} differs")
+            sides = (
+                f"{self.format_bytes(name)} = {self.format_bytes(value)}"
+                for name, value in (src_headers[number], dst_headers[number])
+            )
+            return self._to_pair_finding(src_record, "headers", f"{text}: {next(sides)}", next(sides))
+        return self._to_finding(src_record, "headers", f"{text} differs")
 
-    def _pair(self, record: Record, kind: str, here: str, there: str) -> Finding:
-        return self._finding(record, kind, f"{here}; on the destination {there}")
+    def _to_pair_finding(self, record: Record, kind: str, src_text: str, dst_text: str) -> ParityFinding:
+        return self._to_finding(record, kind, f"{src_text}; on the destination {dst_text}")
 
-    def _finding(self, record: Record, kind: str, text: str) -> Finding:
-        return Finding(partition=self.partition, offset=Offset(record.offset), kind=kind, detail=text)
+    def _to_finding(self, record: Record, kind: str, text: str) -> ParityFinding:
+        return ParityFinding(partition=self.partition, offset=Offset(record.offset), kind=kind, detail=text)
 
 
-def _moved(findings: list[Finding], pairs: dict[int, tuple[bytes, bytes]]) -> list[Finding]:
+def _mark_reordered(findings: list[ParityFinding], pairs: dict[int, tuple[bytes, bytes]]) -> list[ParityFinding]:
     """Name differences `reordered` whose record is at another offset of the other side."""
-    at = {there: offset for offset, (_, there) in pairs.items()}
-    named: list[Finding] = []
+    offset_by_bytes = {dst_bytes: offset for offset, (_, dst_bytes) in pairs.items()}
+    named: list[ParityFinding] = []
     for finding in findings:
         offset = finding.offset
-        elsewhere = at.get(pairs[offset][0]) if offset in pairs else None
+        elsewhere = offset_by_bytes.get(pairs[offset][0]) if offset in pairs else None
         if offset is None or elsewhere is None or elsewhere == offset:
             named.append(finding)
         elif not named or (named[-1].kind, named[-1].offset) != ("reordered", offset):
@@ -218,8 +237,10 @@ def _moved(findings: list[Finding], pairs: dict[int, tuple[bytes, bytes]]) -> li
     return named
 
 
-def damage(partition: Partition, error: MirrorError | str, start: Offset, end: Offset) -> tuple[Finding, ...]:
-    if not isinstance(error, Damaged) or not start <= error.offset < end:
+def find_damage(
+    partition: Partition, error: MirrorError | str, start: Offset, end: Offset
+) -> tuple[ParityFinding, ...]:
+    if not isinstance(error, LogDamaged) or not start <= error.offset < end:
         return ()
-    kind = unreadable_on(error.cluster)
-    return (Finding(partition=partition, offset=error.offset, kind=kind, detail=str(error)),)
+    kind = format_unreadable_kind(error.cluster)
+    return (ParityFinding(partition=partition, offset=error.offset, kind=kind, detail=str(error)),)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.model.parity import Fate
+from mirror_core.model.parity import SalvageMatch
 from mirror_core.parity.keyed_digest import digest_in_memory
 from mirror_core.wire.records import Record
 
@@ -19,40 +19,40 @@ _TOMBSTONE: Final = b""
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class TailMatches:
     """Which keys of a tail the other cluster has."""
 
-    same: frozenset[tuple[bytes, bytes]]
+    same_values: frozenset[tuple[bytes, bytes]]
     """Digests of keys and values found there."""
     keys: frozenset[bytes]
     """Digests of keys found there."""
 
-    def fate(self, record: Record) -> Fate:
+    def find_fate(self, record: Record) -> SalvageMatch:
         if record.key is None:
-            return Fate.UNKEYED
+            return SalvageMatch.UNKEYED
         key = digest_in_memory(record.key)
-        if (key, _value(record)) in self.same:
-            return Fate.THERE
-        return Fate.CONFLICTING if key in self.keys else Fate.MISSING
+        if (key, _digest_value(record)) in self.same_values:
+            return SalvageMatch.SAME_VALUE
+        return SalvageMatch.CONFLICTING if key in self.keys else SalvageMatch.MISSING
 
 
-def look_for(tail: Iterable[Record], other: Iterable[Record]) -> Elsewhere:
+def find_tail_records(tail: Iterable[Record], other: Iterable[Record]) -> TailMatches:
     """Memory grows with the tail, which is read first, not with the other log."""
-    wanted: dict[bytes, set[bytes]] = {}
+    tail_values: dict[bytes, set[bytes]] = {}
     for record in tail:
         if record.key is not None:
-            wanted.setdefault(digest_in_memory(record.key), set()).add(_value(record))
-    same, keys = set[tuple[bytes, bytes]](), set[bytes]()
-    for record in other if wanted else ():
+            tail_values.setdefault(digest_in_memory(record.key), set()).add(_digest_value(record))
+    same_values, found_keys = set[tuple[bytes, bytes]](), set[bytes]()
+    for record in other if tail_values else ():
         if record.key is None:
             continue
         key = digest_in_memory(record.key)
-        if key in wanted:
-            keys.add(key)
-            if (value := _value(record)) in wanted[key]:
-                same.add((key, value))
-    return Elsewhere(frozenset(same), frozenset(keys))
+        if key in tail_values:
+            found_keys.add(key)
+            if (value := _digest_value(record)) in tail_values[key]:
+                same_values.add((key, value))
+    return TailMatches(frozenset(same_values), frozenset(found_keys))
 
 
-def _value(record: Record) -> bytes:
+def _digest_value(record: Record) -> bytes:
     return _TOMBSTONE if record.value is None else digest_in_memory(record.value)

@@ -22,7 +22,7 @@ class DigestKey:
     nonce: bytes
 
     @classmethod
-    def random(cls) -> DigestKey:
+    def generate(cls) -> DigestKey:
         return cls(secrets.token_bytes(_KEY_BYTES), secrets.token_bytes(_NONCE_BYTES))
 
 

@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
-from mirror_core.kafka.existing import existing
-from mirror_core.kafka.offsets import Point, list_offsets, list_points
+from mirror_core.kafka.existing import find_existing_topics
+from mirror_core.kafka.offsets import OffsetPoint, list_offset_points, list_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.model.errors import MirrorError, Refused
-from mirror_core.model.files import sync, sync_all, writing
+from mirror_core.model.files import report_write_errors, sync_path, sync_tree
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityRange, Saved
-from mirror_core.parity.elsewhere import Elsewhere, look_for
+from mirror_core.model.parity import ParityRange, SalvagedPartition
+from mirror_core.parity.elsewhere import TailMatches, find_tail_records
 from mirror_core.wire.batch import LOG_APPEND_TIME
 
 _HEADER: Final[tuple[pa.Field[Any], ...]] = (
@@ -47,12 +47,12 @@ DDL: Final = (
 )
 
 MANIFEST: Final = "_salvage.json"
-ADVICE: Final = "nothing was deleted: make room and rights there, or give another folder"
-SHOWN: Final = 5
-_ROWS: Final = 2000
-_BYTES: Final = 16 << 20
+NOT_WRITABLE_ADVICE: Final = "nothing was deleted: make room and rights there, or give another folder"
+MAX_LISTED_OFFSETS: Final = 5
+_ROWS_PER_BATCH: Final = 2000
+_BYTES_PER_BATCH: Final = 16 << 20
 
-Write = Callable[[Sequence["SalvageTask"], Path], None]
+WriteRecords = Callable[[Sequence["SalvageTask"], Path], None]
 
 
 class SalvageIncomplete(MirrorError):
@@ -63,12 +63,12 @@ class SalvageIncomplete(MirrorError):
 class SalvageTask:
     config_path: str
     cluster: ClusterName
-    wanted: ParityRange
-    against: Against | None = None
+    range: ParityRange
+    counterpart: TailCounterpart | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Against:
+class TailCounterpart:
     """The other cluster's log since both parted, [start, end)."""
 
     cluster: ClusterName
@@ -82,20 +82,20 @@ class LocalSalvage:
 
     def __call__(
         self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
-    ) -> dict[Partition, Saved]:
-        return salvage(self._config_path, cluster, ranges, output, against, write=write_here)
+    ) -> dict[Partition, SalvagedPartition]:
+        return salvage_records(self._config_path, cluster, ranges, output, against, write=write_locally)
 
 
-def salvage(
+def salvage_records(
     config_path: Path,
     cluster: ClusterName,
     ranges: Sequence[ParityRange],
     output: Path,
     against: ClusterName | None = None,
     *,
-    write: Write,
+    write: WriteRecords,
     opened_by_tasks: Path | None = None,
-) -> dict[Partition, Saved]:
+) -> dict[Partition, SalvagedPartition]:
     """Save these ranges; returns counts, and what cluster `against` has of them.
 
     A finished salvage of the same ranges is returned as it is. Refused when something else is at `output`;
@@ -104,44 +104,44 @@ def salvage(
     wanted = tuple(sorted(ranges, key=lambda r: (r.partition, r.start)))
     if len({r.partition for r in wanted}) < len(wanted):
         raise Refused("salvage not started", ["a partition is named twice: give one range for each"])
-    done = _done(output, wanted)
-    if done is not None:
-        return done
+    finished = _read_finished(output, wanted)
+    if finished is not None:
+        return finished
     config = load_config(config_path)
     with ClusterClient(config.cluster(cluster)) as client:
-        starts = list_offsets(client, [r.partition for r in wanted], Point.START) if wanted else {}
-    others = _others(config, against, wanted) if against else {}
+        starts = list_offsets(client, [r.partition for r in wanted], OffsetPoint.START) if wanted else {}
+    counterparts = _list_counterparts(config, against, wanted) if against else {}
     tasks = [
         SalvageTask(
             config_path=str((opened_by_tasks or config_path).absolute()),
             cluster=cluster,
-            wanted=_clipped(r, starts[r.partition]),
-            against=others.get(r.partition),
+            range=_clip_range(r, starts[r.partition]),
+            counterpart=counterparts.get(r.partition),
         )
         for r in wanted
     ]
-    work = [task for task in tasks if task.wanted.start < task.wanted.end]
-    expected = {task.wanted.partition: count(task) if task in work else 0 for task in tasks}
+    work = [task for task in tasks if task.range.start < task.range.end]
+    expected = {task.range.partition: count_records(task) if task in work else 0 for task in tasks}
     incomplete = output.with_name(f"_{output.name}.incomplete")
-    with writing(f"salvage of cluster {cluster}", output, ADVICE):
+    with report_write_errors(f"salvage of cluster {cluster}", output, NOT_WRITABLE_ADVICE):
         shutil.rmtree(incomplete, ignore_errors=True)
         incomplete.mkdir(parents=True, mode=0o700)  # application data
         if work:
             write(work, incomplete)
         manifest = [replace(s, log_start=starts[p]) for p, s in _count_saved(incomplete, wanted).items()]
-        _check(cluster, expected, {s.wanted.partition: s.records for s in manifest}, incomplete)
+        _check_counts(cluster, expected, {s.requested_range.partition: s.records for s in manifest}, incomplete)
         (incomplete / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
-        sync_all(incomplete)
+        sync_tree(incomplete)
         os.replace(incomplete, output)
-        sync(output.parent)
-    return {s.wanted.partition: s for s in manifest}
+        sync_path(output.parent)
+    return {s.requested_range.partition: s for s in manifest}
 
 
-def record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
+def read_record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
     """Arrow batches of a few thousand rows or some megabytes."""
-    config = load_config(Path(task.config_path), only=Principal.DATA)
-    wanted = task.wanted
-    elsewhere = _look(config, task)
+    config = load_config(Path(task.config_path), only_principal=Principal.DATA)
+    wanted = task.range
+    matches = _find_matches(config, task)
     rows: list[dict[str, Any]] = []
     size = 0
     with LogReader(config.cluster(task.cluster)) as reader:
@@ -156,48 +156,55 @@ def record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
                     "key": record.key,
                     "value": record.value,
                     "headers": [{"name": name, "value": value} for name, value in record.headers],
-                    "fate": None if elsewhere is None else elsewhere.fate(record).value,
+                    "fate": None if matches is None else matches.find_fate(record).value,
                 }
             )
             size += len(record.key or b"") + len(record.value or b"") + sum(len(v or b"") for _, v in record.headers)
-            if len(rows) >= _ROWS or size >= _BYTES:
+            if len(rows) >= _ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
                 yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
                 rows, size = [], 0
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
-def _look(config: Config, task: SalvageTask) -> Elsewhere | None:
-    if task.against is None:
+def _find_matches(config: Config, task: SalvageTask) -> TailMatches | None:
+    if task.counterpart is None:
         return None
-    other, wanted = task.against, task.wanted
-    with LogReader(config.cluster(task.cluster)) as here, LogReader(config.cluster(other.cluster)) as there:
-        return look_for(
-            (record for _, record in here.records(wanted.partition, wanted.start, wanted.end)),
-            (record for _, record in there.records(wanted.partition, other.start, other.end)),
+    other, wanted = task.counterpart, task.range
+    with (
+        LogReader(config.cluster(task.cluster)) as tail_reader,
+        LogReader(config.cluster(other.cluster)) as other_reader,
+    ):
+        return find_tail_records(
+            (record for _, record in tail_reader.records(wanted.partition, wanted.start, wanted.end)),
+            (record for _, record in other_reader.records(wanted.partition, other.start, other.end)),
         )
 
 
-def _others(config: Config, cluster: ClusterName, wanted: Sequence[ParityRange]) -> dict[Partition, Against]:
+def _list_counterparts(
+    config: Config, cluster: ClusterName, wanted: Sequence[ParityRange]
+) -> dict[Partition, TailCounterpart]:
     """An empty range where the other cluster lacks the partition."""
     with ClusterClient(config.cluster(cluster)) as client:
-        topics = existing(client, {r.partition.topic for r in wanted})
-        there = [
-            p for p in (r.partition for r in wanted) if p.topic in topics and p.index in topics[p.topic].partitions
+        topics = find_existing_topics(client, {wanted_range.partition.topic for wanted_range in wanted})
+        present = [
+            p
+            for p in (wanted_range.partition for wanted_range in wanted)
+            if p.topic in topics and p.index in topics[p.topic].partitions
         ]
-        starts, ends = list_points(client, there, [Point.START, Point.STABLE_END]).values()
-    found = {}
-    for r in wanted:
-        start = Offset(max(r.start, starts.get(r.partition, Offset(0))))
-        end = Offset(max(start, ends.get(r.partition, start)))
-        found[r.partition] = Against(cluster=cluster, start=start, end=end)
-    return found
+        starts, ends = list_offset_points(client, present, [OffsetPoint.START, OffsetPoint.STABLE_END]).values()
+    counterparts = {}
+    for wanted_range in wanted:
+        start = Offset(max(wanted_range.start, starts.get(wanted_range.partition, Offset(0))))
+        end = Offset(max(start, ends.get(wanted_range.partition, start)))
+        counterparts[wanted_range.partition] = TailCounterpart(cluster=cluster, start=start, end=end)
+    return counterparts
 
 
-def count(task: SalvageTask) -> int:
+def count_records(task: SalvageTask) -> int:
     """Records by batch headers, without decoding: a second opinion."""
-    config = load_config(Path(task.config_path), only=Principal.DATA)
-    wanted = task.wanted
+    config = load_config(Path(task.config_path), only_principal=Principal.DATA)
+    wanted = task.range
     records = 0
     with LogReader(config.cluster(task.cluster)) as reader:
         for header, _ in reader.batches(wanted.partition, wanted.start, wanted.end):
@@ -209,19 +216,19 @@ def count(task: SalvageTask) -> int:
     return records
 
 
-def write_here(tasks: Sequence[SalvageTask], folder: Path) -> None:
+def write_locally(tasks: Sequence[SalvageTask], folder: Path) -> None:
     for task in tasks:
-        path = folder / f"{task.wanted.partition}.parquet"
+        path = folder / f"{task.range.partition}.parquet"
         with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
-            for batch in record_batches(task):
+            for batch in read_record_batches(task):
                 writer.write_batch(batch)
 
 
-def _clipped(wanted: ParityRange, log_start: Offset) -> ParityRange:
+def _clip_range(wanted: ParityRange, log_start: Offset) -> ParityRange:
     return replace(wanted, start=min(max(wanted.start, log_start), wanted.end))
 
 
-def _count_saved(folder: Path, wanted: Sequence[ParityRange]) -> dict[Partition, Saved]:
+def _count_saved(folder: Path, wanted: Sequence[ParityRange]) -> dict[Partition, SalvagedPartition]:
     counts: dict[Partition, int] = {}
     fates: dict[Partition, dict[str, int]] = {}
     first: dict[Partition, dict[str, list[Offset]]] = {}
@@ -231,24 +238,26 @@ def _count_saved(folder: Path, wanted: Sequence[ParityRange]) -> dict[Partition,
                 partition, fate = Partition(row["topic"], row["partition"]), row["fate"]
                 counts[partition] = counts.get(partition, 0) + 1
                 if fate is not None:
-                    mine = fates.setdefault(partition, {})
-                    mine[fate] = mine.get(fate, 0) + 1
+                    partition_fates = fates.setdefault(partition, {})
+                    partition_fates[fate] = partition_fates.get(fate, 0) + 1
                     offsets = first.setdefault(partition, {}).setdefault(fate, [])
                     insort(offsets, row["offset"])
-                    del offsets[SHOWN:]
+                    del offsets[MAX_LISTED_OFFSETS:]
     return {
-        r.partition: Saved(
-            wanted=r,
+        r.partition: SalvagedPartition(
+            requested_range=r,
             log_start=Offset(0),
             records=counts.get(r.partition, 0),
-            fates=fates.get(r.partition, {}),
-            first={fate: tuple(offsets) for fate, offsets in first.get(r.partition, {}).items()},
+            matches=fates.get(r.partition, {}),
+            first_offsets={fate: tuple(offsets) for fate, offsets in first.get(r.partition, {}).items()},
         )
         for r in wanted
     }
 
 
-def _check(cluster: ClusterName, expected: dict[Partition, int], saved: dict[Partition, int], folder: Path) -> None:
+def _check_counts(
+    cluster: ClusterName, expected: dict[Partition, int], saved: dict[Partition, int], folder: Path
+) -> None:
     wrong = [
         f"{partition}: {saved.get(partition, 0)} saved, {records} in the log"
         for partition, records in sorted(expected.items())
@@ -261,14 +270,14 @@ def _check(cluster: ClusterName, expected: dict[Partition, int], saved: dict[Par
         )
 
 
-def _done(output: Path, wanted: tuple[ParityRange, ...]) -> dict[Partition, Saved] | None:
+def _read_finished(output: Path, wanted: tuple[ParityRange, ...]) -> dict[Partition, SalvagedPartition] | None:
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return None
     try:
-        manifest = msgspec.json.decode((output / MANIFEST).read_bytes(), type=tuple[Saved, ...])
+        manifest = msgspec.json.decode((output / MANIFEST).read_bytes(), type=tuple[SalvagedPartition, ...])
     except (OSError, msgspec.MsgspecError):
         raise Refused("salvage not started", [f"{output} exists and is no finished salvage: choose another"]) from None
-    if tuple(saved.wanted for saved in manifest) != wanted:
+    if tuple(saved.requested_range for saved in manifest) != wanted:
         raise Refused("salvage not started", [f"{output} holds a salvage of other ranges: choose another place"])
-    sync(output.parent)  # the process that moved it may have been killed before syncing
-    return {saved.wanted.partition: saved for saved in manifest}
+    sync_path(output.parent)  # the process that moved it may have been killed before syncing
+    return {saved.requested_range.partition: saved for saved in manifest}

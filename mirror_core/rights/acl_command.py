@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
-from mirror_core.model.shell_command import option, shell_command
+from mirror_core.model.shell_command import format_option, format_shell_command
 
 _RESOURCE_OPTIONS: Final[Mapping[Resource, str]] = MappingProxyType(
     {
@@ -18,19 +18,19 @@ _RESOURCE_OPTIONS: Final[Mapping[Resource, str]] = MappingProxyType(
 )
 
 
-def acl_command(acl: Acl, *, bootstrap: str = "BOOTSTRAP", remove: bool = False) -> str:
+def format_acl_command(acl: Acl, *, bootstrap: str = "BOOTSTRAP", remove: bool = False) -> str:
     side = "allow" if acl.permission is Permission.ALLOW else "deny"
-    arguments = [*option("--bootstrap-server", bootstrap), "--remove" if remove else "--add"]
-    arguments += [*option(f"--{side}-principal", acl.principal), "--operation", _format_operation(acl.operation)]
+    arguments = [*format_option("--bootstrap-server", bootstrap), "--remove" if remove else "--add"]
+    arguments += [*format_option(f"--{side}-principal", acl.principal), "--operation", _format_operation(acl.operation)]
     if acl.resource is Resource.CLUSTER:
         arguments.append("--cluster")
     else:
-        arguments += option(_RESOURCE_OPTIONS[acl.resource], acl.name)
+        arguments += format_option(_RESOURCE_OPTIONS[acl.resource], acl.name)
     if acl.pattern is Pattern.PREFIXED:
         arguments += ["--resource-pattern-type", "prefixed"]
     if acl.host != "*":
-        arguments += option(f"--{side}-host", acl.host)
-    return shell_command("kafka-acls.sh", *arguments)
+        arguments += format_option(f"--{side}-host", acl.host)
+    return format_shell_command("kafka-acls.sh", *arguments)
 
 
 def _format_operation(operation: Operation) -> str:

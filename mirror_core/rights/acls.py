@@ -9,7 +9,7 @@ from typing import Final
 
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 
-CHANGING: Final = frozenset(
+CHANGING_OPERATIONS: Final = frozenset(
     {
         Operation.ALL,
         Operation.WRITE,
@@ -21,8 +21,8 @@ CHANGING: Final = frozenset(
 )
 
 EVERYBODY: Final = "User:*"
-OUR_NAMES: Final = "mirrorbook"
-OUR_TOPICS: Final = "__mirrorbook"
+OWN_NAME_PREFIX: Final = "mirrorbook"
+OWN_TOPIC_PREFIX: Final = "__mirrorbook"
 
 
 def covers(acl: Acl, name: str) -> bool:
@@ -32,14 +32,14 @@ def covers(acl: Acl, name: str) -> bool:
     return acl.name in ("*", name)
 
 
-class Names:
+class SortedNames:
     """Index for many `covers` look-ups."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._sorted = sorted(set(names))
         self._known = frozenset(self._sorted)
 
-    def covered(self, acl: Acl) -> list[str]:
+    def find_covered(self, acl: Acl) -> list[str]:
         if acl.pattern is Pattern.PREFIXED:
             first = bisect_left(self._sorted, acl.name)
             return list(takewhile(lambda name: name.startswith(acl.name), islice(self._sorted, first, None)))
@@ -47,61 +47,63 @@ class Names:
             return list(self._sorted)
         return [acl.name] if acl.name in self._known else []
 
-    def any_covered(self, acl: Acl) -> bool:
+    def has_covered(self, acl: Acl) -> bool:
         if acl.pattern is Pattern.PREFIXED:
             first = bisect_left(self._sorted, acl.name)
             return first < len(self._sorted) and self._sorted[first].startswith(acl.name)
         return acl.name in self._known or (acl.name == "*" and bool(self._known))
 
 
-def meets(acl: Acl, prefix: str) -> bool:
+def overlaps_prefix(acl: Acl, prefix: str) -> bool:
     """Covers any name with this prefix. Ignores the resource type."""
     if acl.name == "*" and acl.pattern is Pattern.LITERAL:
         return True
     return acl.name.startswith(prefix) or (acl.pattern is Pattern.PREFIXED and prefix.startswith(acl.name))
 
 
-def is_wide(acl: Acl) -> bool:
+def is_wildcard_grant(acl: Acl) -> bool:
     """A grant by `*` or prefix covers other names on another cluster."""
     named = acl.resource in (Resource.TOPIC, Resource.GROUP, Resource.TRANSACTIONAL_ID)
     return named and acl.permission is Permission.ALLOW and (acl.pattern is Pattern.PREFIXED or acl.name == "*")
 
 
-def may_change(acl: Acl) -> bool:
-    return acl.resource is Resource.TOPIC and acl.permission is Permission.ALLOW and acl.operation in CHANGING
+def can_change_topic(acl: Acl) -> bool:
+    return (
+        acl.resource is Resource.TOPIC and acl.permission is Permission.ALLOW and acl.operation in CHANGING_OPERATIONS
+    )
 
 
-def demotions(destination: Set[Acl], topics: Collection[str], own_principals: Set[str]) -> set[Acl]:
+def build_demotions(destination: Set[Acl], topics: Collection[str], own_principals: Set[str]) -> set[Acl]:
     """Literal denials per topic and principal that can change it.
 
     Grants of `find_undemotable_grants` are left out: no denial can offset them.
     """
-    names, deny = Names(topics), set[Acl]()
-    for acl in changing(destination, topics, own_principals):
+    names, deny = SortedNames(topics), set[Acl]()
+    for acl in find_changing_grants(destination, topics, own_principals):
         if acl.principal != EVERYBODY:
-            deny |= offsetting(acl, names)
+            deny |= build_offsetting_denials(acl, names)
     return deny
 
 
-def offsetting(acl: Acl, topics: Names) -> set[Acl]:
-    operations = CHANGING - {Operation.ALL} if acl.operation is Operation.ALL else {acl.operation}
-    return {denial(t, acl.principal, operation=o) for t in topics.covered(acl) for o in operations}
+def build_offsetting_denials(acl: Acl, topics: SortedNames) -> set[Acl]:
+    operations = CHANGING_OPERATIONS - {Operation.ALL} if acl.operation is Operation.ALL else {acl.operation}
+    return {build_denial(t, acl.principal, operation=o) for t in topics.find_covered(acl) for o in operations}
 
 
-def undemotable(destination: Set[Acl], topics: Collection[str], own_principals: Set[str]) -> frozenset[Acl]:
+def find_undemotable_grants(destination: Set[Acl], topics: Collection[str], own_principals: Set[str]) -> frozenset[Acl]:
     """Grants to everybody, which a person must replace.
 
     Only a denial for everybody would offset one, and it would stop the mirror, too.
     """
-    return frozenset(a for a in changing(destination, topics, own_principals) if a.principal == EVERYBODY)
+    return frozenset(a for a in find_changing_grants(destination, topics, own_principals) if a.principal == EVERYBODY)
 
 
-def changing(acls: Iterable[Acl], topics: Collection[str], own_principals: Set[str]) -> set[Acl]:
-    names = Names(topics)
-    return {a for a in acls if may_change(a) and a.principal not in own_principals and names.any_covered(a)}
+def find_changing_grants(acls: Iterable[Acl], topics: Collection[str], own_principals: Set[str]) -> set[Acl]:
+    names = SortedNames(topics)
+    return {a for a in acls if can_change_topic(a) and a.principal not in own_principals and names.has_covered(a)}
 
 
-def denial(
+def build_denial(
     name: str,
     principal: str = EVERYBODY,
     *,

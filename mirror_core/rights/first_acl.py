@@ -12,29 +12,29 @@ from enum import StrEnum
 from typing import Final
 
 from mirror_core.model.acl import Acl, Operation, Pattern, Resource
-from mirror_core.rights.acl_command import acl_command
-from mirror_core.rights.acls import EVERYBODY, Names, covers
+from mirror_core.rights.acl_command import format_acl_command
+from mirror_core.rights.acls import EVERYBODY, SortedNames, covers
 from mirror_core.rights.needed import CLUSTER_NAME
 
-SETTING: Final = "allow.everyone.if.no.acl.found"
-SUPER_USERS: Final = "super.users"
-AUTHORIZER: Final = "authorizer.class.name"
-UNUSED: Final = "unused-mirrorbook-check"
-SETTLING_GROUP: Final = "mirrorbook-super-user-check"
+ALLOW_EVERYONE_SETTING: Final = "allow.everyone.if.no.acl.found"
+SUPER_USERS_SETTING: Final = "super.users"
+AUTHORIZER_SETTING: Final = "authorizer.class.name"
+UNUSED_NAME: Final = "unused-mirrorbook-check"
+SUPER_USER_CHECK_GROUP: Final = "mirrorbook-super-user-check"
 """No group has this name. An ACL for others tells whether we are super users."""
-_HARMLESS: Final = Acl(
-    resource=Resource.GROUP, name=SETTLING_GROUP, principal="User:nobody", operation=Operation.DESCRIBE
+_HARMLESS_ACL: Final = Acl(
+    resource=Resource.GROUP, name=SUPER_USER_CHECK_GROUP, principal="User:nobody", operation=Operation.DESCRIBE
 )
-NAMELESS: Final = "User:SUBJECT-OF-THE-CERTIFICATE"
+UNKNOWN_USER: Final = "User:SUBJECT-OF-THE-CERTIFICATE"
 """Unknown user name: seemingly foreign ACLs may be its own."""
-KAFKAS_OWN: Final = frozenset(
+KAFKA_AUTHORIZER_CLASSES: Final = frozenset(
     {
         "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "kafka.security.authorizer.AclAuthorizer",
     }
 )
 """In these classes the setting's default is false."""
-_KINDS: Final = {
+_RESOURCE_TEXTS: Final = {
     Resource.TOPIC: "topics",
     Resource.GROUP: "groups",
     Resource.TRANSACTIONAL_ID: "transactional ids",
@@ -42,7 +42,7 @@ _KINDS: Final = {
 }
 
 
-class ShutsOut(StrEnum):
+class FirstAclEffect(StrEnum):
     YES = "yes"
     LIKELY = "likely"
     """Unless our principals are super users."""
@@ -50,11 +50,11 @@ class ShutsOut(StrEnum):
     UNKNOWN = "unknown"
 
 
-REFUSED: Final = (ShutsOut.YES, ShutsOut.LIKELY)
+REFUSED_EFFECTS: Final = (FirstAclEffect.YES, FirstAclEffect.LIKELY)
 """No mirror is created there."""
 
 
-class Setting(StrEnum):
+class AllowEveryoneValue(StrEnum):
     """One broker's value of `allow.everyone.if.no.acl.found`."""
 
     TRUE = "true"
@@ -65,180 +65,196 @@ class Setting(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class DescribeTrial:
     """A DESCRIBE attempt."""
 
     user: str
     resource: Resource
     name: str
-    others: bool
+    has_foreign_acl: bool
     """ACLs cover it, none for the user. False: no ACL covers it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class AuthorizerReply:
     broker: int
-    setting: Setting
-    kafkas_own: bool
-    super_users: bool
-    allowed: frozenset[Trial]
-    refused: frozenset[Trial]
+    setting: AllowEveryoneValue
+    is_kafka_authorizer: bool
+    may_have_super_users: bool
+    allowed: frozenset[DescribeTrial]
+    refused: frozenset[DescribeTrial]
 
 
 @dataclass(frozen=True, slots=True)
-class Unheard:
+class UnansweredBroker:
     broker: int
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class FirstAcl:
-    answer: ShutsOut
-    why: str
+class FirstAclAssessment:
+    effect: FirstAclEffect
+    reason: str
     advice: str = ""
 
     @property
-    def words(self) -> str:
-        whether = {
-            ShutsOut.YES: "a first ACL shuts out everybody else who uses the resource",
-            ShutsOut.LIKELY: "a first ACL probably shuts out everybody else who uses the resource",
-            ShutsOut.NO: "a first ACL shuts nobody out",
-            ShutsOut.UNKNOWN: "whether a first ACL shuts out everybody else who uses the resource is not known",
+    def text(self) -> str:
+        effect_text = {
+            FirstAclEffect.YES: "a first ACL shuts out everybody else who uses the resource",
+            FirstAclEffect.LIKELY: "a first ACL probably shuts out everybody else who uses the resource",
+            FirstAclEffect.NO: "a first ACL shuts nobody out",
+            FirstAclEffect.UNKNOWN: "whether a first ACL shuts out everybody else who uses the resource is not known",
         }
-        return f"{whether[self.answer]}: {self.why}" + (f". To do: {self.advice}" if self.advice else "")
+        return f"{effect_text[self.effect]}: {self.reason}" + (f". To do: {self.advice}" if self.advice else "")
 
 
-def without_acl(entries: Collection[Acl]) -> tuple[Resource, ...]:
+def find_types_without_acl(entries: Collection[Acl]) -> tuple[Resource, ...]:
     """Types without an ACL on `*`."""
-    return tuple(kind for kind in _KINDS if not any(a.resource is kind and _speaks_of_all(a) for a in entries))
+    return tuple(
+        resource_type
+        for resource_type in _RESOURCE_TEXTS
+        if not any(a.resource is resource_type and _covers_all(a) for a in entries)
+    )
 
 
-def bare_topics(topics: Iterable[str], entries: Collection[Acl]) -> tuple[str, ...]:
-    there = [acl for acl in entries if acl.resource is Resource.TOPIC]
-    named = {acl.name for acl in there if acl.pattern is not Pattern.PREFIXED}
-    prefixes = tuple(acl.name for acl in there if acl.pattern is Pattern.PREFIXED)
+def find_topics_without_acl(topics: Iterable[str], entries: Collection[Acl]) -> tuple[str, ...]:
+    topic_acls = [acl for acl in entries if acl.resource is Resource.TOPIC]
+    named = {acl.name for acl in topic_acls if acl.pattern is not Pattern.PREFIXED}
+    prefixes = tuple(acl.name for acl in topic_acls if acl.pattern is Pattern.PREFIXED)
     return tuple(t for t in sorted(topics) if not ({t, "*"} & named or t.startswith(prefixes)))
 
 
-def trials(entries: Collection[Acl], user: str) -> frozenset[Trial]:
+def build_describe_trials(entries: Collection[Acl], user: str) -> frozenset[DescribeTrial]:
     """One without ACLs and one with others' ACLs, for each type."""
-    found = set()
-    for kind in _KINDS:
-        name = CLUSTER_NAME if kind is Resource.CLUSTER else UNUSED
-        there = [acl for acl in entries if acl.resource is kind]
-        if not any(covers(acl, name) for acl in there):
-            found.add(Trial(user, kind, name, others=False))
-        if (foreign := _foreign(there, user, name)) is not None:
-            found.add(Trial(user, kind, foreign, others=True))
-    return frozenset(found)
+    describe_trials = set()
+    for resource_type in _RESOURCE_TEXTS:
+        name = CLUSTER_NAME if resource_type is Resource.CLUSTER else UNUSED_NAME
+        type_acls = [acl for acl in entries if acl.resource is resource_type]
+        if not any(covers(acl, name) for acl in type_acls):
+            describe_trials.add(DescribeTrial(user, resource_type, name, has_foreign_acl=False))
+        if (foreign := _find_foreign_name(type_acls, user, name)) is not None:
+            describe_trials.add(DescribeTrial(user, resource_type, foreign, has_foreign_acl=True))
+    return frozenset(describe_trials)
 
 
-def first_acl(entries: Collection[Acl], said: Sequence[Heard | Unheard]) -> FirstAcl:
+def assess_first_acl(
+    entries: Collection[Acl], replies: Sequence[AuthorizerReply | UnansweredBroker]
+) -> FirstAclAssessment:
     """One broker that says yes decides; silent ones do not."""
-    if not (lacking := without_acl(entries)):
-        return FirstAcl(ShutsOut.NO, "all topics, groups and transactional ids, and the cluster, have an ACL already")
-    found = [_of_broker(one) for one in said if isinstance(one, Heard)]
-    silent = "; ".join(f"broker {one.broker} was not heard: {one.why}" for one in said if isinstance(one, Unheard))
-    for answer in (ShutsOut.YES, ShutsOut.LIKELY, ShutsOut.UNKNOWN, ShutsOut.NO):
-        why = next((one.why for one in found if one.answer is answer), None)
-        if why is not None:
-            return FirstAcl(answer, f"{why}; {silent}" if silent else why, _advice(answer, lacking))
-    return FirstAcl(ShutsOut.UNKNOWN, silent or "no broker was heard", _advice(ShutsOut.UNKNOWN, lacking))
+    if not (lacking := find_types_without_acl(entries)):
+        return FirstAclAssessment(
+            FirstAclEffect.NO, "all topics, groups and transactional ids, and the cluster, have an ACL already"
+        )
+    assessments = [_assess_broker(item) for item in replies if isinstance(item, AuthorizerReply)]
+    silent = "; ".join(
+        f"broker {item.broker} was not heard: {item.reason}" for item in replies if isinstance(item, UnansweredBroker)
+    )
+    for effect in (FirstAclEffect.YES, FirstAclEffect.LIKELY, FirstAclEffect.UNKNOWN, FirstAclEffect.NO):
+        reason = next((item.reason for item in assessments if item.effect is effect), None)
+        if reason is not None:
+            return FirstAclAssessment(
+                effect, f"{reason}; {silent}" if silent else reason, _format_advice(effect, lacking)
+            )
+    return FirstAclAssessment(
+        FirstAclEffect.UNKNOWN, silent or "no broker was heard", _format_advice(FirstAclEffect.UNKNOWN, lacking)
+    )
 
 
-def _of_broker(heard: Heard) -> FirstAcl:
+def _assess_broker(reply: AuthorizerReply) -> FirstAclAssessment:
     """Behaviour counts more than configuration: a refusal without any ACL proves `false`."""
-    where = f"broker {heard.broker}"
-    if heard.setting in (Setting.TRUE, Setting.FALSE):
-        answer = ShutsOut.YES if heard.setting is Setting.TRUE else ShutsOut.NO
-        return FirstAcl(answer, f"{where}: {SETTING} is {heard.setting}")
-    if refused := next((t for t in _sorted(heard.refused) if not t.others), None):
-        return FirstAcl(ShutsOut.NO, f"{where} refuses {_what(refused)}, which has no ACL")
-    if heard.setting is Setting.NOT_SET and heard.kafkas_own:
-        return FirstAcl(ShutsOut.NO, f"{where}: {SETTING} is not set")
-    if proof := next((t for t in _by_default(heard) if _no_super_user(t.user, heard)), None):
-        why = f"{where} admits {_what(proof)}, which has no ACL, and {proof.user} is no super user"
-        return FirstAcl(ShutsOut.YES, why)
-    hint = next((t for t in _by_default(heard) if not _super_user(t.user, heard)), None)
-    if hint and heard.setting is Setting.HIDDEN:
-        why = (
-            f"{where} has set {SETTING} and hides the value; it admits {_what(hint)}, which has no ACL: the value is "
+    location = f"broker {reply.broker}"
+    if reply.setting in (AllowEveryoneValue.TRUE, AllowEveryoneValue.FALSE):
+        effect = FirstAclEffect.YES if reply.setting is AllowEveryoneValue.TRUE else FirstAclEffect.NO
+        return FirstAclAssessment(effect, f"{location}: {ALLOW_EVERYONE_SETTING} is {reply.setting}")
+    if refused := next((t for t in _sort_trials(reply.refused) if not t.has_foreign_acl), None):
+        return FirstAclAssessment(FirstAclEffect.NO, f"{location} refuses {_format_trial(refused)}, which has no ACL")
+    if reply.setting is AllowEveryoneValue.NOT_SET and reply.is_kafka_authorizer:
+        return FirstAclAssessment(FirstAclEffect.NO, f"{location}: {ALLOW_EVERYONE_SETTING} is not set")
+    if proof := next((t for t in _list_default_allowed(reply) if _is_no_super_user(t.user, reply)), None):
+        reason = f"{location} admits {_format_trial(proof)}, which has no ACL, and {proof.user} is no super user"
+        return FirstAclAssessment(FirstAclEffect.YES, reason)
+    hint = next((t for t in _list_default_allowed(reply) if not _is_super_user(t.user, reply)), None)
+    if hint and reply.setting is AllowEveryoneValue.HIDDEN:
+        reason = (
+            f"{location} has set {ALLOW_EVERYONE_SETTING} and hides the value; it admits {_format_trial(hint)}, which has no ACL: the value is "
             f"true, unless {hint.user} is a super user"
         )
-        return FirstAcl(ShutsOut.LIKELY, why)
-    return FirstAcl(ShutsOut.UNKNOWN, f"{where}: {SETTING} {heard.setting}, and {_blind(heard)}")
+        return FirstAclAssessment(FirstAclEffect.LIKELY, reason)
+    return FirstAclAssessment(
+        FirstAclEffect.UNKNOWN, f"{location}: {ALLOW_EVERYONE_SETTING} {reply.setting}, and {_format_unknown(reply)}"
+    )
 
 
-def _blind(heard: Heard) -> str:
-    by_default = _by_default(heard)
+def _format_unknown(reply: AuthorizerReply) -> str:
+    by_default = _list_default_allowed(reply)
     if not by_default:
         return "nothing without an ACL could be tried"
-    if all(_super_user(trial.user, heard) for trial in by_default):
+    if all(_is_super_user(trial.user, reply) for trial in by_default):
         return f"{by_default[0].user} is a super user there, so that what it may do tells nothing"
     return f"{by_default[0].user} may be a super user there, or has rights that are no ACLs"
 
 
-def _by_default(heard: Heard) -> list[Trial]:
-    return [trial for trial in _sorted(heard.allowed) if not trial.others]
+def _list_default_allowed(reply: AuthorizerReply) -> list[DescribeTrial]:
+    return [trial for trial in _sort_trials(reply.allowed) if not trial.has_foreign_acl]
 
 
-def _no_super_user(user: str, heard: Heard) -> bool:
-    return not heard.super_users or any(trial.user == user for trial in heard.refused)
+def _is_no_super_user(user: str, reply: AuthorizerReply) -> bool:
+    return not reply.may_have_super_users or any(trial.user == user for trial in reply.refused)
 
 
-def _super_user(user: str, heard: Heard) -> bool:
+def _is_super_user(user: str, reply: AuthorizerReply) -> bool:
     return any(
-        trial.user == user and trial.others and (user != NAMELESS or trial.name == SETTLING_GROUP)
-        for trial in heard.allowed
+        trial.user == user and trial.has_foreign_acl and (user != UNKNOWN_USER or trial.name == SUPER_USER_CHECK_GROUP)
+        for trial in reply.allowed
     )
 
 
-def _advice(answer: ShutsOut, lacking: Sequence[Resource]) -> str:
-    if answer is ShutsOut.NO:
+def _format_advice(effect: FirstAclEffect, lacking: Sequence[Resource]) -> str:
+    if effect is FirstAclEffect.NO:
         return ""
-    where = [("" if kind is Resource.CLUSTER else "`*` of ") + _KINDS[kind] for kind in lacking]
+    resources = [("" if kind is Resource.CLUSTER else "`*` of ") + _RESOURCE_TEXTS[kind] for kind in lacking]
     advice = (
         "give every application, both principals of Mirrorbook and the brokers ACLs of their own (super users need "
         "none), all those of one resource in one step, since the first one shuts out the rest; then set "
-        f"{SETTING}=false, or add an ACL on {_and(where)}"
+        f"{ALLOW_EVERYONE_SETTING}=false, or add an ACL on {_join_words(resources)}"
     )
-    if answer is ShutsOut.UNKNOWN:
+    if effect is FirstAclEffect.UNKNOWN:
         return f"look whether it is true in the brokers' configuration; if so, {advice}"
-    if answer is ShutsOut.LIKELY:
+    if effect is FirstAclEffect.LIKELY:
         advice += (
             ". If it is a super user, and the value is false, add an ACL that concerns nobody, and check again: "
-            f"`{acl_command(_HARMLESS)}`"
+            f"`{format_acl_command(_HARMLESS_ACL)}`"
         )
-    return f"{advice}. {_LEFT_OPEN}"
+    return f"{advice}. {_LEAVE_OPEN_ADVICE}"
 
 
-_LEFT_OPEN: Final = (
+_LEAVE_OPEN_ADVICE: Final = (
     "Or leave the cluster open, by `authorizer: none` in its entry, before a mirror is created: then no ACL is written "
     "there, and nothing can be fenced"
 )
 
 
-def _and(words: Sequence[str]) -> str:
+def _join_words(words: Sequence[str]) -> str:
     return " and on ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _foreign(there: Sequence[Acl], user: str, unused: str) -> str | None:
+def _find_foreign_name(type_acls: Sequence[Acl], user: str, unused: str) -> str | None:
     """First name that only ACLs of others cover."""
-    mine = [acl for acl in there if acl.principal in (user, EVERYBODY)]
-    names = {unused if _speaks_of_all(acl) else acl.name for acl in there} - {""}
-    if user == NAMELESS and SETTLING_GROUP in names:
-        return SETTLING_GROUP
-    known = Names(names)
-    return min(names.difference(*(known.covered(acl) for acl in mine)), default=None)
+    applying_acls = [acl for acl in type_acls if acl.principal in (user, EVERYBODY)]
+    names = {unused if _covers_all(acl) else acl.name for acl in type_acls} - {""}
+    if user == UNKNOWN_USER and SUPER_USER_CHECK_GROUP in names:
+        return SUPER_USER_CHECK_GROUP
+    candidates = SortedNames(names)
+    return min(names.difference(*(candidates.find_covered(acl) for acl in applying_acls)), default=None)
 
 
-def _speaks_of_all(acl: Acl) -> bool:
+def _covers_all(acl: Acl) -> bool:
     return acl.resource is Resource.CLUSTER or (acl.name == "*" and acl.pattern is Pattern.LITERAL)
 
 
-def _what(trial: Trial) -> str:
+def _format_trial(trial: DescribeTrial) -> str:
     return f"{trial.user} to {trial.resource} {trial.name!r}"
 
 
-def _sorted(some: Collection[Trial]) -> list[Trial]:
-    return sorted(some, key=lambda trial: (trial.user, trial.resource, trial.name))
+def _sort_trials(unsorted: Collection[DescribeTrial]) -> list[DescribeTrial]:
+    return sorted(unsorted, key=lambda trial: (trial.user, trial.resource, trial.name))

@@ -9,38 +9,38 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
-from mirror_core.model.names import HEARTBEATS
-from mirror_core.model.run import Strategy
-from mirror_core.rights.acls import EVERYBODY, OUR_TOPICS, covers, denial, may_change
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX
+from mirror_core.model.run import FailbackStrategy
+from mirror_core.rights.acls import EVERYBODY, OWN_TOPIC_PREFIX, build_denial, can_change_topic, covers
 
 CLUSTER_NAME: Final = "kafka-cluster"
 JOURNAL_PREFIX: Final = "mirrorbook."
 _O = Operation
 
 
-class Role(StrEnum):
+class ClusterRole(StrEnum):
     SOURCE = "source"
     DESTINATION = "destination"
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    role: Role
+class RequiredAcl:
+    role: ClusterRole
     principal: str
     resource: Resource
     operation: Operation
-    why: str
+    purpose: str
     permission: Permission = Permission.ALLOW
     """DENY: must not have it, on our topics."""
     prefix: str = ""
     """Optional, and only on names with this prefix."""
-    without: str = ""
+    lost_feature: str = ""
     """What fails without this optional right."""
 
-    def acl(self, user: str) -> Acl:
+    def to_acl(self, user: str) -> Acl:
         """As a grant on all resources of the type, or a denial."""
         if self.permission is Permission.DENY:
-            return denial(OUR_TOPICS, user, operation=self.operation, pattern=Pattern.PREFIXED)
+            return build_denial(OWN_TOPIC_PREFIX, user, operation=self.operation, pattern=Pattern.PREFIXED)
         journal = self.resource is Resource.TRANSACTIONAL_ID and self.operation is Operation.WRITE
         prefix = JOURNAL_PREFIX if journal else self.prefix
         return Acl(
@@ -52,67 +52,71 @@ class Need:
         )
 
 
-def _needs(
-    role: Role,
+def _build_required_acls(
+    role: ClusterRole,
     principal: str,
     resource: Resource,
     permission: Permission = Permission.ALLOW,
     prefix: str = "",
-    without: str = "",
-    **why: str,
-) -> list[Need]:
+    lost_feature: str = "",
+    **purposes: str,
+) -> list[RequiredAcl]:
     return [
-        Need(role, principal, resource, Operation[name], reason, permission, prefix, without)
-        for name, reason in why.items()
+        RequiredAcl(role, principal, resource, Operation[name], reason, permission, prefix, lost_feature)
+        for name, reason in purposes.items()
     ]
 
 
-NEEDS: Final[tuple[Need, ...]] = (
-    *_needs(Role.SOURCE, "data", Resource.TOPIC, READ="fetch records"),
-    *_needs(
-        Role.SOURCE,
+REQUIRED_ACLS: Final[tuple[RequiredAcl, ...]] = (
+    *_build_required_acls(ClusterRole.SOURCE, "data", Resource.TOPIC, READ="fetch records"),
+    *_build_required_acls(
+        ClusterRole.SOURCE,
         "control",
         Resource.TOPIC,
         READ="see offsets and open transactions, compare records",
         DESCRIBE_CONFIGS="sync settings",
     ),
-    *_needs(
-        Role.SOURCE,
+    *_build_required_acls(
+        ClusterRole.SOURCE,
         "control",
         Resource.TOPIC,
-        prefix=HEARTBEATS,
+        prefix=HEARTBEAT_TOPIC_PREFIX,
         CREATE="make the topic of heartbeats",
         WRITE="write heartbeats: a clock of what an unplanned failover loses",
     ),
-    *_needs(Role.SOURCE, "control", Resource.GROUP, DESCRIBE="sync groups' offsets"),
-    *_needs(
-        Role.SOURCE,
+    *_build_required_acls(ClusterRole.SOURCE, "control", Resource.GROUP, DESCRIBE="sync groups' offsets"),
+    *_build_required_acls(
+        ClusterRole.SOURCE,
         "control",
         Resource.CLUSTER,
         DESCRIBE="sync ACLs, list groups",
         ALTER="fence the source at a failover",
     ),
-    *_needs(Role.SOURCE, "control", Resource.TRANSACTIONAL_ID, DESCRIBE="see open transactions before a failover"),
-    *_needs(
-        Role.DESTINATION,
+    *_build_required_acls(
+        ClusterRole.SOURCE, "control", Resource.TRANSACTIONAL_ID, DESCRIBE="see open transactions before a failover"
+    ),
+    *_build_required_acls(
+        ClusterRole.DESTINATION,
         "data",
         Resource.TOPIC,
         READ="see producer states",
         WRITE="write mirror topics",
         DELETE="follow the source's log start",
     ),
-    *_needs(
-        Role.DESTINATION,
+    *_build_required_acls(
+        ClusterRole.DESTINATION,
         "data",
         Resource.TOPIC,
         Permission.DENY,
         WRITE="leave the state topic to the control principal: it says who gets which rights",
         DELETE="the same",
     ),
-    *_needs(Role.DESTINATION, "data", Resource.GROUP, READ="commit groups' offsets until a failover denies it"),
-    *_needs(Role.DESTINATION, "data", Resource.CLUSTER, CLUSTER_ACTION="fill gaps with markers"),
-    *_needs(
-        Role.DESTINATION,
+    *_build_required_acls(
+        ClusterRole.DESTINATION, "data", Resource.GROUP, READ="commit groups' offsets until a failover denies it"
+    ),
+    *_build_required_acls(ClusterRole.DESTINATION, "data", Resource.CLUSTER, CLUSTER_ACTION="fill gaps with markers"),
+    *_build_required_acls(
+        ClusterRole.DESTINATION,
         "control",
         Resource.TOPIC,
         READ="read the state topic, compare records",
@@ -122,52 +126,56 @@ NEEDS: Final[tuple[Need, ...]] = (
         DELETE="follow the source's log start, recreate topics at a failback",
         ALTER_CONFIGS="sync settings",
     ),
-    *_needs(Role.DESTINATION, "control", Resource.GROUP, READ="commit groups' offsets at a failover"),
-    *_needs(Role.DESTINATION, "control", Resource.CLUSTER, ALTER="sync ACLs, promote applications"),
-    *_needs(
-        Role.DESTINATION,
+    *_build_required_acls(
+        ClusterRole.DESTINATION, "control", Resource.GROUP, READ="commit groups' offsets at a failover"
+    ),
+    *_build_required_acls(
+        ClusterRole.DESTINATION, "control", Resource.CLUSTER, ALTER="sync ACLs, promote applications"
+    ),
+    *_build_required_acls(
+        ClusterRole.DESTINATION,
         "control",
         Resource.CLUSTER,
-        without="failback strategy `replica` is refused, and brokers' settings are not looked at",
+        lost_feature="failback strategy `replica` is refused, and brokers' settings are not looked at",
         DESCRIBE_CONFIGS="see brokers' settings",
         ALTER_CONFIGS="slow a new replica down: failback strategy `replica`",
     ),
-    *_needs(
-        Role.DESTINATION,
+    *_build_required_acls(
+        ClusterRole.DESTINATION,
         "control",
         Resource.GROUP,
         prefix=JOURNAL_PREFIX,
-        without="the group of a drill stays",
+        lost_feature="the group of a drill stays",
         DELETE="take the group of a drill away",
     ),
-    *_needs(Role.DESTINATION, "control", Resource.TRANSACTIONAL_ID, WRITE="own the state topic"),
+    *_build_required_acls(ClusterRole.DESTINATION, "control", Resource.TRANSACTIONAL_ID, WRITE="own the state topic"),
 )
 """Found by trying every request without rights, with each one, and with pairs."""
 
-_IMPLIED_BY: Final = {
+_IMPLYING_OPERATIONS: Final = {
     _O.DESCRIBE: frozenset({_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
     _O.DESCRIBE_CONFIGS: frozenset({_O.ALTER_CONFIGS}),
 }
 
 
-STRATEGY_RIGHTS: Final[Mapping[Strategy, frozenset[Operation]]] = MappingProxyType(
+STRATEGY_RIGHTS: Final[Mapping[FailbackStrategy, frozenset[Operation]]] = MappingProxyType(
     {
-        Strategy.OFFLINE: frozenset({_O.DESCRIBE, _O.ALTER}),
-        Strategy.REPLICA: frozenset({_O.DESCRIBE, _O.ALTER, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS}),
+        FailbackStrategy.OFFLINE: frozenset({_O.DESCRIBE, _O.ALTER}),
+        FailbackStrategy.REPLICA: frozenset({_O.DESCRIBE, _O.ALTER, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS}),
     }
 )
 """On the old source's cluster, for a failback: place replicas, elect a leader, set a rate."""
 
-TOPIC_STRATEGY_RIGHTS: Final[Mapping[Strategy, frozenset[Operation]]] = MappingProxyType(
+TOPIC_STRATEGY_RIGHTS: Final[Mapping[FailbackStrategy, frozenset[Operation]]] = MappingProxyType(
     {
-        Strategy.RECREATE: frozenset({_O.CREATE, _O.DELETE}),
-        Strategy.REPLICA: frozenset({_O.ALTER_CONFIGS}),
+        FailbackStrategy.RECREATE: frozenset({_O.CREATE, _O.DELETE}),
+        FailbackStrategy.REPLICA: frozenset({_O.ALTER_CONFIGS}),
     }
 )
 
 
-def lacking_for(
-    strategies: Mapping[str, Strategy],
+def find_lacking_rights(
+    strategies: Mapping[str, FailbackStrategy],
     cluster: Collection[Operation] | None,
     topics: Mapping[str, Collection[Operation]],
 ) -> Iterator[str]:
@@ -177,13 +185,13 @@ def lacking_for(
         if missing and cluster is not None:
             yield f"strategy {strategy} needs {' and '.join(sorted(missing))} on the cluster"
     for topic, strategy in sorted(strategies.items()):
-        wanted = TOPIC_STRATEGY_RIGHTS.get(strategy, frozenset()) if topic in topics else frozenset()
+        required = TOPIC_STRATEGY_RIGHTS.get(strategy, frozenset()) if topic in topics else frozenset()
         allowed = {*topics.get(topic, ()), *((_O.CREATE,) if _O.CREATE in (cluster or ()) else ())}
-        if missing := wanted - allowed:
+        if missing := required - allowed:
             yield f"strategy {strategy} needs {' and '.join(sorted(missing))} on topic {topic}"
 
 
-def allows(acls: Iterable[Acl], principal: str, resource: Resource, name: str, operation: Operation) -> bool:
+def is_allowed(acls: Iterable[Acl], principal: str, resource: Resource, name: str, operation: Operation) -> bool:
     """Kafka's decision for any host, without super users."""
     allowed = False
     for acl in acls:
@@ -193,14 +201,18 @@ def allows(acls: Iterable[Acl], principal: str, resource: Resource, name: str, o
         if acl.permission is Permission.DENY and exact:
             return False
         if acl.permission is Permission.ALLOW and acl.host == "*":
-            allowed |= exact or acl.operation in _IMPLIED_BY.get(operation, frozenset())
+            allowed |= exact or acl.operation in _IMPLYING_OPERATIONS.get(operation, frozenset())
     return allowed
 
 
-def others_who_change(acls: Iterable[Acl], topic: str, own_principals: Collection[str]) -> tuple[str, ...]:
+def find_other_writers(acls: Iterable[Acl], topic: str, own_principals: Collection[str]) -> tuple[str, ...]:
     """Other principals that can write this topic or delete it or its records."""
     entries = tuple(acls)
-    there = {a.principal for a in entries if may_change(a) and covers(a, topic)} - set(own_principals)
-    ways = (Operation.WRITE, Operation.DELETE)
-    able = {p for p in there if any(allows(entries, p, Resource.TOPIC, topic, operation) for operation in ways)}
-    return tuple(sorted(able))
+    candidates = {a.principal for a in entries if can_change_topic(a) and covers(a, topic)} - set(own_principals)
+    operations = (Operation.WRITE, Operation.DELETE)
+    writers = {
+        p
+        for p in candidates
+        if any(is_allowed(entries, p, Resource.TOPIC, topic, operation) for operation in operations)
+    }
+    return tuple(sorted(writers))

@@ -7,26 +7,26 @@ from dataclasses import dataclass
 
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Evidence
+from mirror_core.model.run import StepEvidence
 from mirror_core.runbook.services import Services
 from mirror_core.state.journal import Journal
-from mirror_core.state.link import Link
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.writer import StateWriter
 
 
 @dataclass(frozen=True, slots=True)
-class Acts:
+class StepContext:
     """One run's dependencies, in the process that holds the mirror's control transactional id."""
 
-    link: Link
+    link: MirrorLink
     services: Services
     writer: StateWriter
     journal: Journal
-    say: Callable[[str], None] = lambda line: None
+    print_line: Callable[[str], None] = lambda line: None
 
-    def act(self, name: str) -> Callable[[], Evidence]:
+    def get_action(self, name: str) -> Callable[[], StepEvidence]:
         """Each step is the method of its name."""
-        method: Callable[[], Evidence] = getattr(self, name)
+        method: Callable[[], StepEvidence] = getattr(self, name)
         return method
 
     def statuses(self) -> dict[Partition, PartitionStatus]:

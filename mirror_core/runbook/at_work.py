@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mirror_core.kafka.kept import KEPT
-from mirror_core.model.garbage import seldom_sought
-from mirror_core.state.remembered import REMEMBERED
+from mirror_core.kafka.kept import CONNECTION_POOL
+from mirror_core.model.garbage import reduced_gc_frequency
+from mirror_core.state.remembered import STATE_CACHE
 
 
 @contextmanager
-def at_work() -> Iterator[None]:
+def process_caches() -> Iterator[None]:
     """Pools connections and caches state topic reads while entered."""
-    with KEPT.keeping(), REMEMBERED.keeping(), seldom_sought():
+    with CONNECTION_POOL.keep_connections(), STATE_CACHE.enable(), reduced_gc_frequency():
         yield

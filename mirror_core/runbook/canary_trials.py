@@ -15,20 +15,20 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from mirror_core.decide.canary import Kind, Outcome, Trial
-from mirror_core.decide.view import some
+from mirror_core.decide.canary import CanaryKind, CanaryOutcome, CanaryTrial
+from mirror_core.decide.view import join_limited
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.librdkafka import QUIET, client
+from mirror_core.kafka.librdkafka import QUIET_PROPERTIES, make_client
 from mirror_core.model.errors import RemoteFault, Unreachable
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.limits import TIMEOUTS
 
 GROUP_RECORDS: Final = 4
 _POLL_S: Final = 0.05
 _SESSION_MS: Final = 6_000
 """Kafka's default minimum. A killed member is waited for that long."""
-_PATIENCE: Final = {**QUIET, "socket.connection.setup.timeout.ms": 3_000}
+_CONNECTION_SETTINGS: Final = {**QUIET_PROPERTIES, "socket.connection.setup.timeout.ms": 3_000}
 """A hung broker accepts connections and never authenticates: try another one soon."""
-_DENIED: Final = frozenset(
+_DENIED_CODES: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -36,181 +36,200 @@ _DENIED: Final = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-_PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+_PURGED_CODES: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class CanaryProbe:
     config: ClusterConfig
     topic: str
-    name: str
-    note: str
+    mirror: str
+    payload: str
 
-    def try_broker(self, broker: int, partition: int) -> list[Trial]:
-        producers: dict[Kind, Callable[[int, int], None]] = {
-            Kind.PLAIN: self._plain,
-            Kind.IDEMPOTENT: self._idempotent,
-            Kind.TRANSACTIONAL: self._transactional,
+    def try_broker(self, broker: int, partition: int) -> list[CanaryTrial]:
+        producers: dict[CanaryKind, Callable[[int, int], None]] = {
+            CanaryKind.PLAIN: self._probe_plain,
+            CanaryKind.IDEMPOTENT: self._probe_idempotent,
+            CanaryKind.TRANSACTIONAL: self._probe_transactional,
         }
-        where = f"{self.topic}-{partition}"
-        return [self._tried(kind, broker, where, partial(use, broker, partition)) for kind, use in producers.items()]
+        partition_name = f"{self.topic}-{partition}"
+        return [
+            self._run_trial(kind, broker, partition_name, partial(probe, broker, partition))
+            for kind, probe in producers.items()
+        ]
 
-    def try_group(self, partitions: list[int]) -> Trial:
+    def try_group(self, partitions: list[int]) -> CanaryTrial:
         """One member reads half, commits and leaves. The next one must continue exactly there."""
-        return self._tried(Kind.GROUP, None, self.topic, lambda: self._group(partitions))
+        return self._run_trial(CanaryKind.GROUP, None, self.topic, lambda: self._probe_group(partitions))
 
     # -- kinds ---------------------------------------------------------------------------------------------------
 
-    def _plain(self, broker: int, partition: int) -> None:
-        self._written_and_read(Kind.PLAIN, partition, {"enable.idempotence": False, "acks": "all"})
+    def _probe_plain(self, broker: int, partition: int) -> None:
+        self._write_and_read(CanaryKind.PLAIN, partition, {"enable.idempotence": False, "acks": "all"})
 
-    def _idempotent(self, broker: int, partition: int) -> None:
-        self._written_and_read(Kind.IDEMPOTENT, partition, {"enable.idempotence": True})
+    def _probe_idempotent(self, broker: int, partition: int) -> None:
+        self._write_and_read(CanaryKind.IDEMPOTENT, partition, {"enable.idempotence": True})
 
-    def _written_and_read(self, kind: Kind, partition: int, properties: Mapping[str, object]) -> None:
-        value = f"{self.note} {kind}".encode()
-        (offset,) = self._write(self._producer(properties), partition, [value])
-        self._read(partition, offset, [value])
+    def _write_and_read(self, kind: CanaryKind, partition: int, properties: Mapping[str, object]) -> None:
+        value = f"{self.payload} {kind}".encode()
+        (offset,) = self._produce(self._create_producer(properties), partition, [value])
+        self._consume(partition, offset, [value])
 
-    def _transactional(self, broker: int, partition: int) -> None:
+    def _probe_transactional(self, broker: int, partition: int) -> None:
         """Abort one record, commit another. A read_committed reader must get only the second."""
-        aborted, committed = f"{self.note} aborted".encode(), f"{self.note} committed".encode()
+        aborted, committed = f"{self.payload} aborted".encode(), f"{self.payload} committed".encode()
         # The state topic's id prefix: no further grant is needed.
-        own = {"transactional.id": f"mirrorbook.canary.{self.name}.{broker}"}
-        producer = self._producer({**own, "transaction.timeout.ms": int(LIMITS.canary_trial_s * 1000)})
-        producer.init_transactions(LIMITS.canary_trial_s)
+        transactional_settings = {"transactional.id": f"mirrorbook.canary.{self.mirror}.{broker}"}
+        producer = self._create_producer(
+            {**transactional_settings, "transaction.timeout.ms": int(TIMEOUTS.canary_trial_s * 1000)}
+        )
+        producer.init_transactions(TIMEOUTS.canary_trial_s)
         producer.begin_transaction()
-        (offset,) = self._write(producer, partition, [aborted])
-        producer.abort_transaction(LIMITS.canary_trial_s)
+        (offset,) = self._produce(producer, partition, [aborted])
+        producer.abort_transaction(TIMEOUTS.canary_trial_s)
         producer.begin_transaction()
-        self._write(producer, partition, [committed])
-        producer.commit_transaction(LIMITS.canary_trial_s)
-        self._read(partition, offset, [committed])
+        self._produce(producer, partition, [committed])
+        producer.commit_transaction(TIMEOUTS.canary_trial_s)
+        self._consume(partition, offset, [committed])
 
-    def _group(self, partitions: list[int]) -> None:
-        producer = self._producer({"enable.idempotence": True})
-        values = [f"{self.note} group {number}".encode() for number in range(GROUP_RECORDS)]
-        offsets = {p: self._write(producer, p, values) for p in partitions}
+    def _probe_group(self, partitions: list[int]) -> None:
+        producer = self._create_producer({"enable.idempotence": True})
+        values = [f"{self.payload} group {number}".encode() for number in range(GROUP_RECORDS)]
+        offsets = {p: self._produce(producer, p, values) for p in partitions}
         starts, halves = ({p: o[n] for p, o in offsets.items()} for n in (0, GROUP_RECORDS // 2))
         ends = {p: o[-1] for p, o in offsets.items()}
-        self._member(starts, {p: half - 1 for p, half in halves.items()}, commit=halves)
-        first = self._member(None, ends)
-        wrong = [
-            f"{self.topic}-{p}: committed {half}, read on from {first[p]}"
+        self._run_group_member(starts, {p: half - 1 for p, half in halves.items()}, commit=halves)
+        first_offsets = self._run_group_member(None, ends)
+        wrong_offsets = [
+            f"{self.topic}-{p}: committed {half}, read on from {first_offsets[p]}"
             for p, half in halves.items()
-            if first[p] != half
+            if first_offsets[p] != half
         ]
-        if wrong:
-            raise RemoteFault(f"the group did not go on where it had committed: {some(wrong)}")
+        if wrong_offsets:
+            raise RemoteFault(f"the group did not go on where it had committed: {join_limited(wrong_offsets)}")
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
-    def _tried(self, kind: Kind, broker: int | None, where: str, act: Callable[[], None]) -> Trial:
-        started, outcome, reason = time.monotonic(), Outcome.PASSED, ""
+    def _run_trial(self, kind: CanaryKind, broker: int | None, location: str, probe: Callable[[], None]) -> CanaryTrial:
+        started, outcome, reason = time.monotonic(), CanaryOutcome.PASSED, ""
         try:
-            act()
+            probe()
         except KafkaException as error:
-            code: KafkaError = error.args[0]
-            if code.code() in _DENIED:
-                outcome, reason = Outcome.DENIED, f"{code.name()} for {self.config.user() or 'this principal'}"
+            kafka_error: KafkaError = error.args[0]
+            if kafka_error.code() in _DENIED_CODES:
+                outcome, reason = (
+                    CanaryOutcome.DENIED,
+                    f"{kafka_error.name()} for {self.config.user() or 'this principal'}",
+                )
             else:
-                outcome, reason = Outcome.FAILED, f"{where}: {code.name()}"
+                outcome, reason = CanaryOutcome.FAILED, f"{location}: {kafka_error.name()}"
         except RemoteFault as error:
-            outcome, reason = Outcome.FAILED, str(error)
-        return Trial(kind=kind, broker=broker, outcome=outcome, seconds=time.monotonic() - started, reason=reason)
+            outcome, reason = CanaryOutcome.FAILED, str(error)
+        return CanaryTrial(kind=kind, broker=broker, outcome=outcome, seconds=time.monotonic() - started, reason=reason)
 
-    def _producer(self, properties: Mapping[str, object]) -> Producer:
-        limit = {"delivery.timeout.ms": int(LIMITS.canary_trial_s * 1000)}
-        return client(Producer, self.config, {**self.config.properties(), **_PATIENCE, **limit, **properties})
+    def _create_producer(self, properties: Mapping[str, object]) -> Producer:
+        timeout_settings = {"delivery.timeout.ms": int(TIMEOUTS.canary_trial_s * 1000)}
+        return make_client(
+            Producer,
+            self.config,
+            {**self.config.properties(), **_CONNECTION_SETTINGS, **timeout_settings, **properties},
+        )
 
-    def _write(self, producer: Producer, partition: int, values: list[bytes]) -> list[int]:
+    def _produce(self, producer: Producer, partition: int, values: list[bytes]) -> list[int]:
         """Returns offsets in order. Raises unless all records are acknowledged."""
-        answers: list[int | KafkaError] = []
+        results: list[int | KafkaError] = []
 
-        def delivered(error: KafkaError | None, message: Message) -> None:
+        def on_delivered(error: KafkaError | None, message: Message) -> None:
             offset = message.offset()
-            answers.append(error if error is not None else -1 if offset is None else offset)
+            results.append(error if error is not None else -1 if offset is None else offset)
 
         for value in values:
-            producer.produce(self.topic, value=value, partition=partition, on_delivery=delivered)
-        producer.flush(LIMITS.canary_trial_s)
-        refused = [answer for answer in answers if isinstance(answer, KafkaError)]
-        if any(answer.code() in _PURGED for answer in refused):
-            producer.commit_transaction(LIMITS.canary_trial_s)  # raises the cause, which delivery errors lack
-        if refused:
-            raise KafkaException(refused[0])
-        if len(answers) < len(values):
-            raise Unreachable(f"{self.topic}-{partition}: not acknowledged within {LIMITS.canary_trial_s:.0f} s")
-        return [answer for answer in answers if isinstance(answer, int)]
+            producer.produce(self.topic, value=value, partition=partition, on_delivery=on_delivered)
+        producer.flush(TIMEOUTS.canary_trial_s)
+        delivery_errors = [result for result in results if isinstance(result, KafkaError)]
+        if any(result.code() in _PURGED_CODES for result in delivery_errors):
+            producer.commit_transaction(TIMEOUTS.canary_trial_s)  # raises the cause, which delivery errors lack
+        if delivery_errors:
+            raise KafkaException(delivery_errors[0])
+        if len(results) < len(values):
+            raise Unreachable(f"{self.topic}-{partition}: not acknowledged within {TIMEOUTS.canary_trial_s:.0f} s")
+        return [result for result in results if isinstance(result, int)]
 
-    def _read(self, partition: int, offset: int, values: list[bytes]) -> None:
+    def _consume(self, partition: int, offset: int, values: list[bytes]) -> None:
         """Raises unless a read_committed reader gets exactly these values from `offset` on."""
-        consumer = self._consumer({"enable.auto.commit": False, "auto.offset.reset": "error"})
-        rest, deadline = list(values), time.monotonic() + LIMITS.canary_trial_s
+        consumer = self._create_consumer({"enable.auto.commit": False, "auto.offset.reset": "error"})
+        expected_values, deadline = list(values), time.monotonic() + TIMEOUTS.canary_trial_s
         try:
             consumer.assign([TopicPartition(self.topic, partition, offset)])
-            while rest:
+            while expected_values:
                 if time.monotonic() > deadline:
                     raise Unreachable(f"{self.topic}-{partition}, offset {offset}: acknowledged, and not to be read")
-                for message in _records(consumer):
-                    if rest and message.value() != rest[0]:
+                for message in _poll_records(consumer):
+                    if expected_values and message.value() != expected_values[0]:
                         raise RemoteFault(
                             f"{self.topic}-{partition}, offset {message.offset()}: another record was read than the "
                             "one that was acknowledged there"
                         )
-                    del rest[:1]
+                    del expected_values[:1]
         finally:
             consumer.close()
 
-    def _member(
-        self, starts: Mapping[int, int] | None, last: Mapping[int, int], commit: Mapping[int, int] | None = None
+    def _run_group_member(
+        self,
+        starts: Mapping[int, int] | None,
+        target_offsets: Mapping[int, int],
+        commit: Mapping[int, int] | None = None,
     ) -> dict[int, int]:
         """Join, read up to `target_offsets`, commit, leave. Returns first offsets. `starts` overrides commits."""
-        first: dict[int, int] = {}
-        seen: dict[int, int] = {}
+        first_offsets: dict[int, int] = {}
+        last_offsets: dict[int, int] = {}
 
-        def assigned(member: Consumer, partitions: list[TopicPartition]) -> None:
+        def on_assigned(member: Consumer, partitions: list[TopicPartition]) -> None:
             if starts is not None:
                 member.assign([TopicPartition(self.topic, p.partition, starts[p.partition]) for p in partitions])
 
-        member = self._consumer({"enable.auto.commit": False, "auto.offset.reset": "earliest"})
-        deadline = time.monotonic() + LIMITS.canary_trial_s
+        member = self._create_consumer({"enable.auto.commit": False, "auto.offset.reset": "earliest"})
+        deadline = time.monotonic() + TIMEOUTS.canary_trial_s
         try:
-            member.subscribe([self.topic], on_assign=assigned)
-            while any(seen.get(p, -1) < end for p, end in last.items()):
+            member.subscribe([self.topic], on_assign=on_assigned)
+            while any(last_offsets.get(p, -1) < end for p, end in target_offsets.items()):
                 if time.monotonic() > deadline:
-                    late = [f"{self.topic}-{p}" for p, end in last.items() if seen.get(p, -1) < end]
+                    unread_partitions = [
+                        f"{self.topic}-{p}" for p, end in target_offsets.items() if last_offsets.get(p, -1) < end
+                    ]
                     raise Unreachable(
-                        f"{some(late)}: a group's member could not read it within {LIMITS.canary_trial_s:.0f} s"
+                        f"{join_limited(unread_partitions)}: a group's member could not read it within {TIMEOUTS.canary_trial_s:.0f} s"
                     )
-                for message in _records(member):
+                for message in _poll_records(member):
                     partition, offset = message.partition(), message.offset()
                     if partition is not None and offset is not None:
-                        first.setdefault(partition, offset)
-                        seen[partition] = offset
+                        first_offsets.setdefault(partition, offset)
+                        last_offsets[partition] = offset
             if commit is not None:
-                wanted = [TopicPartition(self.topic, p, offset) for p, offset in commit.items()]
-                member.commit(offsets=wanted, asynchronous=False)
+                committed_offsets = [TopicPartition(self.topic, p, offset) for p, offset in commit.items()]
+                member.commit(offsets=committed_offsets, asynchronous=False)
         finally:
             with suppress(KafkaException):
                 member.close()
-        return first
+        return first_offsets
 
-    def _consumer(self, properties: dict[str, Any]) -> Consumer:
-        own = {
-            "group.id": f"mirrorbook-canary-{self.name}",
+    def _create_consumer(self, properties: dict[str, Any]) -> Consumer:
+        group_settings = {
+            "group.id": f"mirrorbook-canary-{self.mirror}",
             "isolation.level": "read_committed",
             "session.timeout.ms": _SESSION_MS,
             "heartbeat.interval.ms": _SESSION_MS // 3,
             "fetch.wait.max.ms": 50,
         }
-        return client(Consumer, self.config, {**self.config.properties(), **_PATIENCE, **own, **properties})
+        return make_client(
+            Consumer, self.config, {**self.config.properties(), **_CONNECTION_SETTINGS, **group_settings, **properties}
+        )
 
 
-def _records(consumer: Consumer) -> Iterator[Message]:
+def _poll_records(consumer: Consumer) -> Iterator[Message]:
     for message in consumer.consume(100, _POLL_S):
         error = message.error()
         if error is None:
             yield message
-        elif error.code() in _DENIED:
+        elif error.code() in _DENIED_CODES:
             raise KafkaException(error)

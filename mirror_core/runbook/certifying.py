@@ -17,158 +17,189 @@ from typing import Final
 import msgspec
 
 from mirror_core.decide import vouching
-from mirror_core.decide.parity import Row
-from mirror_core.decide.view import Unseen
+from mirror_core.decide.parity import ParityRow
+from mirror_core.decide.view import UnseenCluster
 from mirror_core.evidence.folders import Folder, is_url
-from mirror_core.evidence.heads import Heads, listed, place
-from mirror_core.model.copying import Piece
+from mirror_core.evidence.heads import ReceiptHeads, find_newest_location, list_receipt_files
+from mirror_core.model.copying import ReceiptPiece
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.files import Unwritable, writing
+from mirror_core.model.files import Unwritable, report_write_errors
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.parity import ParityResult
-from mirror_core.model.run import Evidence
-from mirror_core.model.shell_command import option, shell_command
-from mirror_core.parity.certified import CertifiedTask, prove, unread, verifying
-from mirror_core.parity.certified_scope import Certified, certified
-from mirror_core.runbook.observe import Ask
-from mirror_core.runbook.services import ADVICE
-from mirror_core.state.link import Link
+from mirror_core.model.run import StepEvidence
+from mirror_core.model.shell_command import format_option, format_shell_command
+from mirror_core.parity.certified import (
+    CertificateTask,
+    check_certificates,
+    iterate_verified,
+    to_unread_certificate_rows,
+)
+from mirror_core.parity.certified_scope import CertificateScope, read_certificate_scope
+from mirror_core.runbook.observe import Query
+from mirror_core.runbook.services import EVIDENCE_ADVICE
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import State
 
-WITHIN_S: Final = 60.0
-MOST: Final = 200_000
+CERTIFICATION_LIMIT_S: Final = 60.0
+MAX_CERTIFICATES: Final = 200_000
 """More would take too much memory and time."""
-TASKS: Final = 4
-FOLDER: Final = "certificates"
-READ: Final = "read.json"
+CERTIFICATION_TASKS: Final = 4
+CERTIFICATES_FOLDER: Final = "certificates"
+CERTIFICATE_LIST_FILE: Final = "read.json"
 """Lists the receipt files that were read, with their hashes."""
 
 
-def certify(
-    link: Link,
+def certify_destination(
+    link: MirrorLink,
     state: State,
     open_receipts: Callable[[str], Folder],
     output: Path,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     *,
-    keep: Callable[[ParityResult], None],
-    waits: MirrorName | None = None,
-) -> Evidence:
+    record_differences: Callable[[ParityResult], None],
+    waiting_mirror: MirrorName | None = None,
+) -> StepEvidence:
     """Compare the destination below its LMOs with certificates.
 
     `output`: the run's folder. `record_differences` receives a result with differences. `waiting_mirror`: a mirror of
     the set that waits for this run; then nothing is compared. Raises Unwritable on a full disk.
     """
-    deadline, name = time.monotonic() + WITHIN_S, link.mirror.name
+    deadline, name = time.monotonic() + CERTIFICATION_LIMIT_S, link.mirror.name
     heads = state.receipts.get(name, {})
-    if not listed(heads):
-        return vouching.unknown("no certificate was stored")
-    where = place(heads)
-    if not where:
-        again = {vouching.AGAIN: _command(link, "DIR|URL")}
-        why = (
+    if not list_receipt_files(heads):
+        return vouching.build_unknown_evidence("no certificate was stored")
+    location = find_newest_location(heads)
+    if not location:
+        retry_command = {vouching.COMMAND_KEY: _format_parity_command(link, "DIR|URL")}
+        reason = (
             "whoever stored the newest certificates did not say where: an older Mirrorbook, or at a URL with a password"
         )
-        return {**vouching.unknown(why), **again}
-    more = {vouching.WHERE: _where(where), vouching.AGAIN: _command(link, where)}
-    if waits is not None:
-        why = f"mirror {waits} of its set may be waiting for this run, so nothing was compared"
-        return {**vouching.unknown(why), **more}
-    if (pieces := sum(one.pieces for one in listed(heads).values())) > MOST:
-        return {**vouching.unknown(f"{pieces:,} certificates are more than can be read within a minute"), **more}
-    say(f"comparing {link.destination.name} with the certificates in {more[vouching.WHERE]}, {WITHIN_S:.0f} s at most")
+        return {**vouching.build_unknown_evidence(reason), **retry_command}
+    further_evidence = {
+        vouching.FOLDER_KEY: _format_location(location),
+        vouching.COMMAND_KEY: _format_parity_command(link, location),
+    }
+    if waiting_mirror is not None:
+        reason = f"mirror {waiting_mirror} of its set may be waiting for this run, so nothing was compared"
+        return {**vouching.build_unknown_evidence(reason), **further_evidence}
+    if (pieces := sum(receipt_file.pieces for receipt_file in list_receipt_files(heads).values())) > MAX_CERTIFICATES:
+        return {
+            **vouching.build_unknown_evidence(f"{pieces:,} certificates are more than can be read within a minute"),
+            **further_evidence,
+        }
+    print_line(
+        f"comparing {link.destination.name} with the certificates in {further_evidence[vouching.FOLDER_KEY]}, {CERTIFICATION_LIMIT_S:.0f} s at most"
+    )
     statuses = state.partitions.get(name, {})
-    ended = {p: status.lmo for p, status in statuses.items() if status.lmo is not None}
-    look = Ask(lambda: certified(link, _with_lmo(state, link), open_receipts(where)))
-    scope = look.answer(deadline)
-    if isinstance(scope, Unseen):
-        return {**vouching.unknown(scope.reason), **more}
-    reading = InTime(deadline)
+    last_mirrored_offsets = {p: status.lmo for p, status in statuses.items() if status.lmo is not None}
+    scope_query = Query(
+        lambda: read_certificate_scope(link, _drop_partitions_without_lmo(state, link), open_receipts(location))
+    )
+    scope = scope_query.await_result(deadline)
+    if isinstance(scope, UnseenCluster):
+        return {**vouching.build_unknown_evidence(scope.reason), **further_evidence}
+    deadline_runner = DeadlineRunner(deadline)
     try:
-        result, rows = prove(link.config.path, link.destination.name, scope, output / FOLDER, run=reading, tasks=TASKS)
+        result, rows = check_certificates(
+            link.config.path,
+            link.destination.name,
+            scope,
+            output / CERTIFICATES_FOLDER,
+            run=deadline_runner,
+            tasks=CERTIFICATION_TASKS,
+        )
     except Unwritable:
         raise
     except MirrorError as error:  # such as a configuration changed meanwhile
-        return {**vouching.unknown(str(error)), **more}
-    if result.findings or result.damaged:
-        keep(result)
-    _note(output / FOLDER / READ, where, heads, scope)
-    logs = {p: (start, max(start, ended[p])) for p, (start, _) in scope.ends.items()}
-    seen = vouching.compared(
-        vouching.parts(logs, rows),
+        return {**vouching.build_unknown_evidence(str(error)), **further_evidence}
+    if result.findings or result.damage_findings:
+        record_differences(result)
+    _write_certificate_list(output / CERTIFICATES_FOLDER / CERTIFICATE_LIST_FILE, location, heads, scope)
+    logs = {p: (start, max(start, last_mirrored_offsets[p])) for p, (start, _) in scope.ends.items()}
+    coverage = vouching.build_coverage_evidence(
+        vouching.compute_coverage(logs, rows),
         result,
         altered=scope.checked.altered,
         left_out=scope.left_out,
-        unmarked=sorted(statuses.keys() - ended.keys()),
+        without_lmo=sorted(statuses.keys() - last_mirrored_offsets.keys()),
     )
-    if vouching.in_full(seen):
-        del more[vouching.AGAIN]
-    return {**seen, vouching.PAGE: result.report, **more}
+    if vouching.is_fully_certified(coverage):
+        del further_evidence[vouching.COMMAND_KEY]
+    return {**coverage, vouching.REPORT_KEY: result.report, **further_evidence}
 
 
-class InTime:
+class DeadlineRunner:
     """Runs tasks in threads until a deadline. Pieces not read by then become rows that say so."""
 
-    def __init__(self, deadline: float, read: Callable[[CertifiedTask], Iterator[Row]] = verifying) -> None:
+    def __init__(
+        self, deadline: float, read_rows: Callable[[CertificateTask], Iterator[ParityRow]] = iterate_verified
+    ) -> None:
         """`deadline`: time.monotonic(). `read_rows` yields a row per piece."""
         self._deadline = deadline
-        self._read = read
-        self._over = threading.Event()
+        self._read_rows = read_rows
+        self._expired = threading.Event()
 
-    def __call__(self, tasks: Sequence[CertifiedTask]) -> Sequence[Row]:
-        found: list[list[Row]] = [[] for _ in tasks]
+    def __call__(self, tasks: Sequence[CertificateTask]) -> Sequence[ParityRow]:
+        rows_by_task: list[list[ParityRow]] = [[] for _ in tasks]
         # Abandoned if a read hangs: the run must end.
-        asked = [Ask(partial(self._take, task, rows)) for task, rows in zip(tasks, found, strict=True)]
-        ends = [one.answer(self._deadline) for one in asked]
-        self._over.set()
-        rows = list[Row]()
-        for task, taken, end in zip(tasks, found, ends, strict=True):
-            mine = list(taken)
-            rows += mine
-            if isinstance(end, Unseen):
-                rows += unread(replace(task, pieces=_joined(task.pieces[len(mine) :])), f"not read: {end.reason}")
+        queries = [
+            Query(partial(self._collect_rows, task, rows)) for task, rows in zip(tasks, rows_by_task, strict=True)
+        ]
+        outcomes = [query.await_result(self._deadline) for query in queries]
+        self._expired.set()
+        rows = list[ParityRow]()
+        for task, task_rows, outcome in zip(tasks, rows_by_task, outcomes, strict=True):
+            rows_read = list(task_rows)
+            rows += rows_read
+            if isinstance(outcome, UnseenCluster):
+                rows += to_unread_certificate_rows(
+                    replace(task, pieces=_join_pieces(task.pieces[len(rows_read) :])), f"not read: {outcome.reason}"
+                )
         return rows
 
-    def _take(self, task: CertifiedTask, rows: list[Row]) -> None:
-        for row in self._read(task):
+    def _collect_rows(self, task: CertificateTask, rows: list[ParityRow]) -> None:
+        for row in self._read_rows(task):
             rows.append(row)
-            if self._over.is_set():
+            if self._expired.is_set():
                 return
 
 
-def _joined(pieces: Sequence[tuple[Partition, Piece]]) -> tuple[tuple[Partition, Piece], ...]:
-    found: dict[Partition, Piece] = {}
+def _join_pieces(pieces: Sequence[tuple[Partition, ReceiptPiece]]) -> tuple[tuple[Partition, ReceiptPiece], ...]:
+    joined: dict[Partition, ReceiptPiece] = {}
     for partition, piece in pieces:
-        before = found.get(partition, replace(piece, records=0, digest=""))
-        found[partition] = replace(before, next=piece.next, records=before.records + piece.records)
-    return tuple(found.items())
+        previous = joined.get(partition, replace(piece, records=0, digest=""))
+        joined[partition] = replace(previous, next=piece.next, records=previous.records + piece.records)
+    return tuple(joined.items())
 
 
-def _with_lmo(state: State, link: Link) -> State:
+def _drop_partitions_without_lmo(state: State, link: MirrorLink) -> State:
     """Drop partitions without an LMO: one offline partition must not stop the comparison of others."""
     name = link.mirror.name
-    mine = {p: status for p, status in state.partitions.get(name, {}).items() if status.lmo is not None}
-    return replace(state, partitions={**state.partitions, name: mine})
+    with_lmo = {p: status for p, status in state.partitions.get(name, {}).items() if status.lmo is not None}
+    return replace(state, partitions={**state.partitions, name: with_lmo})
 
 
-def _note(path: Path, where: str, heads: Heads, scope: Certified) -> None:
-    hashes, checked = {path: one.sha256 for path, one in listed(heads).items()}, scope.checked
+def _write_certificate_list(path: Path, location: str, heads: ReceiptHeads, scope: CertificateScope) -> None:
+    hashes, checked = (
+        {path: receipt_file.sha256 for path, receipt_file in list_receipt_files(heads).items()},
+        scope.checked,
+    )
     document = {
-        "read_from": where,
-        "files": {path: hashes.get(path) for path in checked.good},
+        "read_from": location,
+        "files": {path: hashes.get(path) for path in checked.readable},
         "altered": checked.altered,
         "lost": checked.lost,
         "unknown": checked.unknown,
         "unwritten": checked.unwritten,
     }
-    with writing("list of certificates", path, ADVICE):
+    with report_write_errors("list of certificates", path, EVIDENCE_ADVICE):
         path.write_bytes(msgspec.json.format(msgspec.json.encode(document)))
 
 
-def _where(where: str) -> str:
-    return where if is_url(where) else f"{where} on {socket.gethostname()}"
+def _format_location(location: str) -> str:
+    return location if is_url(location) else f"{location} on {socket.gethostname()}"
 
 
-def _command(link: Link, where: str) -> str:
-    compared = ("parity", link.mirror.name, "--against", "certificates")
-    return shell_command("mirrorbook", *compared, *option("--receipts", where))
+def _format_parity_command(link: MirrorLink, location: str) -> str:
+    arguments = ("parity", link.mirror.name, "--against", "certificates")
+    return format_shell_command("mirrorbook", *arguments, *format_option("--receipts", location))

@@ -14,23 +14,23 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mirror_core.decide.expected import Expected, Judging
-from mirror_core.decide.ready_rows import readiness
-from mirror_core.evidence.expectations import Judged, great_expectations, judge_tables, verdict_of
-from mirror_core.evidence.suites import READINESS, SYNC, Demands
-from mirror_core.model.documents import Document
-from mirror_core.model.drift import CHANGES, Action, DriftRow, Part
+from mirror_core.decide.expected import JudgedTable, UserExpectations
+from mirror_core.decide.ready_rows import list_readiness_rows
+from mirror_core.evidence.expectations import TableJudgement, combine_verdicts, judge_tables, quiet_great_expectations
+from mirror_core.evidence.suites import READINESS, SYNC, TableExpectations
+from mirror_core.model.documents import JsonDocument
+from mirror_core.model.drift import WRITING_ACTIONS, DriftRow, SyncAction, SyncCategory
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.files import writing
-from mirror_core.model.parity import Verdict
-from mirror_core.model.run import Mode
-from mirror_core.runbook.observe import observe
-from mirror_core.state.link import Link
+from mirror_core.model.files import report_write_errors
+from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.run import RunMode
+from mirror_core.runbook.observe import take_snapshot
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import State
-from mirror_core.sync.cycle import SyncReport, survey
+from mirror_core.sync.cycle import SyncReport, preview_sync
 
-WHAT: Final = "check"
-ADVICE: Final = "make room and rights there, or give another folder: --output"
+CHECK_NAME: Final = "check"
+CHECK_ADVICE: Final = "make room and rights there, or give another folder: --output"
 
 
 class ExpectationDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,18 +48,18 @@ class ExpectationDocument(msgspec.Struct, frozen=True, kw_only=True):
 class SuiteDocument(msgspec.Struct, frozen=True, kw_only=True):
     """One table's results."""
 
-    suite: Judging
-    verdict: Verdict
+    suite: JudgedTable
+    verdict: ParityVerdict
     rows: int
     """Rows judged."""
     expectations: tuple[ExpectationDocument, ...]
 
 
-class CheckDocument(Document, frozen=True, kw_only=True):
+class CheckDocument(JsonDocument, frozen=True, kw_only=True):
     """Readiness and drift of a mirror, judged."""
 
     mirror: str
-    verdict: Verdict
+    verdict: ParityVerdict
     tiers: tuple[str, ...]
     """Tiers that apply to this mirror."""
     suites: tuple[SuiteDocument, ...]
@@ -70,19 +70,24 @@ class CheckDocument(Document, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class MirrorCheck:
     mirror: str
-    verdict: Verdict
+    verdict: ParityVerdict
     tiers: tuple[str, ...]
-    rows: dict[Judging, int]
-    judged: dict[Judging, Judged]
+    rows: dict[JudgedTable, int]
+    judged: dict[JudgedTable, TableJudgement]
     trouble: tuple[str, ...]
     report: str
 
     @property
     def unmet(self) -> tuple[str, ...]:
-        held = ((suite, one) for suite, judged in self.judged.items() for one in judged.held if not one.held)
-        lines = (f"{suite}: {'' if one.known else 'not known: '}{one}" for suite, one in held)
+        held = (
+            (suite, expectation)
+            for suite, judged in self.judged.items()
+            for expectation in judged.held
+            if not expectation.held
+        )
+        lines = (f"{suite}: {'' if expectation.known else 'not known: '}{expectation}" for suite, expectation in held)
         return (*(f"not looked at: {line}" for line in self.trouble), *lines)
 
     @property
@@ -94,12 +99,12 @@ class Checked:
                 rows=self.rows[suite],
                 expectations=tuple(
                     ExpectationDocument(
-                        expectation=one.what,
-                        by=one.by,
-                        held=one.held if one.held or one.known else None,
-                        where=one.where,
+                        expectation=expectation.what,
+                        by=expectation.by,
+                        held=expectation.held if expectation.held or expectation.known else None,
+                        where=expectation.where,
                     )
-                    for one in judged.held
+                    for expectation in judged.held
                 ),
             )
             for suite, judged in self.judged.items()
@@ -114,54 +119,62 @@ class Checked:
         )
 
 
-def check(link: Link, state: State, more: Expected, output: Path | None) -> Checked:
-    with great_expectations():
+def check_mirror(
+    link: MirrorLink, state: State, user_expectations: UserExpectations, output: Path | None
+) -> MirrorCheck:
+    with quiet_great_expectations():
         pass  # fail before any cluster is read
     trouble = list[str]()
     try:
-        drift = tuple(_sync_rows(survey(link, state)))
+        drift = tuple(_to_sync_rows(preview_sync(link, state)))
     except MirrorError as error:
         trouble.append(f"sync: {error}")
         drift = ()
-    view = observe(link, state, Mode.PLANNED, offsets=False)
-    found = [asdict(row) for row in readiness(view, state.runs.values())]
+    snapshot = take_snapshot(link, state, RunMode.PLANNED, offsets=False)
+    readiness_rows = [asdict(row) for row in list_readiness_rows(snapshot, state.runs.values())]
     tables = [
-        (Demands(suite=READINESS, more=more), pa.Table.from_pylist(found, schema=READINESS.schema)),
-        (Demands(suite=SYNC, more=more), pa.Table.from_pylist(list(drift), schema=SYNC.schema)),
+        (
+            TableExpectations(suite=READINESS, user_expectations=user_expectations),
+            pa.Table.from_pylist(readiness_rows, schema=READINESS.schema),
+        ),
+        (
+            TableExpectations(suite=SYNC, user_expectations=user_expectations),
+            pa.Table.from_pylist(list(drift), schema=SYNC.schema),
+        ),
     ]
     judged = judge_tables(tables, output / "data-docs" if output else None)
-    checked = Checked(
+    checked = MirrorCheck(
         mirror=link.mirror.name,
-        verdict=verdict_of(held for one in judged for held in one.held),
-        tiers=tuple(tier.name for tier in more.tiers),
-        rows={demands.suite.judging: table.num_rows for demands, table in tables},
-        judged={demands.suite.judging: one for (demands, _), one in zip(tables, judged, strict=True)},
+        verdict=combine_verdicts(expectation for result in judged for expectation in result.held),
+        tiers=tuple(tier.name for tier in user_expectations.tiers),
+        rows={demands.suite.table_kind: table.num_rows for demands, table in tables},
+        judged={demands.suite.table_kind: result for (demands, _), result in zip(tables, judged, strict=True)},
         trouble=tuple(trouble),
         report=judged[0].docs,
     )
     if output is not None:
-        with writing(WHAT, output, ADVICE):
+        with report_write_errors(CHECK_NAME, output, CHECK_ADVICE):
             for demands, table in tables:
-                pq.write_table(table, output / f"{demands.suite.judging}.parquet", compression="zstd")
+                pq.write_table(table, output / f"{demands.suite.table_kind}.parquet", compression="zstd")
             (output / "result.json").write_bytes(msgspec.json.format(msgspec.json.encode(checked.document)))
     return checked
 
 
-def _sync_rows(report: SyncReport) -> Iterator[dict[str, object]]:
+def _to_sync_rows(report: SyncReport) -> Iterator[dict[str, object]]:
     rows = list(report.rows)
-    differing = {row.topic for row in rows if row.part in (Part.TOPICS, Part.CONFIGS)}
+    differing = {row.topic for row in rows if row.part in (SyncCategory.TOPICS, SyncCategory.CONFIGS)}
     rows += [
-        DriftRow(part=Part.TOPICS, subject=name, source="", destination="", action=Action.EQUAL)
+        DriftRow(part=SyncCategory.TOPICS, subject=name, source="", destination="", action=SyncAction.EQUAL)
         for name in sorted(report.topics - differing)
     ]
     for row in rows:
         yield {
             "part": row.part,
             "subject": row.subject,
-            "topic": row.topic if row.part is not Part.GROUPS or row.topic in report.topics else "",
+            "topic": row.topic if row.part is not SyncCategory.GROUPS or row.topic in report.topics else "",
             "source": row.source,
             "destination": row.destination,
             "action": row.action,
-            "pending": row.action in CHANGES and not row.done,
+            "pending": row.action in WRITING_ACTIONS and not row.done,
             "reason": row.reason,
         }

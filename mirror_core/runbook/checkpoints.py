@@ -8,143 +8,146 @@ from typing import ClassVar, Final, TypeVar
 
 import msgspec
 
-from mirror_core.decide.scope import Scope
-from mirror_core.decide.settling import HeldUp, Told
-from mirror_core.model.checkpoint import Keepable
+from mirror_core.decide.scope import FailoverScope
+from mirror_core.decide.settling import ConfirmedEnd, UnreplicatedPartition
+from mirror_core.model.checkpoint import StepValue
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import NO_OFFSETS, Offsets
-from mirror_core.state.active import Active
+from mirror_core.model.offsets import NO_OFFSETS, PartitionOffsets
+from mirror_core.state.active import ActiveCluster
 from mirror_core.state.journal import Journal
-from mirror_core.state.turning import LastLook
+from mirror_core.state.turning import PromotionCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proven:
+class ProveResult:
     """Compared equal from offset 0 to these (next offsets), while applications wrote."""
 
     VERSION: ClassVar[int] = 1
-    ends: Offsets
+    ends: PartitionOffsets
     records: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fenced:
+class FenceResult:
     """Source log ends when they had stopped moving."""
 
     VERSION: ClassVar[int] = 2
-    ends: Offsets
+    ends: PartitionOffsets
     authorizer: bool
     command: bool = False
 
     @property
-    def held(self) -> bool:
+    def is_fenced(self) -> bool:
         return self.authorizer or self.command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftBehind:
+class LeftBehindPartition:
     """Left behind by a person's choice: too few in-sync destination replicas, or offline source."""
 
     topic: str
     index: int
     end: Offset
-    high: Offset | None
+    high_watermark: Offset | None
     """Mirrored up to here. None: its leader did not know it."""
 
 
-def _by_partition(left: Iterable[LeftBehind]) -> dict[Partition, LeftBehind]:
-    return {Partition(one.topic, one.index): one for one in left}
+def _index_by_partition(left_partitions: Iterable[LeftBehindPartition]) -> dict[Partition, LeftBehindPartition]:
+    return {Partition(left_partition.topic, left_partition.index): left_partition for left_partition in left_partitions}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class SettleResult:
     """Destination log ends with no writer left, of healthy partitions with leaders."""
 
     VERSION: ClassVar[int] = 2
     OLDEST: ClassVar[int] = 1
-    positions: Offsets
-    left: tuple[LeftBehind, ...] = ()
+    positions: PartitionOffsets
+    left_partitions: tuple[LeftBehindPartition, ...] = ()
 
-    def left_behind(self) -> dict[Partition, LeftBehind]:
-        return _by_partition(self.left)
+    def left_behind(self) -> dict[Partition, LeftBehindPartition]:
+        return _index_by_partition(self.left_partitions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unreplicated:
+class UnderReplicatedLogs:
     """Held up by too few in-sync replicas. Waits for confirmation."""
 
     VERSION: ClassVar[int] = 1
-    ends: Offsets
-    high: Offsets = NO_OFFSETS
+    ends: PartitionOffsets
+    high_watermarks: PartitionOffsets = NO_OFFSETS
     left_behind: bool = False
     """Confirmed."""
 
     @classmethod
-    def of(cls, held: Mapping[Partition, HeldUp]) -> Unreplicated:
-        high = {p: one.high for p, one in held.items() if one.high is not None}
-        return cls(ends=Offsets.of({p: one.end for p, one in held.items()}), high=Offsets.of(high))
+    def from_held_up(cls, held_up: Mapping[Partition, UnreplicatedPartition]) -> UnderReplicatedLogs:
+        high_watermarks = {p: log.high_watermark for p, log in held_up.items() if log.high_watermark is not None}
+        return cls(
+            ends=PartitionOffsets.from_mapping({p: log.end for p, log in held_up.items()}),
+            high_watermarks=PartitionOffsets.from_mapping(high_watermarks),
+        )
 
-    def told(self) -> dict[Partition, Told]:
-        high = self.high.by_partition()
-        return {p: Told(end, high.get(p)) for p, end in self.ends.by_partition().items()}
+    def to_reported(self) -> dict[Partition, ConfirmedEnd]:
+        high_watermarks = self.high_watermarks.to_mapping()
+        return {p: ConfirmedEnd(end, high_watermarks.get(p)) for p, end in self.ends.to_mapping().items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drained:
+class DrainResult:
     """Positions when they reached the source's log ends, which had not moved."""
 
     VERSION: ClassVar[int] = 2
     OLDEST: ClassVar[int] = 1
-    positions: Offsets
-    left: tuple[LeftBehind, ...] = ()
+    positions: PartitionOffsets
+    left_partitions: tuple[LeftBehindPartition, ...] = ()
 
-    def left_behind(self) -> dict[Partition, LeftBehind]:
-        return _by_partition(self.left)
+    def left_behind(self) -> dict[Partition, LeftBehindPartition]:
+        return _index_by_partition(self.left_partitions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Equal:
+class GateResult:
     """Both sides compared equal up to these offsets, behind the fence."""
 
     VERSION: ClassVar[int] = 1
-    ends: Offsets
+    ends: PartitionOffsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedBefore:
+class ComparedBeforeLoss:
     """Compared equal up to these offsets while the lost source still answered."""
 
     VERSION: ClassVar[int] = 1
-    ends: Offsets
+    ends: PartitionOffsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resumes:
+class GroupResumeOffsets:
     """Next offset to read per group on the destination, by the last sync."""
 
     VERSION: ClassVar[int] = 1
-    groups: Mapping[str, Offsets]
+    groups: Mapping[str, PartitionOffsets]
 
     @classmethod
-    def of(cls, groups: Mapping[str, Mapping[Partition, Offset]]) -> Resumes:
-        return cls(groups={group: Offsets.of(offsets) for group, offsets in sorted(groups.items())})
+    def from_groups(cls, groups: Mapping[str, Mapping[Partition, Offset]]) -> GroupResumeOffsets:
+        return cls(groups={group: PartitionOffsets.from_mapping(offsets) for group, offsets in sorted(groups.items())})
 
     def by_group(self) -> dict[str, dict[Partition, Offset]]:
-        return {group: offsets.by_partition() for group, offsets in self.groups.items()}
+        return {group: offsets.to_mapping() for group, offsets in self.groups.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Salvaged:
+class SalvageResult:
     """Old source log ends when tails were saved. Later records must not be deleted."""
 
     VERSION: ClassVar[int] = 1
-    ends: Offsets
+    ends: PartitionOffsets
     parts: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OldTopic:
+class RecreatedTopic:
     name: str
     id: str
     replication_factor: int
@@ -152,22 +155,22 @@ class OldTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OldTopics:
+class RecreatedTopics:
     """Recorded before the first one is deleted."""
 
     VERSION: ClassVar[int] = 1
-    topics: tuple[OldTopic, ...]
+    topics: tuple[RecreatedTopic, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class OriginalReplicas:
     """Recorded before any replica is removed."""
 
     VERSION: ClassVar[int] = 1
     partitions: tuple[tuple[str, int, tuple[int, ...]], ...]
 
     @classmethod
-    def of(cls, replicas: Mapping[Partition, tuple[int, ...]]) -> Placed:
+    def from_replicas(cls, replicas: Mapping[Partition, tuple[int, ...]]) -> OriginalReplicas:
         return cls(partitions=tuple((p.topic, p.index, nodes) for p, nodes in sorted(replicas.items())))
 
     def by_partition(self) -> dict[Partition, tuple[int, ...]]:
@@ -175,7 +178,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Throttled:
+class ReplicaThrottle:
     """Replication throttles of this run. They must be removed in any case."""
 
     VERSION: ClassVar[int] = 1
@@ -186,11 +189,11 @@ class Throttled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Announced:
+class Announcement:
     """Fixed before the first application is told."""
 
     VERSION: ClassVar[int] = 1
-    active: Active
+    active: ActiveCluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,49 +206,49 @@ class HookCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Called:
+class HookCalls:
     VERSION: ClassVar[int] = 1
     calls: tuple[HookCall, ...] = ()
 
 
-T = TypeVar("T", bound=Keepable)
+StepOutput = TypeVar("StepOutput", bound=StepValue)
 
 
-def left_by(journal: Journal, step: str, kind: type[T]) -> T:
+def read_output(journal: Journal, step: str, output_type: type[StepOutput]) -> StepOutput:
     """Output of an earlier step. Raises Indeterminate if it is gone: nothing is assumed."""
-    found = journal.kept(step, kind)
-    if found is None:
+    output = journal.load_checkpoint(step, output_type)
+    if output is None:
         raise Indeterminate(
-            f"run {journal.run_id}: what step {step} kept ({kind.__name__}) is not in the state topic any more: abort "
+            f"run {journal.run_id}: what step {step} kept ({output_type.__name__}) is not in the state topic any more: abort "
             "the run, or ask who wrote there"
         )
-    return found
+    return output
 
 
-def all_left(journal: Journal) -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = {}
-    for step, kind in LEFT:
-        value = journal.kept_json(step, kind)
+def read_all_outputs(journal: Journal) -> dict[str, dict[str, object]]:
+    outputs: dict[str, dict[str, object]] = {}
+    for step, output_type in STEP_OUTPUTS:
+        value = journal.load_checkpoint_json(step, output_type)
         if value is not None:
-            found.setdefault(step, {})[kind.__name__] = msgspec.Raw(value)
-    return found
+            outputs.setdefault(step, {})[output_type.__name__] = msgspec.Raw(value)
+    return outputs
 
 
-LEFT: Final[tuple[tuple[str, type[Keepable]], ...]] = (
-    ("begin", Scope),
-    ("settle", Settled),
-    ("settle", Unreplicated),
-    ("prove", Proven),
-    ("fence", Fenced),
-    ("drain", Drained),
-    ("parity", Equal),
-    ("promote", Resumes),
-    ("promote", LastLook),
-    ("record_lmo", ComparedBefore),
-    ("switch", Announced),
-    ("switch", Called),
-    ("salvage", Salvaged),
-    ("align", OldTopics),
-    ("align", Placed),
-    ("align", Throttled),
+STEP_OUTPUTS: Final[tuple[tuple[str, type[StepValue]], ...]] = (
+    ("begin", FailoverScope),
+    ("settle", SettleResult),
+    ("settle", UnderReplicatedLogs),
+    ("prove", ProveResult),
+    ("fence", FenceResult),
+    ("drain", DrainResult),
+    ("parity", GateResult),
+    ("promote", GroupResumeOffsets),
+    ("promote", PromotionCheck),
+    ("record_lmo", ComparedBeforeLoss),
+    ("switch", Announcement),
+    ("switch", HookCalls),
+    ("salvage", SalvageResult),
+    ("align", RecreatedTopics),
+    ("align", OriginalReplicas),
+    ("align", ReplicaThrottle),
 )

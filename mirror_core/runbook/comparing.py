@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.decide.evidence import BOTH_EMPTY
-from mirror_core.decide.headway import compared, headway
-from mirror_core.decide.parity import NOTHING, NOTHING_HELD
+from mirror_core.decide.evidence import BOTH_EMPTY_VERDICT
+from mirror_core.decide.headway import count_compared, format_progress
+from mirror_core.decide.parity import NOTHING_HELD, NOTHING_REASONS
 from mirror_core.model.errors import Indeterminate, MirrorError
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityRange, ParityResult, Verdict
-from mirror_core.parity.so_far import SoFar
+from mirror_core.model.parity import ParityRange, ParityResult, ParityVerdict
+from mirror_core.parity.so_far import OnParityProgress
 
-TELL_S: Final = 5.0
+REPORT_INTERVAL_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class CompareRound:
     verdict: str
     ends: Mapping[Partition, Offset]
     """Next offset after the last one compared equal, by this and earlier rounds."""
@@ -35,36 +35,40 @@ class GateClosed(MirrorError):
     """The two sides differ, so nothing is promoted. The message has the findings."""
 
 
-def open_gate(result: ParityResult, what: str, *, earlier_records: int) -> str:
+def check_gate(result: ParityResult, description: str, *, earlier_records: int) -> str:
     """Returns the verdict if equal.
 
     An empty rest passes after an earlier comparison of records. So do empty logs with equal start and end offsets.
     """
-    if result.verdict is Verdict.PASSED:
-        return Verdict.PASSED
-    if result.findings or result.verdict is Verdict.FAILED:
-        shown = "; ".join(f"{f.partition} offset {f.offset}: {f.kind}: {f.detail}" for f in result.findings[:10])
-        raise GateClosed(
-            f"{what} failed, {len(result.findings)} difference(s): {shown}. Report: {result.report or 'none'}"
+    if result.verdict is ParityVerdict.PASSED:
+        return ParityVerdict.PASSED
+    if result.findings or result.verdict is ParityVerdict.FAILED:
+        findings_text = "; ".join(
+            f"{f.partition} offset {f.offset}: {f.kind}: {f.detail}" for f in result.findings[:10]
         )
-    if earlier_records and set(result.reasons) <= NOTHING:
-        return Verdict.PASSED
+        raise GateClosed(
+            f"{description} failed, {len(result.findings)} difference(s): {findings_text}. Report: {result.report or 'none'}"
+        )
+    if earlier_records and set(result.reasons) <= NOTHING_REASONS:
+        return ParityVerdict.PASSED
     if result.reasons == (NOTHING_HELD,):
-        return BOTH_EMPTY
-    raise Indeterminate(f"{what} is indeterminate, so the run does not go on: {'; '.join(result.reasons[:10])}")
+        return BOTH_EMPTY_VERDICT
+    raise Indeterminate(f"{description} is indeterminate, so the run does not go on: {'; '.join(result.reasons[:10])}")
 
 
-def telling(ranges: Sequence[ParityRange], so_far: SoFar, say: Callable[[str], None]) -> SoFar:
-    if left := compared(ranges, {})[1]:
-        say(f"prove: {left:,} offset(s) are to be compared")
-    began = told = time.monotonic()
+def report_compare_progress(
+    ranges: Sequence[ParityRange], on_progress: OnParityProgress, print_line: Callable[[str], None]
+) -> OnParityProgress:
+    if offsets_left := count_compared(ranges, {})[1]:
+        print_line(f"prove: {offsets_left:,} offset(s) are to be compared")
+    began_s = reported = time.monotonic()
 
-    def both(result: ParityResult) -> None:
-        nonlocal told
-        so_far(result)
-        now = time.monotonic()
-        if now - told >= TELL_S:
-            told = now
-            say(f"prove: {headway(*compared(ranges, result.proven), now - began)}")
+    def on_result(result: ParityResult) -> None:
+        nonlocal reported
+        on_progress(result)
+        current_s = time.monotonic()
+        if current_s - reported >= REPORT_INTERVAL_S:
+            reported = current_s
+            print_line(f"prove: {format_progress(*count_compared(ranges, result.verified_ends), current_s - began_s)}")
 
-    return both
+    return on_result

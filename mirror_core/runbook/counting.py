@@ -6,89 +6,115 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from mirror_core.decide import reckoning
-from mirror_core.decide.loss import uncopied
-from mirror_core.decide.view import some
+from mirror_core.decide.loss import find_uncopied
+from mirror_core.decide.view import join_limited
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.group_batches import fetch_all
+from mirror_core.kafka.group_batches import fetch_group_offsets
 from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
 from mirror_core.model.errors import Indeterminate, MirrorError
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.reckoning import Counted
-from mirror_core.model.run import Evidence, Mode, Run
-from mirror_core.runbook.checkpoints import Resumes
+from mirror_core.model.reckoning import ForecastOutcome
+from mirror_core.model.run import Run, RunMode, StepEvidence
+from mirror_core.runbook.checkpoints import GroupResumeOffsets
 from mirror_core.state.journal import Journal
-from mirror_core.state.link import Link
-from mirror_core.state.records import Forget
+from mirror_core.state.link import MirrorLink
+from mirror_core.state.records import Tombstone
 from mirror_core.state.writer import StateWriter
-from mirror_core.sync.identity import check_source
+from mirror_core.sync.identity import check_source_id
 
 
-def counted(link: Link, journal: Journal, lost: tuple[int | None, str], *, ask: bool) -> Counted:
+def count_outcome(
+    link: MirrorLink, journal: Journal, lost: tuple[int | None, str], *, ask_source: bool
+) -> ForecastOutcome:
     ends = {p: status.lmo for p, status in journal.log.state.partitions.get(link.mirror.name, {}).items()}
-    resumes, by = _resumes(journal)
+    group_offsets, counted_by = _read_group_offsets(journal)
     reached = None
-    if resumes and ask:
-        reached, by = _reached(link, resumes)
-    return Counted(lost=lost[0], lost_by=lost[1], again=reckoning.read_again(resumes, reached, ends), again_by=by)
+    if group_offsets and ask_source:
+        reached, counted_by = _fetch_reached_offsets(link, group_offsets)
+    return ForecastOutcome(
+        lost_offsets=lost[0],
+        lost_basis=lost[1],
+        reread_offsets=reckoning.count_read_again(group_offsets, reached, ends),
+        reread_basis=counted_by,
+    )
 
 
-def counted_later(
-    link: Link, writer: StateWriter, tails: Mapping[Partition, tuple[Offset, Offset]], seen: Collection[Partition]
-) -> Evidence:
+def count_outcome_later(
+    link: MirrorLink,
+    writer: StateWriter,
+    tails: Mapping[Partition, tuple[Offset, Offset]],
+    checked_partitions: Collection[Partition],
+) -> StepEvidence:
     """At failback, count what an unplanned failover could not. Idempotent."""
     name, state = link.mirror.name, writer.state
-    run = next((run for run in reckoning.past(state.runs.values(), name) if run.plan.mirror == name), None)
-    if run is None or run.counted is None or (run.plan.mode is not Mode.UNPLANNED and run.counted.lost is not None):
+    run = next(
+        (run for run in reckoning.list_past_failovers(state.runs.values(), name) if run.plan.mirror == name), None
+    )
+    if (
+        run is None
+        or run.forecast_outcome is None
+        or (run.plan.mode is not RunMode.UNPLANNED and run.forecast_outcome.lost_offsets is not None)
+    ):
         return {}
-    ours = found = run.counted
-    if not reckoning.complete(ours):
+    previous = outcome = run.forecast_outcome
+    if not reckoning.is_complete(previous):
         statuses = state.partitions.get(name, {})
-        theirs = reckoning.of_applications(statuses.keys() | tails.keys())
-        count = sum(end - start for p, (start, end) in tails.items() if p in theirs)
-        without = uncopied(statuses, state.sightings.get(name)).keys() - set(seen)
-        lost = reckoning.with_uncopied(count, "by what only the old source had", without)
-        found = counted(link, Journal(writer, run.id, ()), lost, ask=True)
-        if ours.lost is not None:
-            found = replace(found, lost=ours.lost, lost_by=ours.lost_by)
-        if not found.again:
-            found = replace(found, again=ours.again, again_by=ours.again_by)
-        writer.put(replace(run, counted=found), *(Forget(c) for c in state.checkpoints.values() if c.run == run.id))
-    return {"counted_of": run.id, **in_words(found)}
+        application_partitions = reckoning.select_application_partitions(statuses.keys() | tails.keys())
+        count = sum(end - start for p, (start, end) in tails.items() if p in application_partitions)
+        unchecked = find_uncopied(statuses, state.source_observations.get(name)).keys() - set(checked_partitions)
+        lost = reckoning.add_uncopied(count, "by what only the old source had", unchecked)
+        outcome = count_outcome(link, Journal(writer, run.id, ()), lost, ask_source=True)
+        if previous.lost_offsets is not None:
+            outcome = replace(outcome, lost_offsets=previous.lost_offsets, lost_basis=previous.lost_basis)
+        if not outcome.reread_offsets:
+            outcome = replace(outcome, reread_offsets=previous.reread_offsets, reread_basis=previous.reread_basis)
+        writer.put(
+            replace(run, forecast_outcome=outcome),
+            *(Tombstone(c) for c in state.checkpoints.values() if c.run == run.id),
+        )
+    return {"counted_of": run.id, **format_outcome(outcome)}
 
 
-def in_words(found: Counted) -> Evidence:
-    again = [f"{group} {'unknown' if n is None else n}" for group, n in found.again.items()]
+def format_outcome(outcome: ForecastOutcome) -> StepEvidence:
+    read_again = [f"{group} {'unknown' if n is None else n}" for group, n in outcome.reread_offsets.items()]
     return {
-        "offsets_lost": "unknown" if found.lost is None else found.lost,
-        "known_by": found.lost_by,
-        "offsets_read_again": some(again) or "unknown",
-        "counted_by": found.again_by,
+        "offsets_lost": "unknown" if outcome.lost_offsets is None else outcome.lost_offsets,
+        "known_by": outcome.lost_basis,
+        "offsets_read_again": join_limited(read_again) or "unknown",
+        "counted_by": outcome.reread_basis,
     }
 
 
-def stay(run: Run) -> frozenset[str]:
-    later = run.plan.mode is Mode.UNPLANNED and run.counted is not None and None in run.counted.again.values()
-    return frozenset({Resumes.__name__}) if later else frozenset()
+def list_kept_checkpoints(run: Run) -> frozenset[str]:
+    counts_later = (
+        run.plan.mode is RunMode.UNPLANNED
+        and run.forecast_outcome is not None
+        and None in run.forecast_outcome.reread_offsets.values()
+    )
+    return frozenset({GroupResumeOffsets.__name__}) if counts_later else frozenset()
 
 
-def _resumes(journal: Journal) -> tuple[reckoning.Reached, str]:
+def _read_group_offsets(journal: Journal) -> tuple[reckoning.GroupPositions, str]:
     try:
-        known = journal.kept("promote", Resumes)
+        output = journal.load_checkpoint("promote", GroupResumeOffsets)
     except Indeterminate as error:  # a forecast never blocks a run
         return {}, str(error)
-    if known is None:
+    if output is None:
         return {}, "where groups went on on the destination is not known"
-    return known.by_group(), "the old source was not seen since" if known.groups else "there were no groups"
+    return output.by_group(), "the old source was not seen since" if output.groups else "there were no groups"
 
 
-def _reached(link: Link, groups: Collection[str]) -> tuple[reckoning.Reached | None, str]:
+def _fetch_reached_offsets(link: MirrorLink, groups: Collection[str]) -> tuple[reckoning.GroupPositions | None, str]:
     try:
-        with ClusterClient(link.source, timeout_s=LIMITS.lost_source_s) as source:
-            check_source(link, source)
-            there = [g for name, g in list_groups(source).items() if name in groups and g.kind in OFFSET_KINDS]
-            fetched = fetch_all(source, there)
+        with ClusterClient(link.source, timeout_s=TIMEOUTS.lost_source_s) as source:
+            check_source_id(link, source)
+            source_groups = [g for name, g in list_groups(source).items() if name in groups and g.kind in OFFSET_KINDS]
+            fetched = fetch_group_offsets(source, source_groups)
     except MirrorError as error:
         return None, f"the source could not tell: {error}"
-    found = {name: {p: c.offset for p, c in one.committed.items()} for name, one in fetched.offsets.items()}
-    return found, "by what they had committed on the source"
+    reached_offsets = {
+        name: {p: c.offset for p, c in group_offsets.committed.items()}
+        for name, group_offsets in fetched.offsets.items()
+    }
+    return reached_offsets, "by what they had committed on the source"

@@ -12,99 +12,107 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from mirror_core.decide import failback as decision
-from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, UnmirroredTopic
-from mirror_core.decide.failover import Decision
-from mirror_core.decide.mirror_circles import circle_doubt, way_home_mirror
-from mirror_core.decide.promotion import given_there
-from mirror_core.decide.steps import Need, needing, point_of_no_return
-from mirror_core.decide.strategies import CUTTING, Allowed, came
-from mirror_core.decide.topics import cleans
-from mirror_core.decide.view import Topic, Unseen
+from mirror_core.decide.failback import FailbackSnapshot, NewPrimary, OldSource, UnmirroredTopic
+from mirror_core.decide.failover import PlanDecision
+from mirror_core.decide.mirror_circles import build_reverse_mirror, format_circle_doubt
+from mirror_core.decide.promotion import find_granted_acls
+from mirror_core.decide.steps import StepNeed, find_no_return_step, list_steps_needing
+from mirror_core.decide.strategies import TRUNCATING_STRATEGIES, AllowedStrategies, select_created
+from mirror_core.decide.topics import is_compacted
+from mirror_core.decide.view import ClusterTopic, UnseenCluster
 from mirror_core.evidence.run_report import write_run_report
-from mirror_core.kafka.acls import Acls, describe_acls
+from mirror_core.kafka.acls import BrokerAcls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.existing import existing, undescribed
-from mirror_core.kafka.offsets import Point, led_offsets, list_offsets
-from mirror_core.kafka.rights import rights_on
-from mirror_core.kafka.sizes import log_sizes
+from mirror_core.kafka.existing import describe_denied_error, find_existing_topics
+from mirror_core.kafka.offsets import OffsetPoint, list_available_offsets, list_offsets
+from mirror_core.kafka.rights import probe_topic_rights
+from mirror_core.kafka.sizes import fetch_log_sizes
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.mirror import Mirror, PartitionStatus
-from mirror_core.model.names import Offset, Partition, reverse_name
-from mirror_core.model.run import Evidence, Run, RunKind, RunState, StepState
-from mirror_core.rights.acls import denial
-from mirror_core.runbook.beside import look_beside
-from mirror_core.runbook.checkpoints import all_left
-from mirror_core.runbook.conductor import Conductor, steps_of
+from mirror_core.model.names import Offset, Partition, format_reverse_name
+from mirror_core.model.run import Run, RunKind, RunState, StepEvidence, StepState
+from mirror_core.rights.acls import build_denial
+from mirror_core.runbook.beside import find_sibling_mirrors
+from mirror_core.runbook.checkpoints import read_all_outputs
+from mirror_core.runbook.conductor import Conductor, list_run_steps
 from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.observe import Ask
-from mirror_core.runbook.way_home import home_run, reverse_link
+from mirror_core.runbook.observe import Query
+from mirror_core.runbook.way_home import find_reverse_failover, load_reverse_link
 from mirror_core.state.journal import Journal
-from mirror_core.state.link import Link, link_of
+from mirror_core.state.link import MirrorLink, make_mirror_link
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
-from mirror_core.state.turning import turned
-from mirror_core.state.watchers import watched
+from mirror_core.state.turning import is_past_no_return
+from mirror_core.state.watchers import find_watcher_status
 from mirror_core.state.writer import StateWriter
-from mirror_core.sync.access import undemotable_rights
+from mirror_core.sync.access import list_undemotable_rights
 from mirror_core.sync.mirror_circles import CircleFindings, search_circles
-from mirror_core.sync.topics import mirror_topics
+from mirror_core.sync.topics import list_mirror_topics
 
 
-class Failback(Conductor[Allowed]):
+class Failback(Conductor[AllowedStrategies]):
     """`link`: from the old source to the new primary.
 
     A driven run stays RUNNING while the reverse failover is due: see `make_reverse_failover`.
     """
 
     KIND = RunKind.FAILBACK
-    DISTURBS = "takes logs of the old source back"
+    DISTURBANCE = "takes logs of the old source back"
 
-    def home(self) -> Failover:
+    def make_reverse_failover(self) -> Failover:
         """The failover that moves applications back, driven before the last step."""
-        home = Failover(
-            reverse_link(self.link),
+        failover = Failover(
+            load_reverse_link(self.link),
             self.services,
             started_by=self.started_by,
-            say=self._say,
+            print_line=self._print_line,
             gate_limit_s=self._gate_limit_s,
         )
-        home.watches = self.watches
-        return home
+        failover.heartbeat_monitors = self.heartbeat_monitors
+        return failover
 
-    def way_home(self, run: Run) -> Run | None:
-        _, steps = self.status(run.id)
-        done = {record.step for record in steps if record.state is StepState.DONE}
-        due = next((name for name in steps_of(run) if name not in done), None)
-        return self.home().active() if due in needing(self.KIND, Need.HOME) else None
+    def find_active_reverse_run(self, run: Run) -> Run | None:
+        _, steps = self.read_status(run.id)
+        done_steps = {record.step for record in steps if record.state is StepState.DONE}
+        due_step = next((name for name in list_run_steps(run) if name not in done_steps), None)
+        return (
+            self.make_reverse_failover().find_active_run()
+            if due_step in list_steps_needing(self.KIND, StepNeed.REVERSE_FAILOVER)
+            else None
+        )
 
-    def is_home(self, run: Run) -> bool:
-        return home_run(read_state(self.link.source), run.id) is not None
+    def is_reverse_failover_done(self, run: Run) -> bool:
+        return find_reverse_failover(read_state(self.link.source), run.id) is not None
 
-    def disturbs(self, run: Run) -> bool:
-        return turned(read_state(self.link.destination), run)
+    def has_disturbed(self, run: Run) -> bool:
+        return is_past_no_return(read_state(self.link.destination), run)
 
-    def _ready(self, run: Run, name: str) -> bool:
-        return name not in needing(self.KIND, Need.HOME) or self.is_home(run)
+    def _is_step_due(self, run: Run, name: str) -> bool:
+        return name not in list_steps_needing(self.KIND, StepNeed.REVERSE_FAILOVER) or self.is_reverse_failover_done(
+            run
+        )
 
-    def _act(self, writer: StateWriter, journal: Journal, name: str) -> Callable[[], Evidence]:
-        steps = FailbackSteps(self.link, self.services, writer, journal, self._say)
-        if name == point_of_no_return(self.KIND) and not journal.begun(name):
+    def _act(self, writer: StateWriter, journal: Journal, name: str) -> Callable[[], StepEvidence]:
+        steps = FailbackSteps(self.link, self.services, writer, journal, self._print_line)
+        if name == find_no_return_step(self.KIND) and not journal.is_begun(name):
             steps.check_approval()
-        return steps.act(name)
+        return steps.get_action(name)
 
     def _finish(self, writer: StateWriter, journal: Journal) -> Run:
         if journal.run.ended_ms is None:
             steps = [r for r in (journal.record(name) for name in journal.steps) if r]
             statuses = writer.state.partitions.get(self.link.mirror.name, {})
             folder, sides = self.services.run_dir(journal.run_id), (self.link.source.name, self.link.destination.name)
-            told = writer.state.chronicle(journal.run_id)
-            write_run_report(folder, journal.run, steps, statuses, all_left(journal), sides=sides, told=told)
+            chronicle = writer.state.audit_lines(journal.run_id)
+            write_run_report(
+                folder, journal.run, steps, statuses, read_all_outputs(journal), sides=sides, chronicle=chronicle
+            )
         return journal.end(RunState.DONE)
 
-    def _no_way_back(self) -> str:
+    def _format_no_way_back(self) -> str:
         return (
             f"{self.link.source.name} is being changed. Resume the run; applications stay where they are until the "
             "failover home is approved"
@@ -113,167 +121,197 @@ class Failback(Conductor[Allowed]):
     def _abort(self, writer: StateWriter, journal: Journal) -> Run:
         return journal.end(RunState.ABORTED)
 
-    def _decide(self, state: State, choice: Allowed | None) -> Decision:
+    def _decide(self, state: State, choice: AllowedStrategies | None) -> PlanDecision:
         mirror = state.mirrors.get(self.link.mirror.name, self.link.mirror)
         link = replace(self.link, mirror=mirror)
         recorded = state.partitions.get(mirror.name, {})
-        statuses = came(recorded)
+        statuses = select_created(recorded)
         never_came = {p.topic for p in recorded.keys() - statuses.keys()}
-        beside = list[tuple[Mirror, frozenset[str]]]()
-        third = Ask(partial(look_beside, link, {p.topic for p in statuses}, beside))
-        circles = Ask(lambda: _look_for_circles(link, statuses))
-        reverse = Ask(lambda: _look_at_reverse(link))
-        allowed = choice or Allowed()
-        old = Ask(lambda: _look_at_old(link, statuses, never_came, allowed))
-        new = Ask(lambda: _look_at_new(link, statuses, never_came, state))
-        sizes = [Ask(partial(_sizes, cluster, statuses)) for cluster in (link.source, link.destination)]
-        deadline = time.monotonic() + LIMITS.planned_side_s
-        seen_old, seen_new, seen_reverse = (
-            old.while_heard(deadline),
-            new.while_heard(deadline),
-            reverse.while_heard(deadline),
+        siblings = list[tuple[Mirror, frozenset[str]]]()
+        siblings_query = Query(partial(find_sibling_mirrors, link, {p.topic for p in statuses}, siblings))
+        circles_query = Query(lambda: _find_circles(link, statuses))
+        reverse_query = Query(lambda: _read_reverse_state(link))
+        allowed = choice or AllowedStrategies()
+        old_query = Query(lambda: _snapshot_old_source(link, statuses, never_came, allowed))
+        new_query = Query(lambda: _snapshot_new_primary(link, statuses, never_came, state))
+        size_queries = [
+            Query(partial(_list_log_sizes, cluster, statuses)) for cluster in (link.source, link.destination)
+        ]
+        deadline = time.monotonic() + TIMEOUTS.plan_cluster_idle_s
+        old_snapshot, new_snapshot, reverse_snapshot = (
+            old_query.await_while_progressing(deadline),
+            new_query.await_while_progressing(deadline),
+            reverse_query.await_while_progressing(deadline),
         )
-        silent, seen_circles = third.answer(deadline), circles.while_heard(deadline)
+        silent_clusters, circle_findings = (
+            siblings_query.await_result(deadline),
+            circles_query.await_while_progressing(deadline),
+        )
         # Optional: only cost figures need them.
-        old_sizes, new_sizes = ({} if isinstance(s, Unseen) else s for s in (ask.answer(deadline) for ask in sizes))
-        if isinstance(seen_old, OldSource):
-            seen_old = replace(seen_old, sizes=old_sizes)
-        if isinstance(seen_new, NewPrimary):
-            seen_new = replace(seen_new, sizes=new_sizes)
-        active = [state.active_run(mirror.name)]
-        if isinstance(seen_reverse, State):
-            active.append(seen_reverse.active_run(reverse_name(mirror.name)))
-        return decision.decide(
-            FailbackView(
+        old_sizes, new_sizes = (
+            {} if isinstance(s, UnseenCluster) else s for s in (query.await_result(deadline) for query in size_queries)
+        )
+        if isinstance(old_snapshot, OldSource):
+            old_snapshot = replace(old_snapshot, sizes=old_sizes)
+        if isinstance(new_snapshot, NewPrimary):
+            new_snapshot = replace(new_snapshot, sizes=new_sizes)
+        active_runs = [state.active_run(mirror.name)]
+        if isinstance(reverse_snapshot, State):
+            active_runs.append(reverse_snapshot.active_run(format_reverse_name(mirror.name)))
+        return decision.decide_failback(
+            FailbackSnapshot(
                 mirror=mirror,
                 statuses=statuses,
-                old=seen_old,
-                new=seen_new,
-                active_runs=tuple(run.id for run in active if run),
-                reverse=seen_reverse if isinstance(seen_reverse, Unseen) else None,
-                allowed=allowed,
-                debt=state.debts.get(mirror.name),
-                unwatched="; ".join(watched(state, mirror.name).alarms()),
-                never_came=tuple(sorted(never_came)),
+                old_source=old_snapshot,
+                new_primary=new_snapshot,
+                active_runs=tuple(run.id for run in active_runs if run),
+                reverse_unknown=reverse_snapshot if isinstance(reverse_snapshot, UnseenCluster) else None,
+                allowed_strategies=allowed,
+                pending_fence=state.pending_fences.get(mirror.name),
+                unwatched_warning="; ".join(find_watcher_status(state, mirror.name).format_alarms()),
+                never_copied_topics=tuple(sorted(never_came)),
                 owner=link.config.owner(mirror.name),
-                new_ruling=link.destination.ruling,
-                beside_unseen=("a third cluster",) if isinstance(silent, Unseen) else tuple(sorted(silent)),
-                beside=tuple(sorted(beside, key=lambda one: one[0].name)),
-                circles=() if isinstance(seen_circles, Unseen) else seen_circles.circles,
-                circle_doubts=(
-                    (circle_doubt(mirror.destination, seen_circles.reason),)
-                    if isinstance(seen_circles, Unseen)
-                    else seen_circles.doubts
+                new_primary_authorizer=link.destination.ruling,
+                silent_clusters=("a third cluster",)
+                if isinstance(silent_clusters, UnseenCluster)
+                else tuple(sorted(silent_clusters)),
+                sibling_mirrors=tuple(sorted(siblings, key=lambda sibling: sibling[0].name)),
+                circles=() if isinstance(circle_findings, UnseenCluster) else circle_findings.circles,
+                unchecked_circles=(
+                    (format_circle_doubt(mirror.destination, circle_findings.reason),)
+                    if isinstance(circle_findings, UnseenCluster)
+                    else circle_findings.doubts
                 ),
             )
         )
 
 
-def _look_at_reverse(link: Link) -> State:
-    state = read_state(link.source, timeout_s=LIMITS.planned_state_s)
-    state.require(reverse_name(link.mirror.name))
+def _read_reverse_state(link: MirrorLink) -> State:
+    state = read_state(link.source, timeout_s=TIMEOUTS.plan_state_s)
+    state.require_readable(format_reverse_name(link.mirror.name))
     return state
 
 
-def _look_for_circles(link: Link, statuses: Mapping[Partition, PartitionStatus]) -> CircleFindings:
+def _find_circles(link: MirrorLink, statuses: Mapping[Partition, PartitionStatus]) -> CircleFindings:
     """Other mirrors that would overwrite what is brought back."""
-    back = link_of(link.config, way_home_mirror(link.mirror))
-    found = search_circles(back, {p.topic for p in statuses})
-    return replace(found, circles=tuple(one for one in found.circles if link.mirror.name not in one.mirrors))
+    reverse = make_mirror_link(link.config, build_reverse_mirror(link.mirror))
+    findings = search_circles(reverse, {p.topic for p in statuses})
+    return replace(
+        findings, circles=tuple(circle for circle in findings.circles if link.mirror.name not in circle.mirrors)
+    )
 
 
-def _look_at_old(
-    link: Link, statuses: dict[Partition, PartitionStatus], never_came: Collection[str], allowed: Allowed
+def _snapshot_old_source(
+    link: MirrorLink,
+    statuses: dict[Partition, PartitionStatus],
+    never_came: Collection[str],
+    allowed: AllowedStrategies,
 ) -> OldSource:
-    with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as client:
-        logs = _look_at_logs(client, statuses)
-        held = describe_acls(client)
-        on_cluster, on_topics = rights_on(client, logs.topics)
+    with ClusterClient(link.source, timeout_s=TIMEOUTS.plan_response_s) as client:
+        cluster_logs = _snapshot_logs(client, statuses)
+        acls = describe_acls(client)
+        on_cluster, on_topics = probe_topic_rights(client, cluster_logs.topics)
         return OldSource(
-            cluster_id=logs.cluster_id,
-            topics=logs.topics,
-            log_starts=logs.starts,
-            log_ends=logs.ends,
-            replicas=logs.replicas,
-            compacted=_compacted(client, logs.topics) if CUTTING & allowed.strategies else frozenset(),
-            authorizer=isinstance(held, Acls),
-            by_command=link.source.ruling.fence is not None,
-            fenced=isinstance(held, Acls) and {denial(topic) for topic in logs.topics} <= held.entries,
-            undemotable=undemotable_rights(link, client.config, held, logs.topics),
-            held=held.entries if isinstance(held, Acls) else None,
+            cluster_id=cluster_logs.cluster_id,
+            topics=cluster_logs.topics,
+            log_starts=cluster_logs.starts,
+            log_ends=cluster_logs.ends,
+            replicas=cluster_logs.replicas,
+            compacted=_list_compacted(client, cluster_logs.topics)
+            if TRUNCATING_STRATEGIES & allowed.strategies
+            else frozenset(),
+            authorizer=isinstance(acls, BrokerAcls),
+            fenced_by_command=link.source.ruling.fence_command is not None,
+            fenced=isinstance(acls, BrokerAcls)
+            and {build_denial(topic) for topic in cluster_logs.topics} <= acls.entries,
+            demotion_problems=list_undemotable_rights(link, client.config, acls, cluster_logs.topics),
+            held_acls=acls.entries if isinstance(acls, BrokerAcls) else None,
             cluster_rights=on_cluster or frozenset(),
             topic_rights=on_topics,
-            unmirrored=_unmirrored(link, client, statuses, never_came),
+            unmirrored_topics=_list_unmirrored(link, client, statuses, never_came),
         )
 
 
-def _look_at_new(
-    link: Link, statuses: dict[Partition, PartitionStatus], never_came: Collection[str], state: State
+def _snapshot_new_primary(
+    link: MirrorLink, statuses: dict[Partition, PartitionStatus], never_came: Collection[str], state: State
 ) -> NewPrimary:
-    with ClusterClient(link.destination, timeout_s=LIMITS.planned_answer_s) as client:
-        logs = _look_at_logs(client, statuses)
-        held = describe_acls(client)
+    with ClusterClient(link.destination, timeout_s=TIMEOUTS.plan_response_s) as client:
+        cluster_logs = _snapshot_logs(client, statuses)
+        acls = describe_acls(client)
         return NewPrimary(
-            cluster_id=logs.cluster_id,
-            topics=logs.topics,
-            unmirrored=_unmirrored(link, client, statuses, never_came),
-            log_starts=logs.starts,
-            log_ends=logs.ends,
-            undemotable=undemotable_rights(link, client.config, held, logs.topics),
-            given=given_there(state.ledger_of(link.mirror.name), held.entries) if isinstance(held, Acls) else (),
+            cluster_id=cluster_logs.cluster_id,
+            topics=cluster_logs.topics,
+            unmirrored_topics=_list_unmirrored(link, client, statuses, never_came),
+            log_starts=cluster_logs.starts,
+            log_ends=cluster_logs.ends,
+            demotion_problems=list_undemotable_rights(link, client.config, acls, cluster_logs.topics),
+            granted_acls=find_granted_acls(state.ledger_entries(link.mirror.name), acls.entries)
+            if isinstance(acls, BrokerAcls)
+            else (),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Logs:
+class _ClusterLogs:
     cluster_id: str
-    topics: dict[str, Topic]
+    topics: dict[str, ClusterTopic]
     replicas: dict[str, int]
     starts: dict[Partition, Offset]
     ends: dict[Partition, Offset]
 
 
-def _look_at_logs(client: ClusterClient, statuses: dict[Partition, PartitionStatus]) -> _Logs:
-    view = client.metadata({p.topic for p in statuses})
-    if view.denied:  # hidden is not missing: a missing topic is recreated
-        raise undescribed(client, view.denied)
-    topics = {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in view.topics.items()}
+def _snapshot_logs(client: ClusterClient, statuses: dict[Partition, PartitionStatus]) -> _ClusterLogs:
+    metadata = client.metadata({p.topic for p in statuses})
+    if metadata.denied:  # hidden is not missing: a missing topic is recreated
+        raise describe_denied_error(client, metadata.denied)
+    topics = {
+        name: ClusterTopic(id=topic_view.id, partitions=len(topic_view.partitions))
+        for name, topic_view in metadata.topics.items()
+    }
     # Unrecorded partitions too: a strategy applies to whole topics.
-    present = [Partition(name, index) for name, v in sorted(view.topics.items()) for index in sorted(v.partitions)]
-    return _Logs(
-        cluster_id=view.cluster_id,
+    present = [
+        Partition(name, index)
+        for name, topic_view in sorted(metadata.topics.items())
+        for index in sorted(topic_view.partitions)
+    ]
+    return _ClusterLogs(
+        cluster_id=metadata.cluster_id,
         topics=topics,
-        replicas={name: v.replication_factor for name, v in view.topics.items()},
-        starts=list_offsets(client, present, Point.START) if present else {},
-        ends=list_offsets(client, present, Point.LOG_END) if present else {},
+        replicas={name: topic_view.replication_factor for name, topic_view in metadata.topics.items()},
+        starts=list_offsets(client, present, OffsetPoint.START) if present else {},
+        ends=list_offsets(client, present, OffsetPoint.LOG_END) if present else {},
     )
 
 
-def _unmirrored(
-    link: Link, client: ClusterClient, statuses: Collection[Partition], never_came: Collection[str]
+def _list_unmirrored(
+    link: MirrorLink, client: ClusterClient, statuses: Collection[Partition], never_came: Collection[str]
 ) -> dict[str, UnmirroredTopic]:
     mirrored = {p.topic for p in statuses}
-    views = {name: view for name, view in mirror_topics(link, client).items() if name not in mirrored}
-    views |= existing(client, never_came) if never_came else {}
+    views = {name: view for name, view in list_mirror_topics(link, client).items() if name not in mirrored}
+    views |= find_existing_topics(client, never_came) if never_came else {}
     partitions = [Partition(name, index) for name, view in views.items() for index in view.partitions]
-    starts, ends = (led_offsets(client, partitions, where).offsets for where in (Point.START, Point.LOG_END))
-    found = {}
+    starts, ends = (
+        list_available_offsets(client, partitions, point).offsets for point in (OffsetPoint.START, OffsetPoint.LOG_END)
+    )
+    unmirrored = {}
     for name, view in views.items():
-        mine = [Partition(name, index) for index in view.partitions]
-        known = ends.keys() >= set(mine) and starts.keys() >= set(mine)
-        found[name] = UnmirroredTopic(
-            partitions=len(mine),
-            offsets=sum(ends[p] - starts[p] for p in mine) if known else None,
-            log_ends=sum(ends[p] for p in mine) if known else None,
+        topic_partitions = [Partition(name, index) for index in view.partitions]
+        has_all_offsets = ends.keys() >= set(topic_partitions) and starts.keys() >= set(topic_partitions)
+        unmirrored[name] = UnmirroredTopic(
+            partitions=len(topic_partitions),
+            offsets=sum(ends[p] - starts[p] for p in topic_partitions) if has_all_offsets else None,
+            log_ends=sum(ends[p] for p in topic_partitions) if has_all_offsets else None,
         )
-    return found
+    return unmirrored
 
 
-def _compacted(client: ClusterClient, topics: Collection[str]) -> frozenset[str]:
-    return frozenset(t for t, configs in describe_configs(client, topics).items() if cleans(configs.effective))
+def _list_compacted(client: ClusterClient, topics: Collection[str]) -> frozenset[str]:
+    return frozenset(t for t, configs in describe_configs(client, topics).items() if is_compacted(configs.effective))
 
 
-def _sizes(cluster: ClusterConfig, partitions: Collection[Partition]) -> dict[Partition, int]:
-    with ClusterClient(cluster, timeout_s=LIMITS.planned_answer_s) as client:
-        views = existing(client, {p.topic for p in partitions})
-        return log_sizes(client, [Partition(name, index) for name, view in views.items() for index in view.partitions])
+def _list_log_sizes(cluster: ClusterConfig, partitions: Collection[Partition]) -> dict[Partition, int]:
+    with ClusterClient(cluster, timeout_s=TIMEOUTS.plan_response_s) as client:
+        views = find_existing_topics(client, {p.topic for p in partitions})
+        return fetch_log_sizes(
+            client, [Partition(name, index) for name, view in views.items() for index in view.partitions]
+        )

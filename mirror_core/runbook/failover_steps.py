@@ -7,152 +7,187 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from mirror_core.decide.evidence import NONE, NOT_COMPARED
-from mirror_core.decide.reckoning import lost_behind_fence, unseen_behind_fence, with_left
-from mirror_core.decide.scope import strayed
-from mirror_core.decide.view import healthy, some
+from mirror_core.decide.evidence import NONE_TEXT, NOT_COMPARED_KEY
+from mirror_core.decide.reckoning import add_left_behind, count_lost_planned, format_unseen_source
+from mirror_core.decide.scope import find_scope_changes
+from mirror_core.decide.view import join_limited, select_healthy
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.mirrors.proving import compare_rest, with_differences
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.mirrors.proving import add_differences, compare_unverified
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
-from mirror_core.model.drift import Part
+from mirror_core.model.drift import SyncCategory
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import Offsets
+from mirror_core.model.offsets import PartitionOffsets
 from mirror_core.model.parity import ParityRange, ParityResult
-from mirror_core.model.run import Evidence
-from mirror_core.model.standing import Debt, Owed
-from mirror_core.parity.so_far import SoFar
-from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, LeftBehind, Proven, Resumes, left_by
-from mirror_core.runbook.comparing import Round, open_gate, telling
-from mirror_core.runbook.drained import keep_deletions, say_until, telling_rounds, verify_drained
-from mirror_core.runbook.insisting import insisting
-from mirror_core.runbook.last_look import Look, look_again
-from mirror_core.runbook.leaderless import in_evidence, not_compared, outwait_tasks, standing_at, take_back
-from mirror_core.runbook.promotion import Promotion, counted
+from mirror_core.model.run import StepEvidence
+from mirror_core.model.standing import FenceAction, PendingFence
+from mirror_core.parity.so_far import OnParityProgress
+from mirror_core.runbook.checkpoints import (
+    DrainResult,
+    FenceResult,
+    GateResult,
+    GroupResumeOffsets,
+    LeftBehindPartition,
+    ProveResult,
+    read_output,
+)
+from mirror_core.runbook.comparing import CompareRound, check_gate, report_compare_progress
+from mirror_core.runbook.drained import record_deletions, record_write_deadline, report_drain_progress, verify_drained
+from mirror_core.runbook.insisting import retry_on_lease_loss
+from mirror_core.runbook.last_look import PromotionProbe, probe_source
+from mirror_core.runbook.leaderless import (
+    format_left_behind,
+    make_uncompared_refusal,
+    read_left_behind,
+    readmit_led_partitions,
+    wait_for_tasks_to_stop,
+)
+from mirror_core.runbook.promotion import PromotionSteps, count_actions
 from mirror_core.runbook.raised_again import (
-    lost_while_lifted,
-    paid_again,
+    close_again,
+    count_lost_while_lifted,
+    probe_uncontradicted,
+    reapply_fence,
     refuse_if_lifted,
     refuse_if_unfenced,
     refuse_in_doubt,
-    shut_again,
-    uncontradicted,
 )
-from mirror_core.runbook.rest import MANY, ROUNDS, SHRINKS, Rest, refuse_above, rest_of
+from mirror_core.runbook.rest import (
+    MAX_REMAINING_RATIO,
+    MAX_ROUNDS,
+    SPARK_MIN_OFFSETS,
+    RemainingCompare,
+    estimate_remaining,
+    refuse_above_limit,
+)
 from mirror_core.runbook.services import ParityCheck
-from mirror_core.runbook.shutting import ByCommand
-from mirror_core.runbook.unfencing import FILE, LiftFile
-from mirror_core.state.journal import checkpoint
-from mirror_core.state.records import Forget, Record
-from mirror_core.sync.closings import Shut, has_shut
-from mirror_core.sync.cycle import sync
-from mirror_core.sync.fence import EVERY_ID, denials_of, raise_fence
-from mirror_core.sync.group_commits import stop_commits
-from mirror_core.sync.groups import resumes
-from mirror_core.sync.ledger import entered
+from mirror_core.runbook.shutting import CommandFence
+from mirror_core.runbook.unfencing import LIFT_COMMAND_KEY, LiftFile
+from mirror_core.state.journal import make_checkpoint
+from mirror_core.state.records import StateRecord, Tombstone
+from mirror_core.sync.closings import ClusterClosed, has_closed_source
+from mirror_core.sync.cycle import sync_mirror
+from mirror_core.sync.fence import ANY_TRANSACTIONAL_ID, apply_fence, build_denials
+from mirror_core.sync.group_commits import deny_offset_commits
+from mirror_core.sync.groups import to_resume_offsets
+from mirror_core.sync.ledger import list_entries
 
-SHOWN: Final = 20
-ONLY_AWAITED: Final = f"transactional id {EVERY_ID}: a denial of it would deny every id, so it was only waited for"
-DRAIN_S: Final = 3600.0
+MAX_LISTED_PARTITIONS: Final = 20
+NOT_DENIED_TEXT: Final = (
+    f"transactional id {ANY_TRANSACTIONAL_ID}: a denial of it would deny every id, so it was only waited for"
+)
+DRAIN_LIMIT_S: Final = 3600.0
 
 
-class Steps(Promotion):
+class PlannedSteps(PromotionSteps):
     __slots__ = ()
 
-    def prove(self) -> Evidence:
+    def prove(self) -> StepEvidence:
         """Compare what is mirrored while applications write: keeps the write block short."""
-        ranges = self._ranges()
+        ranges = self._list_mirrored_ranges()
         if not ranges:
-            self.journal.keep("prove", Proven(ends=Offsets(), records=0))
+            self.journal.save_checkpoint("prove", ProveResult(ends=PartitionOffsets(), records=0))
             return {"verdict": "nothing mirrored yet", "records": 0}
-        first = self._prove_once(ranges, self.services.parity, "prove")
-        rounds: list[Round] = []
+        first_round = self._compare_once(ranges, self.services.parity, "prove")
+        rounds: list[CompareRound] = []
         try:
-            rounds, rest = self._prove_rest(self._rest(first.ends, first.per_second), "prove")
-            left = str(rest)
+            rounds, remaining = self._compare_new_records(
+                self._estimate_remaining(first_round.ends, first_round.per_second), "prove"
+            )
+            remaining_text = str(remaining)
         except RemoteFault as error:  # results are kept; estimated again before the fence
-            left = f"not known: {error}"
+            remaining_text = f"not known: {error}"
         return {
-            "verdict": first.verdict,
-            "records": first.records + sum(one.records for one in rounds),
-            "records_proved_before": first.records_before,
-            "chunks": first.chunks + sum(one.chunks for one in rounds),
-            "partitions": len(first.ends),
-            "report": first.report,
+            "verdict": first_round.verdict,
+            "records": first_round.records + sum(compare_round.records for compare_round in rounds),
+            "records_proved_before": first_round.records_before,
+            "chunks": first_round.chunks + sum(compare_round.chunks for compare_round in rounds),
+            "partitions": len(first_round.ends),
+            "report": first_round.report,
             "rounds": 1 + len(rounds),
-            "left_for_the_gate": left,
+            "left_for_the_gate": remaining_text,
         }
 
-    def close_in(self, limit_s: float | None) -> Rest | None:
+    def compare_before_fence(self, limit_s: float | None) -> RemainingCompare | None:
         """Compare what came since `prove`, before the fence.
 
         Refused if the gate would still exceed `limit_s`. None if a fence may already stand: then nothing is waited
         for.
         """
-        if self._may_stand():
+        if self._may_be_fenced():
             return None
-        self.services.ready_gate(self.journal.run_id)  # not during the write block
+        self.services.prepare_gate(self.journal.run_id)  # not during the write block
         while True:
             try:
-                take_back(self, self.scope)
-                proven = left_by(self.journal, "prove", Proven).ends.by_partition()
-                rest = self._rest(proven, None)
+                readmit_led_partitions(self, self.scope)
+                proven = read_output(self.journal, "prove", ProveResult).ends.to_mapping()
+                remaining = self._estimate_remaining(proven, None)
             except RemoteFault:
                 self.check_approval("fence", source_needed=True)  # names the ways on
                 raise
-            if not rest.is_little or (limit_s is not None and rest.seconds > limit_s):
-                _, rest = self._prove_rest(rest, "close-in")
-            if not take_back(self, self.scope):  # may have changed meanwhile
+            if not remaining.is_little or (limit_s is not None and remaining.seconds > limit_s):
+                _, remaining = self._compare_new_records(remaining, "close-in")
+            if not readmit_led_partitions(self, self.scope):  # may have changed meanwhile
                 break
-        refuse_above(rest, limit_s, self.journal.run_id, self.link.mirror.name)
-        return rest
+        refuse_above_limit(remaining, limit_s, self.journal.run_id, self.link.mirror.name)
+        return remaining
 
-    def _prove_rest(self, rest: Rest, folder: str) -> tuple[list[Round], Rest]:
-        rounds = list[Round]()
-        while not rest.is_little and len(rounds) < ROUNDS and (ranges := self._ranges()):
-            compare = self.services.parity if rest.offsets > MANY else self.services.quick_parity
-            rounds.append(self._prove_once(ranges, compare, f"{folder}-{len(rounds) + 2}"))
-            before, rest = rest, self._rest(rounds[-1].ends, rounds[-1].per_second)
-            if rest.offsets > before.offsets * SHRINKS:
+    def _compare_new_records(
+        self, remaining: RemainingCompare, folder: str
+    ) -> tuple[list[CompareRound], RemainingCompare]:
+        rounds = list[CompareRound]()
+        while not remaining.is_little and len(rounds) < MAX_ROUNDS and (ranges := self._list_mirrored_ranges()):
+            compare = self.services.parity if remaining.offsets > SPARK_MIN_OFFSETS else self.services.quick_parity
+            rounds.append(self._compare_once(ranges, compare, f"{folder}-{len(rounds) + 2}"))
+            previous, remaining = remaining, self._estimate_remaining(rounds[-1].ends, rounds[-1].per_second)
+            if remaining.offsets > previous.offsets * MAX_REMAINING_RATIO:
                 break
-        return rounds, rest
+        return rounds, remaining
 
-    def _rest(self, proven: Mapping[Partition, Offset], per_second: float | None) -> Rest:
-        return rest_of(self.link, self.scope.drained, proven, per_second)
+    def _estimate_remaining(self, proven: Mapping[Partition, Offset], per_second: float | None) -> RemainingCompare:
+        return estimate_remaining(self.link, self.scope.drained, proven, per_second)
 
-    def _ranges(self) -> list[ParityRange]:
+    def _list_mirrored_ranges(self) -> list[ParityRange]:
         with ClusterClient(self.link.destination) as destination:
-            positions = list_offsets(destination, self.scope.drained, Point.LOG_END)
+            positions = list_offsets(destination, self.scope.drained, OffsetPoint.LOG_END)
         return [ParityRange(partition=p, start=Offset(0), end=end) for p, end in sorted(positions.items()) if end]
 
-    def _prove_once(self, ranges: Sequence[ParityRange], compare: ParityCheck, name: str) -> Round:
+    def _compare_once(self, ranges: Sequence[ParityRange], compare: ParityCheck, folder_name: str) -> CompareRound:
 
-        def comparing(rest: Sequence[ParityRange], so_far: SoFar) -> ParityResult:
-            folder, told = self.services.run_dir(self.journal.run_id) / name, telling(rest, so_far, self.say)
-            return compare(self.link.source.name, self.link.destination.name, rest, folder, told)
+        def compare_ranges(ranges_left: Sequence[ParityRange], so_far: OnParityProgress) -> ParityResult:
+            folder, on_progress = (
+                self.services.run_dir(self.journal.run_id) / folder_name,
+                report_compare_progress(ranges_left, so_far, self.print_line),
+            )
+            return compare(self.link.source.name, self.link.destination.name, ranges_left, folder, on_progress)
 
         # Compacted logs are compared whole in the first round only: else no round would be shorter.
-        proven = self.journal.kept("prove", Proven)
-        result, proof, before = compare_rest(
+        proven = self.journal.load_checkpoint("prove", ProveResult)
+        result, proof, earlier_proof = compare_unverified(
             self.link,
             self.writer.state,
             ranges,
-            comparing,
-            whole=False,
-            keep=self.writer.put,
-            recent=proven.ends.by_partition() if proven else (),
-            further=(),
+            compare_ranges,
+            compare_all=False,
+            save_proof=self.writer.put,
+            recent=proven.ends.to_mapping() if proven else (),
+            lookbacks=(),
         )
-        earlier = before.of(ranges)
+        earlier = earlier_proof.count_verified_records(ranges)
         self.writer.put(proof)  # also when the gate fails
-        verdict = open_gate(result, "the proof of what is mirrored so far", earlier_records=earlier)
-        self.journal.keep("prove", Proven(ends=Offsets.of(dict(result.proven)), records=result.records + earlier))
-        offsets = sum(max(0, result.proven[r.partition] - r.start) for r in before.rest(ranges))
-        return Round(
+        verdict = check_gate(result, "the proof of what is mirrored so far", earlier_records=earlier)
+        self.journal.save_checkpoint(
+            "prove",
+            ProveResult(
+                ends=PartitionOffsets.from_mapping(dict(result.verified_ends)), records=result.records + earlier
+            ),
+        )
+        offsets = sum(max(0, result.verified_ends[r.partition] - r.start) for r in earlier_proof.list_remaining(ranges))
+        return CompareRound(
             verdict=verdict,
-            ends=result.proven,
+            ends=result.verified_ends,
             records=result.records,
             records_before=earlier,
             chunks=result.chunks,
@@ -160,182 +195,203 @@ class Steps(Promotion):
             per_second=offsets / result.seconds if result.seconds else None,
         )
 
-    def fence(self) -> Evidence:
+    def fence(self) -> StepEvidence:
         self.writer.refresh()  # `prove` may have taken hours
         self.check_approval("fence", source_needed=True)
-        if take_back(self, self.scope):  # shows a destination that is ahead
+        if readmit_led_partitions(self, self.scope):  # shows a destination that is ahead
             self.check_approval("fence", source_needed=True)
-            if not self._may_stand():
-                raise not_compared(self)
+            if not self._may_be_fenced():
+                raise make_uncompared_refusal(self)
         self._refuse_if_strayed()
-        owed = self.writer.state.debts.get(self.link.mirror.name)
-        if owed is not None:  # an earlier run's pending lift: ours from here on
-            shut = [checkpoint(self.journal.run_id, "fence", Shut(cluster=owed.cluster))] if owed.by_command else []
-            self.writer.put(*shut, Forget(owed))
+        pending_fence = self.writer.state.pending_fences.get(self.link.mirror.name)
+        if pending_fence is not None:  # an earlier run's pending lift: ours from here on
+            closing_records = (
+                [make_checkpoint(self.journal.run_id, "fence", ClusterClosed(cluster=pending_fence.cluster))]
+                if pending_fence.by_command
+                else []
+            )
+            self.writer.put(*closing_records, Tombstone(pending_fence))
         with ClusterClient(self.link.source) as source:
             # A fence that stands already must not wait for the file.
-            lift = LiftFile(self, needed=not self._may_stand())
+            lift_file = LiftFile(self, needed=not self._may_be_fenced())
             while True:
-                by_command = ByCommand(self, "fence", lift)
-                fence = raise_fence(
-                    self.link, self.writer, source, self.scope.names, self.scope.drained, before=lift, shut=by_command
+                command_fence = CommandFence(self, "fence", lift_file)
+                fence = apply_fence(
+                    self.link,
+                    self.writer,
+                    source,
+                    self.scope.topic_names,
+                    self.scope.drained,
+                    before_deny=lift_file,
+                    close_cluster=command_fence,
                 )
-                if not take_back(self, self.scope):  # written until the fence stood
+                if not readmit_led_partitions(self, self.scope):  # written until the fence stood
                     break
-        ends = Offsets.of(fence.ends)
-        self.journal.leave("fence", Fenced(ends=ends, authorizer=fence.authorizer, command=fence.command))
+        ends = PartitionOffsets.from_mapping(fence.ends)
+        self.journal.save_at_end("fence", FenceResult(ends=ends, authorizer=fence.authorizer, command=fence.command))
         return {
             "authorizer": fence.authorizer,
             **({"fence_command": "done"} if fence.command else {}),
             "denials": len(fence.denials),
-            "shown_by_brokers": some(fence.brokers),
-            "transactions_waited_for": some(fence.transactions),
-            **({"not_denied": ONLY_AWAITED} if EVERY_ID in fence.transactions else {}),
+            "shown_by_brokers": join_limited(fence.brokers),
+            "transactions_waited_for": join_limited(fence.transactions),
+            **({"not_denied": NOT_DENIED_TEXT} if ANY_TRANSACTIONAL_ID in fence.transactions else {}),
             "still_s": fence.still_s,
             "partitions": len(fence.ends),
-            **({FILE: lift.words} if lift.words else {}),
+            **({LIFT_COMMAND_KEY: lift_file.text} if lift_file.text else {}),
         }
 
-    def _may_stand(self) -> bool:
-        entries = entered(self.writer, self.link.mirror.name, self.link.source.name, AclPurpose.FENCE)
-        return bool(entries) or has_shut(self.writer.state, self.journal.run)
+    def _may_be_fenced(self) -> bool:
+        entries = list_entries(self.writer, self.link.mirror.name, self.link.source.name, AclPurpose.FENCE)
+        return bool(entries) or has_closed_source(self.writer.state, self.journal.run)
 
-    def drain(self) -> Evidence:
+    def drain(self) -> StepEvidence:
         """Fence the driver from the state topic, then copy up to the source's log ends."""
         refuse_if_unfenced(self)
-        return insisting(self, "drain", self._drain)
+        return retry_on_lease_loss(self, "drain", self._drain)
 
-    def _drain(self) -> Evidence:
+    def _drain(self) -> StepEvidence:
         # Its tasks may outlive it until `writers_until_ms`.
-        with self.leased("drain") as (data, lease):
+        with self.hold_lease("drain") as (data, lease):
             # Read what the data plane recorded until now. From here on nobody else writes partition states.
             self.writer.refresh()
             self._refuse_if_strayed()
             partitions = self.scope.drained
             with ClusterClient(self.link.source) as source:
-                ends = list_offsets(source, partitions, Point.LOG_END)
+                ends = list_offsets(source, partitions, OffsetPoint.LOG_END)
             started = now_ms()
             # So may we: whoever gives up a hanging source must know until when we copy.
-            keep = partial(keep_deletions, self.link, self.writer)
-            until = telling_rounds(self.link, ends, self.say, partial(say_until, data, lease))
-            self.services.copy(self.link)(ends, DRAIN_S, until, keep)
-            left = outwait_tasks(self, lease, healthy(self.statuses()).keys() & set(self.scope.left))
-            data.put(replace(lease, beat_ms=now_ms()))
+            on_deletions = partial(record_deletions, self.link, self.writer)
+            before_round = report_drain_progress(
+                self.link, ends, self.print_line, partial(record_write_deadline, data, lease)
+            )
+            self.services.copy(self.link)(ends, DRAIN_LIMIT_S, before_round, on_deletions)
+            left_partitions = wait_for_tasks_to_stop(
+                self, lease, select_healthy(self.statuses()).keys() & set(self.scope.left_behind)
+            )
+            data.put(replace(lease, heartbeat_ms=now_ms()))
         with ClusterClient(self.link.destination) as destination:
-            late = stop_commits(self.link.mirror, self.writer, destination)
+            late_commits = deny_offset_commits(self.link.mirror, self.writer, destination)
         positions = verify_drained(self.link, ends)
-        behind = standing_at(self.link, left)
-        self.journal.leave("drain", Drained(positions=Offsets.of(positions), left=behind))
+        left_behind = read_left_behind(self.link, left_partitions)
+        self.journal.save_at_end(
+            "drain", DrainResult(positions=PartitionOffsets.from_mapping(positions), left_partitions=left_behind)
+        )
         return {
             "partitions": len(positions),
-            **in_evidence(behind),
+            **format_left_behind(left_behind),
             "copied_ms": now_ms() - started,
-            "late_commits": late,
+            "late_commits": late_commits,
         }
 
-    def final_sync(self) -> Evidence:
+    def final_sync(self) -> StepEvidence:
         """No new topics: only what was approved is fenced."""
         refuse_if_lifted(self)
-        report = sync(
+        report = sync_mirror(
             self.link,
             self.writer,
-            only=frozenset({Part.CONFIGS, Part.ACLS, Part.GROUPS}),
+            only=frozenset({SyncCategory.CONFIGS, SyncCategory.ACLS, SyncCategory.GROUPS}),
             run_id=self.journal.run_id,
         )
-        self.journal.leave("promote", Resumes.of(resumes(report.rows)))
-        return {**counted(report.rows), **self.groups_left(report.rows)}
+        self.journal.save_at_end("promote", GroupResumeOffsets.from_groups(to_resume_offsets(report.rows)))
+        return {**count_actions(report.rows), **self.format_groups_left(report.rows)}
 
-    def parity(self) -> Evidence:
+    def parity(self) -> StepEvidence:
         """The gate: records since `prove` are equal, and so are log ends."""
-        proof = left_by(self.journal, "prove", Proven)
-        proven = proof.ends.by_partition()
+        proof = read_output(self.journal, "prove", ProveResult)
+        proven = proof.ends.to_mapping()
         with ClusterClient(self.link.destination) as destination:
-            ends = list_offsets(destination, self.scope.drained, Point.LOG_END)
+            ends = list_offsets(destination, self.scope.drained, OffsetPoint.LOG_END)
         ranges = [
             ParityRange(partition=p, start=min(proven.get(p, Offset(0)), end), end=end)
             for p, end in sorted(ends.items())
         ]
-        result = self.services.gate(self.link.source.name, self.link.destination.name, ranges, self.journal.run_id)
-        if result.findings or result.damaged:  # also for an aborted run
-            self.writer.put(with_differences(self.writer.state, self.link.mirror.name, result))
-        verdict = open_gate(result, "the parity gate", earlier_records=proof.records)
-        self.journal.leave("parity", Equal(ends=Offsets.of(ends)))
+        result = self.services.compare_at_gate(
+            self.link.source.name, self.link.destination.name, ranges, self.journal.run_id
+        )
+        if result.findings or result.damage_findings:  # also for an aborted run
+            self.writer.put(add_differences(self.writer.state, self.link.mirror.name, result))
+        verdict = check_gate(result, "the parity gate", earlier_records=proof.records)
+        self.journal.save_at_end("parity", GateResult(ends=PartitionOffsets.from_mapping(ends)))
         return {
             "verdict": verdict,
             "records_since_proof": result.records,
             "records_in_all": result.records + proof.records,
             "partitions": len(ends),
-            NOT_COMPARED: self._as_it_is(),
+            NOT_COMPARED_KEY: self._format_not_compared(),
             "report": result.report,
         }
 
-    def _as_it_is(self) -> str:
-        left = sorted(set(self.scope.promoted) - set(self.scope.drained))
-        return f"{len(left)} partition(s): {some(left)}" if left else NONE
+    def _format_not_compared(self) -> str:
+        uncompared = sorted(set(self.scope.promoted) - set(self.scope.drained))
+        return f"{len(uncompared)} partition(s): {join_limited(uncompared)}" if uncompared else NONE_TEXT
 
     @property
     def positions(self) -> dict[Partition, Offset]:
-        return left_by(self.journal, "drain", Drained).positions.by_partition()
+        return read_output(self.journal, "drain", DrainResult).positions.to_mapping()
 
     @property
-    def left_behind(self) -> dict[Partition, LeftBehind]:
-        return left_by(self.journal, "drain", Drained).left_behind()
+    def left_behind(self) -> dict[Partition, LeftBehindPartition]:
+        return read_output(self.journal, "drain", DrainResult).left_behind()
 
-    def standing(self) -> Iterator[Record]:
-        fenced = left_by(self.journal, "fence", Fenced)
-        yield Debt(
+    def list_fence_records(self) -> Iterator[StateRecord]:
+        fence_result = read_output(self.journal, "fence", FenceResult)
+        yield PendingFence(
             mirror=self.link.mirror.name,
             cluster=self.link.source.name,
-            owed=Owed.FENCE,
+            action=FenceAction.APPLY,
             run=self.journal.run_id,
             since_ms=now_ms(),
-            paid_ms=now_ms() if fenced.held else None,
-            ends=fenced.ends,
-            by_command=fenced.command,
-            trouble="" if fenced.held else f"cluster {self.link.source.name} could not be fenced",
+            applied_at_ms=now_ms() if fence_result.is_fenced else None,
+            log_ends=fence_result.ends,
+            by_command=fence_result.command,
+            problem="" if fence_result.is_fenced else f"cluster {self.link.source.name} could not be fenced",
         )
 
-    def fenced_now(self) -> Evidence:
-        held = left_by(self.journal, "fence", Fenced).held
-        return paid_again(self, self.scope.names, self.scope.drained) if held else {}
+    def ensure_fenced(self) -> StepEvidence:
+        is_fenced = read_output(self.journal, "fence", FenceResult).is_fenced
+        return reapply_fence(self, self.scope.topic_names, self.scope.drained) if is_fenced else {}
 
-    def lost(self) -> tuple[int | None, str]:
-        fenced = left_by(self.journal, "fence", Fenced)
-        left = set(self.scope.left)
-        if lifted := lost_while_lifted(self, fenced.held):
-            return with_left(*lifted, left)
+    def count_lost(self) -> tuple[int | None, str]:
+        fence_result = read_output(self.journal, "fence", FenceResult)
+        left_partitions = set(self.scope.left_behind)
+        if lost_while_unfenced := count_lost_while_lifted(self, fence_result.is_fenced):
+            return add_left_behind(*lost_while_unfenced, left_partitions)
         gate = self.journal.record("parity")
-        failed = set(self.scope.promoted) - set(self.scope.drained) - left
-        lost, by = lost_behind_fence(gate.evidence if gate else {}, failed, left)
-        if lost == 0 and fenced.command:  # only log ends show what a command did
-            look = look_again(self.link, (), self.positions)
-            if not look.whole or look.ends.keys() < self.positions.keys():
-                return None, unseen_behind_fence(self.link.source.name, look.words)
-            taken = sum(max(0, end - self.positions[p]) for p, end in look.ends.items())
-            return taken, by if not taken else f"by what {self.link.source.name} took behind its fence_command"
-        if lost == 0 and fenced.authorizer:
-            look = look_again(self.link, denials_of(self.scope.names), ())
-            if not look.shown:
-                return None, unseen_behind_fence(self.link.source.name, look.words)
-        return lost, by
+        failed = set(self.scope.promoted) - set(self.scope.drained) - left_partitions
+        lost, known_by = count_lost_planned(gate.evidence if gate else {}, failed, left_partitions)
+        if lost == 0 and fence_result.command:  # only log ends show what a command did
+            probe = probe_source(self.link, (), self.positions)
+            if not probe.is_complete or probe.log_ends.keys() < self.positions.keys():
+                return None, format_unseen_source(self.link.source.name, probe.text)
+            accepted = sum(max(0, end - self.positions[p]) for p, end in probe.log_ends.items())
+            return (
+                accepted,
+                known_by if not accepted else f"by what {self.link.source.name} took behind its fence_command",
+            )
+        if lost == 0 and fence_result.authorizer:
+            probe = probe_source(self.link, build_denials(self.scope.topic_names), ())
+            if not probe.fenced_broker_count:
+                return None, format_unseen_source(self.link.source.name, probe.text)
+        return lost, known_by
 
-    def check_before_promotion(self) -> Look:
+    def check_before_promotion(self) -> PromotionProbe:
         """Refused if the approval no longer holds, or the source was written behind the fence.
 
         Log ends show a super user's writes, removed denials and a missing authorizer. A fenced source that died after
         drain and parity forbids nothing: all it had acknowledged is on the destination.
         """
         self.check_approval("promotion", source_needed=False)
-        positions, names = self.positions, self.scope.names
-        fenced = left_by(self.journal, "fence", Fenced)
-        denials = tuple(denials_of(names)) if fenced.authorizer else ()
-        look, file = uncontradicted(self, denials, positions)
-        if fenced.command and look.answers and shut_again(self, "fence", names):
-            look, file = uncontradicted(self, denials, positions)
-        refuse_in_doubt(self, look, held=fenced.held, file=file)
-        return look
+        positions, topic_names = self.positions, self.scope.topic_names
+        fence_result = read_output(self.journal, "fence", FenceResult)
+        denials = tuple(build_denials(topic_names)) if fence_result.authorizer else ()
+        probe, has_file = probe_uncontradicted(self, denials, positions)
+        if fence_result.command and probe.has_answered and close_again(self, "fence", topic_names):
+            probe, has_file = probe_uncontradicted(self, denials, positions)
+        refuse_in_doubt(self, probe, is_fenced=fence_result.is_fenced, has_file=has_file)
+        return probe
 
     def _refuse_if_strayed(self) -> None:
-        reasons = tuple(strayed(self.scope, self.statuses()))
+        reasons = tuple(find_scope_changes(self.scope, self.statuses()))
         if reasons:
-            raise Refused(f"run {self.journal.run_id}: abort it and plan again", reasons[:SHOWN])
+            raise Refused(f"run {self.journal.run_id}: abort it and plan again", reasons[:MAX_LISTED_PARTITIONS])

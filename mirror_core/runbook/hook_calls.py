@@ -15,66 +15,75 @@ from typing import Any, Final
 
 import msgspec
 
-from mirror_core.decide.calling import Answer, of_status
+from mirror_core.decide.calling import HookOutcome, from_http_status
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.hooks import Command, Http
+from mirror_core.model.hooks import HookCommand, HookRequest
 from mirror_core.model.names import MirrorName
-from mirror_core.state.link import Link
-from mirror_core.sync.programs import Tried
+from mirror_core.state.link import MirrorLink
+from mirror_core.sync.programs import SubprocessAttempt
 
 
-def hook_problems(config: Config, mirror: MirrorName) -> Iterator[str]:
+def find_hook_problems(config: Config, mirror: MirrorName) -> Iterator[str]:
     for hook in config.hooks(mirror):
         match hook.call:
-            case Command():
-                yield from (f"hook {hook.name}: {problem}" for problem in _missing(config, hook.call))
-            case Http():
+            case HookCommand():
+                yield from (f"hook {hook.name}: {problem}" for problem in _find_missing_program(config, hook.call))
+            case HookRequest():
                 try:
-                    request_of(config, hook.name, hook.call)
+                    build_request(config, hook.name, hook.call)
                 except BadRequest as error:
                     yield f"hook {hook.name}: {error}"
 
 
-def command_problems(link: Link) -> Iterator[str]:
+def find_command_problems(link: MirrorLink) -> Iterator[str]:
     for side in (link.source, link.destination):
-        for hook in (side.ruling.fence, side.ruling.unfence):
-            if hook is not None and isinstance(hook.call, Command):
-                yield from (f"{hook.name} of {side.name}: {problem}" for problem in _missing(link.config, hook.call))
+        for hook in (side.ruling.fence_command, side.ruling.unfence_command):
+            if hook is not None and isinstance(hook.call, HookCommand):
+                yield from (
+                    f"{hook.name} of {side.name}: {problem}"
+                    for problem in _find_missing_program(link.config, hook.call)
+                )
 
 
-def _missing(config: Config, call: Command) -> Iterator[str]:
+def _find_missing_program(config: Config, call: HookCommand) -> Iterator[str]:
     program = call.argv[0]
-    where = str(config.path.parent / program) if "/" in program else program
-    if shutil.which(where) is None:
+    program_path = str(config.path.parent / program) if "/" in program else program
+    if shutil.which(program_path) is None:
         yield f"{program} is not found or not executable"
 
 
-def request_of(config: Config, name: str, call: Http) -> tuple[str, dict[str, str], dict[str, object]]:
+def build_request(config: Config, name: str, call: HookRequest) -> tuple[str, dict[str, str], dict[str, object]]:
 
     def resolve(value: object) -> object:
         match value:
             case str():
-                return config.resolved(f"hook {name}", value)
+                return config.resolve_references(f"hook {name}", value)
             case dict():
                 return {str(key): resolve(inner) for key, inner in value.items()}
             case list():
                 return [resolve(inner) for inner in value]
         return value
 
-    headers = {key: config.resolved(f"hook {name}", value) for key, value in call.headers.items()}
-    return config.resolved(f"hook {name}", call.url), headers, {key: resolve(v) for key, v in call.json.items()}
+    headers = {key: config.resolve_references(f"hook {name}", value) for key, value in call.headers.items()}
+    return (
+        config.resolve_references(f"hook {name}", call.url),
+        headers,
+        {key: resolve(v) for key, v in call.json.items()},
+    )
 
 
-def send(url: str, method: str, headers: Mapping[str, str], body: object, timeout_s: float) -> Tried:
+def send_request(
+    url: str, method: str, headers: Mapping[str, str], body: object, timeout_s: float
+) -> SubprocessAttempt:
     """A server that answers drop by drop keeps a thread, not us."""
-    found: list[Tried] = []
+    results: list[SubprocessAttempt] = []
     data = msgspec.json.encode(body)
     arguments = (url, method, {"Content-Type": "application/json", **headers}, data, timeout_s)
-    thread = threading.Thread(target=lambda: found.append(_sent(*arguments)), daemon=True)
+    thread = threading.Thread(target=lambda: results.append(_send_now(*arguments)), daemon=True)
     thread.start()
     thread.join(timeout_s)
-    return found[0] if found else Tried(Answer.AGAIN, f"no answer within {timeout_s:g} s")
+    return results[0] if results else SubprocessAttempt(HookOutcome.RETRY, f"no answer within {timeout_s:g} s")
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -87,24 +96,24 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 _OPENER: Final = urllib.request.build_opener(_NoRedirects)
 
 
-def _sent(url: str, method: str, headers: Mapping[str, str], data: bytes, timeout_s: float) -> Tried:
+def _send_now(url: str, method: str, headers: Mapping[str, str], data: bytes, timeout_s: float) -> SubprocessAttempt:
     try:
         request = urllib.request.Request(url, data, dict(headers), method=method)
-        with _OPENER.open(request, timeout=timeout_s) as answer:
-            return _status(answer.status)
+        with _OPENER.open(request, timeout=timeout_s) as response:
+            return _to_result(response.status)
     except urllib.error.HTTPError as error:
         error.close()
-        return _status(error.code)
+        return _to_result(error.code)
     except urllib.error.URLError as error:
         reason = error.reason
-        words = getattr(reason, "strerror", None) or type(reason).__name__
-        return Tried(Answer.AGAIN, f"no connection: {words}")
+        error_text = getattr(reason, "strerror", None) or type(reason).__name__
+        return SubprocessAttempt(HookOutcome.RETRY, f"no connection: {error_text}")
     except (OSError, http.client.HTTPException, ValueError) as error:
         # Without its text: a malformed header's would show it.
-        kind = Answer.NEVER if isinstance(error, ValueError) else Answer.AGAIN
-        return Tried(kind, f"cannot be sent: {type(error).__name__}")
+        retry_rule = HookOutcome.GIVE_UP if isinstance(error, ValueError) else HookOutcome.RETRY
+        return SubprocessAttempt(retry_rule, f"cannot be sent: {type(error).__name__}")
 
 
-def _status(code: int) -> Tried:
-    answer = of_status(code)
-    return Tried(answer, "" if answer is Answer.DONE else f"answered with status {code}")
+def _to_result(code: int) -> SubprocessAttempt:
+    retry_rule = from_http_status(code)
+    return SubprocessAttempt(retry_rule, "" if retry_rule is HookOutcome.DONE else f"answered with status {code}")

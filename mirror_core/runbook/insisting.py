@@ -6,25 +6,27 @@ from collections.abc import Callable
 from typing import Final
 
 from mirror_core.model.errors import LostOwnership
-from mirror_core.model.run import Evidence
-from mirror_core.runbook.acts import Acts
+from mirror_core.model.run import StepEvidence
+from mirror_core.runbook.acts import StepContext
 
-_TIMES: Final = 3
+_LEASE_ATTEMPTS: Final = 3
 
 
-def insisting(acts: Acts, step: str, act: Callable[[], Evidence]) -> Evidence:
+def retry_on_lease_loss(context: StepContext, step: str, action: Callable[[], StepEvidence]) -> StepEvidence:
     """Run `action`, which takes the data plane's lease, and may be repeated.
 
     A data plane that read the state before this step began may take the lease after us. It then reads that the step
     has begun, and ends.
     """
-    for _ in range(_TIMES):
+    for _ in range(_LEASE_ATTEMPTS):
         try:
-            return act()
+            return action()
         except LostOwnership:
-            begun = acts.journal.record(step)
-            if begun is None:
+            step_record = context.journal.record(step)
+            if step_record is None:
                 raise
-            acts.writer.put(begun)  # fails here if the run itself was lost
-            acts.say("a data plane that was just starting has taken the lease; it ends by itself, and this begins anew")
-    return act()
+            context.writer.put(step_record)  # fails here if the run itself was lost
+            context.print_line(
+                "a data plane that was just starting has taken the lease; it ends by itself, and this begins anew"
+            )
+    return action()

@@ -6,60 +6,70 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from mirror_core.decide.last_look import Said
-from mirror_core.decide.view import some
-from mirror_core.kafka.acls_of_each import acls_of_each
+from mirror_core.decide.last_look import SourceReply
+from mirror_core.decide.view import join_limited
+from mirror_core.kafka.acls_of_each import describe_acls_on_each_broker
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, known_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_known_offsets
 from mirror_core.model.acl import Acl
 from mirror_core.model.clock import Moment
-from mirror_core.model.errors import MirrorError, NotLetIn, Unreachable
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.errors import ConnectionRejected, MirrorError, Unreachable
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.names import Offset, Partition
-from mirror_core.state.link import Link
-from mirror_core.sync.fence import bare
+from mirror_core.state.link import MirrorLink
+from mirror_core.sync.fence import format_missing_denials
 
-EVIDENCE: Final = "source before promotion"
+PROBE_EVIDENCE_KEY: Final = "source before promotion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look(Said):
+class PromotionProbe(SourceReply):
     began: Moment = field(default_factory=Moment, compare=False)
 
 
-def look_again(link: Link, denials: Iterable[Acl], partitions: Collection[Partition]) -> Look:
-    wanted, began = frozenset(denials), Moment()
+def probe_source(link: MirrorLink, denials: Iterable[Acl], partitions: Collection[Partition]) -> PromotionProbe:
+    expected_denials, began = frozenset(denials), Moment()
     try:
-        with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as source:
-            found = source.metadata(()).cluster_id
-            if found != link.mirror.source_id:
-                return Look(elsewhere=found, began=began)
-            return replace(_look(source, wanted, partitions), began=began)
-    except NotLetIn as error:  # up, but denies us
-        return Look(unsaid=(str(error),), began=began)
+        with ClusterClient(link.source, timeout_s=TIMEOUTS.plan_response_s) as source:
+            cluster_id = source.metadata(()).cluster_id
+            if cluster_id != link.mirror.source_id:
+                return PromotionProbe(other_cluster_id=cluster_id, began=began)
+            return replace(_probe_brokers(source, expected_denials, partitions), began=began)
+    except ConnectionRejected as error:  # up, but denies us
+        return PromotionProbe(unknowns=(str(error),), began=began)
     except Unreachable as error:
-        return Look(silent=str(error), began=began)
+        return PromotionProbe(silent_because=str(error), began=began)
     except MirrorError as error:  # up, such as with a changed password
-        return Look(unsaid=(str(error),), began=began)
+        return PromotionProbe(unknowns=(str(error),), began=began)
 
 
-def _look(source: ClusterClient, wanted: frozenset[Acl], partitions: Collection[Partition]) -> Look:
-    unsaid, without, ends, shown = list[str](), list[str](), dict[Partition, Offset](), 0
-    if wanted:
+def _probe_brokers(
+    source: ClusterClient, expected_denials: frozenset[Acl], partitions: Collection[Partition]
+) -> PromotionProbe:
+    unsaid, bare_brokers, ends, showing_brokers = list[str](), list[str](), dict[Partition, Offset](), 0
+    if expected_denials:
         try:
-            held = acls_of_each(source)
+            acls_by_broker = describe_acls_on_each_broker(source)
         except MirrorError as error:
             unsaid.append(f"denials: {error}")
         else:
-            unsaid += [f"broker {b}: {said}" for b, said in sorted(held.items()) if isinstance(said, MirrorError)]
-            without = bare(source.name, held, wanted)
-            shown = len(held) - len(unsaid) - len(without)
-    fenced = shown > 0 and not unsaid and not without
+            unsaid += [
+                f"broker {b}: {reply}" for b, reply in sorted(acls_by_broker.items()) if isinstance(reply, MirrorError)
+            ]
+            bare_brokers = format_missing_denials(source.name, acls_by_broker, expected_denials)
+            showing_brokers = len(acls_by_broker) - len(unsaid) - len(bare_brokers)
+    fenced = showing_brokers > 0 and not unsaid and not bare_brokers
     try:
-        ends = known_offsets(source, partitions, Point.LOG_END, within_s=LIMITS.new_leader_s)
+        ends = list_known_offsets(source, partitions, OffsetPoint.LOG_END, within_s=TIMEOUTS.new_leader_s)
     except MirrorError as error:
         unsaid.append(f"log ends: {error}")
     else:
-        if blind := sorted(set(partitions) - ends.keys()):
-            unsaid.append(f"no log end of {some(blind)}")
-    return Look(bare=tuple(without), unsaid=tuple(unsaid), shown=shown, fenced=fenced, ends=ends)
+        if unknown_partitions := sorted(set(partitions) - ends.keys()):
+            unsaid.append(f"no log end of {join_limited(unknown_partitions)}")
+    return PromotionProbe(
+        unfenced_brokers=tuple(bare_brokers),
+        unknowns=tuple(unsaid),
+        fenced_broker_count=showing_brokers,
+        is_fenced=fenced,
+        log_ends=ends,
+    )

@@ -10,175 +10,215 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.left_behind import ways_on_unfenced, word_needed
-from mirror_core.decide.loss import loss, uncopied
-from mirror_core.decide.loss_figures import CUT, NOT_MIRRORED, cut_at, uncopied_in_words
-from mirror_core.decide.proof import compared_before
-from mirror_core.decide.reckoning import lost_with_source, with_uncopied
-from mirror_core.decide.sets import set_of, waiting_behind
-from mirror_core.decide.settling import agreed, ways_on
-from mirror_core.decide.together import COMPLETE, in_words, together
-from mirror_core.decide.view import some
+from mirror_core.decide.left_behind import format_ways_on_unfenced, needs_confirmation
+from mirror_core.decide.loss import compute_loss, find_uncopied
+from mirror_core.decide.loss_figures import CUT_FIGURE, NOT_MIRRORED_FIGURE, format_uncopied, list_transaction_figures
+from mirror_core.decide.proof import summarize_compared
+from mirror_core.decide.reckoning import add_uncopied, count_lost_unplanned
+from mirror_core.decide.sets import find_next_mirror, parse_set_name
+from mirror_core.decide.settling import format_unreplicated_remedies, has_confirmed_all
+from mirror_core.decide.together import COMPLETE_FIGURE, find_consistency_groups, format_consistency_group
+from mirror_core.decide.view import join_limited
 from mirror_core.evidence import heads
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.mirrors.proving import known, with_differences
+from mirror_core.mirrors.proving import add_differences, read_basis
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import NO_OFFSETS, Offsets
+from mirror_core.model.offsets import NO_OFFSETS, PartitionOffsets
 from mirror_core.model.parity import ParityResult
-from mirror_core.model.ruling import Authorizer
-from mirror_core.model.run import Evidence
-from mirror_core.model.standing import Debt, Owed
-from mirror_core.runbook.certifying import certify
-from mirror_core.runbook.checkpoints import ComparedBefore, LeftBehind, Resumes, Settled, Unreplicated, left_by
-from mirror_core.runbook.insisting import insisting
-from mirror_core.runbook.last_look import Look, look_again
-from mirror_core.runbook.promotion import Promotion, counted
-from mirror_core.runbook.raised_again import paid, paid_again, refuse_if_lifted, refuse_what_it_took
-from mirror_core.runbook.settling import SETTLE_S, come_to_rest
+from mirror_core.model.ruling import AuthorizerKind
+from mirror_core.model.run import StepEvidence
+from mirror_core.model.standing import FenceAction, PendingFence
+from mirror_core.runbook.certifying import certify_destination
+from mirror_core.runbook.checkpoints import (
+    ComparedBeforeLoss,
+    GroupResumeOffsets,
+    LeftBehindPartition,
+    SettleResult,
+    UnderReplicatedLogs,
+    read_output,
+)
+from mirror_core.runbook.insisting import retry_on_lease_loss
+from mirror_core.runbook.last_look import PromotionProbe, probe_source
+from mirror_core.runbook.promotion import PromotionSteps, count_actions
+from mirror_core.runbook.raised_again import apply_fence, reapply_fence, refuse_if_lifted, refuse_uncopied_records
+from mirror_core.runbook.settling import QUIESCENCE_LIMIT_S, wait_for_quiescence
 from mirror_core.runbook.unfencing import LiftFile
-from mirror_core.state.journal import checkpoint
-from mirror_core.state.records import Forget, Record
-from mirror_core.state.turning import Returned, turned
-from mirror_core.sync.fence import denials_of, intended
-from mirror_core.sync.group_commits import stop_commits
-from mirror_core.sync.groups import clamp_groups, resumes
-from mirror_core.sync.silencing import silence_copiers
+from mirror_core.state.journal import make_checkpoint
+from mirror_core.state.records import StateRecord, Tombstone
+from mirror_core.state.turning import SourceReturned, is_past_no_return
+from mirror_core.sync.fence import build_denials, to_fence_entries
+from mirror_core.sync.group_commits import deny_offset_commits
+from mirror_core.sync.groups import clamp_groups, to_resume_offsets
+from mirror_core.sync.silencing import fence_old_tasks
 
-SHOWN: Final = 20
-FLUENT_S: Final = 60.0
+MAX_LISTED_BROKERS: Final = 20
+UNDELAYED_PROMOTION_S: Final = 60.0
 """Fence to promotion of an undisturbed run."""
-WORD_S: Final = 300.0
+CONFIRMATION_VALID_S: Final = 300.0
 """Validity of a confirmation for a source that cannot be fenced."""
 
 
-class LostSteps(Promotion):
+class UnplannedSteps(PromotionSteps):
     __slots__ = ()
 
-    def settle(self) -> Evidence:
+    def settle(self) -> StepEvidence:
         """No mirror task writes; logs are stable and on all in-sync replicas.
 
         The copier appends whole batches of committed records, markers or hidden records. So wherever it stopped, the
         log is whole. A half-filled gap ends where it ended.
         """
-        return insisting(self, "settle", self._settle)
+        return retry_on_lease_loss(self, "settle", self._settle)
 
-    def _settle(self) -> Evidence:
+    def _settle(self) -> StepEvidence:
         started = now_ms()
-        with self.leased("settle") as (_, lease):
+        with self.hold_lease("settle") as (_, lease):
             self.writer.refresh()
         with ClusterClient(self.link.destination) as destination:
-            silenced = silence_copiers(self.link, self.writer, destination, self.scope.names)
-            if not silenced.certain:
+            fenced_tasks = fence_old_tasks(self.link, self.writer, destination, self.scope.topic_names)
+            if not fenced_tasks.is_certain:
                 # Fencing is uncertain: wait until tasks stop by their own clock.
                 time.sleep(max(0, lease.writers_until_ms - now_ms()) / 1000)
-            late = stop_commits(self.link.mirror, self.writer, destination)
-            settled = self._at_rest(destination)
-        positions, left = settled.positions.by_partition(), settled.left_behind()
-        away = sorted(set(self.scope.drained) - positions.keys() - left.keys())
-        self.journal.keep("settle", settled)
-        beyond = some(f"{p} [{'unknown' if one.high is None else one.high}, {one.end})" for p, one in left.items())
+            late_commits = deny_offset_commits(self.link.mirror, self.writer, destination)
+            settle_result = self._wait_for_stable_logs(destination)
+        positions, left_behind = settle_result.positions.to_mapping(), settle_result.left_behind()
+        offline_partitions = sorted(set(self.scope.drained) - positions.keys() - left_behind.keys())
+        self.journal.save_checkpoint("settle", settle_result)
+        left_behind_text = join_limited(
+            f"{p} [{'unknown' if left_partition.high_watermark is None else left_partition.high_watermark}, {left_partition.end})"
+            for p, left_partition in left_behind.items()
+        )
         return {
             "partitions": len(positions),
-            "without_leader": some(away) or "none",
-            **({"left_behind": f"{len(left)}: {beyond}"} if left else {}),
-            "copiers": "denied to write" if silenced.certain else "outwaited",
-            **({"copiers_in_doubt": silenced.doubt} if silenced.doubt else {}),
-            "late_commits": late,
+            "without_leader": join_limited(offline_partitions) or "none",
+            **({"left_behind": f"{len(left_behind)}: {left_behind_text}"} if left_behind else {}),
+            "copiers": "denied to write" if fenced_tasks.is_certain else "outwaited",
+            **({"copiers_in_doubt": fenced_tasks.uncertainty} if fenced_tasks.uncertainty else {}),
+            "late_commits": late_commits,
             "settled_ms": now_ms() - started,
         }
 
-    def stand(self) -> Evidence:
+    def stand(self) -> StepEvidence:
         """Record the pending fence first, then apply it if the source answers now."""
         refuse_if_lifted(self)  # a rewritten file would hide it
-        names, cluster = self.scope.names, self.link.source.name
-        debt = Debt(
+        topic_names, cluster = self.scope.topic_names, self.link.source.name
+        pending_fence = PendingFence(
             mirror=self.link.mirror.name,
             cluster=cluster,
-            owed=Owed.FENCE,
+            action=FenceAction.APPLY,
             run=self.journal.run_id,
             since_ms=now_ms(),
         )
-        ruling, lift = self.link.source.ruling, LiftFile(self, needed=False)
+        authorizer_config, lift_file = self.link.source.ruling, LiftFile(self, needed=False)
         # A watcher may close the source, and the destination die afterwards.
-        if ruled := ruling.authorizer is Authorizer.KAFKA:
-            lift(tuple(denials_of(names)))
-        elif ruling.fence is not None:
-            lift.by_command(names)
-        self.writer.put(debt, *(intended(self.link.mirror, cluster, denials_of(names)) if ruled else ()))
-        done = paid(self, debt, names, self.scope.promoted, lift)
-        if self._debt.paid_ms is not None and self._needs_word(held_up=self._waited_to_settle()):
-            self.journal.keep("promote", Returned())
-        return done
+        if has_kafka_acls := authorizer_config.authorizer is AuthorizerKind.KAFKA:
+            lift_file(tuple(build_denials(topic_names)))
+        elif authorizer_config.fence_command is not None:
+            lift_file.write_for_command(topic_names)
+        self.writer.put(
+            pending_fence,
+            *(to_fence_entries(self.link.mirror, cluster, build_denials(topic_names)) if has_kafka_acls else ()),
+        )
+        evidence = apply_fence(self, pending_fence, topic_names, self.scope.promoted, lift_file)
+        if self._pending_fence.applied_at_ms is not None and self._needs_confirmation(
+            held_up=self._was_settle_delayed()
+        ):
+            self.journal.save_checkpoint("promote", SourceReturned())
+        return evidence
 
-    def fenced_now(self) -> Evidence:
+    def ensure_fenced(self) -> StepEvidence:
         """A fence applied only now, before any grant, asks for the same confirmation."""
-        may_stop = not turned(self.writer.state, self.journal.run)
-        news = self._debt.paid_ms is None and self.journal.kept("promote", Returned) is None
-        if may_stop and news and self._needs_word(held_up=False):
-            self.journal.keep("promote", Returned())
-        done = paid_again(self, self.scope.names, self.scope.promoted)
-        if may_stop:
-            self._forget_unasked()
-            refuse_what_it_took(self, Look())
-        return done
+        can_abort = not is_past_no_return(self.writer.state, self.journal.run)
+        is_new = (
+            self._pending_fence.applied_at_ms is None
+            and self.journal.load_checkpoint("promote", SourceReturned) is None
+        )
+        if can_abort and is_new and self._needs_confirmation(held_up=False):
+            self.journal.save_checkpoint("promote", SourceReturned())
+        evidence = reapply_fence(self, self.scope.topic_names, self.scope.promoted)
+        if can_abort:
+            self._forget_unreported_return()
+            refuse_uncopied_records(self, PromotionProbe())
+        return evidence
 
-    def record_lmo(self) -> Evidence:
-        done = super().record_lmo()
+    def record_lmo(self) -> StepEvidence:
+        evidence = super().record_lmo()
         with ClusterClient(self.link.destination) as destination:
-            basis = known(self.link, self.writer.state, destination)
+            verification = read_basis(self.link, self.writer.state, destination)
         ends = {p: s.lmo for p, s in self.statuses().items() if s.lmo is not None}
-        self.journal.keep(
-            "record_lmo", ComparedBefore(ends=Offsets.of({p: Offset(one.end) for p, one in basis.holding.items()}))
+        self.journal.save_checkpoint(
+            "record_lmo",
+            ComparedBeforeLoss(
+                ends=PartitionOffsets.from_mapping({p: Offset(item.end) for p, item in verification.valid.items()})
+            ),
         )
         state, name = self.writer.state, self.link.mirror.name
-        groups = self.link.config.belonging(name)
-        seen, statuses = state.sightings.get(name), self.statuses()
+        groups = self.link.config.consistency_groups(name)
+        observation, statuses = state.source_observations.get(name), self.statuses()
         return {
-            **done,
-            NOT_MIRRORED: uncopied_in_words(loss(statuses, seen, ends, (), now_ms=now_ms())),
-            **{f"{COMPLETE}, {one.name}": in_words(one) for one in together(groups, statuses, seen, ends)},
-            **dict(cut_at(statuses, seen, ends, now_ms()) if CUT in self.journal.run.plan.figures else ()),
-            **compared_before(basis, ends),
-            "receipts": heads.in_words(state.receipts.get(name, {})),
+            **evidence,
+            NOT_MIRRORED_FIGURE: format_uncopied(compute_loss(statuses, observation, ends, (), now_ms=now_ms())),
+            **{
+                f"{COMPLETE_FIGURE}, {item.name}": format_consistency_group(item)
+                for item in find_consistency_groups(groups, statuses, observation, ends)
+            },
+            **dict(
+                list_transaction_figures(statuses, observation, ends, now_ms())
+                if CUT_FIGURE in self.journal.run.plan.figures
+                else ()
+            ),
+            **summarize_compared(verification, ends),
+            "receipts": heads.format_receipts(state.receipts.get(name, {})),
         }
 
-    def certify(self) -> Evidence:
+    def certify(self) -> StepEvidence:
         folder, run = self.services.run_dir(self.journal.run_id), self.journal.run
-        chosen = self.link.config.sets.get(set_of(run.part_of))
-        waits = None if chosen is None else waiting_behind(run.plan.mirror, chosen)
+        mirror_set = self.link.config.sets.get(parse_set_name(run.set_run))
+        waiting_mirror = None if mirror_set is None else find_next_mirror(run.plan.mirror, mirror_set)
 
-        def keep(found: ParityResult) -> None:
-            self.writer.put(with_differences(self.writer.state, self.link.mirror.name, found))
+        def record_differences(result: ParityResult) -> None:
+            self.writer.put(add_differences(self.writer.state, self.link.mirror.name, result))
 
-        return certify(self.link, self.writer.state, self.services.receipts, folder, self.say, keep=keep, waits=waits)
+        return certify_destination(
+            self.link,
+            self.writer.state,
+            self.services.open_receipts,
+            folder,
+            self.print_line,
+            record_differences=record_differences,
+            waiting_mirror=waiting_mirror,
+        )
 
-    def final_offsets(self) -> Evidence:
-        rows = clamp_groups(self.link, self.scope.names, {p: one.high for p, one in self.left_behind.items()})
-        self.journal.keep("promote", Resumes.of(resumes(rows)))
-        return {**counted(rows), **self.groups_left(rows)}
+    def final_offsets(self) -> StepEvidence:
+        rows = clamp_groups(
+            self.link,
+            self.scope.topic_names,
+            {p: left_partition.high_watermark for p, left_partition in self.left_behind.items()},
+        )
+        self.journal.save_checkpoint("promote", GroupResumeOffsets.from_groups(to_resume_offsets(rows)))
+        return {**count_actions(rows), **self.format_groups_left(rows)}
 
     @property
     def positions(self) -> dict[Partition, Offset]:
-        return left_by(self.journal, "settle", Settled).positions.by_partition()
+        return read_output(self.journal, "settle", SettleResult).positions.to_mapping()
 
     @property
-    def left_behind(self) -> dict[Partition, LeftBehind]:
-        return left_by(self.journal, "settle", Settled).left_behind()
+    def left_behind(self) -> dict[Partition, LeftBehindPartition]:
+        return read_output(self.journal, "settle", SettleResult).left_behind()
 
-    def standing(self) -> Iterator[Record]:
+    def list_fence_records(self) -> Iterator[StateRecord]:
         yield from ()
 
-    def lost(self) -> tuple[int | None, str]:
+    def count_lost(self) -> tuple[int | None, str]:
         state, name, statuses = self.writer.state, self.link.mirror.name, self.statuses()
-        count, how = lost_with_source(state.debts.get(name), statuses)
-        count, how = with_uncopied(count, how, uncopied(statuses, state.sightings.get(name)))
-        if left := self.left_behind:
-            how += f"; of {some(left)} some may be on {self.link.destination.name} all the same: left behind by settle"
-        return count, how
+        count, known_by = count_lost_unplanned(state.pending_fences.get(name), statuses)
+        count, known_by = add_uncopied(count, known_by, find_uncopied(statuses, state.source_observations.get(name)))
+        if left_behind := self.left_behind:
+            known_by += f"; of {join_limited(left_behind)} some may be on {self.link.destination.name} all the same: left behind by settle"
+        return count, known_by
 
-    def check_before_promotion(self) -> Look:
+    def check_before_promotion(self) -> PromotionProbe:
         """Refused if the approval no longer holds, or somebody lifted an applied fence.
 
         A silent source, or one that cannot be fenced, delays nobody, unless the promotion had begun before: that one
@@ -187,103 +227,130 @@ class LostSteps(Promotion):
         fenced.
         """
         self.check_approval("promotion", source_needed=False)
-        names, name, run = self.scope.names, self.link.source.name, self.journal.run_id
-        stands = self._debt.paid_ms is not None
-        shown = stands and not self._debt.by_command  # no broker shows a command's fence
-        look = look_again(self.link, denials_of(names) if shown else (), self.scope.promoted)
-        self._refuse_lifted(look)
-        held_up = self.journal.begun("promote") or self._stood_long()
+        topic_names, source_name, run_id = self.scope.topic_names, self.link.source.name, self.journal.run_id
+        is_fenced = self._pending_fence.applied_at_ms is not None
+        has_visible_denials = is_fenced and not self._pending_fence.by_command  # no broker shows a command's fence
+        probe = probe_source(self.link, build_denials(topic_names) if has_visible_denials else (), self.scope.promoted)
+        self._refuse_lifted(probe)
+        held_up = self.journal.is_begun("promote") or self._was_held_up()
         silent = self.journal.run.source_silent
-        if word_needed(answers=look.answers, stands=stands, silent=silent, held_up=held_up):
-            returned = self.journal.kept("promote", Returned)
-            told = returned is not None and (stands or (returned.ends == NO_OFFSETS and not self._lapsed(returned)))
-            if returned is None or not told:  # outdated
-                returned = Returned()
-                self.journal.keep("promote", returned)
-            found = {} if stands else paid_again(self, names, self.scope.promoted)
-            if self._debt.paid_ms is None and held_up and not returned.left_behind:
-                self.journal.keep("promote", replace(returned, told=True))
-                why = str(found.get("source", self._debt.trouble))
-                raise Refused(f"run {run}: promotion", [ways_on_unfenced(self.link.mirror.name, name, why)])
+        if needs_confirmation(
+            has_answered=probe.has_answered, fence_held=is_fenced, was_silent=silent, was_stalled=held_up
+        ):
+            returned = self.journal.load_checkpoint("promote", SourceReturned)
+            was_reported = returned is not None and (
+                is_fenced or (returned.log_ends == NO_OFFSETS and not self._is_confirmation_expired(returned))
+            )
+            if returned is None or not was_reported:  # outdated
+                returned = SourceReturned()
+                self.journal.save_checkpoint("promote", returned)
+            evidence = {} if is_fenced else reapply_fence(self, topic_names, self.scope.promoted)
+            if self._pending_fence.applied_at_ms is None and held_up and not returned.loss_confirmed:
+                self.journal.save_checkpoint("promote", replace(returned, fence_failure_reported=True))
+                reason = str(evidence.get("source", self._pending_fence.problem))
+                raise Refused(
+                    f"run {run_id}: promotion", [format_ways_on_unfenced(self.link.mirror.name, source_name, reason)]
+                )
             if not held_up:
-                self._forget_unasked()
-            if not stands:  # fencing took time
-                look = look_again(self.link, (), self.scope.promoted)
-        refuse_what_it_took(self, look)
-        return look
+                self._forget_unreported_return()
+            if not is_fenced:  # fencing took time
+                probe = probe_source(self.link, (), self.scope.promoted)
+        refuse_uncopied_records(self, probe)
+        return probe
 
-    def _refuse_lifted(self, look: Look) -> None:
+    def _refuse_lifted(self, probe: PromotionProbe) -> None:
         name, run = self.link.source.name, self.journal.run_id
-        if look.bare:
+        if probe.unfenced_brokers:
             raise Refused(
                 f"run {run}: promotion, since somebody has lifted the fence on {name}, where applications may write "
                 "again; abort this run, and plan again",
-                look.bare[:SHOWN],
+                probe.unfenced_brokers[:MAX_LISTED_BROKERS],
             )
-        if self._debt.paid_ms is not None and self._debt.by_command:
+        if self._pending_fence.applied_at_ms is not None and self._pending_fence.by_command:
             refuse_if_lifted(self)
-            ends = self._debt.ends.by_partition()
-            if taken := [f"{p} from {ends[p]} to {end}" for p, end in look.ends.items() if end > ends.get(p, end)]:
+            ends = self._pending_fence.log_ends.to_mapping()
+            if accepted := [
+                f"{p} from {ends[p]} to {end}" for p, end in probe.log_ends.items() if end > ends.get(p, end)
+            ]:
                 raise Refused(
                     f"run {run}: promotion, since {name} has taken writes behind its fence_command; abort this run, "
                     "and plan again",
-                    taken[:SHOWN],
+                    accepted[:MAX_LISTED_BROKERS],
                 )
 
     @staticmethod
-    def _lapsed(returned: Returned) -> bool:
+    def _is_confirmation_expired(returned: SourceReturned) -> bool:
         """A confirmation about a writable source expires: nobody agreed to later writes."""
-        return returned.left_behind and (now_ms() - returned.said_ms) / 1000 > WORD_S
+        return returned.loss_confirmed and (now_ms() - returned.confirmed_ms) / 1000 > CONFIRMATION_VALID_S
 
-    def _forget_unasked(self) -> None:
-        returned = self.journal.kept("promote", Returned)
-        if returned is None or returned.left_behind or returned.told or self._debt.paid_ms is not None:
+    def _forget_unreported_return(self) -> None:
+        returned = self.journal.load_checkpoint("promote", SourceReturned)
+        if (
+            returned is None
+            or returned.loss_confirmed
+            or returned.fence_failure_reported
+            or self._pending_fence.applied_at_ms is not None
+        ):
             return
-        self.writer.put(Forget(checkpoint(self.journal.run_id, "promote", returned)))
+        self.writer.put(Tombstone(make_checkpoint(self.journal.run_id, "promote", returned)))
 
-    def _needs_word(self, *, held_up: bool) -> bool:
-        return word_needed(answers=True, stands=False, silent=self.journal.run.source_silent, held_up=held_up)
+    def _needs_confirmation(self, *, held_up: bool) -> bool:
+        return needs_confirmation(
+            has_answered=True, fence_held=False, was_silent=self.journal.run.source_silent, was_stalled=held_up
+        )
 
-    def _stood_long(self) -> bool:
-        stood = self.journal.record("stand")
-        return stood is not None and (now_ms() - (stood.ended_ms or 0)) / 1000 > FLUENT_S
+    def _was_held_up(self) -> bool:
+        stand_record = self.journal.record("stand")
+        return stand_record is not None and (now_ms() - (stand_record.ended_ms or 0)) / 1000 > UNDELAYED_PROMOTION_S
 
-    def _waited_to_settle(self) -> bool:
+    def _was_settle_delayed(self) -> bool:
         settle = self.journal.record("settle")
         if settle is None or settle.attempt == 1:
             return False
-        return ((settle.ended_ms or 0) - settle.begun_ms) / 1000 > FLUENT_S
+        return ((settle.ended_ms or 0) - settle.first_attempt_ms) / 1000 > UNDELAYED_PROMOTION_S
 
     @property
-    def _debt(self) -> Debt:
-        return self.writer.state.debts[self.link.mirror.name]
+    def _pending_fence(self) -> PendingFence:
+        return self.writer.state.pending_fences[self.link.mirror.name]
 
-    def _at_rest(self, client: ClusterClient) -> Settled:
+    def _wait_for_stable_logs(self, client: ClusterClient) -> SettleResult:
         """Stable, replicated log ends of healthy partitions with leaders.
 
         FAILED partitions are promoted as they are. Under-replicated ones are left behind only after confirmation.
         """
-        word = self.journal.kept("settle", Unreplicated)
-        told = word.told() if word is not None and word.left_behind else None
-        rest, name, run = come_to_rest(client, self.scope.drained, told), client.name, self.journal.run_id
-        if rest.moving:
-            found = some([f"{p}: {one}" for p, one in (*rest.moving.items(), *rest.held.items())])
+        confirmation = self.journal.load_checkpoint("settle", UnderReplicatedLogs)
+        reported = confirmation.to_reported() if confirmation is not None and confirmation.left_behind else None
+        quiescence, name, run = (
+            wait_for_quiescence(client, self.scope.drained, reported),
+            client.name,
+            self.journal.run_id,
+        )
+        if quiescence.moving:
+            moving_text = join_limited(
+                [f"{p}: {log}" for p, log in (*quiescence.moving.items(), *quiescence.held_up.items())]
+            )
             raise MirrorError(
-                f"cluster {name} has log ends that still move after {SETTLE_S:.0f} s: {found}. A replica may be away "
+                f"cluster {name} has log ends that still move after {QUIESCENCE_LIMIT_S:.0f} s: {moving_text}. A replica may be away "
                 "that is still counted as in sync, or somebody else writes: fix it and resume the run"
             )
-        if rest.held and (told is None or not agreed(rest.held, told)):
+        if quiescence.held_up and (reported is None or not has_confirmed_all(quiescence.held_up, reported)):
             # A confirmation covers only what was reported.
-            self.journal.keep("settle", Unreplicated.of(rest.held))
-            listed = [f"{p}: {one}" for p, one in rest.held.items()]
+            self.journal.save_checkpoint("settle", UnderReplicatedLogs.from_held_up(quiescence.held_up))
+            listed = [f"{p}: {log}" for p, log in quiescence.held_up.items()]
             # Name all of them: a confirmation covers only these.
-            others = [str(p) for p in list(rest.held)[SHOWN:]]
-            more = [f"and {len(others)} more partitions: {', '.join(others)}"] if others else []
-            ways = ways_on(name, self.link.destination.control["bootstrap.servers"], self.link.mirror.name, rest.held)
-            raise Refused(f"run {run}: too few replicas on {name} are in sync", [*listed[:SHOWN], *more, *ways])
-        return Settled(
-            positions=Offsets.of(rest.ends),
-            left=tuple(
-                LeftBehind(topic=p.topic, index=p.index, end=one.end, high=one.high) for p, one in rest.held.items()
+            unlisted = [str(p) for p in list(quiescence.held_up)[MAX_LISTED_BROKERS:]]
+            unlisted_lines = [f"and {len(unlisted)} more partitions: {', '.join(unlisted)}"] if unlisted else []
+            ways = format_unreplicated_remedies(
+                name, self.link.destination.control["bootstrap.servers"], self.link.mirror.name, quiescence.held_up
+            )
+            raise Refused(
+                f"run {run}: too few replicas on {name} are in sync",
+                [*listed[:MAX_LISTED_BROKERS], *unlisted_lines, *ways],
+            )
+        return SettleResult(
+            positions=PartitionOffsets.from_mapping(quiescence.ends),
+            left_partitions=tuple(
+                LeftBehindPartition(topic=p.topic, index=p.index, end=log.end, high_watermark=log.high_watermark)
+                for p, log in quiescence.held_up.items()
             ),
         )

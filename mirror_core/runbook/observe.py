@@ -11,61 +11,81 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from mirror_core.decide.access import strangers
-from mirror_core.decide.clocks import now_of_owner
-from mirror_core.decide.drills import forecast
-from mirror_core.decide.filters import topic_filter
-from mirror_core.decide.promotion import STAGED, as_synced, promotion, unbacked
-from mirror_core.decide.reappeared import warned
-from mirror_core.decide.strategies import came
-from mirror_core.decide.view import NOTHING_HIDDEN, DestinationView, Hidden, SourceView, Topic, Unseen, View, healthy
-from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls
-from mirror_core.kafka.client import ClusterClient, TopicView
+from mirror_core.decide.access import find_unknown_scram_users
+from mirror_core.decide.clocks import to_owner_clock_ms
+from mirror_core.decide.drills import forecast_standstill
+from mirror_core.decide.filters import build_topic_filter
+from mirror_core.decide.promotion import (
+    STAGED_PURPOSES,
+    find_unbacked_grants,
+    plan_promotion_grants,
+    predict_synced_ledger,
+)
+from mirror_core.decide.reappeared import format_stray_warning
+from mirror_core.decide.strategies import select_created
+from mirror_core.decide.view import (
+    NO_HIDDEN_TOPICS,
+    ClusterTopic,
+    DestinationSnapshot,
+    HiddenTopics,
+    MirrorSnapshot,
+    SourceSnapshot,
+    UnseenCluster,
+    select_healthy,
+)
+from mirror_core.kafka.acls import AuthorizerOff, BrokerAcls, describe_acls
+from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.existing import hidden_among, undescribed
-from mirror_core.kafka.hearing import Hearing, reading
-from mirror_core.kafka.heartbeats import newest
-from mirror_core.kafka.leaderless import offsets_by_two
-from mirror_core.kafka.offsets import Point, led_offsets
-from mirror_core.kafka.quorum import clock_ahead_ms
-from mirror_core.kafka.transactions import open_transactions
-from mirror_core.kafka.users import scram_users
-from mirror_core.mirrors.first_acl import fence_shuts_out
-from mirror_core.mirrors.reappeared import reappeared_on
+from mirror_core.kafka.existing import describe_denied_error, find_hidden_topics
+from mirror_core.kafka.hearing import ProgressMonitor, local_processing
+from mirror_core.kafka.heartbeats import read_newest_heartbeats
+from mirror_core.kafka.leaderless import list_offsets_confirmed
+from mirror_core.kafka.offsets import OffsetPoint, list_available_offsets
+from mirror_core.kafka.quorum import measure_clock_ahead_ms
+from mirror_core.kafka.transactions import list_open_transactions
+from mirror_core.kafka.users import fetch_scram_users
+from mirror_core.mirrors.first_acl import explain_fence_shut_out
+from mirror_core.mirrors.reappeared import find_stray_denials_on
 from mirror_core.model.acl import Acl
 from mirror_core.model.clock import now_ms
-from mirror_core.model.defects import type_and_line
+from mirror_core.model.defects import format_error_location
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.limits import LIMITS
-from mirror_core.model.logs import logger
+from mirror_core.model.limits import TIMEOUTS
+from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import Partition, heartbeat_topic
-from mirror_core.model.run import Mode
-from mirror_core.rights.acls import Names, may_change
-from mirror_core.rights.needed import others_who_change
-from mirror_core.runbook.beside import look_beside
-from mirror_core.runbook.hook_calls import command_problems, hook_problems
-from mirror_core.runbook.observed_groups import Groups, groups_on, observed_groups
-from mirror_core.state.link import Link
-from mirror_core.state.records import TOPIC as STATE
+from mirror_core.model.names import Partition, get_heartbeat_topic
+from mirror_core.model.run import RunMode
+from mirror_core.rights.acls import SortedNames, can_change_topic
+from mirror_core.rights.needed import find_other_writers
+from mirror_core.runbook.beside import find_sibling_mirrors
+from mirror_core.runbook.hook_calls import find_command_problems, find_hook_problems
+from mirror_core.runbook.observed_groups import ObservedGroups, observe_cluster_groups, observe_groups
+from mirror_core.state.link import MirrorLink
+from mirror_core.state.records import STATE_TOPIC as STATE
 from mirror_core.state.records import State
-from mirror_core.state.watchers import watched
-from mirror_core.sync.access import promotion_remarks
-from mirror_core.sync.final_settings import few_in_sync
-from mirror_core.sync.principals import own_principals
+from mirror_core.state.watchers import find_watcher_status
+from mirror_core.sync.access import list_promotion_warnings
+from mirror_core.sync.final_settings import list_topics_below_min_isr
+from mirror_core.sync.principals import list_own_principals
 
-_LOOK_S: Final = 0.5
-_HELD_UP_S: Final = 1.0
+_POLL_S: Final = 0.5
+_MAX_POLL_DELAY_S: Final = 1.0
 """If we wake this late, our process was suspended: replies may be unread."""
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
 T = TypeVar("T")
 
 
-def observe(
-    link: Link, state: State, mode: Mode, *, offsets: bool = True, fences: bool = False, conductor: str | None = None
-) -> View:
+def take_snapshot(
+    link: MirrorLink,
+    state: State,
+    mode: RunMode,
+    *,
+    offsets: bool = True,
+    fences: bool = False,
+    conductor: str | None = None,
+) -> MirrorSnapshot:
     """The snapshot for a failover plan. A failed or late cluster becomes `Unseen`; never raises.
 
     `offsets`: with committed group offsets, for figures only. `fences`: check whether a planned fence would shut
@@ -74,79 +94,100 @@ def observe(
     """
     mirror = link.mirror
     statuses = state.partitions.get(mirror.name, {})
-    partitions = tuple(healthy(statuses))
+    partitions = tuple(select_healthy(statuses))
     positions_read = threading.Event()
-    destination = Ask(lambda: _look_at_destination(link, state, positions_read, offsets=offsets))
-    fences = (offsets or fences) and mode is Mode.PLANNED
-    source = Ask(
-        lambda: _look_at_source(link, state, partitions, positions_read, destination, offsets=offsets, fences=fences)
+    destination = Query(lambda: _snapshot_destination(link, state, positions_read, offsets=offsets))
+    fences = (offsets or fences) and mode is RunMode.PLANNED
+    source = Query(
+        lambda: _snapshot_source(link, state, partitions, positions_read, destination, offsets=offsets, fences=fences)
     )
     clocks = {
-        side.name: Ask(partial(clock_ahead_ms, side, timeout_s=LIMITS.planned_answer_s))
+        side.name: Query(partial(measure_clock_ahead_ms, side, timeout_s=TIMEOUTS.plan_response_s))
         for side in ((link.source, link.destination) if offsets else (link.destination,))
     }
-    users = [Ask(partial(_users, side)) for side in (link.source, link.destination)] if offsets else []
-    beside = list[tuple[Mirror, frozenset[str]]]()
-    thirds = [Ask(partial(look_beside, link, {p.topic for p in statuses}, beside))] if offsets else []
-    deadline = time.monotonic() + LIMITS.planned_side_s
-    seen_there, seen_here = destination.while_heard(deadline), source.while_heard(deadline)
-    if mode is Mode.UNPLANNED and isinstance(seen_here, SourceView) and seen_here.cluster_id != mirror.source_id:
+    user_queries = (
+        [Query(partial(_list_scram_users, side)) for side in (link.source, link.destination)] if offsets else []
+    )
+    siblings = list[tuple[Mirror, frozenset[str]]]()
+    sibling_queries = (
+        [Query(partial(find_sibling_mirrors, link, {p.topic for p in statuses}, siblings))] if offsets else []
+    )
+    deadline = time.monotonic() + TIMEOUTS.plan_cluster_idle_s
+    destination_view, source_view = (
+        destination.await_while_progressing(deadline),
+        source.await_while_progressing(deadline),
+    )
+    if (
+        mode is RunMode.UNPLANNED
+        and isinstance(source_view, SourceSnapshot)
+        and source_view.cluster_id != mirror.source_id
+    ):
         # Its address may lead to another cluster by now, even the destination.
-        seen_here = Unseen(f"its address leads to cluster {seen_here.cluster_id}, not to {mirror.source_id}")
-    for third in thirds:
-        third.answer(deadline)
-    told = {name: one.answer(deadline) for name, one in clocks.items()}
-    ahead_ms = {name: found for name, found in told.items() if isinstance(found, int)}
+        source_view = UnseenCluster(f"its address leads to cluster {source_view.cluster_id}, not to {mirror.source_id}")
+    for query in sibling_queries:
+        query.await_result(deadline)
+    clock_results = {name: item.await_result(deadline) for name, item in clocks.items()}
+    clocks_ahead_ms = {name: offset_ms for name, offset_ms in clock_results.items() if isinstance(offset_ms, int)}
     lease = state.leases.get(mirror.name)
-    active = state.active_run(mirror.name)
-    rights = rights_of(link, state, mode, seen_here, seen_there)
-    here = seen_here.topics if isinstance(seen_here, SourceView) else {}
-    matching = (Partition(topic, index) for topic, view in here.items() for index in range(view.partitions))
-    return View(
+    active_run = state.active_run(mirror.name)
+    rights = compute_promotion_rights(link, state, mode, source_view, destination_view)
+    source_topics = source_view.topics if isinstance(source_view, SourceSnapshot) else {}
+    matching = (
+        Partition(topic, index) for topic, topic_view in source_topics.items() for index in range(topic_view.partitions)
+    )
+    return MirrorSnapshot(
         mirror=mirror,
         mode=mode,
         statuses=statuses,
-        source=seen_here,
-        destination=seen_there,
+        source=source_view,
+        destination=destination_view,
         lease=lease,
-        active_run=active.id if active else None,
-        debt=state.debts.get(mirror.name),
-        unwatched="; ".join(watched(state, mirror.name).alarms()),
+        active_run=active_run.id if active_run else None,
+        pending_fence=state.pending_fences.get(mirror.name),
+        unwatched_warning="; ".join(find_watcher_status(state, mirror.name).format_alarms()),
         grants=rights.bound,
-        given=rights.given,
-        unbacked=rights.unbacked,
-        forecast=forecast(state.runs.values(), state.steps_of, mirror.name, mode, conductor),
-        now_ms=now_of_owner(now_ms(), ahead_ms.get(mirror.destination), lease, state.appended_ms.get(mirror.name)),
-        clocks_ahead_ms=ahead_ms,
-        hooks={hook.name: hook.words for hook in link.config.hooks(mirror.name)},
-        hook_problems=tuple(hook_problems(link.config, mirror.name)),
-        command_problems=tuple(command_problems(link)),
-        here=link.source.ruling,
-        there=link.destination.ruling,
-        sighting=state.sightings.get(mirror.name),
-        proof=state.proofs.get(mirror.name),
+        promotion_grants=rights.given,
+        unbacked_grants=rights.unbacked,
+        forecast=forecast_standstill(state.runs.values(), state.steps_of, mirror.name, mode, conductor),
+        now_ms=to_owner_clock_ms(
+            now_ms(), clocks_ahead_ms.get(mirror.destination), lease, state.appended_ms.get(mirror.name)
+        ),
+        clocks_ahead_ms=clocks_ahead_ms,
+        hooks={hook.name: hook.description for hook in link.config.hooks(mirror.name)},
+        hook_problems=tuple(find_hook_problems(link.config, mirror.name)),
+        fence_command_problems=tuple(find_command_problems(link)),
+        source_authorizer=link.source.ruling,
+        destination_authorizer=link.destination.ruling,
+        source_observation=state.source_observations.get(mirror.name),
+        verification=state.verifications.get(mirror.name),
         groups=state.groups.get(mirror.name),
-        groups_left=state.groups_left.get(mirror.name),
-        beside=tuple((third, len(topics)) for third, topics in sorted(beside, key=lambda one: one[0].name)),
+        groups_left=state.uncommitted_groups.get(mirror.name),
+        sibling_mirrors=tuple(
+            (query, len(topics)) for query, topics in sorted(siblings, key=lambda item: item[0].name)
+        ),
         owner=link.config.owner(mirror.name),
-        together=link.config.belonging(mirror.name),
+        consistency_groups=link.config.consistency_groups(mirror.name),
         unmirrored=tuple(sorted(p for p in matching if p not in statuses)),
-        strangers=_strangers(link, state, *(one.answer(deadline) for one in users)) if users else (),
+        unknown_scram_users=_list_unknown_principals(
+            link, state, *(item.await_result(deadline) for item in user_queries)
+        )
+        if user_queries
+        else (),
     )
 
 
 @dataclass(slots=True)
-class Ask(Generic[T]):
+class Query(Generic[T]):
     """A request in its own thread, abandoned if it hangs: a plan must not wait for a dead cluster.
 
     Our own defects are reported, and hide the cluster like silence.
     """
 
-    question: Callable[[], T]
-    _found: list[T | Unseen] = field(default_factory=list)
+    request: Callable[[], T]
+    _results: list[T | UnseenCluster] = field(default_factory=list)
     _thread: threading.Thread = field(init=False)
     _began: float = field(default_factory=time.monotonic)
-    _hearing: Hearing = field(default_factory=Hearing)
+    _progress: ProgressMonitor = field(default_factory=ProgressMonitor)
 
     def __post_init__(self) -> None:
         self._thread = threading.Thread(target=copy_context().run, args=(self._run,), daemon=True)
@@ -154,123 +195,136 @@ class Ask(Generic[T]):
 
     def _run(self) -> None:
         try:
-            with self._hearing.here():
-                self._found.append(self.question())
+            with self._progress.activate():
+                self._results.append(self.request())
         except MirrorError as error:
-            self._found.append(Unseen(str(error)))
+            self._results.append(UnseenCluster(str(error)))
         except Exception as error:  # noqa: BLE001 - reported by type only
-            what = f"a defect of Mirrorbook: {type_and_line(error)}"
-            _log.error("a look at a cluster failed by %s", what)
-            self._found.append(Unseen(what))
+            description = f"a defect of Mirrorbook: {format_error_location(error)}"
+            _log.error("a look at a cluster failed by %s", description)
+            self._results.append(UnseenCluster(description))
 
-    def answer(self, deadline: float) -> T | Unseen:
+    def await_result(self, deadline: float) -> T | UnseenCluster:
         self._thread.join(max(0.0, deadline - time.monotonic()))
         waited_s = max(0.0, deadline - self._began)
-        return self._found[0] if self._found else Unseen(f"no complete answer within {waited_s:.0f} s")
+        return self._results[0] if self._results else UnseenCluster(f"no complete answer within {waited_s:.0f} s")
 
-    def while_heard(self, deadline: float) -> T | Unseen:
+    def await_while_progressing(self, deadline: float) -> T | UnseenCluster:
         """As `await_result`, but the limit is for silence: each response extends it."""
-        patience_s, last = deadline - self._began, self._began + LIMITS.answering_side_s
-        looked, wait_s, awake = time.monotonic(), 0.0, -math.inf
-        soonest = looked + _LOOK_S  # our process may have been suspended while waiting for the other side
+        patience_s, limit = deadline - self._began, self._began + TIMEOUTS.plan_cluster_total_s
+        polled_at, wait_s, awake_at = time.monotonic(), 0.0, -math.inf
+        soonest = polled_at + _POLL_S  # our process may have been suspended while waiting for the other side
         while self._thread.is_alive():
-            now = time.monotonic()
-            if (late_s := now - looked - wait_s) > _HELD_UP_S:
-                awake, last = now, last + late_s
-            until = max(soonest, min(max(deadline, max(self._hearing.last(), awake) + patience_s), last))
-            if now >= until:
-                silent = deadline < until < last
-                words = f"no further answer for {patience_s:.0f} s"
-                return Unseen(words if silent else f"no complete answer within {until - self._began:.0f} s")
-            looked, wait_s = now, min(until - now, _LOOK_S)
+            current_s = time.monotonic()
+            if (late_s := current_s - polled_at - wait_s) > _MAX_POLL_DELAY_S:
+                awake_at, limit = current_s, limit + late_s
+            until_s = max(
+                soonest, min(max(deadline, max(self._progress.last_progress_at(), awake_at) + patience_s), limit)
+            )
+            if current_s >= until_s:
+                silent = deadline < until_s < limit
+                reason = f"no further answer for {patience_s:.0f} s"
+                return UnseenCluster(reason if silent else f"no complete answer within {until_s - self._began:.0f} s")
+            polled_at, wait_s = current_s, min(until_s - current_s, _POLL_S)
             self._thread.join(wait_s)
-        return self.answer(deadline)
+        return self.await_result(deadline)
 
-    def while_waiting(self, event: threading.Event, patience_s: float) -> None:
+    def await_event(self, event: threading.Event, patience_s: float) -> None:
         """Wait for `event`, at most `patience_s` after the last response."""
-        looked = awake = time.monotonic()
+        polled_at = awake_at = time.monotonic()
         wait_s = 0.0
         while not event.wait(wait_s):
-            now = time.monotonic()
-            if now - looked - wait_s > _HELD_UP_S:
-                awake = now
-            left_s = max(awake, self._hearing.last()) + patience_s - now
+            current_s = time.monotonic()
+            if current_s - polled_at - wait_s > _MAX_POLL_DELAY_S:
+                awake_at = current_s
+            left_s = max(awake_at, self._progress.last_progress_at()) + patience_s - current_s
             if left_s <= 0:
                 return
-            looked, wait_s = now, min(left_s, _LOOK_S)
+            polled_at, wait_s = current_s, min(left_s, _POLL_S)
 
 
-def _users(side: ClusterConfig) -> frozenset[str] | None:
-    with ClusterClient(side, timeout_s=LIMITS.planned_answer_s) as client:
-        return scram_users(client)
+def _list_scram_users(side: ClusterConfig) -> frozenset[str] | None:
+    with ClusterClient(side, timeout_s=TIMEOUTS.plan_response_s) as client:
+        return fetch_scram_users(client)
 
 
-class _Rights(NamedTuple):
+class _PromotionRights(NamedTuple):
     bound: tuple[str, ...]
     given: tuple[Acl, ...] | None
     unbacked: tuple[Acl, ...]
 
 
-def rights_of(
-    link: Link, state: State, mode: Mode, source: SourceView | Unseen, destination: DestinationView | Unseen
-) -> _Rights:
-    mirror, own = link.mirror, own_principals(link)
-    ledger = tuple(e for e in state.ledger_of(mirror.name) if e.cluster == mirror.destination)
-    held = source.grants if isinstance(source, SourceView) and source.authorizer else None
-    bound = [e.acl for e in ledger if e.purpose in STAGED]
-    if mode is Mode.PLANNED and isinstance(source, SourceView):
-        bound = list(source.grants)
-    if mode is Mode.PLANNED and held is not None:
-        ledger = as_synced(ledger, mirror, held)
+def compute_promotion_rights(
+    link: MirrorLink,
+    state: State,
+    mode: RunMode,
+    source: SourceSnapshot | UnseenCluster,
+    destination: DestinationSnapshot | UnseenCluster,
+) -> _PromotionRights:
+    mirror, own_principal_names = link.mirror, list_own_principals(link)
+    ledger = tuple(e for e in state.ledger_entries(mirror.name) if e.cluster == mirror.destination)
+    source_acls = source.grants if isinstance(source, SourceSnapshot) and source.authorizer else None
+    bound_acls = [e.acl for e in ledger if e.purpose in STAGED_PURPOSES]
+    if mode is RunMode.PLANNED and isinstance(source, SourceSnapshot):
+        bound_acls = list(source.grants)
+    if mode is RunMode.PLANNED and source_acls is not None:
+        ledger = predict_synced_ledger(ledger, mirror, source_acls)
     topics = {p.topic for p in state.partitions.get(mirror.name, {})}
-    given = None
-    if isinstance(destination, DestinationView) and destination.authorizer:
-        given = promotion(ledger, topics, destination.names, own).grants
-    return _Rights(
-        bound=tuple(sorted(map(str, bound))),
-        given=given,
-        unbacked=() if held is None else unbacked(ledger, topics, held),
+    granted = None
+    if isinstance(destination, DestinationSnapshot) and destination.authorizer:
+        granted = plan_promotion_grants(ledger, topics, destination.topic_names, own_principal_names).grants
+    return _PromotionRights(
+        bound=tuple(sorted(map(str, bound_acls))),
+        given=granted,
+        unbacked=() if source_acls is None else find_unbacked_grants(ledger, topics, source_acls),
     )
 
 
-def _strangers(
-    link: Link, state: State, here: frozenset[str] | Unseen | None, there: frozenset[str] | Unseen | None
+def _list_unknown_principals(
+    link: MirrorLink,
+    state: State,
+    source_users: frozenset[str] | UnseenCluster | None,
+    destination_users: frozenset[str] | UnseenCluster | None,
 ) -> tuple[str, ...]:
-    entries = [e for e in state.ledger_of(link.mirror.name) if e.cluster == link.mirror.destination]
-    if isinstance(here, Unseen) or isinstance(there, Unseen):
+    entries = [e for e in state.ledger_entries(link.mirror.name) if e.cluster == link.mirror.destination]
+    if isinstance(source_users, UnseenCluster) or isinstance(destination_users, UnseenCluster):
         return ()
-    return strangers(entries, here, there)
+    return find_unknown_scram_users(entries, source_users, destination_users)
 
 
-def _look_at_source(
-    link: Link,
+def _snapshot_source(
+    link: MirrorLink,
     state: State,
     partitions: tuple[Partition, ...],
     positions_read: threading.Event,
-    destination: Ask[DestinationView],
+    destination: Query[DestinationSnapshot],
     *,
     offsets: bool,
     fences: bool,
-) -> SourceView:
+) -> SourceSnapshot:
     mirror = link.mirror
-    with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as client:
-        view = client.metadata()
-        chosen = topic_filter(mirror)
-        hidden = _hidden(client, {p.topic for p in partitions} - view.topics.keys())
-        topics = _topics({t: v for t, v in view.topics.items() if t in chosen and not v.internal})
+    with ClusterClient(link.source, timeout_s=TIMEOUTS.plan_response_s) as client:
+        metadata = client.metadata()
+        topic_names_filter = build_topic_filter(mirror)
+        hidden = _find_hidden_topics(client, {p.topic for p in partitions} - metadata.topics.keys())
+        topics = _to_topics({t: v for t, v in metadata.topics.items() if t in topic_names_filter and not v.internal})
         present = [p for p in partitions if p.topic in topics and p.index < topics[p.topic].partitions]
         acls = describe_acls(client)
-        transactions = open_transactions(client, set(topics))
-        groups = observed_groups(client, mirror, topics, offsets=offsets)
-        own, names = own_principals(link), Names(topics)
-        held = acls.entries if isinstance(acls, Acls) else frozenset()
-        grants = tuple(a for a in sorted(held) if may_change(a) and a.principal not in own and names.any_covered(a))
+        transactions = list_open_transactions(client, set(topics))
+        groups = observe_groups(client, mirror, topics, offsets=offsets)
+        own_principal_names, names = list_own_principals(link), SortedNames(topics)
+        source_acls = acls.entries if isinstance(acls, BrokerAcls) else frozenset()
+        grants = tuple(
+            a
+            for a in sorted(source_acls)
+            if can_change_topic(a) and a.principal not in own_principal_names and names.has_covered(a)
+        )
         # Ends after positions: else a copying mirror would seem ahead of its source.
-        with reading():
-            destination.while_waiting(positions_read, LIMITS.planned_side_s / 2)
-        ends = offsets_by_two(client, present, Point.STABLE_END, within_s=LIMITS.new_leader_s)
-        return SourceView(
-            cluster_id=view.cluster_id,
+        with local_processing():
+            destination.await_event(positions_read, TIMEOUTS.plan_cluster_idle_s / 2)
+        ends = list_offsets_confirmed(client, present, OffsetPoint.STABLE_END, within_s=TIMEOUTS.new_leader_s)
+        return SourceSnapshot(
+            cluster_id=metadata.cluster_id,
             topics=topics,
             stable_ends=ends.offsets,
             authorizer=not isinstance(acls, AuthorizerOff),
@@ -280,66 +334,72 @@ def _look_at_source(
             committed=groups.committed,
             groups_unread=groups.unread,
             grants=grants,
-            leaderless=tuple(sorted(ends.leaderless)),
-            state_writers=_state_writers(link, acls),
+            offline_partitions=tuple(sorted(ends.offline)),
+            state_writers=_list_state_writers(link, acls),
             hidden=hidden,
-            reappeared=warned(reappeared_on(link, state, mirror.source, held), mirror, mirror.source),
-            shuts_out=fence_shuts_out(client, acls, topics, mirror.name) if fences else "",
+            stray_denials_warning=format_stray_warning(
+                find_stray_denials_on(link, state, mirror.source, source_acls), mirror, mirror.source
+            ),
+            fence_side_effects=explain_fence_shut_out(client, acls, topics, mirror.name) if fences else "",
         )
 
 
-def _look_at_destination(
-    link: Link, state: State, positions_read: threading.Event, *, offsets: bool
-) -> DestinationView:
-    topic = heartbeat_topic(link.mirror.name)
-    heartbeats = Ask(lambda: newest(link.destination, topic, timeout_s=LIMITS.planned_heartbeats_s))
+def _snapshot_destination(
+    link: MirrorLink, state: State, positions_read: threading.Event, *, offsets: bool
+) -> DestinationSnapshot:
+    topic = get_heartbeat_topic(link.mirror.name)
+    heartbeats = Query(lambda: read_newest_heartbeats(link.destination, topic, timeout_s=TIMEOUTS.plan_heartbeats_s))
     recorded_topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
-    groups = Ask(lambda: groups_on(link.destination, link.mirror, recorded_topics)) if offsets else None
-    deadline = time.monotonic() + LIMITS.planned_side_s - 0.5
+    groups = Query(lambda: observe_cluster_groups(link.destination, link.mirror, recorded_topics)) if offsets else None
+    deadline = time.monotonic() + TIMEOUTS.plan_cluster_idle_s - 0.5
     try:
-        with ClusterClient(link.destination, timeout_s=LIMITS.planned_answer_s) as client:
-            view = client.metadata()
-            made = {p.topic for p in came(state.partitions.get(link.mirror.name, {}))}  # never copied: not missing
-            hidden = _hidden(client, made - view.topics.keys())
+        with ClusterClient(link.destination, timeout_s=TIMEOUTS.plan_response_s) as client:
+            metadata = client.metadata()
+            created_topics = {
+                p.topic for p in select_created(state.partitions.get(link.mirror.name, {}))
+            }  # never copied: not missing
+            hidden = _find_hidden_topics(client, created_topics - metadata.topics.keys())
             recorded = sorted(state.partitions.get(link.mirror.name, {}))
-            topics = _topics({t: v for t, v in view.topics.items() if t in recorded_topics})
+            topics = _to_topics({t: v for t, v in metadata.topics.items() if t in recorded_topics})
             present = [p for p in recorded if p.topic in topics and p.index < topics[p.topic].partitions]
-            positions = led_offsets(client, present, Point.LOG_END, within_s=LIMITS.new_leader_s)
+            positions = list_available_offsets(client, present, OffsetPoint.LOG_END, within_s=TIMEOUTS.new_leader_s)
             positions_read.set()
-            held = describe_acls(client)
-            rights = promotion_remarks(link, state, held, view.topics)
-            beats = heartbeats.answer(deadline)
-            asked = groups.while_heard(deadline) if groups else Groups()
-            known = Groups() if isinstance(asked, Unseen) else asked
-            return DestinationView(
-                cluster_id=view.cluster_id,
+            acls = describe_acls(client)
+            rights = list_promotion_warnings(link, state, acls, metadata.topics)
+            heartbeat_reply = heartbeats.await_result(deadline)
+            group_reply = groups.await_while_progressing(deadline) if groups else ObservedGroups()
+            observed = ObservedGroups() if isinstance(group_reply, UnseenCluster) else group_reply
+            return DestinationSnapshot(
+                cluster_id=metadata.cluster_id,
                 topics=topics,
                 positions=positions.offsets,
-                authorizer=not isinstance(held, AuthorizerOff),
-                rights=rights,
-                names=frozenset(view.topics),
-                committed=known.committed,
-                joined=known.joined,
-                groups_unseen=isinstance(asked, Unseen),
-                groups_unread=known.unread,
-                heartbeats=() if isinstance(beats, Unseen) else beats,
-                leaderless=tuple(sorted(positions.leaderless)),
-                few_in_sync=few_in_sync(client, link.mirror, state, view.topics) if offsets else (),
-                state_writers=_state_writers(link, held),
+                authorizer=not isinstance(acls, AuthorizerOff),
+                grant_warnings=rights,
+                topic_names=frozenset(metadata.topics),
+                committed=observed.committed,
+                active_groups=observed.joined,
+                groups_unknown=isinstance(group_reply, UnseenCluster),
+                groups_unread=observed.unread,
+                heartbeats=() if isinstance(heartbeat_reply, UnseenCluster) else heartbeat_reply,
+                offline_partitions=tuple(sorted(positions.offline)),
+                min_isr_shortfalls=list_topics_below_min_isr(client, link.mirror, state, metadata.topics)
+                if offsets
+                else (),
+                state_writers=_list_state_writers(link, acls),
                 hidden=hidden,
             )
     finally:
         positions_read.set()
 
 
-def _state_writers(link: Link, held: Acls | AuthorizerOff) -> tuple[str, ...]:
-    return () if isinstance(held, AuthorizerOff) else others_who_change(held.entries, STATE, own_principals(link))
+def _list_state_writers(link: MirrorLink, acls: BrokerAcls | AuthorizerOff) -> tuple[str, ...]:
+    return () if isinstance(acls, AuthorizerOff) else find_other_writers(acls.entries, STATE, list_own_principals(link))
 
 
-def _hidden(client: ClusterClient, unlisted: Collection[str]) -> Hidden:
-    denied = hidden_among(client, unlisted)
-    return Hidden(denied, str(undescribed(client, denied))) if denied else NOTHING_HIDDEN
+def _find_hidden_topics(client: ClusterClient, unlisted: Collection[str]) -> HiddenTopics:
+    denied = find_hidden_topics(client, unlisted)
+    return HiddenTopics(denied, str(describe_denied_error(client, denied))) if denied else NO_HIDDEN_TOPICS
 
 
-def _topics(found: Mapping[str, TopicView]) -> dict[str, Topic]:
-    return {name: Topic(id=view.id, partitions=len(view.partitions)) for name, view in found.items()}
+def _to_topics(views: Mapping[str, TopicMetadata]) -> dict[str, ClusterTopic]:
+    return {name: ClusterTopic(id=view.id, partitions=len(view.partitions)) for name, view in views.items()}

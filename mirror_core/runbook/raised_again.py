@@ -6,63 +6,63 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.last_look import contradicted, in_doubt
-from mirror_core.decide.left_behind import ways_on
-from mirror_core.decide.reckoning import not_copied
-from mirror_core.decide.slipped import Ranges, count, shown_slip
-from mirror_core.decide.standing import when
-from mirror_core.decide.view import some
+from mirror_core.decide.last_look import explain_doubt, find_contradictions
+from mirror_core.decide.left_behind import format_ways_on
+from mirror_core.decide.reckoning import find_not_copied
+from mirror_core.decide.slipped import LateRanges, count_offsets, format_late_ranges
+from mirror_core.decide.standing import format_time
+from mirror_core.decide.view import join_limited
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, known_offsets
-from mirror_core.mirrors.old_source import keep_out, still
+from mirror_core.kafka.offsets import OffsetPoint, list_known_offsets
+from mirror_core.mirrors.old_source import deny_all_writers, wait_until_still
 from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import NO_OFFSETS, Offsets
-from mirror_core.model.run import Evidence, Mode
-from mirror_core.model.standing import Debt
-from mirror_core.runbook.acts import Acts
-from mirror_core.runbook.last_look import Look, look_again
-from mirror_core.runbook.shutting import ByCommand
-from mirror_core.runbook.unfencing import FILE, LiftFile, its_file
-from mirror_core.state.turning import Returned, turned
-from mirror_core.sync.closing_commands import CommandFailed
-from mirror_core.sync.fence import denials_of, seen_still, undenied
-from mirror_core.sync.identity import check_source
-from mirror_core.sync.ledger import entered
+from mirror_core.model.offsets import NO_OFFSETS, PartitionOffsets
+from mirror_core.model.run import RunMode, StepEvidence
+from mirror_core.model.standing import PendingFence
+from mirror_core.runbook.acts import StepContext
+from mirror_core.runbook.last_look import PromotionProbe, probe_source
+from mirror_core.runbook.shutting import CommandFence
+from mirror_core.runbook.unfencing import LIFT_COMMAND_KEY, LiftFile, read_lift_file
+from mirror_core.state.turning import SourceReturned, is_past_no_return
+from mirror_core.sync.closing_commands import FenceCommandFailed
+from mirror_core.sync.fence import build_denials, check_stillness, list_unfenced_brokers
+from mirror_core.sync.identity import check_source_id
+from mirror_core.sync.ledger import list_entries
 
-SHOWN: Final = 20
+MAX_LISTED_PARTITIONS: Final = 20
 
 
-def refuse_if_lifted(acts: Acts) -> bool:
+def refuse_if_lifted(context: StepContext) -> bool:
     """Refused if the fence was lifted by its file. Returns whether the file is here."""
-    file = its_file(acts.services, acts.journal.run_id)
-    if file is not None and file.lifted_ms is not None:
+    lift_file = read_lift_file(context.services, context.journal.run_id)
+    if lift_file is not None and lift_file.lifted_ms is not None:
         raise Refused(
-            f"run {acts.journal.run_id}: promotion",
+            f"run {context.journal.run_id}: promotion",
             [
-                f"its fence on {acts.link.source.name} was lifted by its file at {when(file.lifted_ms)}, so "
+                f"its fence on {context.link.source.name} was lifted by its file at {format_time(lift_file.lifted_ms)}, so "
                 "applications may have written there since: abort this run, and plan again"
             ],
         )
-    return file is not None
+    return lift_file is not None
 
 
-def refuse_if_unfenced(acts: Acts) -> None:
-    refuse_if_lifted(acts)
-    name, source = acts.link.mirror.name, acts.link.source.name
-    denials = {e.acl for e in entered(acts.writer, name, source, AclPurpose.FENCE)}
+def refuse_if_unfenced(context: StepContext) -> None:
+    refuse_if_lifted(context)
+    name, source = context.link.mirror.name, context.link.source.name
+    denials = {e.acl for e in list_entries(context.writer, name, source, AclPurpose.FENCE)}
     if not denials:
         return
-    with ClusterClient(acts.link.source) as client:
-        held = describe_acls(client)
-    missing = frozenset[Acl]() if isinstance(held, AuthorizerOff) else denials - held.entries
+    with ClusterClient(context.link.source) as client:
+        acls = describe_acls(client)
+    missing = frozenset[Acl]() if isinstance(acls, AuthorizerOff) else denials - acls.entries
     if missing:
         raise Refused(
-            f"run {acts.journal.run_id}: behind its fence",
+            f"run {context.journal.run_id}: behind its fence",
             [
                 f"{len(missing)} denials of its fence on {source} are gone, such as {min(missing)}, so applications "
                 "may have written there since: abort this run, and plan again"
@@ -70,163 +70,197 @@ def refuse_if_unfenced(acts: Acts) -> None:
         )
 
 
-def uncontradicted(acts: Acts, denials: Collection[Acl], drained: Mapping[Partition, Offset]) -> tuple[Look, bool]:
+def probe_uncontradicted(
+    context: StepContext, denials: Collection[Acl], drained: Mapping[Partition, Offset]
+) -> tuple[PromotionProbe, bool]:
     """Refused if the fence was lifted by its file, or the source was written after the drain."""
-    name = acts.link.source.name
-    look, file = look_again(acts.link, denials, drained), refuse_if_lifted(acts)
-    if reasons := tuple(contradicted(look, name, drained)):
+    name = context.link.source.name
+    probe, has_file = probe_source(context.link, denials, drained), refuse_if_lifted(context)
+    if reasons := tuple(find_contradictions(probe, name, drained)):
         raise Refused(
-            f"run {acts.journal.run_id}: promotion, since {name} accepted writes behind the fence; abort this run, "
+            f"run {context.journal.run_id}: promotion, since {name} accepted writes behind the fence; abort this run, "
             "find who writes there, and plan again",
-            reasons[:SHOWN],
+            reasons[:MAX_LISTED_PARTITIONS],
         )
-    return look, file
+    return probe, has_file
 
 
-def shut_again(acts: Acts, step: str, names: Collection[str]) -> bool:
+def close_again(context: StepContext, step: str, topic_names: Collection[str]) -> bool:
     """Call fence_command again: a copy of the file may have opened the source unseen."""
-    return ByCommand(acts, step, LiftFile(acts, needed=False), once=True)(names)
+    return CommandFence(context, step, LiftFile(context, needed=False), once=True)(topic_names)
 
 
-def refuse_in_doubt(acts: Acts, look: Look, *, held: bool, file: bool) -> None:
-    if why := in_doubt(look, acts.link.source.name, acts.link.mirror.name, held=held, file=file):
-        raise Refused(f"run {acts.journal.run_id}: promotion", [why])
+def refuse_in_doubt(context: StepContext, probe: PromotionProbe, *, is_fenced: bool, has_file: bool) -> None:
+    if reason := explain_doubt(
+        probe, context.link.source.name, context.link.mirror.name, fence_held=is_fenced, has_fence_file=has_file
+    ):
+        raise Refused(f"run {context.journal.run_id}: promotion", [reason])
 
 
-def paid(
-    acts: Acts,
-    debt: Debt,
-    names: Collection[str],
+def apply_fence(
+    context: StepContext,
+    pending_fence: PendingFence,
+    topic_names: Collection[str],
     partitions: Collection[Partition],
-    lift: LiftFile,
-    before: Offsets = NO_OFFSETS,
-) -> Evidence:
-    cluster = debt.cluster
+    lift_file: LiftFile,
+    earlier_ends: PartitionOffsets = NO_OFFSETS,
+) -> StepEvidence:
+    cluster = pending_fence.cluster
     try:
-        with ClusterClient(acts.link.source, timeout_s=LIMITS.lost_source_s) as source:
-            check_source(acts.link, source)
-            denials = keep_out(acts.link, acts.writer, source, names, before=lift)
-            shut = isinstance(denials, AuthorizerOff) and ByCommand(acts, "stand", lift, once=True)(names)
-            ends = {**before.by_partition(), **(seen_still if shut else still)(source, partitions)}
+        with ClusterClient(context.link.source, timeout_s=TIMEOUTS.lost_source_s) as source:
+            check_source_id(context.link, source)
+            denials = deny_all_writers(context.link, context.writer, source, topic_names, before_deny=lift_file)
+            is_closed = isinstance(denials, AuthorizerOff) and CommandFence(context, "stand", lift_file, once=True)(
+                topic_names
+            )
+            ends = {
+                **earlier_ends.to_mapping(),
+                **(check_stillness if is_closed else wait_until_still)(source, partitions),
+            }
     except LostOwnership:
         raise
     except MirrorError as error:
-        acts.writer.put(replace(debt, trouble=str(error)))
-        told = {FILE: lift.words} if lift.words else {}
-        return {"fence": "pending: put up the moment it answers", "source": str(error), **told}
-    lines = {FILE: lift.words} if lift.words else {}
-    if isinstance(denials, AuthorizerOff) and not shut:
-        trouble = f"cluster {cluster} {denials.words}: it cannot be kept from taking writes"
-        acts.writer.put(replace(debt, trouble=trouble, ends=Offsets.of(ends)))
-        return {"fence": f"impossible: the source {denials.words}; it is only watched"}
-    acts.writer.put(replace(debt, paid_ms=now_ms(), ends=Offsets.of(ends), by_command=shut))
+        context.writer.put(replace(pending_fence, problem=str(error)))
+        file_evidence = {LIFT_COMMAND_KEY: lift_file.text} if lift_file.text else {}
+        return {"fence": "pending: put up the moment it answers", "source": str(error), **file_evidence}
+    file_line = {LIFT_COMMAND_KEY: lift_file.text} if lift_file.text else {}
+    if isinstance(denials, AuthorizerOff) and not is_closed:
+        trouble = f"cluster {cluster} {denials.text}: it cannot be kept from taking writes"
+        context.writer.put(replace(pending_fence, problem=trouble, log_ends=PartitionOffsets.from_mapping(ends)))
+        return {"fence": f"impossible: the source {denials.text}; it is only watched"}
+    context.writer.put(
+        replace(
+            pending_fence, applied_at_ms=now_ms(), log_ends=PartitionOffsets.from_mapping(ends), by_command=is_closed
+        )
+    )
     if isinstance(denials, AuthorizerOff):
-        return {"fence": "stands", "fence_command": "done", **lines}
-    return {"fence": "stands", "denials": len(denials), **lines}
+        return {"fence": "stands", "fence_command": "done", **file_line}
+    return {"fence": "stands", "denials": len(denials), **file_line}
 
 
-def paid_again(acts: Acts, names: Collection[str], partitions: Collection[Partition]) -> Evidence:
+def reapply_fence(
+    context: StepContext, topic_names: Collection[str], partitions: Collection[Partition]
+) -> StepEvidence:
     """From promotion on: apply the pending fence, reapply a lifted one.
 
     Recorded first: after a crash the next conductor looks for what the source accepted meanwhile.
     """
-    debt, cluster = acts.writer.state.debts[acts.link.mirror.name], acts.link.source.name
-    ends, lifted = debt.ends, acts.journal.run.plan.mode is Mode.PLANNED
-    if debt.paid_ms is not None:
-        file = its_file(acts.services, acts.journal.run_id)
+    pending_fence, cluster = context.writer.state.pending_fences[context.link.mirror.name], context.link.source.name
+    ends, was_lifted = pending_fence.log_ends, context.journal.run.plan.mode is RunMode.PLANNED
+    if pending_fence.applied_at_ms is not None:
+        lift_file = read_lift_file(context.services, context.journal.run_id)
         try:
-            if (file is None or file.lifted_ms is None) and _stands(acts, debt, names):
+            if (lift_file is None or lift_file.lifted_ms is None) and _is_fence_standing(
+                context, pending_fence, topic_names
+            ):
                 return {}
         except LostOwnership:
             raise
         except MirrorError as error:  # a source that died since delays nobody
             return {"fence": f"{cluster} was not asked again for its fence: {error}"}
-        debt, lifted = replace(debt, paid_ms=None, ends=NO_OFFSETS), True
-        acts.writer.put(debt)
-    again = paid(acts, debt, names, partitions, LiftFile(acts, needed=False), ends)
-    if not lifted:  # unplanned: uncopied records are older
-        return again
-    written = [f"{p} [{start}, {end})" for p, (start, end) in slipped(acts).items()]
-    return {**again, "written_meanwhile": some(written) or "nothing seen"}
+        pending_fence, was_lifted = replace(pending_fence, applied_at_ms=None, log_ends=NO_OFFSETS), True
+        context.writer.put(pending_fence)
+    result = apply_fence(context, pending_fence, topic_names, partitions, LiftFile(context, needed=False), ends)
+    if not was_lifted:  # unplanned: uncopied records are older
+        return result
+    late_ranges = [f"{p} [{start}, {end})" for p, (start, end) in find_late_ranges(context).items()]
+    return {**result, "written_meanwhile": join_limited(late_ranges) or "nothing seen"}
 
 
-def _closed(acts: Acts, debt: Debt, names: Collection[str]) -> bool:
+def _is_command_fence_standing(context: StepContext, pending_fence: PendingFence, topic_names: Collection[str]) -> bool:
     """Whether a command's fence stands, as far as known.
 
     Until promotion is done the command is called again, and log ends must not have moved. Later watchers do that.
     """
-    run = acts.journal.run
-    if acts.journal.done("promote") or (run.plan.mode is Mode.PLANNED and not turned(acts.writer.state, run)):
+    run = context.journal.run
+    if context.journal.is_done("promote") or (
+        run.plan.mode is RunMode.PLANNED and not is_past_no_return(context.writer.state, run)
+    ):
         return True
-    recorded = debt.ends.by_partition()
-    with ClusterClient(acts.link.source, timeout_s=LIMITS.lost_source_s) as source:
-        check_source(acts.link, source)
+    recorded = pending_fence.log_ends.to_mapping()
+    with ClusterClient(context.link.source, timeout_s=TIMEOUTS.lost_source_s) as source:
+        check_source_id(context.link, source)
         try:
-            shut_again(acts, "promote", names)
-        except CommandFailed:
+            close_again(context, "promote", topic_names)
+        except FenceCommandFailed:
             return False
-        ends = known_offsets(source, recorded, Point.LOG_END)
+        ends = list_known_offsets(source, recorded, OffsetPoint.LOG_END)
     return all(end <= recorded[p] for p, end in ends.items())
 
 
-def _stands(acts: Acts, debt: Debt, names: Collection[str]) -> bool:
-    return _closed(acts, debt, names) if debt.by_command else not _gone(acts, names)
+def _is_fence_standing(context: StepContext, pending_fence: PendingFence, topic_names: Collection[str]) -> bool:
+    return (
+        _is_command_fence_standing(context, pending_fence, topic_names)
+        if pending_fence.by_command
+        else not _are_denials_missing(context, topic_names)
+    )
 
 
-def _gone(acts: Acts, names: Collection[str]) -> bool:
-    with ClusterClient(acts.link.source, timeout_s=LIMITS.lost_source_s) as source:
-        check_source(acts.link, source)
-        return bool(undenied(source, denials_of(names)))
+def _are_denials_missing(context: StepContext, topic_names: Collection[str]) -> bool:
+    with ClusterClient(context.link.source, timeout_s=TIMEOUTS.lost_source_s) as source:
+        check_source_id(context.link, source)
+        return bool(list_unfenced_brokers(source, build_denials(topic_names)))
 
 
-def lost_while_lifted(acts: Acts, held: bool) -> tuple[int | None, str] | None:
+def count_lost_while_lifted(context: StepContext, is_fenced: bool) -> tuple[int | None, str] | None:
     """(offsets accepted while the fence was lifted, how known). None: it never was."""
-    debt, name, taken = acts.writer.state.debts.get(acts.link.mirror.name), acts.link.source.name, count(slipped(acts))
-    if taken:
-        return taken, f"by what {name} took while its fence was lifted"
-    if held and debt is not None and debt.paid_ms is None:
+    pending_fence, name, accepted = (
+        context.writer.state.pending_fences.get(context.link.mirror.name),
+        context.link.source.name,
+        count_offsets(find_late_ranges(context)),
+    )
+    if accepted:
+        return accepted, f"by what {name} took while its fence was lifted"
+    if is_fenced and pending_fence is not None and pending_fence.applied_at_ms is None:
         return None, f"the fence on {name} was lifted, and it was not seen since"
     return None
 
 
-def refuse_what_it_took(acts: Acts, look: Look) -> None:
+def refuse_uncopied_records(context: StepContext, probe: PromotionProbe) -> None:
     """Refused if a returned source has uncopied records that nobody agreed to leave there."""
-    returned, debt = acts.journal.kept("promote", Returned), acts.writer.state.debts[acts.link.mirror.name]
-    if returned is None or debt.paid_ms is None:
+    returned, pending_fence = (
+        context.journal.load_checkpoint("promote", SourceReturned),
+        context.writer.state.pending_fences[context.link.mirror.name],
+    )
+    if returned is None or pending_fence.applied_at_ms is None:
         return
-    debt = _with_ends(acts, debt, look)
-    if not _told(returned, debt):
-        returned = Returned(ends=debt.ends)
-        acts.journal.keep("promote", returned)
-    taken, blind = not_copied(debt, acts.statuses())
-    if returned.left_behind or not (taken or blind):
+    pending_fence = _complete_log_ends(context, pending_fence, probe)
+    if not _was_reported(returned, pending_fence):
+        returned = SourceReturned(log_ends=pending_fence.log_ends)
+        context.journal.save_checkpoint("promote", returned)
+    late_ranges, unknown_partitions = find_not_copied(pending_fence, context.statuses())
+    if returned.loss_confirmed or not (late_ranges or unknown_partitions):
         return
-    name, mirror, there = acts.link.source.name, acts.link.mirror.name, acts.link.destination.name
-    has = "it has records that were" if taken else "it may have records that were"
-    reasons = [f"{name} answered again, and is fenced now; {has} not copied to {there}"]
-    if taken:
-        reasons.append(shown_slip(taken, acts.writer.state.sightings.get(mirror)))
-    if blind:
-        reasons.append(f"how much of {some(blind)} was not copied is not known")
-    raise Refused(f"run {acts.journal.run_id}: promotion", [*reasons, ways_on(mirror, name)])
+    name, mirror, destination = context.link.source.name, context.link.mirror.name, context.link.destination.name
+    possession = "it has records that were" if late_ranges else "it may have records that were"
+    reasons = [f"{name} answered again, and is fenced now; {possession} not copied to {destination}"]
+    if late_ranges:
+        reasons.append(format_late_ranges(late_ranges, context.writer.state.source_observations.get(mirror)))
+    if unknown_partitions:
+        reasons.append(f"how much of {join_limited(unknown_partitions)} was not copied is not known")
+    raise Refused(f"run {context.journal.run_id}: promotion", [*reasons, format_ways_on(mirror, name)])
 
 
-def _with_ends(acts: Acts, debt: Debt, look: Look) -> Debt:
-    known = debt.ends.by_partition()
-    if not look.ends.keys() - known.keys():
-        return debt
-    debt = replace(debt, ends=Offsets.of({**look.ends, **known}))
-    acts.writer.put(debt)
-    return debt
+def _complete_log_ends(context: StepContext, pending_fence: PendingFence, probe: PromotionProbe) -> PendingFence:
+    recorded_ends = pending_fence.log_ends.to_mapping()
+    if not probe.log_ends.keys() - recorded_ends.keys():
+        return pending_fence
+    pending_fence = replace(pending_fence, log_ends=PartitionOffsets.from_mapping({**probe.log_ends, **recorded_ends}))
+    context.writer.put(pending_fence)
+    return pending_fence
 
 
-def _told(returned: Returned, debt: Debt) -> bool:
+def _was_reported(returned: SourceReturned, pending_fence: PendingFence) -> bool:
     """Whether people were told of these log ends, which a confirmation is about."""
-    told, now = returned.ends.by_partition(), debt.ends.by_partition()
-    covered = bool(told) and returned.left_behind and all(now.get(p) == end for p, end in told.items())
-    return covered or returned.ends == debt.ends
+    reported_ends, current_ends = returned.log_ends.to_mapping(), pending_fence.log_ends.to_mapping()
+    is_covered = (
+        bool(reported_ends)
+        and returned.loss_confirmed
+        and all(current_ends.get(p) == end for p, end in reported_ends.items())
+    )
+    return is_covered or returned.log_ends == pending_fence.log_ends
 
 
-def slipped(acts: Acts) -> Ranges:
-    debt = acts.writer.state.debts.get(acts.link.mirror.name)
-    return {} if debt is None else not_copied(debt, acts.statuses())[0]
+def find_late_ranges(context: StepContext) -> LateRanges:
+    pending_fence = context.writer.state.pending_fences.get(context.link.mirror.name)
+    return {} if pending_fence is None else find_not_copied(pending_fence, context.statuses())[0]

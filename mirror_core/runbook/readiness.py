@@ -6,91 +6,113 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
-from mirror_core.decide.abandoned import conducts
-from mirror_core.decide.ages import Known, known_since, never_compared, newest_of
-from mirror_core.decide.crowded import in_words
-from mirror_core.decide.proof import differing
-from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan, of_uncompared
-from mirror_core.decide.run_standing import standing_of
-from mirror_core.decide.view import some
-from mirror_core.decide.without_source import WithoutSource
-from mirror_core.mirrors.preflight import Verdict, check
+from mirror_core.decide.abandoned import is_conducted
+from mirror_core.decide.ages import FreshnessKind, count_never_compared, list_newest_times, to_newest_times
+from mirror_core.decide.crowded import format_gap_limit_warning
+from mirror_core.decide.proof import find_differences
+from mirror_core.decide.readiness import (
+    PointWeight,
+    Readiness,
+    ReadinessPoint,
+    list_drift_points,
+    list_plan_points,
+    list_staleness_points,
+    list_uncompared_points,
+)
+from mirror_core.decide.run_standing import find_run_progress
+from mirror_core.decide.view import join_limited
+from mirror_core.decide.without_source import UnplannedForecast
+from mirror_core.mirrors.preflight import RightStatus, check_cluster
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import MirrorName
-from mirror_core.model.reckoning import Foretold
+from mirror_core.model.reckoning import PlanForecast
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Services
-from mirror_core.state.link import Link
-from mirror_core.state.pulse import conducted
+from mirror_core.state.link import MirrorLink
+from mirror_core.state.pulse import find_conductor_status
 from mirror_core.state.records import State
-from mirror_core.state.watchers import watched
-from mirror_core.sync.cycle import survey
+from mirror_core.state.watchers import find_watcher_status
+from mirror_core.sync.cycle import preview_sync
 
 
-def look(
-    link: Link, state: State, services: Services, *, whole: bool, read_ms: int | None = None, current: bool = True
+def assess_readiness(
+    link: MirrorLink,
+    state: State,
+    services: Services,
+    *,
+    with_drift: bool,
+    read_ms: int | None = None,
+    current: bool = True,
 ) -> Readiness:
     begun, name = now_ms(), link.mirror.name
     run = state.active_run(name)
     try:
-        decision, unplanned = Failover(link, services, started_by="readiness").foresee()
-        points, figures, foretold = [*of_plan(decision)], decision.plan.figures, decision.plan.foretold
+        decision, unplanned = Failover(link, services, started_by="readiness").decide_both_modes()
+        points, figures, foretold = [*list_plan_points(decision)], decision.plan.figures, decision.plan.forecast
     except MirrorError as error:
-        why = f"no plan can be made: {error}"
-        points, figures, foretold = [Point(Weight.REFUSAL, why)], {}, UNSET
-        unplanned = WithoutSource(refused=(why,))
+        reason = f"no plan can be made: {error}"
+        points, figures, foretold = [ReadinessPoint(PointWeight.REFUSAL, reason)], {}, UNSET
+        unplanned = UnplannedForecast(refused=(reason,))
     statuses = state.partitions.get(name, {})
-    points += remembered(name, state, begun)
-    if whole:
-        points += [*_drift(link, state), *rights(link)]
+    points += find_recorded_points(name, state, begun)
+    if with_drift:
+        points += [*_find_drift(link, state), *find_missing_rights(link)]
     return Readiness(
         mirror=link.mirror,
-        run=standing_of(run, state.steps_of(run)) if run else None,
-        conducted=conducts(conducted(state, run)) if run and current else None,
-        watched=watched(state, name, begun if read_ms is None else read_ms) if current else None,
+        run_progress=find_run_progress(run, state.steps_of(run)) if run else None,
+        is_conducted=is_conducted(find_conductor_status(state, run)) if run and current else None,
+        watcher=find_watcher_status(state, name, begun if read_ms is None else read_ms) if current else None,
         points=tuple(points),
         figures=figures,
-        predicted_s=foretold.seconds if isinstance(foretold, Foretold) else None,
-        known_ms=newest_of(_known(name, state), statuses),
-        differs=len(differing(state.proofs.get(name), statuses)),
+        predicted_s=foretold.seconds if isinstance(foretold, PlanForecast) else None,
+        newest_ms=to_newest_times(_read_known_times(name, state), statuses),
+        differing_partitions=len(find_differences(state.verifications.get(name), statuses)),
         unplanned=unplanned,
         at_ms=begun,
     )
 
 
-def remembered(name: MirrorName, state: State, now_ms: int) -> Iterator[Point]:
-    yield from of_ages(name, _known(name, state), now_ms)
+def find_recorded_points(name: MirrorName, state: State, now_ms: int) -> Iterator[ReadinessPoint]:
+    yield from list_staleness_points(name, _read_known_times(name, state), now_ms)
     statuses = state.partitions.get(name, {})
-    yield from of_uncompared(name, never_compared(state.proofs.get(name), statuses))
-    if crowded := in_words(statuses.values()):
-        yield Point(Weight.WARNING, f"partitions come {crowded}")
+    yield from list_uncompared_points(name, count_never_compared(state.verifications.get(name), statuses))
+    if gap_limit_text := format_gap_limit_warning(statuses.values()):
+        yield ReadinessPoint(PointWeight.WARNING, f"partitions come {gap_limit_text}")
 
 
-def _known(name: MirrorName, state: State) -> dict[Known, int]:
-    groups, proof = state.groups.get(name), state.proofs.get(name)
-    return dict(known_since(name, groups, proof, iter(state.runs.values()), state.partitions.get(name, {})))
+def _read_known_times(name: MirrorName, state: State) -> dict[FreshnessKind, int]:
+    groups, proof = state.groups.get(name), state.verifications.get(name)
+    return dict(list_newest_times(name, groups, proof, iter(state.runs.values()), state.partitions.get(name, {})))
 
 
-def _drift(link: Link, state: State) -> Iterator[Point]:
+def _find_drift(link: MirrorLink, state: State) -> Iterator[ReadinessPoint]:
     try:
-        yield from of_drift(link.mirror.name, survey(link, state).rows)
+        yield from list_drift_points(link.mirror.name, preview_sync(link, state).rows)
     except MirrorError as error:
-        yield Point(Weight.WARNING, f"drift is not known: {error}")
+        yield ReadinessPoint(PointWeight.WARNING, f"drift is not known: {error}")
 
 
-def rights(link: Link) -> Iterator[Point]:
+def find_missing_rights(link: MirrorLink) -> Iterator[ReadinessPoint]:
     for side, role in ((link.source, "source"), (link.destination, "destination")):
         try:
-            found = check(side)
+            cluster_check = check_cluster(side)
         except MirrorError as error:
-            yield Point(Weight.WARNING, f"rights on {side.name} are not known: {error}")
+            yield ReadinessPoint(PointWeight.WARNING, f"rights on {side.name} are not known: {error}")
             continue
         remedy = f"`mirrorbook cluster check {side.name}`"
-        lacking = [r for r in found.rights if r.role == role and r.verdict is Verdict.MISSING]
+        lacking = [r for r in cluster_check.rights if r.role == role and r.verdict is RightStatus.MISSING]
         if lacking:
-            what = some([f"{right.user} lacks {right.operation} on {right.resource}" for right in lacking])
-            yield Point(Weight.WARNING, f"cluster {side.name}: {what}", remedy)
-        if found.forgetful and role == "destination":
-            more = f" (and {len(found.forgetful) - 1} more such broker(s))" if len(found.forgetful) > 1 else ""
-            yield Point(Weight.WARNING, f"cluster {side.name}: {found.forgetful[0]}{more}", remedy)
+            missing_text = join_limited(
+                [f"{right.user} lacks {right.operation} on {right.resource}" for right in lacking]
+            )
+            yield ReadinessPoint(PointWeight.WARNING, f"cluster {side.name}: {missing_text}", remedy)
+        if cluster_check.expiring_producers and role == "destination":
+            more_text = (
+                f" (and {len(cluster_check.expiring_producers) - 1} more such broker(s))"
+                if len(cluster_check.expiring_producers) > 1
+                else ""
+            )
+            yield ReadinessPoint(
+                PointWeight.WARNING, f"cluster {side.name}: {cluster_check.expiring_producers[0]}{more_text}", remedy
+            )

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from mirror_core.dataplane.local import Deleted, LocalCopy
-from mirror_core.evidence.folders import Folder, local_folder
+from mirror_core.dataplane.local import LocalCopy, RecordTrimmed
+from mirror_core.evidence.folders import Folder, open_local_folder
 from mirror_core.evidence.parity_report import warm_up
-from mirror_core.model.files import Unwritable, check_room, check_writable, writing
+from mirror_core.model.files import Unwritable, check_free_space, check_writable, report_write_errors
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityRange, ParityResult, Saved
+from mirror_core.model.parity import ParityRange, ParityResult, SalvagedPartition
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.salvage import LocalSalvage
-from mirror_core.parity.so_far import SoFar
-from mirror_core.state.link import Link
+from mirror_core.parity.so_far import OnParityProgress
+from mirror_core.state.link import MirrorLink
 
-ADVICE: Final = "make room and rights there, or give another folder (--evidence)"
+EVIDENCE_ADVICE: Final = "make room and rights there, or give another folder (--evidence)"
 
 
 class ParityCheck(Protocol):
@@ -30,32 +30,37 @@ class ParityCheck(Protocol):
         destination: ClusterName,
         ranges: Sequence[ParityRange],
         output: Path | None,
-        so_far: SoFar | None = None,
+        on_progress: OnParityProgress | None = None,
     ) -> ParityResult: ...
 
 
-FEW: Final = 100_000
+FEW_OFFSETS: Final = 100_000
 
 
-class Salvage(Protocol):
+class TailSalvage(Protocol):
     """Saves [start, end) to Parquet, with what another cluster has of each record."""
 
     def __call__(
         self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
-    ) -> dict[Partition, Saved]: ...
+    ) -> dict[Partition, SalvagedPartition]: ...
 
 
-class Copy(Protocol):
+class InProcessCopy(Protocol):
     """Copies a mirror up to the given ends while no data plane runs."""
 
     def __call__(
-        self, ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: Deleted
+        self,
+        ends: dict[Partition, Offset],
+        timeout_s: float,
+        promise_end: Callable[[int], None],
+        record_trimmed: RecordTrimmed,
+        /,
     ) -> None:
         """`on_write_deadline` (wall-clock ms) and `on_deletions` are called before each write that they cover."""
 
 
-def _on_this_machine(place: str) -> Folder:
-    return local_folder(place, private=True)
+def _open_private_folder(path: str) -> Folder:
+    return open_local_folder(path, private=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,33 +70,33 @@ class Services:
     parity: ParityCheck
     quick_parity: ParityCheck
     """Without startup time, for the write block."""
-    salvage: Salvage
-    copy: Callable[[Link], Copy]
+    salvage: TailSalvage
+    copy: Callable[[MirrorLink], InProcessCopy]
     evidence_dir: Path
-    copies: Callable[[str], Folder] = _on_this_machine
+    open_copy_folder: Callable[[str], Folder] = _open_private_folder
     """Opens the folder for copies of bundles. Raises BadRequest if unreachable."""
-    receipts: Callable[[str], Folder] = local_folder
+    open_receipts: Callable[[str], Folder] = open_local_folder
     by_airflow: bool = False
 
     def run_dir(self, run_id: str) -> Path:
         folder = self.evidence_dir / f"run-{run_id}"
-        with writing("evidence", folder, ADVICE):
+        with report_write_errors("evidence", folder, EVIDENCE_ADVICE):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return folder
 
-    def parity_of(self, ranges: Sequence[ParityRange]) -> ParityCheck:
-        return self.parity if sum(r.end - r.start for r in ranges) > FEW else self.quick_parity
+    def choose_parity(self, ranges: Sequence[ParityRange]) -> ParityCheck:
+        return self.parity if sum(r.end - r.start for r in ranges) > FEW_OFFSETS else self.quick_parity
 
     def check_evidence(self) -> None:
-        check_writable("evidence", self.evidence_dir, ADVICE)
+        check_writable("evidence", self.evidence_dir, EVIDENCE_ADVICE)
 
-    def ready_gate(self, run_id: str) -> None:
+    def prepare_gate(self, run_id: str) -> None:
         """Before applications are stopped: check disk space for the gate, and warm up."""
         self.check_evidence()
-        check_room("evidence", self.run_dir(run_id), ADVICE)
+        check_free_space("evidence", self.run_dir(run_id), EVIDENCE_ADVICE)
         warm_up()
 
-    def gate(
+    def compare_at_gate(
         self, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange], run_id: str
     ) -> ParityResult:
         """A full disk must not extend the write block: the report's path says so."""

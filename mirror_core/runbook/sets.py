@@ -14,356 +14,417 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from mirror_core.decide.approvals import ApprovalPolicy, come_back, used_up, verified
-from mirror_core.decide.failover import Decision
-from mirror_core.decide.left_behind import kept
-from mirror_core.decide.sets import (
-    TURNED,
-    UNDISTURBED,
-    Member,
-    Move,
-    Place,
-    joint_hash,
-    moves,
-    set_of,
-    undisturbed_all,
+from mirror_core.decide.approvals import (
+    ApprovalPolicy,
+    explain_source_answers_again,
+    explain_used_approvals,
+    select_valid_approvals,
 )
-from mirror_core.decide.steps import names, point_of_no_return, undisturbed
-from mirror_core.evidence.set_page import SET_PAGE, Moved, write_set_page
+from mirror_core.decide.failover import PlanDecision
+from mirror_core.decide.left_behind import format_run_kept
+from mirror_core.decide.sets import (
+    PAST_NO_RETURN_PHASES,
+    UNDISTURBED_PHASES,
+    NextAction,
+    RunPhase,
+    SetMember,
+    compute_set_hash,
+    decide_actions,
+    is_undisturbed,
+    parse_set_name,
+)
+from mirror_core.decide.steps import find_no_return_step, list_step_names, list_undisturbed_steps
+from mirror_core.evidence.set_page import SET_PAGE, SetPageMirror, write_set_page
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Approval, Mode, Run, RunKind, RunState, StepState
-from mirror_core.runbook.at_work import at_work
-from mirror_core.runbook.bundles import copy_page_or_say
-from mirror_core.runbook.closing import awaits_word
+from mirror_core.model.run import Approval, Run, RunKind, RunMode, RunState, StepState
+from mirror_core.runbook.at_work import process_caches
+from mirror_core.runbook.bundles import copy_page_or_report
+from mirror_core.runbook.closing import is_awaiting_confirmation
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.set_runs import Joint, SetFailed, Standing
-from mirror_core.runbook.side_by_side import at_once, patiently
-from mirror_core.state.approvals import recorded_approvals
-from mirror_core.state.link import Link
+from mirror_core.runbook.set_runs import MemberRun, SetFailed, SetPlan
+from mirror_core.runbook.side_by_side import retry_until_done, run_parallel
+from mirror_core.state.approvals import find_approvals
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.topic import read_state
-from mirror_core.state.turning import turned
+from mirror_core.state.turning import is_past_no_return
 
-_BEFORE: Final = names(RunKind.FAILOVER)[: names(RunKind.FAILOVER).index(point_of_no_return(RunKind.FAILOVER))]
+_STEPS_BEFORE_NO_RETURN: Final = list_step_names(RunKind.FAILOVER)[
+    : list_step_names(RunKind.FAILOVER).index(find_no_return_step(RunKind.FAILOVER))
+]
 
 
-class Together:
+class SetFailover:
     """Stateless: everything is in the destinations' state topics."""
 
     def __init__(
         self,
-        chosen: MirrorSet,
+        mirror_set: MirrorSet,
         conductors: Mapping[MirrorName, Failover],
-        mode: Mode = Mode.PLANNED,
+        mode: RunMode = RunMode.PLANNED,
         *,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
     ) -> None:
-        self.chosen = chosen
+        self.mirror_set = mirror_set
         self.mode = mode
         self._conductors = conductors
-        self._say = say
+        self._print_line = print_line
 
-    def link(self, mirror: MirrorName) -> Link:
+    def get_link(self, mirror: MirrorName) -> MirrorLink:
         return self._conductors[mirror].link
 
-    def decide(self) -> Joint:
-        mirrors = self.chosen.mirrors
+    def decide(self) -> SetPlan:
+        mirrors = self.mirror_set.mirrors
         with ThreadPoolExecutor(len(mirrors)) as pool:  # a dead side costs seconds, once
-            looks = list(pool.map(lambda name: self._look(self._conductors[name]), mirrors))
-        found = {name: decision for name, (decision, _) in zip(mirrors, looks, strict=True)}
-        reasons = [f"{name}: {reason}" for name, decision in found.items() for reason in decision.reasons]
-        return Joint(
-            found,
-            joint_hash(self.chosen, (d.plan for d in found.values())),
+            results = list(pool.map(lambda name: self._decide_member(self._conductors[name]), mirrors))
+        decisions = {name: decision for name, (decision, _) in zip(mirrors, results, strict=True)}
+        reasons = [f"{name}: {reason}" for name, decision in decisions.items() for reason in decision.reasons]
+        return SetPlan(
+            decisions,
+            compute_set_hash(self.mirror_set, (d.plan for d in decisions.values())),
             tuple(reasons),
-            silent=tuple(name for name, (_, silent) in zip(mirrors, looks, strict=True) if silent),
+            silent=tuple(name for name, (_, silent) in zip(mirrors, results, strict=True) if silent),
         )
 
-    def _look(self, one: Failover) -> tuple[Decision, bool]:
-        return one.decide_lost() if self.mode is Mode.UNPLANNED else (one.decide(self.mode), False)
+    def _decide_member(self, conductor: Failover) -> tuple[PlanDecision, bool]:
+        return conductor.decide_unplanned() if self.mode is RunMode.UNPLANNED else (conductor.decide(self.mode), False)
 
-    def under_way(self, started_by: str | None = None, plan_hash: str = "") -> str | None:
+    def find_active_attempt(self, started_by: str | None = None, plan_hash: str = "") -> str | None:
         """The set's failover that has not ended. Refused if its mirrors differ from the set's."""
-        for attempt, there in self._attempts(started_by).items():
-            left = {name: s for name, s in there.items() if s.run.ended_ms is None}
-            done = (
+        for attempt, member_runs in self._group_by_attempt(started_by).items():
+            open_runs = {name: member for name, member in member_runs.items() if member.run.ended_ms is None}
+            is_done = (
                 started_by is not None
-                and all(s.place is Place.DONE for s in there.values())
-                and joint_hash(self.chosen, (s.run.plan for s in there.values())) == plan_hash
-                and not self._past(there)
+                and all(member.phase is RunPhase.DONE for member in member_runs.values())
+                and compute_set_hash(self.mirror_set, (member.run.plan for member in member_runs.values())) == plan_hash
+                and not self._find_superseded_runs(member_runs)
             )
-            if there.keys() >= set(self.chosen.mirrors):
-                if left or done:
+            if member_runs.keys() >= set(self.mirror_set.mirrors):
+                if open_runs or is_done:
                     return attempt
-            elif left and not self._harmless(left.values()):
-                held = ", ".join(f"{name} ({s.run.id})" for name, s in left.items())
-                reason = f"{attempt} has no run of each mirror of the set: resume or abort, one by one, {held}"
-                raise Refused(f"failover of set {self.chosen.name}", [reason])
+            elif open_runs and not self._are_undisturbed(open_runs.values()):
+                open_runs_text = ", ".join(f"{name} ({member.run.id})" for name, member in open_runs.items())
+                reason = (
+                    f"{attempt} has no run of each mirror of the set: resume or abort, one by one, {open_runs_text}"
+                )
+                raise Refused(f"failover of set {self.mirror_set.name}", [reason])
         return None
 
-    def cut_off(self, started_by: str | None = None) -> str | None:
+    def find_unbegun_attempt(self, started_by: str | None = None) -> str | None:
         """An attempt whose conductor died before all runs were begun: nothing was done."""
-        for attempt, there in self._attempts(started_by).items():
-            left = [s for s in there.values() if s.run.ended_ms is None]
-            if left and there.keys() < set(self.chosen.mirrors) and self._harmless(left):
+        for attempt, member_runs in self._group_by_attempt(started_by).items():
+            open_runs = [member for member in member_runs.values() if member.run.ended_ms is None]
+            if open_runs and member_runs.keys() < set(self.mirror_set.mirrors) and self._are_undisturbed(open_runs):
                 return attempt
         return None
 
-    def _begun_before(self) -> list[Run]:
-        whole = [t for t in self._attempts(None).values() if t.keys() >= set(self.chosen.mirrors)]
-        return [max((s.run for s in there.values()), key=lambda run: run.started_ms) for there in whole]
+    def _list_earlier_runs(self) -> list[Run]:
+        complete_attempts = [
+            t for t in self._group_by_attempt(None).values() if t.keys() >= set(self.mirror_set.mirrors)
+        ]
+        return [
+            max((s.run for s in member_runs.values()), key=lambda run: run.started_ms)
+            for member_runs in complete_attempts
+        ]
 
-    def _past(self, there: Mapping[MirrorName, Standing]) -> list[str]:
-        done = [(name, s.run) for name, s in there.items() if s.run.state is RunState.DONE]
-        conductors = [(self._conductors[name], run) for name, run in done]
+    def _find_superseded_runs(self, member_runs: Mapping[MirrorName, MemberRun]) -> list[str]:
+        done_runs = [(name, s.run) for name, s in member_runs.items() if s.run.state is RunState.DONE]
+        conductors = [(self._conductors[name], run) for name, run in done_runs]
         return [
             f"{run.plan.mirror}: run {run.id} has ended, and is not what the mirror is in any more"
             for conductor, run in conductors
-            if not conductor.in_effect(read_state(conductor.link.destination), run)
+            if not conductor.is_in_effect(read_state(conductor.link.destination), run)
         ]
 
-    def refuse_past(self, attempt: str, started_by: str) -> None:
-        there = self._standings(attempt)
-        others = [f"{name}: {s.run.started_by} has begun run {s.run.id}" for name, s in there.items()]
-        reasons = [why for why, s in zip(others, there.values(), strict=True) if s.run.started_by != started_by]
-        if reasons := reasons or self._past(there):
-            raise Refused(f"failover {attempt} of set {self.chosen.name}", reasons)
+    def refuse_superseded(self, attempt: str, started_by: str) -> None:
+        member_runs = self._read_member_runs(attempt)
+        foreign_lines = [f"{name}: {s.run.started_by} has begun run {s.run.id}" for name, s in member_runs.items()]
+        reasons = [
+            reason
+            for reason, s in zip(foreign_lines, member_runs.values(), strict=True)
+            if s.run.started_by != started_by
+        ]
+        if reasons := reasons or self._find_superseded_runs(member_runs):
+            raise Refused(f"failover {attempt} of set {self.mirror_set.name}", reasons)
 
-    def _harmless(self, left: Iterable[Standing]) -> bool:
+    def _are_undisturbed(self, member_runs: Iterable[MemberRun]) -> bool:
         """Whether they can be aborted without a trace. Unplanned runs may have taken another run over."""
-        return self.mode is Mode.PLANNED and all(s.place in UNDISTURBED for s in left)
+        return self.mode is RunMode.PLANNED and all(s.phase in UNDISTURBED_PHASES for s in member_runs)
 
-    @at_work()
+    @process_caches()
     def begin(
         self, plan_hash: str, *, approved_by: str | Sequence[Approval] | ApprovalPolicy, silent: Collection[str] = ()
     ) -> str:
         """Open a run per mirror; returns their common id. If one is refused, planned ones are aborted."""
-        spent = self._spent(approved_by) if isinstance(approved_by, ApprovalPolicy) else ()
+        spent = self._find_reused_approvals(approved_by) if isinstance(approved_by, ApprovalPolicy) else ()
         if spent:
-            raise Refused(f"failover of set {self.chosen.name}", spent)
-        joint, back = self._decide_anew([name for name in self.chosen.mirrors if name in silent])
-        if reasons := (*joint.reasons, *joint.other_than(plan_hash), *back):
-            raise Refused(f"failover of set {self.chosen.name}", reasons)
-        when = datetime.fromtimestamp(now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%S")
-        attempt = f"{self.chosen.name}-{when}-{secrets.token_hex(2)}"
-        plans = {name: decision.plan.hash for name, decision in joint.decisions.items()}
-        acts = {
-            name: partial(self._begin, name, plan, approved_by, attempt, joint.hash, silent=name in silent)
+            raise Refused(f"failover of set {self.mirror_set.name}", spent)
+        set_plan, returned_sources = self._decide_at_begin([name for name in self.mirror_set.mirrors if name in silent])
+        if reasons := (*set_plan.reasons, *set_plan.find_hash_mismatch(plan_hash), *returned_sources):
+            raise Refused(f"failover of set {self.mirror_set.name}", reasons)
+        timestamp = datetime.fromtimestamp(now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%S")
+        attempt = f"{self.mirror_set.name}-{timestamp}-{secrets.token_hex(2)}"
+        plans = {name: decision.plan.hash for name, decision in set_plan.decisions.items()}
+        actions = {
+            name: partial(self._begin_member, name, plan, approved_by, attempt, set_plan.hash, silent=name in silent)
             for name, plan in plans.items()
         }
         try:
-            if refused := at_once(acts, self._say):
-                words = f"failover of set {self.chosen.name}: not all could be begun"
-                raise Refused(words, (f"{name}: {error}" for name, error in refused.items()))
+            if refused := run_parallel(actions, self._print_line):
+                title = f"failover of set {self.mirror_set.name}: not all could be begun"
+                raise Refused(title, (f"{name}: {error}" for name, error in refused.items()))
         except MirrorError:
-            if self.mode is Mode.PLANNED:
-                self._give_up(self._standings(attempt), only_mine=False)
+            if self.mode is RunMode.PLANNED:
+                self._abort_members(self._read_member_runs(attempt), only_mine=False)
             raise
-        self._say(f"{attempt}: {', '.join(s.run.id for s in self._standings(attempt).values())}")
+        self._print_line(f"{attempt}: {', '.join(s.run.id for s in self._read_member_runs(attempt).values())}")
         return attempt
 
-    def prove(self, attempt: str) -> dict[MirrorName, Standing]:
-        return self._go(attempt, {Move.PROVE})
+    def prove(self, attempt: str) -> dict[MirrorName, MemberRun]:
+        return self._run_moves(attempt, {NextAction.VERIFY})
 
     @property
     def started_by(self) -> str:
-        return self._conductors[self.chosen.mirrors[0]].started_by
+        return self._conductors[self.mirror_set.mirrors[0]].started_by
 
-    def told(self, attempt: str) -> list[str]:
-        return [f"{name}: {s.place}" for name, s in self._standings(attempt).items()]
+    def format_phases(self, attempt: str) -> list[str]:
+        return [f"{name}: {s.phase}" for name, s in self._read_member_runs(attempt).items()]
 
-    def moved(self, attempt: str, step: str) -> dict[MirrorName, str]:
-        done = (step, StepState.DONE)
-        found = self._standings(attempt).items()
-        return {name: s.run.id for name, s in found if done in [(taken.step, taken.state) for taken in s.steps]}
+    def find_runs_after_step(self, attempt: str, step: str) -> dict[MirrorName, str]:
+        wanted_state = (step, StepState.DONE)
+        member_runs = self._read_member_runs(attempt).items()
+        return {
+            name: s.run.id
+            for name, s in member_runs
+            if wanted_state in [(step_record.step, step_record.state) for step_record in s.steps]
+        }
 
-    def undisturbed(self, attempt: str) -> bool:
-        return undisturbed_all(self._members(self._standings(attempt), {}))
+    def is_undisturbed(self, attempt: str) -> bool:
+        return is_undisturbed(self._to_members(self._read_member_runs(attempt), {}))
 
     def refuse_expired(self, attempt: str, agreed: Sequence[Approval]) -> None:
-        for name, standing in self._standings(attempt).items():
-            self._conductors[name].refuse_expired(standing.run.id, agreed)
+        for name, member in self._read_member_runs(attempt).items():
+            self._conductors[name].refuse_expired(member.run.id, agreed)
 
-    def finish(self, attempt: str, *, agreed_by: str = "") -> dict[MirrorName, Standing]:
+    def finish(self, attempt: str, *, agreed_by: str = "") -> dict[MirrorName, MemberRun]:
         """Everything left. Raises SetFailed if not all succeed. Writes the set's page."""
         try:
-            return self._go(attempt, {Move.PROVE, Move.MAKE_READY, Move.FINISH}, agreed_by)
+            return self._run_moves(attempt, {NextAction.VERIFY, NextAction.MAKE_READY, NextAction.FINISH}, agreed_by)
         finally:
             self._write_page(attempt)
 
     def refuse_conducted(self, attempt: str, *, take_over: bool = False, quietly: bool = False) -> None:
-        title, left = f"failover of set {self.chosen.name}", self._left(attempt)
+        title, open_runs = f"failover of set {self.mirror_set.name}", self._list_open_runs(attempt)
         reasons = list[str]()
 
-        def ask(name: MirrorName, run: Run) -> None:
+        def check_member(name: MirrorName, run: Run) -> None:
             self._conductors[name].refuse_conducted(run.id, title, take_over=take_over, quietly=quietly)
 
-        errors = at_once({name: partial(ask, name, run) for name, run in left.items()}, lambda line: None)
+        errors = run_parallel(
+            {name: partial(check_member, name, run) for name, run in open_runs.items()}, lambda line: None
+        )
         for name, error in errors.items():
             if not isinstance(error, Refused):
                 raise error
-            reasons += [f"run {left[name].id}: {reason}" for reason in error.reasons]
+            reasons += [f"run {open_runs[name].id}: {reason}" for reason in error.reasons]
         if reasons:
             raise Refused(title, sorted(reasons))
 
     def refuse_taken_over(self, attempt: str) -> None:
         """Raises LostOwnership while another conductor may still act on one of the runs."""
-        mine = {name: conductor.started_by for name, conductor in self._conductors.items()}
-        theirs = {name: run for name, run in self._left(attempt).items() if run.conducted_by != mine[name]}
-        errors = at_once({name: partial(self._refuse_taken_over, name, run) for name, run in theirs.items()}, self._say)
+        own_starters = {name: conductor.started_by for name, conductor in self._conductors.items()}
+        foreign_runs = {
+            name: run for name, run in self._list_open_runs(attempt).items() if run.conducted_by != own_starters[name]
+        }
+        errors = run_parallel(
+            {name: partial(self._refuse_taken_over, name, run) for name, run in foreign_runs.items()}, self._print_line
+        )
         for error in errors.values():
             raise error
 
     def abort(self, attempt: str, *, only_mine: bool = True) -> Sequence[str]:
         """All, unless one is promoted. Returns the outcome as text."""
-        standings = self._standings(attempt)
-        left = {name: s for name, s in standings.items() if s.run.ended_ms is None}
-        if any(s.place in TURNED for s in standings.values()):
-            return [f"{name}: kept: another mirror of the set is promoted; {s.way_on}" for name, s in left.items()]
-        return self._give_up(left, only_mine=only_mine)
+        member_runs = self._read_member_runs(attempt)
+        open_runs = {name: s for name, s in member_runs.items() if s.run.ended_ms is None}
+        if any(s.phase in PAST_NO_RETURN_PHASES for s in member_runs.values()):
+            return [
+                f"{name}: kept: another mirror of the set is promoted; {s.next_command}"
+                for name, s in open_runs.items()
+            ]
+        return self._abort_members(open_runs, only_mine=only_mine)
 
-    def page(self, attempt: str) -> Path:
-        evidence = self._conductors[self.chosen.mirrors[0]].services.evidence_dir
+    def page_path(self, attempt: str) -> Path:
+        evidence = self._conductors[self.mirror_set.mirrors[0]].services.evidence_dir
         return evidence / f"set-{attempt}" / SET_PAGE
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    @at_work()
-    def _go(self, attempt: str, wanted: set[Move], agreed_by: str = "") -> dict[MirrorName, Standing]:
+    @process_caches()
+    def _run_moves(
+        self, attempt: str, wanted_moves: set[NextAction], agreed_by: str = ""
+    ) -> dict[MirrorName, MemberRun]:
         failed: dict[MirrorName, MirrorError] = {}
         while True:
-            standings = self._standings(attempt)
-            found = moves(self._members(standings, failed), self.chosen.order, self.mode)
-            due = dict(zip(self.chosen.mirrors, found, strict=True))
-            doing = {name: standings[name] for name, move in due.items() if move in wanted}
-            if Move.ABORT in due.values():
-                given_up = {name: standings[name] for name, move in due.items() if move is Move.ABORT}
+            member_runs = self._read_member_runs(attempt)
+            due_moves = decide_actions(self._to_members(member_runs, failed), self.mirror_set.order, self.mode)
+            due = dict(zip(self.mirror_set.mirrors, due_moves, strict=True))
+            acting = {name: member_runs[name] for name, move in due.items() if move in wanted_moves}
+            if NextAction.ABORT in due.values():
+                given_up = {name: member_runs[name] for name, move in due.items() if move is NextAction.ABORT}
                 errors = [f"{name}: {error}" for name, error in failed.items()]
-                raise self._failed((*errors, *self._give_up(given_up, only_mine=False)))
-            if not doing:
+                raise self._make_error((*errors, *self._abort_members(given_up, only_mine=False)))
+            if not acting:
                 break
-            failed |= at_once(
-                {name: partial(self._take, s, due[name], agreed_by) for name, s in doing.items()}, self._say
+            failed |= run_parallel(
+                {name: partial(self._run_move, s, due[name], agreed_by) for name, s in acting.items()}, self._print_line
             )
-        if failed or (Move.FINISH in wanted and any(s.place is not Place.DONE for s in standings.values())):
-            errors = [f"{name}: {error}{standings[name].advice}" for name, error in failed.items()]
-            raise self._failed((*errors, *(s.outcome for name, s in standings.items() if name not in failed)))
-        return standings
+        if failed or (
+            NextAction.FINISH in wanted_moves and any(s.phase is not RunPhase.DONE for s in member_runs.values())
+        ):
+            errors = [f"{name}: {error}{member_runs[name].advice}" for name, error in failed.items()]
+            raise self._make_error((*errors, *(s.outcome for name, s in member_runs.items() if name not in failed)))
+        return member_runs
 
-    def _take(self, standing: Standing, move: Move, agreed_by: str) -> None:
-        run, conductor = standing.run, self._conductors[standing.run.plan.mirror]
-        said = agreed_by if standing.place in (Place.BEGUN, Place.PROVED) else ""
-        if move is Move.FINISH:
-            patiently(run.plan.mirror, self._say, lambda: conductor.drive(run.id, agreed_by=said))
+    def _run_move(self, member: MemberRun, move: NextAction, agreed_by: str) -> None:
+        run, conductor = member.run, self._conductors[member.run.plan.mirror]
+        approver = agreed_by if member.phase in (RunPhase.BEGUN, RunPhase.VERIFIED) else ""
+        if move is NextAction.FINISH:
+            retry_until_done(run.plan.mirror, self._print_line, lambda: conductor.drive(run.id, agreed_by=approver))
         else:
-            steps = undisturbed(RunKind.FAILOVER) if move is Move.PROVE else _BEFORE
-            agreed = "" if move is Move.PROVE else said
-            patiently(run.plan.mirror, self._say, lambda: conductor.take(run.id, steps, agreed_by=agreed))
+            steps = list_undisturbed_steps(RunKind.FAILOVER) if move is NextAction.VERIFY else _STEPS_BEFORE_NO_RETURN
+            agreed = "" if move is NextAction.VERIFY else approver
+            retry_until_done(
+                run.plan.mirror, self._print_line, lambda: conductor.run_steps(run.id, steps, agreed_by=agreed)
+            )
 
-    def _decide_anew(self, silent: Sequence[MirrorName]) -> tuple[Joint, list[str]]:
-        joint, reasons = self.decide(), list[str]()
+    def _decide_at_begin(self, silent: Sequence[MirrorName]) -> tuple[SetPlan, list[str]]:
+        set_plan, reasons = self.decide(), list[str]()
         for name in silent:
-            source, again = self.link(name).source.name, f"failover run-set {self.chosen.name}"
-            seen = joint.decisions[name].source_seen
-            back = come_back(source, again, silent=True, answers=name not in joint.silent, seen=seen)
-            reasons += (f"{name}: {why}" for why in back)
-        return joint, reasons
+            source, retry_command = self.get_link(name).source.name, f"failover run-set {self.mirror_set.name}"
+            source_seen = set_plan.decisions[name].source_seen
+            return_reasons = explain_source_answers_again(
+                source,
+                retry_command,
+                was_silent=True,
+                has_answered=name not in set_plan.silent,
+                has_answered_fully=source_seen,
+            )
+            reasons += (f"{name}: {reason}" for reason in return_reasons)
+        return set_plan, reasons
 
-    def _left(self, attempt: str) -> dict[MirrorName, Run]:
-        return {name: s.run for name, s in self._standings(attempt).items() if s.run.ended_ms is None}
+    def _list_open_runs(self, attempt: str) -> dict[MirrorName, Run]:
+        return {name: s.run for name, s in self._read_member_runs(attempt).items() if s.run.ended_ms is None}
 
     def _refuse_taken_over(self, name: MirrorName, run: Run) -> None:
         try:
-            self._conductors[name].refuse_conducted(run.id, f"run {run.id} of set {self.chosen.name}")
+            self._conductors[name].refuse_conducted(run.id, f"run {run.id} of set {self.mirror_set.name}")
         except Refused as error:
             raise LostOwnership(str(error)) from None
 
-    def _spent(self, policy: ApprovalPolicy) -> tuple[str, ...]:
-        first = self.chosen.mirrors[0]
-        state = read_state(self._conductors[first].link.destination)
-        return used_up(self._begun_before(), verified(policy, recorded_approvals(state, first, policy.question)))
+    def _find_reused_approvals(self, policy: ApprovalPolicy) -> tuple[str, ...]:
+        first_mirror = self.mirror_set.mirrors[0]
+        state = read_state(self._conductors[first_mirror].link.destination)
+        return explain_used_approvals(
+            self._list_earlier_runs(),
+            select_valid_approvals(policy, find_approvals(state, first_mirror, policy.question)),
+        )
 
-    def _begin(
+    def _begin_member(
         self,
         name: MirrorName,
         plan_hash: str,
         approved_by: str | Sequence[Approval] | ApprovalPolicy,
         attempt: str,
-        joint: str,
+        set_hash: str,
         *,
         silent: bool,
     ) -> None:
         self._conductors[name].begin(
-            plan_hash, self.mode, approved_by=approved_by, part_of=attempt, joint_hash=joint, silent=silent
+            plan_hash, self.mode, approved_by=approved_by, part_of=attempt, joint_hash=set_hash, silent=silent
         )
 
-    def _give_up(self, standings: Mapping[MirrorName, Standing], *, only_mine: bool) -> list[str]:
+    def _abort_members(self, member_runs: Mapping[MirrorName, MemberRun], *, only_mine: bool) -> list[str]:
         """A run with a silent source is kept if it is fenced or awaits confirmation.
 
         A new run would not know what was drained, and would not ask for confirmation.
         """
-        said = list[str]()
-        for name, standing in standings.items():
+        result_lines = list[str]()
+        for name, member in member_runs.items():
             conductor = self._conductors[name]
-            stopped = self.mode is Mode.PLANNED and standing.place in (Place.STOPPED, Place.READY)
-            if standing.waits and not conductor.source_answers():
-                said.append(f"{name}: {kept(name, conductor.link.source.name)}")
+            is_stopped = self.mode is RunMode.PLANNED and member.phase in (
+                RunPhase.APPLICATIONS_STOPPED,
+                RunPhase.READY,
+            )
+            if member.awaits_confirmation and not conductor.can_reach_source():
+                result_lines.append(f"{name}: {format_run_kept(name, conductor.link.source.name)}")
                 continue
-            if stopped and not conductor.source_answers():
-                again = f"`mirrorbook failover run {name} --mode unplanned` goes on from here if it is lost"
-                said.append(f"{name}: kept: the source does not answer; {again}, `failover abort {name}` if not")
+            if is_stopped and not conductor.can_reach_source():
+                retry_advice = f"`mirrorbook failover run {name} --mode unplanned` goes on from here if it is lost"
+                result_lines.append(
+                    f"{name}: kept: the source does not answer; {retry_advice}, `failover abort {name}` if not"
+                )
                 continue
             try:
-                note = conductor.abort(standing.run.id, only_mine=only_mine).note
+                note = conductor.abort(member.run.id, only_mine=only_mine).note
             except MirrorError as error:
-                said.append(f"{name}: not given up: {error}")
+                result_lines.append(f"{name}: not given up: {error}")
             else:
-                said.append(f"{name}: given up: {note or 'applications may write on the source'}")
-        for line in said:
-            self._say(line)
-        return said
+                result_lines.append(f"{name}: given up: {note or 'applications may write on the source'}")
+        for line in result_lines:
+            self._print_line(line)
+        return result_lines
 
-    def _failed(self, lines: Iterable[str]) -> SetFailed:
+    def _make_error(self, lines: Iterable[str]) -> SetFailed:
         listed = "".join(f"\n  - {line}" for line in lines)
-        return SetFailed(f"failover of set {self.chosen.name}: not all of it was moved:{listed}")
+        return SetFailed(f"failover of set {self.mirror_set.name}: not all of it was moved:{listed}")
 
-    def _members(
-        self, standings: Mapping[MirrorName, Standing], failed: Mapping[MirrorName, MirrorError]
-    ) -> list[Member]:
-        return [Member(name, standings[name].place, name in failed) for name in self.chosen.mirrors]
+    def _to_members(
+        self, member_runs: Mapping[MirrorName, MemberRun], failed: Mapping[MirrorName, MirrorError]
+    ) -> list[SetMember]:
+        return [SetMember(name, member_runs[name].phase, name in failed) for name in self.mirror_set.mirrors]
 
-    def _standings(self, attempt: str) -> dict[MirrorName, Standing]:
-        found = {name: standing for name, standing in self._all_runs() if standing.run.part_of == attempt}
-        return {name: found[name] for name in self.chosen.mirrors if name in found}
+    def _read_member_runs(self, attempt: str) -> dict[MirrorName, MemberRun]:
+        by_mirror = {name: member for name, member in self._iterate_runs() if member.run.set_run == attempt}
+        return {name: by_mirror[name] for name in self.mirror_set.mirrors if name in by_mirror}
 
-    def _attempts(self, started_by: str | None) -> dict[str, dict[MirrorName, Standing]]:
-        found: dict[str, dict[MirrorName, Standing]] = {}
-        for name, standing in sorted(self._all_runs(), key=lambda item: -item[1].run.started_ms):
-            ours = set_of(standing.run.part_of) == self.chosen.name
-            if ours and started_by in (None, standing.run.started_by):
-                found.setdefault(standing.run.part_of, {})[name] = standing
-        return found
+    def _group_by_attempt(self, started_by: str | None) -> dict[str, dict[MirrorName, MemberRun]]:
+        by_attempt: dict[str, dict[MirrorName, MemberRun]] = {}
+        for name, member in sorted(self._iterate_runs(), key=lambda item: -item[1].run.started_ms):
+            is_of_set = parse_set_name(member.run.set_run) == self.mirror_set.name
+            if is_of_set and started_by in (None, member.run.started_by):
+                by_attempt.setdefault(member.run.set_run, {})[name] = member
+        return by_attempt
 
-    def _all_runs(self) -> Iterator[tuple[MirrorName, Standing]]:
+    def _iterate_runs(self) -> Iterator[tuple[MirrorName, MemberRun]]:
         states = {c.link.destination.name: c.link.destination for c in self._conductors.values()}
-        read = {name: read_state(cluster) for name, cluster in states.items()}
+        states_read = {name: read_state(cluster) for name, cluster in states.items()}
         for name, conductor in self._conductors.items():
-            state = read[conductor.link.destination.name]
+            state = states_read[conductor.link.destination.name]
             for run in state.runs.values():
                 if (run.plan.mirror, run.plan.kind, run.plan.mode) == (name, RunKind.FAILOVER, self.mode):
-                    yield name, Standing(run, state.steps_of(run), awaits_word(state, run), turned(state, run))
+                    yield (
+                        name,
+                        MemberRun(
+                            run,
+                            state.steps_of(run),
+                            is_awaiting_confirmation(state, run),
+                            is_past_no_return(state, run),
+                        ),
+                    )
 
     def _write_page(self, attempt: str) -> None:
-        page = self.page(attempt)
+        page = self.page_path(attempt)
         try:
-            standings = self._standings(attempt)
-            write_set_page(page, self.chosen, attempt, [Moved(s.run, s.steps, s.place) for s in standings.values()])
+            member_runs = self._read_member_runs(attempt)
+            write_set_page(
+                page, self.mirror_set, attempt, [SetPageMirror(s.run, s.steps, s.phase) for s in member_runs.values()]
+            )
         except MirrorError as error:  # each run has its own evidence
-            self._say(f"the page of the set is not written: {error}")
+            self._print_line(f"the page of the set is not written: {error}")
         else:
-            self._say(f"report: {page}")
-            if all(s.run.ended_ms is not None for s in standings.values()):  # a hanging store must not delay an abort
-                first = self._conductors[self.chosen.mirrors[0]]
-                copy_page_or_say(first.services, first.link.config, page, self._say)
+            self._print_line(f"report: {page}")
+            if all(s.run.ended_ms is not None for s in member_runs.values()):  # a hanging store must not delay an abort
+                first_conductor = self._conductors[self.mirror_set.mirrors[0]]
+                copy_page_or_report(first_conductor.services, first_conductor.link.config, page, self._print_line)

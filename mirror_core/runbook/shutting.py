@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from mirror_core.runbook.acts import Acts
+from mirror_core.runbook.acts import StepContext
 from mirror_core.runbook.unfencing import LiftFile
-from mirror_core.sync.closing_commands import closable
-from mirror_core.sync.closings import Shut
-from mirror_core.sync.shutting import closed_through
+from mirror_core.sync.closing_commands import build_command_target
+from mirror_core.sync.closings import ClusterClosed
+from mirror_core.sync.shutting import close_cluster
 
 
 @dataclass(frozen=True, slots=True)
-class ByCommand:
+class CommandFence:
     """Returns False if the source has no command.
 
     Recorded before the call, so that an abort opens the source again.
     """
 
-    acts: Acts
+    context: StepContext
     step: str
-    lift: LiftFile
+    lift_file: LiftFile
     once: bool = False
 
     def __call__(self, topics: Collection[str]) -> bool:
-        link = self.acts.link
-        if link.source.ruling.fence is None:
+        link = self.context.link
+        if link.source.ruling.fence_command is None:
             return False
-        where = closable(link, link.source.name, self.acts.journal.run_id, topics)
-        self.lift.by_command(topics)
-        return closed_through(link, where, self._note, once=self.once)
+        closable_cluster = build_command_target(link, link.source.name, self.context.journal.run_id, topics)
+        self.lift_file.write_for_command(topics)
+        return close_cluster(link, closable_cluster, self._record_closing, once=self.once)
 
-    def _note(self) -> None:
-        self.acts.journal.keep(self.step, Shut(cluster=self.acts.link.source.name))
+    def _record_closing(self) -> None:
+        self.context.journal.save_checkpoint(self.step, ClusterClosed(cluster=self.context.link.source.name))

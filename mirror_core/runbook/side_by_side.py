@@ -10,46 +10,50 @@ from typing import Final
 from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.names import MirrorName
 
-TRIES: Final = 3
-PAUSE_S: Final = 2.0
+MAX_TRIES: Final = 3
+RETRY_PAUSE_S: Final = 2.0
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
-def at_once(acts: Mapping[MirrorName, Callable[[], None]], say: Say) -> dict[MirrorName, MirrorError]:
+def run_parallel(
+    actions: Mapping[MirrorName, Callable[[], None]], print_line: PrintLine
+) -> dict[MirrorName, MirrorError]:
     """Run all; returns the errors. LostOwnership of one ends all."""
     errors: dict[MirrorName, BaseException] = {}
 
-    def act(name: MirrorName) -> None:
+    def run_action(name: MirrorName) -> None:
         try:
-            acts[name]()
+            actions[name]()
         except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
             errors[name] = error
 
     # Daemons: Ctrl-C must end the process.
-    threads = [threading.Thread(target=act, args=(name,), name=f"mirror {name}", daemon=True) for name in acts]
+    threads = [
+        threading.Thread(target=run_action, args=(name,), name=f"mirror {name}", daemon=True) for name in actions
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     for name, error in errors.items():
-        say(f"{name}: {error}")
+        print_line(f"{name}: {error}")
     for name, error in errors.items():
         if isinstance(error, LostOwnership):
-            others = "the others wait where they are: run the set again, or resume them one by one"
-            raise LostOwnership(f"{name}: {error}; {others}") from None
+            others_advice = "the others wait where they are: run the set again, or resume them one by one"
+            raise LostOwnership(f"{name}: {error}; {others_advice}") from None
         if not isinstance(error, MirrorError):
             raise error
     return {name: error for name, error in errors.items() if isinstance(error, MirrorError)}
 
 
-def patiently(name: MirrorName, say: Say, act: Callable[[], object]) -> None:
-    for tries_left in reversed(range(TRIES)):
+def retry_until_done(name: MirrorName, print_line: PrintLine, action: Callable[[], object]) -> None:
+    for tries_left in reversed(range(MAX_TRIES)):
         try:
-            act()
+            action()
             return
         except MirrorError as error:
             if not error.retryable or not tries_left:
                 raise
-            say(f"{name}: {error}; once more")
-            time.sleep(PAUSE_S)
+            print_line(f"{name}: {error}; once more")
+            time.sleep(RETRY_PAUSE_S)

@@ -14,98 +14,104 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.decide.calling import Answer, pause_s
-from mirror_core.decide.view import Unseen, some
+from mirror_core.decide.calling import HookOutcome, compute_retry_pause_s
+from mirror_core.decide.view import UnseenCluster, join_limited
 from mirror_core.kafka.config import Config
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError
-from mirror_core.model.hooks import AssetEvent, Command, Hook, Http, asset_uri
-from mirror_core.model.limits import LIMITS
-from mirror_core.model.logs import logger
-from mirror_core.model.names import ClusterName, base_name
-from mirror_core.model.run import Evidence, Mode
-from mirror_core.runbook.checkpoints import Announced, Called, HookCall
-from mirror_core.runbook.hook_calls import request_of, send
-from mirror_core.runbook.observe import Ask
-from mirror_core.state.active import Active, announce, newest
+from mirror_core.model.hooks import AssetEvent, Hook, HookCommand, HookRequest, format_asset_uri
+from mirror_core.model.limits import TIMEOUTS
+from mirror_core.model.logs import get_logger
+from mirror_core.model.names import ClusterName, get_base_name
+from mirror_core.model.run import RunMode, StepEvidence
+from mirror_core.runbook.checkpoints import Announcement, HookCall, HookCalls
+from mirror_core.runbook.hook_calls import build_request, send_request
+from mirror_core.runbook.observe import Query
+from mirror_core.state.active import ActiveCluster, announce_active_cluster, read_active_cluster
 from mirror_core.state.journal import Journal
-from mirror_core.state.link import Link
-from mirror_core.sync.programs import Tried, start
+from mirror_core.state.link import MirrorLink
+from mirror_core.sync.programs import SubprocessAttempt, run_program
 
-STEP: Final = "switch"
+SWITCH_STEP: Final = "switch"
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
 
-def switch(link: Link, journal: Journal, *, by_airflow: bool) -> Evidence:
+def switch(link: MirrorLink, journal: Journal, *, by_airflow: bool) -> StepEvidence:
     """Fails only if the mirror was taken over. `by_airflow`: the task emits the asset event itself."""
-    active = _active(link, journal)
-    there = Ask(lambda: announce(link.source, active, LIMITS.silent_source_s))
+    announcement = _load_announcement(link, journal)
+    source_query = Query(lambda: announce_active_cluster(link.source, announcement, TIMEOUTS.silent_source_s))
     deadline = time.monotonic() + (
-        LIMITS.planned_side_s if journal.run.plan.mode is Mode.UNPLANNED else LIMITS.far_side_s
+        TIMEOUTS.plan_cluster_idle_s if journal.run.plan.mode is RunMode.UNPLANNED else TIMEOUTS.announce_remote_s
     )
     try:
-        here: Active | Unseen = announce(link.destination, active, LIMITS.told_destination_s)
+        destination_result: ActiveCluster | UnseenCluster = announce_active_cluster(
+            link.destination, announcement, TIMEOUTS.announce_destination_s
+        )
     except MirrorError as error:
-        here = Unseen(str(error))
-    calls = run_hooks(link, active, journal, by_airflow=by_airflow)
-    announced = {link.destination.name: here, link.source.name: there.answer(deadline)}
-    return dict(_evidence(link, active, calls, journal.run.plan.mode, announced))
+        destination_result = UnseenCluster(str(error))
+    hook_results = run_hooks(link, announcement, journal, by_airflow=by_airflow)
+    announced = {link.destination.name: destination_result, link.source.name: source_query.await_result(deadline)}
+    return dict(_format_evidence(link, announcement, hook_results, journal.run.plan.mode, announced))
 
 
 def run_hooks(
-    link: Link,
-    active: Active,
+    link: MirrorLink,
+    active: ActiveCluster,
     journal: Journal,
     *,
     by_airflow: bool,
     pause: Callable[[float], None] = time.sleep,
 ) -> tuple[HookCall, ...]:
     hooks = link.config.hooks(link.mirror.name)
-    calls = {call.hook: call for call in (journal.kept(STEP, Called) or Called()).calls}
+    calls = {call.hook: call for call in (journal.load_checkpoint(SWITCH_STEP, HookCalls) or HookCalls()).calls}
 
-    def note(call: HookCall) -> None:
+    def record_call(call: HookCall) -> None:
         calls[call.hook] = call
-        journal.keep(STEP, Called(calls=tuple(calls.values())))
+        journal.save_checkpoint(SWITCH_STEP, HookCalls(calls=tuple(calls.values())))
 
     for hook in hooks:
         call = calls.get(hook.name) or HookCall(hook=hook.name)
         if not call.ended:
-            _call(link.config, hook, call, active, journal, note, by_airflow=by_airflow, pause=pause)
+            _run_hook(link.config, hook, call, active, journal, record_call, by_airflow=by_airflow, pause=pause)
     return tuple(calls[hook.name] for hook in hooks)
 
 
-def _active(link: Link, journal: Journal) -> Active:
+def _load_announcement(link: MirrorLink, journal: Journal) -> ActiveCluster:
     """Recorded before anybody is told, so a run always announces the same."""
-    kept = journal.kept(STEP, Announced)
-    if kept is None:
-        mirror, destination = base_name(link.mirror.name), link.destination
-        sides = [destination] if journal.run.plan.mode is Mode.UNPLANNED else [destination, link.source]
-        looks = [Ask(partial(newest, cluster, mirror, LIMITS.silent_source_s)) for cluster in sides]
-        deadline = time.monotonic() + LIMITS.far_side_s
-        seen = [found.generation for look in looks if isinstance(found := look.answer(deadline), Active)]
-        kept = Announced(
-            active=Active(
+    announcement = journal.load_checkpoint(SWITCH_STEP, Announcement)
+    if announcement is None:
+        mirror, destination = get_base_name(link.mirror.name), link.destination
+        sides = [destination] if journal.run.plan.mode is RunMode.UNPLANNED else [destination, link.source]
+        queries = [Query(partial(read_active_cluster, cluster, mirror, TIMEOUTS.silent_source_s)) for cluster in sides]
+        deadline = time.monotonic() + TIMEOUTS.announce_remote_s
+        generations = [
+            newest_record.generation
+            for query in queries
+            if isinstance(newest_record := query.await_result(deadline), ActiveCluster)
+        ]
+        announcement = Announcement(
+            active=ActiveCluster(
                 mirror=mirror,
                 active=destination.name,
                 cluster_id=link.mirror.destination_id,
                 bootstrap_servers=destination.control["bootstrap.servers"],
                 since_ms=now_ms(),
                 run=journal.run_id,
-                generation=max(seen, default=0) + 1,
+                generation=max(generations, default=0) + 1,
             )
         )
-        journal.keep(STEP, kept)
-    return kept.active
+        journal.save_checkpoint(SWITCH_STEP, announcement)
+    return announcement.active
 
 
-def _call(
+def _run_hook(
     config: Config,
     hook: Hook,
     call: HookCall,
-    active: Active,
+    active: ActiveCluster,
     journal: Journal,
-    note: Callable[[HookCall], None],
+    record_call: Callable[[HookCall], None],
     *,
     by_airflow: bool,
     pause: Callable[[float], None],
@@ -113,70 +119,74 @@ def _call(
     started, tries = time.monotonic(), 0
     while True:
         call, tries = replace(call, tries=call.tries + 1), tries + 1
-        note(call)  # raises if we were replaced: then call nothing
-        found = _try(config, hook, active, journal.run.plan.mode, by_airflow=by_airflow)
-        if found.answer is not Answer.AGAIN or tries > hook.retries:
+        record_call(call)  # raises if we were replaced: then call nothing
+        result = _try_hook(config, hook, active, journal.run.plan.mode, by_airflow=by_airflow)
+        if result.answer is not HookOutcome.RETRY or tries > hook.retries:
             break
-        _log.info("hook %s: %s; again", hook.name, found.problem)
-        pause(pause_s(tries))
+        _log.info("hook %s: %s; again", hook.name, result.problem)
+        pause(compute_retry_pause_s(tries))
     seconds = round(call.seconds + time.monotonic() - started, 3)
-    note(replace(call, ended=True, seconds=seconds, problem=found.problem))
-    if found.problem:
-        _log.warning("hook %s failed after %d time(s): %s", hook.name, call.tries, found.problem)
+    record_call(replace(call, ended=True, seconds=seconds, problem=result.problem))
+    if result.problem:
+        _log.warning("hook %s failed after %d time(s): %s", hook.name, call.tries, result.problem)
 
 
-def _try(config: Config, hook: Hook, active: Active, mode: Mode, *, by_airflow: bool) -> Tried:
-    told = given(active, mode)
+def _try_hook(
+    config: Config, hook: Hook, active: ActiveCluster, mode: RunMode, *, by_airflow: bool
+) -> SubprocessAttempt:
+    arguments = hook_arguments(active, mode)
     match hook.call:
-        case Command():
-            environment = {f"MIRRORBOOK_{name.upper()}": str(value) for name, value in told.items()}
-            return start(hook.call.argv, environment, config.path.parent, hook.timeout_s)
-        case Http():
+        case HookCommand():
+            environment = {f"MIRRORBOOK_{name.upper()}": str(value) for name, value in arguments.items()}
+            return run_program(hook.call.argv, environment, config.path.parent, hook.timeout_s)
+        case HookRequest():
             try:
-                url, headers, body = request_of(config, hook.name, hook.call)
+                url, headers, body = build_request(config, hook.name, hook.call)
             except BadRequest as error:
-                return Tried(Answer.NEVER, str(error))
-            return send(url, hook.call.method, headers, {**body, **told}, hook.timeout_s)
+                return SubprocessAttempt(HookOutcome.GIVE_UP, str(error))
+            return send_request(url, hook.call.method, headers, {**body, **arguments}, hook.timeout_s)
         case AssetEvent():
             if by_airflow:
-                return Tried(Answer.DONE)
-            uri = asset_uri(active.mirror)
-            return Tried(Answer.NEVER, f"only Airflow's task of this step emits events: create one of asset {uri}")
+                return SubprocessAttempt(HookOutcome.DONE)
+            uri = format_asset_uri(active.mirror)
+            return SubprocessAttempt(
+                HookOutcome.GIVE_UP, f"only Airflow's task of this step emits events: create one of asset {uri}"
+            )
 
 
-def given(active: Active, mode: Mode) -> dict[str, str | int]:
+def hook_arguments(active: ActiveCluster, mode: RunMode) -> dict[str, str | int]:
     return {**msgspec.to_builtins(active), "mode": mode}
 
 
-def _evidence(
-    link: Link,
-    active: Active,
+def _format_evidence(
+    link: MirrorLink,
+    active: ActiveCluster,
     calls: tuple[HookCall, ...],
-    mode: Mode,
-    announced: Mapping[ClusterName, Active | Unseen],
+    mode: RunMode,
+    announced: Mapping[ClusterName, ActiveCluster | UnseenCluster],
 ) -> Iterator[tuple[str, str | int]]:
     yield "active cluster", active.active
     yield "generation", active.generation
-    for cluster, said in announced.items():
-        yield f"announced on {cluster}", _announced(active, said)
+    for cluster, reply in announced.items():
+        yield f"announced on {cluster}", _format_announcement(active, reply)
     for call in calls:
         times = f"called {call.tries} time(s) in {call.seconds:.1f} s"
         yield f"hook {call.hook}", f"failed, {times}: {call.problem}" if call.problem else f"done, {times}"
     failed = [call.hook for call in calls if call.problem]
-    yield "hooks that failed", some(failed) or "none"
+    yield "hooks that failed", join_limited(failed) or "none"
     if failed:
-        told = given(active, mode)
-        environment = " ".join(f"MIRRORBOOK_{name.upper()}={value}" for name, value in told.items())
+        arguments = hook_arguments(active, mode)
+        environment = " ".join(f"MIRRORBOOK_{name.upper()}={value}" for name, value in arguments.items())
         yield (
             "call them by hand",
             (
                 f"as mirrors.{active.mirror}.switch in {link.config.path} has them; a command with {environment}; a "
-                f"request with the body {msgspec.json.encode(told).decode()}"
+                f"request with the body {msgspec.json.encode(arguments).decode()}"
             ),
         )
 
 
-def _announced(active: Active, said: Active | Unseen) -> str:
-    if isinstance(said, Unseen):
-        return f"pending: {said.reason}"
-    return "yes" if said == active else f"no: generation {said.generation} of run {said.run or 'none'} stands there"
+def _format_announcement(active: ActiveCluster, reply: ActiveCluster | UnseenCluster) -> str:
+    if isinstance(reply, UnseenCluster):
+        return f"pending: {reply.reason}"
+    return "yes" if reply == active else f"no: generation {reply.generation} of run {reply.run or 'none'} stands there"

@@ -7,312 +7,374 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from mirror_core.decide.failback import tails_fact
-from mirror_core.decide.parity import NOTHING
-from mirror_core.decide.strategies import came, is_anew, tails, wider
-from mirror_core.decide.view import Topic, some
+from mirror_core.decide.failback import build_tails_fact
+from mirror_core.decide.parity import NOTHING_REASONS
+from mirror_core.decide.strategies import find_divergent_tails, find_wider_topics, is_recreated, select_created
+from mirror_core.decide.view import ClusterTopic, join_limited
 from mirror_core.evidence.salvage_report import write_salvage_report
-from mirror_core.kafka.client import ClusterClient, TopicView
-from mirror_core.kafka.existing import existing
-from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.placing import placements
-from mirror_core.kafka.rights import rights_on
+from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.kafka.existing import find_existing_topics
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.placing import describe_placements
+from mirror_core.kafka.rights import probe_topic_rights
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Indeterminate, Refused, Unreachable
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import Offsets
-from mirror_core.model.parity import Fate, ParityRange, ParityResult, Saved
-from mirror_core.model.run import Evidence, Strategy
-from mirror_core.model.standing import Owed
+from mirror_core.model.offsets import PartitionOffsets
+from mirror_core.model.parity import ParityRange, ParityResult, SalvagedPartition, SalvageMatch
+from mirror_core.model.run import FailbackStrategy, StepEvidence
+from mirror_core.model.standing import FenceAction
 from mirror_core.parity.salvage import MANIFEST
-from mirror_core.rights.needed import lacking_for
-from mirror_core.runbook.acts import Acts
-from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Placed, Salvaged, left_by
-from mirror_core.runbook.counting import counted_later
-from mirror_core.runbook.offline import cut_offline
-from mirror_core.runbook.parking import check_majority, cut_by_replica, prepare
-from mirror_core.runbook.shutting import ByCommand
+from mirror_core.rights.needed import find_lacking_rights
+from mirror_core.runbook.acts import StepContext
+from mirror_core.runbook.checkpoints import (
+    OriginalReplicas,
+    RecreatedTopic,
+    RecreatedTopics,
+    SalvageResult,
+    read_output,
+)
+from mirror_core.runbook.counting import count_outcome_later
+from mirror_core.runbook.offline import truncate_offline
+from mirror_core.runbook.parking import check_majority, plan_parking, truncate_by_replica
+from mirror_core.runbook.shutting import CommandFence
 from mirror_core.runbook.unfencing import LiftFile
 from mirror_core.state.records import PartitionRecord
-from mirror_core.sync.fence import Fence, raise_fence
+from mirror_core.sync.fence import VerifiedFence, apply_fence
 
-_ENDS: Final = frozenset({"log start", "log end"})
+_LOG_MOVED_KINDS: Final = frozenset({"log start", "log end"})
 
 
-def _part(number: int) -> str:
+def _salvage_folder_name(number: int) -> str:
     return "salvage" if number == 1 else f"salvage-{number}"
 
 
-class TailSteps(Acts):
+class TailSteps(StepContext):
     __slots__ = ()
 
-    def salvage(self) -> Evidence:
+    def salvage(self) -> StepEvidence:
         """Save divergent tails. Only saved records may be discarded."""
         with ClusterClient(self.link.source) as old:
-            topics, there = self._old_source(old)
-            fence = self._raise_fence(old, self._topics(), there, "salvage")
+            topics, partitions = self._list_old_source(old)
+            fence = self._raise_fence(old, self._topic_names(), partitions, "salvage")
         ends = dict(fence.ends)
-        self._pay(fence)
-        compared = self._compare(topics, ends)
-        found = tails(self.statuses(), topics, ends)
-        self._refuse_unapproved(found)
-        saved = self._save(found, "salvage")
-        self.journal.keep("salvage", Salvaged(ends=Offsets.of(ends)))
+        self._mark_fence_applied(fence)
+        compared = self._compare_below_lmo(topics, ends)
+        tail_ranges = find_divergent_tails(self.statuses(), topics, ends)
+        self._refuse_unapproved(tail_ranges)
+        saved_tails = self._save_tails(tail_ranges, "salvage")
+        self.journal.save_checkpoint("salvage", SalvageResult(ends=PartitionOffsets.from_mapping(ends)))
         return {
             "compared_records": compared.records if compared else 0,
-            **self._shown(found, saved),
-            "folder": str(self._folder("salvage")) if found else "",
-            **counted_later(self.link, self.writer, found, ends),
+            **self._format_salvage(tail_ranges, saved_tails),
+            "folder": str(self._evidence_folder("salvage")) if tail_ranges else "",
+            **count_outcome_later(self.link, self.writer, tail_ranges, ends),
         }
 
     def check_approval(self) -> None:
         """Before any change: logs that shall stay have not grown. An abort is still possible."""
-        salvaged = left_by(self.journal, "salvage", Salvaged).ends.by_partition()
-        kept = {t for t, s in self.journal.run.plan.strategies.items() if s is Strategy.NONE}
+        salvaged = read_output(self.journal, "salvage", SalvageResult).ends.to_mapping()
+        unchanged_topics = {t for t, s in self.journal.run.plan.strategies.items() if s is FailbackStrategy.NONE}
         with ClusterClient(self.link.source) as old:
-            topics, partitions = self._old_source(old)
-            self._refuse_wider(topics)
-            there = [p for p in partitions if p.topic in kept]
-            now = list_offsets(old, there, Point.LOG_END)
+            topics, partitions = self._list_old_source(old)
+            self._refuse_added_partitions(topics)
+            kept_partitions = [p for p in partitions if p.topic in unchanged_topics]
+            current_ends = list_offsets(old, kept_partitions, OffsetPoint.LOG_END)
             self._check_rights(old)
-            if short := self._points(old, Strategy.REPLICA):
-                check_majority(self, old, short)
-                prepare(self, old, short)
-        grown = [f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in now.items() if end > salvaged.get(p, 0)]
+            if replica_points := self._find_truncation_points(old, FailbackStrategy.REPLICA):
+                check_majority(self, old, replica_points)
+                plan_parking(self, old, replica_points)
+        grown = [
+            f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in current_ends.items() if end > salvaged.get(p, 0)
+        ]
         if grown:
             raise Refused(
                 f"failback {self.journal.run_id}: step align",
                 [
                     f"somebody has written on {self.link.source.name} in spite of the fence, in topics of which "
-                    f"nothing was to be discarded: {some(grown)}. Abort this run and plan again"
+                    f"nothing was to be discarded: {join_limited(grown)}. Abort this run and plan again"
                 ],
             )
 
-    def _refuse_wider(self, topics: Mapping[str, Topic]) -> None:
+    def _refuse_added_partitions(self, topics: Mapping[str, ClusterTopic]) -> None:
         with ClusterClient(self.link.destination) as new:
-            new_topics = {n: Topic(id=v.id, partitions=len(v.partitions)) for n, v in existing(new, topics).items()}
+            new_topics = {
+                n: ClusterTopic(id=v.id, partitions=len(v.partitions))
+                for n, v in find_existing_topics(new, topics).items()
+            }
         strategies = self.journal.run.plan.strategies
-        found = [
+        wider_lines = [
             f"topic {topic} has {had} partitions on {self.link.source.name} and {has} on {self.link.destination.name}, "
             f"and strategy {strategies[topic]} takes none away"
-            for topic, (had, has) in wider(topics, new_topics).items()
-            if strategies[topic] is not Strategy.RECREATE
+            for topic, (had, has) in find_wider_topics(topics, new_topics).items()
+            if strategies[topic] is not FailbackStrategy.RECREATE
         ]
-        if found:
-            reason = f"{some(found)}. Abort this run and plan again"
+        if wider_lines:
+            reason = f"{join_limited(wider_lines)}. Abort this run and plan again"
             raise Refused(f"failback {self.journal.run_id}: step align", [reason])
 
     def _check_rights(self, old: ClusterClient) -> None:
         strategies = self.journal.run.plan.strategies
-        on_cluster, on_topics = rights_on(old, strategies)
-        if lacking := [*lacking_for(strategies, on_cluster or frozenset(), on_topics)]:
+        on_cluster, on_topics = probe_topic_rights(old, strategies)
+        if missing_rights := [*find_lacking_rights(strategies, on_cluster or frozenset(), on_topics)]:
             name = self.link.source.name
             advice = f"`mirrorbook cluster check {name}` names the grants; then resume, or abort"
             raise Refused(
                 f"failback {self.journal.run_id}: step align",
-                [f"cluster {name}: {line}, which the control principal lacks; {advice}" for line in lacking],
+                [f"cluster {name}: {line}, which the control principal lacks; {advice}" for line in missing_rights],
             )
 
-    def align(self) -> Evidence:
+    def align(self) -> StepEvidence:
         strategies = self.journal.run.plan.strategies
-        doomed = [t for t, s in strategies.items() if s is Strategy.RECREATE]
+        doomed = [t for t, s in strategies.items() if s is FailbackStrategy.RECREATE]
         with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
-            topics = self._noted(old, doomed)
-            again = self._save_growth(old, topics)
-            self._recreate(old, new, topics)
-            offline, short = self._points(old, Strategy.OFFLINE), self._points(old, Strategy.REPLICA)
-            placed = self._placed(old, {**offline, **short})
-            cut = {**cut_by_replica(self, old, short, placed), **cut_offline(self, old, offline, placed)}
-        return {"recreated": len(topics), "topics": some(topic.name for topic in topics) or "none", **again, **cut}
+            topics = self._topics_to_recreate(old, doomed)
+            saved_evidence = self._save_growth(old, topics)
+            self._recreate_topics(old, new, topics)
+            offline_points, replica_points = (
+                self._find_truncation_points(old, FailbackStrategy.OFFLINE),
+                self._find_truncation_points(old, FailbackStrategy.REPLICA),
+            )
+            original_replicas = self._original_replicas(old, {**offline_points, **replica_points})
+            truncated = {
+                **truncate_by_replica(self, old, replica_points, original_replicas),
+                **truncate_offline(self, old, offline_points, original_replicas),
+            }
+        return {
+            "recreated": len(topics),
+            "topics": join_limited(topic.name for topic in topics) or "none",
+            **saved_evidence,
+            **truncated,
+        }
 
     def statuses(self) -> dict[Partition, PartitionStatus]:
-        return came(super().statuses())
+        return select_created(super().statuses())
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _topics(self) -> list[str]:
+    def _topic_names(self) -> list[str]:
         return sorted({p.topic for p in self.statuses()})
 
-    def _old_source(self, client: ClusterClient) -> tuple[dict[str, Topic], list[Partition]]:
-        views = existing(client, self._topics())
-        there = [Partition(name, index) for name, v in sorted(views.items()) for index in sorted(v.partitions)]
-        return {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in views.items()}, there
+    def _list_old_source(self, client: ClusterClient) -> tuple[dict[str, ClusterTopic], list[Partition]]:
+        views = find_existing_topics(client, self._topic_names())
+        partitions = [Partition(name, index) for name, v in sorted(views.items()) for index in sorted(v.partitions)]
+        return {name: ClusterTopic(id=v.id, partitions=len(v.partitions)) for name, v in views.items()}, partitions
 
     def _raise_fence(
-        self, old: ClusterClient, topics: Collection[str], there: Collection[Partition], step: str
-    ) -> Fence:
-        lift = LiftFile(self)
-        return raise_fence(self.link, self.writer, old, topics, there, before=lift, shut=ByCommand(self, step, lift))
+        self, old: ClusterClient, topics: Collection[str], partitions: Collection[Partition], step: str
+    ) -> VerifiedFence:
+        lift_file = LiftFile(self)
+        return apply_fence(
+            self.link,
+            self.writer,
+            old,
+            topics,
+            partitions,
+            before_deny=lift_file,
+            close_cluster=CommandFence(self, step, lift_file),
+        )
 
-    def _pay(self, fence: Fence) -> None:
-        debt = self.writer.state.debts.get(self.link.mirror.name)
-        held = fence.authorizer or fence.command
-        if held and debt is not None and debt.owed is Owed.FENCE and debt.paid_ms is None:
-            ends = Offsets.of(fence.ends)
-            self.writer.put(replace(debt, paid_ms=now_ms(), ends=ends, by_command=fence.command, trouble=""))
+    def _mark_fence_applied(self, fence: VerifiedFence) -> None:
+        pending_fence = self.writer.state.pending_fences.get(self.link.mirror.name)
+        is_fenced = fence.authorizer or fence.command
+        if (
+            is_fenced
+            and pending_fence is not None
+            and pending_fence.action is FenceAction.APPLY
+            and pending_fence.applied_at_ms is None
+        ):
+            ends = PartitionOffsets.from_mapping(fence.ends)
+            self.writer.put(
+                replace(pending_fence, applied_at_ms=now_ms(), log_ends=ends, by_command=fence.command, problem="")
+            )
 
-    def _compare(self, topics: Mapping[str, Topic], ends: Mapping[Partition, Offset]) -> ParityResult | None:
+    def _compare_below_lmo(
+        self, topics: Mapping[str, ClusterTopic], ends: Mapping[Partition, Offset]
+    ) -> ParityResult | None:
         """Also below the LMO: an unclean election may have changed history. None: nothing to compare."""
         statuses = self.statuses()
-        there = [p for p in ends if p in statuses and not is_anew(statuses[p], topics)]
+        partitions = [p for p in ends if p in statuses and not is_recreated(statuses[p], topics)]
         with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
-            first, second = (list_offsets(client, there, Point.START) for client in (old, new))
+            old_starts, new_starts = (list_offsets(client, partitions, OffsetPoint.START) for client in (old, new))
         ranges = [
             ParityRange(partition=p, start=start, end=end, stopped_at=end)
-            for p in there
-            if (start := max(first[p], second[p])) < (end := Offset(min(ends[p], statuses[p].lmo or 0)))
+            for p in partitions
+            if (start := max(old_starts[p], new_starts[p])) < (end := Offset(min(ends[p], statuses[p].lmo or 0)))
         ]
         if not ranges:
             return None
         folder = self.services.run_dir(self.journal.run_id) / "compare"
         # The new primary's retention goes on: the old source's log is in question.
-        parity = self.services.parity_of(ranges)
+        parity = self.services.choose_parity(ranges)
         result = parity(self.link.destination.name, self.link.source.name, ranges, folder)
-        doubts = [reason for reason in result.reasons if reason not in NOTHING]
-        doubts += [f"{f.partition}: {f.detail}" for f in result.findings if f.kind in _ENDS]
+        doubts = [reason for reason in result.reasons if reason not in NOTHING_REASONS]
+        doubts += [f"{f.partition}: {f.detail}" for f in result.findings if f.kind in _LOG_MOVED_KINDS]
         if doubts:
             raise Indeterminate(
                 f"failback {self.journal.run_id}: from where on {self.link.source.name} differs is not known: "
                 f"{'; '.join(doubts[:5])}. Mend it, resume"
             )
-        differs = {r.partition: o for r in ranges if (o := result.proven.get(r.partition, r.start)) < r.end}
-        news = [
+        differs = {
+            r.partition: offset for r in ranges if (offset := result.verified_ends.get(r.partition, r.start)) < r.end
+        }
+        changed_statuses = [
             replace(statuses[r.partition], differs_at=differs.get(r.partition))
             for r in ranges
             if statuses[r.partition].differs_at != differs.get(r.partition)
         ]
-        if news:
-            self.writer.put(*(PartitionRecord(self.link.mirror.name, status) for status in news))
+        if changed_statuses:
+            self.writer.put(*(PartitionRecord(self.link.mirror.name, status) for status in changed_statuses))
         return result
 
-    def _refuse_unapproved(self, found: Mapping[Partition, tuple[Offset, Offset]]) -> None:
-        now, plan = tails_fact(found), self.journal.run.plan
-        approved = next((fact for fact in plan.bound if fact.name == now.name), None)
-        if approved != now:
+    def _refuse_unapproved(self, tail_ranges: Mapping[Partition, tuple[Offset, Offset]]) -> None:
+        current_fact, plan = build_tails_fact(tail_ranges), self.journal.run.plan
+        approved = next((fact for fact in plan.bound_facts if fact.name == current_fact.name), None)
+        if approved != current_fact:
             statuses = self.statuses()
             lower = [f"{p} from offset {o}" for p, s in statuses.items() if (o := s.differs_at) is not None]
             reason = (
                 f"what only {self.link.source.name} has is not what was approved: that was "
-                f"{approved.value if approved else 'unknown'}, it is {now.value}"
+                f"{approved.value if approved else 'unknown'}, it is {current_fact.value}"
             )
-            below = f"; below the last mirrored offset it differs in {some(lower)}" if lower else ""
+            below = f"; below the last mirrored offset it differs in {join_limited(lower)}" if lower else ""
             raise Refused(
                 f"failback {self.journal.run_id}: step salvage", [f"{reason}{below}. Abort this run and plan again"]
             )
 
-    def _save(self, found: Mapping[Partition, tuple[Offset, Offset]], name: str) -> Mapping[Partition, Saved]:
-        if not found:
+    def _save_tails(
+        self, tail_ranges: Mapping[Partition, tuple[Offset, Offset]], name: str
+    ) -> Mapping[Partition, SalvagedPartition]:
+        if not tail_ranges:
             return {}
-        ranges = [ParityRange(partition=p, start=start, end=end) for p, (start, end) in found.items()]
+        ranges = [ParityRange(partition=p, start=start, end=end) for p, (start, end) in tail_ranges.items()]
         old, new = self.link.source.name, self.link.destination.name
-        saved = self.services.salvage(old, ranges, self._folder(name), new)
-        write_salvage_report(self._folder(name), list(saved.values()), run=self.journal.run_id, old=old, new=new)
+        saved = self.services.salvage(old, ranges, self._evidence_folder(name), new)
+        write_salvage_report(
+            self._evidence_folder(name), list(saved.values()), run=self.journal.run_id, old=old, new=new
+        )
         return saved
 
-    def _folder(self, name: str) -> Path:
+    def _evidence_folder(self, name: str) -> Path:
         return self.services.run_dir(self.journal.run_id) / name
 
-    def _shown(
-        self, found: Mapping[Partition, tuple[Offset, Offset]], saved: Mapping[Partition, Saved]
+    def _format_salvage(
+        self, tail_ranges: Mapping[Partition, tuple[Offset, Offset]], saved: Mapping[Partition, SalvagedPartition]
     ) -> dict[str, str | int]:
-        tailed = some(f"{p} [{start}, {end}): {saved[p].records} record(s)" for p, (start, end) in found.items())
+        tailed = join_limited(
+            f"{p} [{start}, {end}): {saved[p].records} record(s)" for p, (start, end) in tail_ranges.items()
+        )
         return {
             "records": sum(s.records for s in saved.values()),
-            "partitions": len(found),
+            "partitions": len(tail_ranges),
             "salvaged": tailed or "nothing: there is no tail",
             **{
-                fate.value.replace(" ", "_"): sum(s.fates.get(fate, 0) for s in saved.values())
-                for fate in Fate
+                fate.value.replace(" ", "_"): sum(s.matches.get(fate, 0) for s in saved.values())
+                for fate in SalvageMatch
                 if saved
             },
         }
 
-    def _save_growth(self, old: ClusterClient, noted: tuple[OldTopic, ...]) -> dict[str, str | int]:
+    def _save_growth(self, old: ClusterClient, recreated_topics: tuple[RecreatedTopic, ...]) -> dict[str, str | int]:
         """Save what was written despite the fence since the salvage."""
-        ids = {topic.name: topic.id for topic in noted}
-        views = existing(old, self._changed_topics())
-        there = [
+        ids = {topic.name: topic.id for topic in recreated_topics}
+        views = find_existing_topics(old, self._list_changed_topics())
+        partitions = [
             Partition(name, i)
             for name, view in views.items()
             if ids.get(name) in (None, view.id)
             for i in view.partitions
         ]
-        if not there:
+        if not partitions:
             return {}
-        ends = self._raise_fence(old, views, there, "align").ends
-        before = left_by(self.journal, "salvage", Salvaged)
-        saved = before.ends.by_partition()
+        ends = self._raise_fence(old, views, partitions, "align").ends
+        salvage_result = read_output(self.journal, "salvage", SalvageResult)
+        saved = salvage_result.ends.to_mapping()
         grown = {p: (saved.get(p, Offset(0)), end) for p, end in sorted(ends.items()) if end > saved.get(p, 0)}
-        if missing := self._missing_salvage(before):
-            self.say(f"align: {missing} is not on this machine: what {old.name} still has of it is saved here, too")
-            topics = {name: Topic(id=view.id, partitions=len(view.partitions)) for name, view in views.items()}
-            for p, (start, end) in tails(self.statuses(), topics, ends).items():
+        if missing := self._find_missing_salvage(salvage_result):
+            self.print_line(
+                f"align: {missing} is not on this machine: what {old.name} still has of it is saved here, too"
+            )
+            topics = {name: ClusterTopic(id=view.id, partitions=len(view.partitions)) for name, view in views.items()}
+            for p, (start, end) in find_divergent_tails(self.statuses(), topics, ends).items():
                 grown[p] = (min(start, grown[p][0]) if p in grown else start, end)
         if not grown:
             return {}
-        number = 1 if missing else before.parts + 1
-        while self._folder(_part(number)).exists():  # of an unfinished attempt
+        number = 1 if missing else salvage_result.parts + 1
+        while self._evidence_folder(_salvage_folder_name(number)).exists():  # of an unfinished attempt
             number += 1
-        found = self._save(grown, _part(number))
-        ends_now = Offsets.of({**saved, **{p: end for p, (_, end) in grown.items()}})
-        self.journal.keep("salvage", Salvaged(ends=ends_now, parts=number))
-        shown = self._shown(grown, found)
-        return {"grown_since": shown["salvaged"], "saved_again": shown["records"], "folder": _part(number)}
+        saved_tails = self._save_tails(grown, _salvage_folder_name(number))
+        ends_now = PartitionOffsets.from_mapping({**saved, **{p: end for p, (_, end) in grown.items()}})
+        self.journal.save_checkpoint("salvage", SalvageResult(ends=ends_now, parts=number))
+        salvage_evidence = self._format_salvage(grown, saved_tails)
+        return {
+            "grown_since": salvage_evidence["salvaged"],
+            "saved_again": salvage_evidence["records"],
+            "folder": _salvage_folder_name(number),
+        }
 
-    def _missing_salvage(self, before: Salvaged) -> str:
+    def _find_missing_salvage(self, salvage_result: SalvageResult) -> str:
         """A salvage folder that is not on this host. Empty: all are."""
-        wanted = [_part(1)] if self.journal.run.plan.discarded else []
-        wanted += [_part(before.parts)] if before.parts > 1 else []
-        return next((str(self._folder(name)) for name in wanted if not (self._folder(name) / MANIFEST).is_file()), "")
+        folder_names = [_salvage_folder_name(1)] if self.journal.run.plan.discarded else []
+        folder_names += [_salvage_folder_name(salvage_result.parts)] if salvage_result.parts > 1 else []
+        return next(
+            (
+                str(self._evidence_folder(name))
+                for name in folder_names
+                if not (self._evidence_folder(name) / MANIFEST).is_file()
+            ),
+            "",
+        )
 
-    def _points(self, old: ClusterClient, strategy: Strategy) -> dict[Partition, Offset]:
-        ends = left_by(self.journal, "salvage", Salvaged).ends.by_partition()
-        chosen = {t for t, s in self.journal.run.plan.strategies.items() if s is strategy}
-        found = tails(self.statuses(), self._old_source(old)[0], ends)
+    def _find_truncation_points(self, old: ClusterClient, strategy: FailbackStrategy) -> dict[Partition, Offset]:
+        ends = read_output(self.journal, "salvage", SalvageResult).ends.to_mapping()
+        strategy_topics = {t for t, s in self.journal.run.plan.strategies.items() if s is strategy}
+        tail_ranges = find_divergent_tails(self.statuses(), self._list_old_source(old)[0], ends)
         # Added partitions are saved and stay: a cut would leave nothing.
         recorded = self.statuses().keys()
-        return {p: start for p, (start, _) in found.items() if p.topic in chosen and p in recorded}
+        return {p: start for p, (start, _) in tail_ranges.items() if p.topic in strategy_topics and p in recorded}
 
-    def _placed(self, old: ClusterClient, points: Mapping[Partition, Offset]) -> dict[Partition, tuple[int, ...]]:
-        placed = self.journal.kept("align", Placed)
-        if placed is None:
-            now = placements(old, {p.topic for p in points}) if points else {}
-            placed = Placed.of({p: now[p].replicas for p in points})
-            self.journal.keep("align", placed)
-        return placed.by_partition()
+    def _original_replicas(
+        self, old: ClusterClient, points: Mapping[Partition, Offset]
+    ) -> dict[Partition, tuple[int, ...]]:
+        replicas = self.journal.load_checkpoint("align", OriginalReplicas)
+        if replicas is None:
+            current = describe_placements(old, {p.topic for p in points}) if points else {}
+            replicas = OriginalReplicas.from_replicas({p: current[p].replicas for p in points})
+            self.journal.save_checkpoint("align", replicas)
+        return replicas.by_partition()
 
-    def _changed_topics(self) -> list[str]:
-        return [t for t, s in self.journal.run.plan.strategies.items() if s is not Strategy.NONE]
+    def _list_changed_topics(self) -> list[str]:
+        return [t for t, s in self.journal.run.plan.strategies.items() if s is not FailbackStrategy.NONE]
 
-    def _recreate(self, old: ClusterClient, new: ClusterClient, topics: tuple[OldTopic, ...]) -> None:
-        salvaged = left_by(self.journal, "salvage", Salvaged).ends.by_partition()
-        widths = {name: len(v.partitions) for name, v in existing(new, [t.name for t in topics]).items()}
+    def _recreate_topics(self, old: ClusterClient, new: ClusterClient, topics: tuple[RecreatedTopic, ...]) -> None:
+        salvaged = read_output(self.journal, "salvage", SalvageResult).ends.to_mapping()
+        widths = {name: len(v.partitions) for name, v in find_existing_topics(new, [t.name for t in topics]).items()}
         for topic in topics:
             if topic.name not in widths:
                 continue  # deleted by hand since the plan
-            view = existing(old, [topic.name]).get(topic.name)
+            view = find_existing_topics(old, [topic.name]).get(topic.name)
             if view is not None and view.id == topic.id:
                 self._refuse_if_grown(old, view, salvaged)
                 delete_topic(old, topic.name, topic.id)
-            anew = NewTopic(
+            new_topic = NewTopic(
                 name=topic.name,
                 partitions=widths[topic.name],
                 replication_factor=topic.replication_factor,
                 configs=dict(topic.settings),
             )
-            if topic.name in create_topics(old, [anew]):  # existed already: an earlier attempt, or a client
-                self._refuse_a_poorer(old, anew)
+            if topic.name in create_topics(old, [new_topic]):  # existed already: an earlier attempt, or a client
+                self._refuse_changed_topic(old, new_topic)
 
-    def _noted(self, old: ClusterClient, doomed: list[str]) -> tuple[OldTopic, ...]:
+    def _topics_to_recreate(self, old: ClusterClient, doomed: list[str]) -> tuple[RecreatedTopic, ...]:
         """Recorded before the first deletion: a crash must not lose settings."""
-        noted = self.journal.kept("align", OldTopics)
-        if noted is None:
-            settings, views = describe_configs(old, doomed), existing(old, doomed)
-            noted = OldTopics(
+        recorded = self.journal.load_checkpoint("align", RecreatedTopics)
+        if recorded is None:
+            settings, views = describe_configs(old, doomed), find_existing_topics(old, doomed)
+            recorded = RecreatedTopics(
                 topics=tuple(
-                    OldTopic(
+                    RecreatedTopic(
                         name=topic,
                         id=views[topic].id,
                         replication_factor=views[topic].replication_factor,
@@ -321,35 +383,42 @@ class TailSteps(Acts):
                     for topic in sorted(settings.keys() & views.keys())
                 )
             )
-            self.journal.keep("align", noted)
-        return noted.topics
+            self.journal.save_checkpoint("align", recorded)
+        return recorded.topics
 
-    def _refuse_a_poorer(self, old: ClusterClient, ours: NewTopic) -> None:
+    def _refuse_changed_topic(self, old: ClusterClient, expected_topic: NewTopic) -> None:
         """Clients can auto-create a just-deleted topic with broker defaults."""
-        view = existing(old, [ours.name]).get(ours.name)
+        view = find_existing_topics(old, [expected_topic.name]).get(expected_topic.name)
         if view is None:
-            raise Unreachable(f"cluster {old.name}, topic {ours.name}: its brokers do not agree whether it exists")
-        if view.replication_factor >= ours.replication_factor and len(view.partitions) <= ours.partitions:
+            raise Unreachable(
+                f"cluster {old.name}, topic {expected_topic.name}: its brokers do not agree whether it exists"
+            )
+        if (
+            view.replication_factor >= expected_topic.replication_factor
+            and len(view.partitions) <= expected_topic.partitions
+        ):
             return
         raise Refused(
-            f"failback {self.journal.run_id}: topic {ours.name} on {old.name} is not as it was",
+            f"failback {self.journal.run_id}: topic {expected_topic.name} on {old.name} is not as it was",
             [
                 f"somebody created it in the moment that it was deleted: it has {len(view.partitions)} partition(s), "
-                f"replication factor {view.replication_factor}, not {ours.partitions} and {ours.replication_factor}. "
+                f"replication factor {view.replication_factor}, not {expected_topic.partitions} and {expected_topic.replication_factor}. "
                 "Clients that ask for it do so where auto.create.topics.enable is on: switch that off or stop them, "
                 "delete the topic, and resume"
             ],
         )
 
-    def _refuse_if_grown(self, old: ClusterClient, topic: TopicView, salvaged: Mapping[Partition, Offset]) -> None:
+    def _refuse_if_grown(self, old: ClusterClient, topic: TopicMetadata, salvaged: Mapping[Partition, Offset]) -> None:
         """Only salvaged records may be deleted. Checked last, added partitions included."""
-        now = list_offsets(old, [Partition(topic.name, i) for i in topic.partitions], Point.LOG_END)
-        grown = [f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in now.items() if end > salvaged.get(p, 0)]
+        current_ends = list_offsets(old, [Partition(topic.name, i) for i in topic.partitions], OffsetPoint.LOG_END)
+        grown = [
+            f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in current_ends.items() if end > salvaged.get(p, 0)
+        ]
         if grown:
             raise Refused(
                 f"failback {self.journal.run_id}: topic {topic.name} on {old.name} is not deleted",
                 [
-                    f"it has grown since its tail was salvaged: {some(grown)}: somebody writes in spite of the fence. "
+                    f"it has grown since its tail was salvaged: {join_limited(grown)}: somebody writes in spite of the fence. "
                     "End that and resume: what has come since is salvaged then, too"
                 ],
             )

@@ -6,73 +6,75 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from mirror_core.evidence.fence_file import FenceFile, names_of, path_of, read, write
+from mirror_core.evidence.fence_file import FenceFile, fence_file_path, list_names, read_fence_file, write_fence_file
 from mirror_core.model.acl import Acl, Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import Unwritable
-from mirror_core.model.shell_command import shell_command
-from mirror_core.runbook.acts import Acts
-from mirror_core.runbook.services import ADVICE, Services
+from mirror_core.model.shell_command import format_shell_command
+from mirror_core.runbook.acts import StepContext
+from mirror_core.runbook.services import EVIDENCE_ADVICE, Services
 
-FILE: Final = "if_the_destination_dies"
+LIFT_COMMAND_KEY: Final = "if_the_destination_dies"
 
 
 class LiftFile:
     """Writes what is about to be denied, whenever it grows."""
 
-    def __init__(self, acts: Acts, *, needed: bool = True) -> None:
+    def __init__(self, context: StepContext, *, needed: bool = True) -> None:
         """`needed`: deny nobody unless it is written. Else the fence matters more."""
-        self._acts = acts
+        self._context = context
         self._needed = needed
-        self._path = _path(acts.services, acts.journal.run_id)
-        self.words = ""
+        self._path = _lift_file_path(context.services, context.journal.run_id)
+        self.text = ""
 
     def __call__(self, acls: Collection[Acl]) -> None:
-        self._write(names_of(acls, Resource.TOPIC), names_of(acls, Resource.TRANSACTIONAL_ID), command=False)
+        self._write(list_names(acls, Resource.TOPIC), list_names(acls, Resource.TRANSACTIONAL_ID), command=False)
 
-    def by_command(self, topics: Collection[str]) -> None:
+    def write_for_command(self, topics: Collection[str]) -> None:
         self._write(tuple(sorted(topics)), (), command=True)
 
-    def _write(self, topics: tuple[str, ...], ids: tuple[str, ...], *, command: bool) -> None:
-        link = self._acts.link
+    def _write(self, topics: tuple[str, ...], transactional_ids: tuple[str, ...], *, command: bool) -> None:
+        link = self._context.link
         fence = FenceFile(
-            run=self._acts.journal.run_id,
+            run=self._context.journal.run_id,
             mirror=link.mirror.name,
             cluster=link.source.name,
             cluster_id=link.mirror.source_id,
             destination=link.destination.name,
             written_ms=now_ms(),
             topics=topics,
-            transactional_ids=ids,
+            transactional_ids=transactional_ids,
             command=command,
         )
         try:
-            write(self._path, fence, ADVICE)
+            write_fence_file(self._path, fence, EVIDENCE_ADVICE)
         except Unwritable as error:
             if self._needed:
                 raise
-            self.words = f"no file to lift it by: {error}"
+            self.text = f"no file to lift it by: {error}"
             return
-        words = shell_command("mirrorbook", "cluster", "unfence", link.source.name, "--from", str(self._path))
-        if words != self.words:
-            self.words = words
-            self._acts.say(f"should {link.destination.name} die behind the fence: {words}")
+        command_line = format_shell_command(
+            "mirrorbook", "cluster", "unfence", link.source.name, "--from", str(self._path)
+        )
+        if command_line != self.text:
+            self.text = command_line
+            self._context.print_line(f"should {link.destination.name} die behind the fence: {command_line}")
 
 
-def its_file(services: Services, run_id: str) -> FenceFile | None:
+def read_lift_file(services: Services, run_id: str) -> FenceFile | None:
     """Returns None if the run was conducted elsewhere or had no disk space. Then only the cluster can tell."""
     try:
-        return read(_path(services, run_id))
+        return read_fence_file(_lift_file_path(services, run_id))
     except BadRequest:
         return None
 
 
-def known_to_stand(services: Services, run_id: str) -> bool:
+def is_known_to_stand(services: Services, run_id: str) -> bool:
     """Whether the file is here and unused. Nothing else tells of a silent source."""
-    file = its_file(services, run_id)
+    file = read_lift_file(services, run_id)
     return file is not None and file.lifted_ms is None
 
 
-def _path(services: Services, run_id: str) -> Path:
-    return path_of(services.evidence_dir / f"run-{run_id}", run_id)
+def _lift_file_path(services: Services, run_id: str) -> Path:
+    return fence_file_path(services.evidence_dir / f"run-{run_id}", run_id)

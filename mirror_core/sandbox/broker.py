@@ -17,7 +17,7 @@ from typing import Final
 
 import psutil
 
-from mirror_core.java import java_home
+from mirror_core.java import find_java_home
 from mirror_core.sandbox.errors import SandboxFailed
 from mirror_core.sandbox.ports import is_free
 from mirror_core.sandbox.process import end, running, spawn
@@ -98,7 +98,7 @@ class Broker:
 
 
 def java_command(jars: Path, heap: str, *arguments: str) -> list[str]:
-    java = str(java_home() / "bin" / "java")
+    java = str(find_java_home() / "bin" / "java")
     tuned = shlex.split(os.environ.get(JVM_OPTIONS, "-XX:+UseSerialGC"))
     options = [*tuned, f"-Xmx{heap}", "-Djava.net.preferIPv4Stack=true"]
     log_format = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"]
@@ -110,7 +110,7 @@ def java_command(jars: Path, heap: str, *arguments: str) -> list[str]:
 
 def archive_of(jars: Path) -> Path:
     """Where the classes of brokers with these jars are archived for this Java, if they are: see `archive`."""
-    home = java_home()
+    home = find_java_home()
     java = hashlib.sha256(f"{home}\n{(home / 'release').read_text(encoding='utf-8')}".encode()).hexdigest()[:16]
     return jars.with_name(f"{jars.name}-{java}.jsa")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from mirror_core.model.documents import Document, as_text, prints
+from mirror_core.model.documents import JsonDocument, format_json, prints_json
 from mirror_core.model.errors import BadRequest
 from mirror_core.sandbox.route import Weather
 
@@ -76,7 +76,7 @@ class SandboxNode(msgspec.Struct, frozen=True, kw_only=True):
     answering: bool
 
 
-class SandboxDocument(Document, frozen=True, kw_only=True):
+class SandboxDocument(JsonDocument, frozen=True, kw_only=True):
     """The nodes of a sandbox."""
 
     dir: str
@@ -84,7 +84,7 @@ class SandboxDocument(Document, frozen=True, kw_only=True):
 
 
 @sandbox_app.command()
-@prints(SandboxDocument)
+@prints_json(SandboxDocument)
 def status(
     dir: DirOption = DEFAULT_DIR,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
@@ -103,7 +103,7 @@ def status(
         for broker in cluster.brokers
     )
     if as_json:
-        typer.echo(as_text(SandboxDocument(dir=str(dir.absolute()), nodes=rows)))
+        typer.echo(format_json(SandboxDocument(dir=str(dir.absolute()), nodes=rows)))
         return
     for row in rows:
         state = "answering" if row.answering else "alive, not answering" if row.alive else "down"

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.sandbox.broker import Broker, run_tool
 from mirror_core.sandbox.credentials import ADMIN, scram_config
 from mirror_core.sandbox.errors import SandboxFailed
@@ -114,7 +114,7 @@ class SandboxCluster:
         """Run a Java main class of Kafka's, e.g. org.apache.kafka.tools.GetOffsetShell, with these arguments."""
         return run_tool(self.brokers[0].jars, *arguments)
 
-    def answering(self, node: int, timeout_s: float = LIMITS.sandbox_broker_s) -> Sequence[int]:
+    def answering(self, node: int, timeout_s: float = TIMEOUTS.sandbox_broker_s) -> Sequence[int]:
         """Node ids in an authenticated Metadata answer that was asked of this node; empty when none came."""
         address = f"{HOST}:{self._broker(node).ports.client}"
         admin = AdminClient({**self.client_config(ADMIN), "bootstrap.servers": address, **QUIET})

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 
 from mirror_core.model.acl import Acl, Operation, Pattern, Resource
-from mirror_core.rights.needed import NEEDS
+from mirror_core.rights.needed import REQUIRED_ACLS
 from mirror_core.sandbox.credentials import ADMIN, APP, CONTROL, DATA, read_passwords, scram_config
 
 APP_HOME = "east"
@@ -29,7 +29,7 @@ TIMEOUT_S = 15.0
 
 def baseline(cluster: str) -> Iterator[AclBinding]:
     users = {"control": CONTROL, "data": DATA}
-    needed = dict.fromkeys(need.acl(f"User:{users[need.principal]}") for need in NEEDS)
+    needed = dict.fromkeys(need.to_acl(f"User:{users[need.principal]}") for need in REQUIRED_ACLS)
     yield from (_binding(acl) for acl in needed)
 
     if cluster == APP_HOME:  # on the other side it gets its grants when Mirrorbook promotes what it mirrored

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mirror_core.java import cache_dir, java_home
+from mirror_core.java import find_java_home, get_cache_dir
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.sandbox.errors import SandboxFailed
 from mirror_core.sandbox.truststore import STORE_PASSWORD, write_truststore
@@ -51,7 +51,7 @@ def locked(lock: Path = LOCK) -> tuple[Jar, ...]:
 
 def jars_dir(lock: Path = LOCK) -> Path:
     """A folder per content of the lock, so that a class path of `folder/*` never mixes two versions."""
-    return cache_dir() / "jars" / hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
+    return get_cache_dir() / "jars" / hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
 
 
 def ensure_jars(lock: Path = LOCK) -> Path:
@@ -75,7 +75,7 @@ def _fetch(jars: Sequence[Jar], folder: Path) -> None:
     """Fetch into a folder of our own, verify there, then rename: two checkouts may fetch at the same time."""
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as scratch_name:
         scratch = Path(scratch_name)
-        command = [str(java_home() / "bin" / "java")]
+        command = [str(find_java_home() / "bin" / "java")]
         if write_truststore(scratch / "trust.p12"):
             command += [
                 f"-Djavax.net.ssl.trustStore={scratch / 'trust.p12'}",

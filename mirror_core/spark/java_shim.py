@@ -6,12 +6,12 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from mirror_core.java import cache_dir, java_home
+from mirror_core.java import find_java_home, get_cache_dir
 
-VECTOR: Final = "jdk.incubator.vector"
+VECTOR_MODULE: Final = "jdk.incubator.vector"
 
 # Without its own level the gateway would set the root to "warn".
-LOG4J: Final = """\
+LOG4J_CONFIGURATION: Final = """\
 rootLogger.level = error
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
@@ -24,7 +24,7 @@ appender.console.layout.pattern = spark %p %c{1}: %m%ex{0}%n
 """
 
 # Keeps all arguments but one, in order.
-LAUNCHER: Final = """\
+LAUNCHER_SCRIPT: Final = """\
 #!/bin/sh
 # Spark's launcher always adds this module (only MLlib uses it); this runtime has none, and would refuse to start.
 for argument do
@@ -35,19 +35,21 @@ exec "{java}" "$@"
 """
 
 
-def spark_java_home() -> Path:
+def find_spark_java_home() -> Path:
     """A shim where Java lacks the module that Spark's launcher demands."""
-    home = java_home()
-    if _has_module(home, VECTOR):
+    home = find_java_home()
+    if _has_module(home, VECTOR_MODULE):
         return home
-    shim = _folder() / hashlib.sha256(str(home).encode()).hexdigest()[:16]
-    _write(shim / "bin" / "java", LAUNCHER.format(module=VECTOR, java=home / "bin" / "java"), 0o755)
+    shim = _get_shim_folder() / hashlib.sha256(str(home).encode()).hexdigest()[:16]
+    _write_atomically(
+        shim / "bin" / "java", LAUNCHER_SCRIPT.format(module=VECTOR_MODULE, java=home / "bin" / "java"), 0o755
+    )
     return shim
 
 
-def log_configuration() -> Path:
-    path = _folder() / "log4j2.properties"
-    _write(path, LOG4J, 0o644)
+def write_log_configuration() -> Path:
+    path = _get_shim_folder() / "log4j2.properties"
+    _write_atomically(path, LOG4J_CONFIGURATION, 0o644)
     return path
 
 
@@ -58,11 +60,11 @@ def _has_module(home: Path, module: str) -> bool:
         return False
 
 
-def _folder() -> Path:
-    return cache_dir() / "spark-java"
+def _get_shim_folder() -> Path:
+    return get_cache_dir() / "spark-java"
 
 
-def _write(path: Path, text: str, mode: int) -> None:
+def _write_atomically(path: Path, text: str, mode: int) -> None:
     """Atomic: several processes may start Spark at once."""
     if (
         path.is_file()

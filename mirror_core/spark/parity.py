@@ -11,51 +11,55 @@ import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from mirror_core.decide.parity import CHUNK_OFFSETS, RECORDS, Row
-from mirror_core.evidence.folders import Folder, is_url, local_folder
-from mirror_core.evidence.suites import PARITY, Demands
+from mirror_core.decide.parity import CHUNK_OFFSETS, LEVEL_RECORDS, ParityRow
+from mirror_core.evidence.folders import Folder, is_url, open_local_folder
+from mirror_core.evidence.suites import PARITY, TableExpectations
 from mirror_core.model.names import ClusterName
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.parity import certified
-from mirror_core.parity.certified import CertifiedTask
-from mirror_core.parity.check import check, share_of
-from mirror_core.parity.compare import CompareTask, unread
-from mirror_core.parity.so_far import SoFar
+from mirror_core.parity.certified import CertificateTask
+from mirror_core.parity.check import check_parity, divide_throttle
+from mirror_core.parity.compare import CompareTask, to_unread_rows
+from mirror_core.parity.so_far import OnParityProgress
 from mirror_core.spark.hadoop import HadoopFolder
-from mirror_core.spark.jobs import results
-from mirror_core.spark.parity_task import compare_json, rows_of, verify_json
-from mirror_core.spark.session import NO_CONF, context, first_line
-from mirror_core.spark.slots import slots_wanted
+from mirror_core.spark.jobs import run_job
+from mirror_core.spark.parity_task import parse_parity_rows, run_certified_task, run_compare_task
+from mirror_core.spark.session import NO_CONF, format_first_line, get_spark_context
+from mirror_core.spark.slots import require_task_slot
 
-APP: Final = "mirrorbook-parity"
-OURS: Final = Demands(suite=PARITY)
+PARITY_APP: Final = "mirrorbook-parity"
+DEFAULT_DEMANDS: Final = TableExpectations(suite=PARITY)
 TASKS_PER_SLOT: Final = 2
 
 
-class SparkProof:
+class SparkCertificateCheck:
     """Tasks and folders for `parity.certificate_check`."""
 
     def __init__(
         self, master: str = "local[*]", *, cores: int | None = None, conf: Mapping[str, str] = NO_CONF
     ) -> None:
-        self._spark = partial(context, APP, master, cores, conf)
+        self._get_context = partial(get_spark_context, PARITY_APP, master, cores, conf)
 
     @property
     def tasks(self) -> int:
-        return self._spark().defaultParallelism * TASKS_PER_SLOT
+        return self._get_context().defaultParallelism * TASKS_PER_SLOT
 
-    def folder(self, place: str) -> Folder:
-        return HadoopFolder(self._spark(), place) if is_url(place) else local_folder(place)
+    def folder(self, location: str) -> Folder:
+        return HadoopFolder(self._get_context(), location) if is_url(location) else open_local_folder(location)
 
-    def run(self, tasks: Sequence[CertifiedTask]) -> Sequence[Row]:
+    def run(self, tasks: Sequence[CertificateTask]) -> Sequence[ParityRow]:
         payloads = tuple(msgspec.json.encode(task) for task in tasks)
         try:
-            spark = self._spark()
-            with slots_wanted(spark, f"Spark, proof of {len(tasks)} shares"):
-                answers = results(spark, verify_json, payloads)
+            spark = self._get_context()
+            with require_task_slot(spark, f"Spark, proof of {len(tasks)} shares"):
+                encoded_rows = run_job(spark, run_certified_task, payloads)
         except (PySparkException, Py4JError, OSError) as error:
-            return [row for task in tasks for row in certified.unread(task, f"Spark gave up: {first_line(error)}")]
-        return [row for answer in answers for row in rows_of(answer)]
+            return [
+                row
+                for task in tasks
+                for row in certified.to_unread_certificate_rows(task, f"Spark gave up: {format_first_line(error)}")
+            ]
+        return [row for encoded in encoded_rows for row in parse_parity_rows(encoded)]
 
 
 class SparkParity:
@@ -69,8 +73,8 @@ class SparkParity:
         config_path: Path,
         master: str = "local[*]",
         *,
-        demands: Demands | None = OURS,
-        level: int = RECORDS,
+        demands: TableExpectations | None = DEFAULT_DEMANDS,
+        level: int = LEVEL_RECORDS,
         chunk: int = CHUNK_OFFSETS,
         cores: int | None = None,
         conf: Mapping[str, str] = NO_CONF,
@@ -95,10 +99,10 @@ class SparkParity:
         destination: ClusterName,
         ranges: Sequence[ParityRange],
         output: Path | None,
-        so_far: SoFar | None = None,
+        on_progress: OnParityProgress | None = None,
     ) -> ParityResult:
-        spark = context(APP, self._master, self._cores, self._conf)
-        return check(
+        spark = get_spark_context(PARITY_APP, self._master, self._cores, self._conf)
+        return check_parity(
             self._config_path,
             source,
             destination,
@@ -109,18 +113,18 @@ class SparkParity:
             level=self._level,
             chunk=self._chunk,
             demands=self._demands,
-            so_far=so_far,
-            throttle=share_of(self._throttle, spark.defaultParallelism),
+            on_progress=on_progress,
+            throttle=divide_throttle(self._throttle, spark.defaultParallelism),
             values=self._values,
             opened_by_tasks=self._opened_by_tasks,
         )
 
-    def _run(self, tasks: Sequence[CompareTask]) -> Sequence[Sequence[Row]]:
+    def _run(self, tasks: Sequence[CompareTask]) -> Sequence[Sequence[ParityRow]]:
         payloads = tuple(msgspec.json.encode(task) for task in tasks)
         try:
-            spark = context(APP, self._master, self._cores, self._conf)
-            with slots_wanted(spark, f"Spark, parity of {len(tasks)} shares"):
-                answers = results(spark, compare_json, payloads)
+            spark = get_spark_context(PARITY_APP, self._master, self._cores, self._conf)
+            with require_task_slot(spark, f"Spark, parity of {len(tasks)} shares"):
+                encoded_rows = run_job(spark, run_compare_task, payloads)
         except (PySparkException, Py4JError, OSError) as error:
-            return [unread(task, f"Spark gave up: {first_line(error)}") for task in tasks]
-        return [rows_of(answer) for answer in answers]
+            return [to_unread_rows(task, f"Spark gave up: {format_first_line(error)}") for task in tasks]
+        return [parse_parity_rows(encoded) for encoded in encoded_rows]

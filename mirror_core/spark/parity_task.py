@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from mirror_core.decide.parity import Row
-from mirror_core.parity.certified import CertifiedTask, verify
-from mirror_core.parity.compare import CompareTask, compare
+from mirror_core.decide.parity import ParityRow
+from mirror_core.parity.certified import CertificateTask, verify_task
+from mirror_core.parity.compare import CompareTask, compare_task
 
 
-def compare_json(payload: bytes) -> bytes:
-    return msgspec.json.encode(compare(msgspec.json.decode(payload, type=CompareTask)))
+def run_compare_task(payload: bytes) -> bytes:
+    return msgspec.json.encode(compare_task(msgspec.json.decode(payload, type=CompareTask)))
 
 
-def verify_json(payload: bytes) -> bytes:
-    return msgspec.json.encode(verify(msgspec.json.decode(payload, type=CertifiedTask)))
+def run_certified_task(payload: bytes) -> bytes:
+    return msgspec.json.encode(verify_task(msgspec.json.decode(payload, type=CertificateTask)))
 
 
-def rows_of(result: bytes) -> tuple[Row, ...]:
-    return msgspec.json.decode(result, type=tuple[Row, ...])
+def parse_parity_rows(result: bytes) -> tuple[ParityRow, ...]:
+    return msgspec.json.decode(result, type=tuple[ParityRow, ...])

@@ -21,20 +21,27 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from mirror_core.dataplane.runner import RunnerGone
-from mirror_core.evidence.folders import Folder, is_url, local_folder
+from mirror_core.evidence.folders import Folder, is_url, open_local_folder
 from mirror_core.model import logs
-from mirror_core.model.copying import Assignment, Listening, TaskReport
+from mirror_core.model.copying import Assignment, ListenAddress, TaskReport
 from mirror_core.model.errors import MirrorError
 from mirror_core.spark import task
 from mirror_core.spark.hadoop import HadoopFolder
-from mirror_core.spark.jobs import results
-from mirror_core.spark.session import NO_CONF, PORT, context, existing, first_line, local_master
-from mirror_core.spark.slots import NoSlot, slots_wanted
+from mirror_core.spark.jobs import run_job
+from mirror_core.spark.session import (
+    NO_CONF,
+    PORT_SETTING,
+    format_first_line,
+    get_existing_context,
+    get_spark_context,
+    parse_local_master,
+)
+from mirror_core.spark.slots import NoTaskSlot, require_task_slot
 
 R = TypeVar("R")
 
-APP: Final = "mirrorbook-replicate"
-_NUMBERS: Final = itertools.count()
+REPLICATE_APP: Final = "mirrorbook-replicate"
+_JOB_NUMBERS: Final = itertools.count()
 """Unique among runners that share one Spark, since groups can be cancelled."""
 _MAX_JOBS: Final = 16
 """Two are normal. More wait only while Spark does not answer."""
@@ -43,7 +50,7 @@ _TASK_LOST = re.compile(
     r"Task (\d+) in stage \S+ failed (\d+) times, most recent failure: Lost task [^(]*\(TID \d+\) \(([^)]*)\): (.*)"
 )
 _CLASS_NAME = re.compile(r"^(?:[a-z]\w*\.)+\w+: ")
-_POLITE_S: Final = 5.0
+_STOP_WAIT_S: Final = 5.0
 """Time for local tasks to end by themselves before they are cancelled."""
 
 
@@ -68,25 +75,25 @@ class SparkRunner:
         self, master: str = "local[*]", slots: int = 2, conf: Mapping[str, str] = NO_CONF, *, number: int = 0
     ) -> None:
         self.slots = slots
-        self._ours = existing() is None
-        self._context = context(APP, master, cores(master, slots), conf)
-        self.listening = listening(dict(self._context.getConf().getAll()), number)
+        self._owns_context = get_existing_context() is None
+        self._context = get_spark_context(REPLICATE_APP, master, count_task_slots(master, slots), conf)
+        self.listening = get_listen_address(dict(self._context.getConf().getAll()), number)
         self._threads = ThreadPoolExecutor(_MAX_JOBS, thread_name_prefix="spark-job")
         self._lock = threading.Lock()
         self._jobs: dict[str, Future[Any]] = {}
         self._closed = False
         # Local tasks end when this file appears, and report. Others can only be cancelled.
         self._stop_file: Path | None = None
-        if local_master(str(self._context.master), None):
+        if parse_local_master(str(self._context.master), None):
             self._stop_file = Path(tempfile.mkdtemp(prefix="mirrorbook-")) / "stop"
         try:
             # A barrier gives every slot its own worker. Dynamic allocation has none.
             barrier = self._context.getConf().get("spark.dynamicAllocation.enabled", "false") != "true"
-            self._run(_group(), task.warm, [b""] * (2 * slots), barrier=barrier)
+            self._run_job(_new_job_group(), task.preload_copy_task, [b""] * (2 * slots), barrier=barrier)
         except SparkGone:
             self.close()
             raise
-        except (SparkFailed, NoSlot) as error:
+        except (SparkFailed, NoTaskSlot) as error:
             self.close()
             raise SparkFailed(
                 f"Spark, master {master}: {slots} tasks in two overlapping epochs need {2 * slots} task slots at the "
@@ -97,10 +104,12 @@ class SparkRunner:
         """Reports are in order. Fails with SparkFailed, SparkGone, or a task's error that may not be retried."""
         payloads = [msgspec.json.encode(assignment) for assignment in assignments]
         stop_file = str(self._stop_file) if self._stop_file else ""
-        return self._start(partial(task.copy, stop_file, logs.current()), payloads, task.report_of)
+        return self._start_job(
+            partial(task.run_copy_task, stop_file, logs.get_log_settings()), payloads, task.parse_task_report
+        )
 
-    def folder(self, place: str) -> Folder:
-        return HadoopFolder(self._context, place) if is_url(place) else local_folder(place)
+    def folder(self, location: str) -> Folder:
+        return HadoopFolder(self._context, location) if is_url(location) else open_local_folder(location)
 
     def close(self) -> None:
         """Local tasks finish batches in flight and report; tasks on a cluster are cancelled and their futures
@@ -110,52 +119,58 @@ class SparkRunner:
             jobs = dict(self._jobs)
         if self._stop_file is not None and jobs:
             self._stop_file.touch()
-            wait(jobs.values(), timeout=_POLITE_S)
+            wait(jobs.values(), timeout=_STOP_WAIT_S)
         for group, job in jobs.items():
             if not job.done():
-                self._cancel(group)
+                self._cancel_group(group)
         wait(jobs.values())
         self._threads.shutdown()
         if self._stop_file is not None:
             shutil.rmtree(self._stop_file.parent)
             self._stop_file = None
-        if self._ours:
+        if self._owns_context:
             try:
                 self._context.stop()
             except (PySparkException, Py4JError, OSError):
                 return  # already dead, with its workers
 
-    def _start(self, work: task.Work, payloads: Sequence[bytes], read: Callable[[bytes], R]) -> Future[tuple[R, ...]]:
-        group = _group()
+    def _start_job(
+        self, work: task.TaskFunction, payloads: Sequence[bytes], read: Callable[[bytes], R]
+    ) -> Future[tuple[R, ...]]:
+        group = _new_job_group()
         with self._lock:
             if self._closed:
                 raise SparkGone("Spark, job not started: this runner has been closed")
-            job = self._threads.submit(lambda: tuple(read(result) for result in self._run(group, work, payloads)))
+            job = self._threads.submit(lambda: tuple(read(result) for result in self._run_job(group, work, payloads)))
             self._jobs[group] = job
         job.add_done_callback(lambda _: self._jobs.pop(group, None))
         return job
 
-    def _run(self, group: str, work: task.Work, payloads: Sequence[bytes], barrier: bool = False) -> list[bytes]:
+    def _run_job(
+        self, group: str, work: task.TaskFunction, payloads: Sequence[bytes], barrier: bool = False
+    ) -> list[bytes]:
         try:
-            with slots_wanted(self._context, f"Spark, job {group}", group, partial(self._others, group)):
+            with require_task_slot(
+                self._context, f"Spark, job {group}", group, partial(self._list_other_groups, group)
+            ):
                 if self._closed:  # cancelling a group misses later jobs
                     raise SparkGone(f"Spark, job {group}: not started, this runner is being closed")
-                return results(self._context, work, payloads, barrier=barrier)
+                return run_job(self._context, work, payloads, barrier=barrier)
         except (PySparkException, Py4JError, OSError) as error:
-            raise self._failed(group, error) from None
+            raise self._to_spark_error(group, error) from None
 
-    def _others(self, group: str) -> list[str]:
+    def _list_other_groups(self, group: str) -> list[str]:
         with self._lock:
-            return [other for other in self._jobs if other != group]
+            return [other_group for other_group in self._jobs if other_group != group]
 
-    def _cancel(self, group: str) -> None:
+    def _cancel_group(self, group: str) -> None:
         try:
             self._context.cancelJobGroup(group)
         except (PySparkException, Py4JError, OSError):
             return  # Spark is dead: the job fails itself
 
-    def _failed(self, group: str, error: Exception) -> SparkFailed:
-        reason = _reason(error)
+    def _to_spark_error(self, group: str, error: Exception) -> SparkFailed:
+        reason = _format_reason(error)
         try:
             stopped = self._context._jsc.sc().isStopped()
         except (PySparkException, Py4JError, OSError, AttributeError):
@@ -165,33 +180,33 @@ class SparkRunner:
         return SparkFailed(f"Spark, job {group}: {reason}")
 
 
-def _reason(error: Exception) -> str:
+def _format_reason(error: Exception) -> str:
     """One line, without class names and Spark's advice."""
-    text = first_line(error)
-    found = _TASK_LOST.search(text)
-    if found:
-        task_number, attempts, where, text = found.groups()
-        return f"task {task_number} failed {attempts} times, the last time on {where}: {_bare(text)}"
-    return _bare(text)
+    text = format_first_line(error)
+    match = _TASK_LOST.search(text)
+    if match:
+        task_number, attempts, executor, text = match.groups()
+        return f"task {task_number} failed {attempts} times, the last time on {executor}: {_strip_class_name(text)}"
+    return _strip_class_name(text)
 
 
-def _bare(text: str) -> str:
+def _strip_class_name(text: str) -> str:
     return _CLASS_NAME.sub("", text).split(" Consider setting ")[0].strip()
 
 
-def listening(settings: Mapping[str, str], number: int = 0) -> Listening:
+def get_listen_address(settings: Mapping[str, str], number: int = 0) -> ListenAddress:
     """Address of Spark's driver. `number` is added to a configured port."""
     host = settings["spark.driver.host"].strip("[]")  # IPv6
     bind = settings.get("spark.driver.bindAddress", host).strip("[]")
-    port = int(settings.get(PORT, "0"))
-    return Listening(bind=bind, host=host, port=port + number if port else 0)
+    port = int(settings.get(PORT_SETTING, "0"))
+    return ListenAddress(bind=bind, host=host, port=port + number if port else 0)
 
 
-def cores(master: str, slots: int) -> int:
+def count_task_slots(master: str, slots: int) -> int:
     """For two epochs, or the user's larger number for this machine."""
-    wanted = re.match(r"local\[(\d+)", master) if local_master(master, None) else None
-    return max(2 * slots, int(wanted.group(1)) if wanted else 0)
+    match = re.match(r"local\[(\d+)", master) if parse_local_master(master, None) else None
+    return max(2 * slots, int(match.group(1)) if match else 0)
 
 
-def _group() -> str:
-    return f"mirrorbook-{next(_NUMBERS)}"
+def _new_job_group() -> str:
+    return f"mirrorbook-{next(_JOB_NUMBERS)}"

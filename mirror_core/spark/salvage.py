@@ -11,17 +11,17 @@ from pyspark.errors import PySparkException
 
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, Partition
-from mirror_core.model.parity import ParityRange, Saved
-from mirror_core.parity.salvage import DDL, SalvageTask, salvage, write_here
-from mirror_core.spark.salvage_task import records_of
-from mirror_core.spark.session import NO_CONF, first_line, session
-from mirror_core.spark.slots import slots_wanted
+from mirror_core.model.parity import ParityRange, SalvagedPartition
+from mirror_core.parity.salvage import DDL, SalvageTask, salvage_records, write_locally
+from mirror_core.spark.salvage_task import read_task_records
+from mirror_core.spark.session import NO_CONF, format_first_line, get_spark_session
+from mirror_core.spark.slots import require_task_slot
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
 
-APP: Final = "mirrorbook-salvage"
-FEW: Final = 10_000
+SALVAGE_APP: Final = "mirrorbook-salvage"
+MAX_LOCAL_OFFSETS: Final = 10_000
 """Fewer offsets are read faster without starting Spark."""
 
 
@@ -43,8 +43,8 @@ class SparkSalvage:
 
     def __call__(
         self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
-    ) -> dict[Partition, Saved]:
-        return salvage(
+    ) -> dict[Partition, SalvagedPartition]:
+        return salvage_records(
             self._config_path,
             cluster,
             ranges,
@@ -55,18 +55,18 @@ class SparkSalvage:
         )
 
     def _write(self, tasks: Sequence[SalvageTask], folder: Path) -> None:
-        if sum(task.wanted.end - task.wanted.start for task in tasks) <= FEW:
-            write_here(tasks, folder)
+        if sum(task.range.end - task.range.start for task in tasks) <= MAX_LOCAL_OFFSETS:
+            write_locally(tasks, folder)
             return
         payloads = tuple(msgspec.json.encode(task) for task in tasks)
-        function = cast("ArrowMapIterFunction", partial(records_of, payloads))
+        function = cast("ArrowMapIterFunction", partial(read_task_records, payloads))
         try:
-            spark = session(APP, self._master, self._cores, self._conf)
+            spark = get_spark_session(SALVAGE_APP, self._master, self._cores, self._conf)
             rows = spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(function, DDL)
-            with slots_wanted(spark.sparkContext, f"Spark, salvage of cluster {tasks[0].cluster}"):
+            with require_task_slot(spark.sparkContext, f"Spark, salvage of cluster {tasks[0].cluster}"):
                 rows.write.mode("append").option("compression", "zstd").parquet(folder.resolve().as_uri())
         except (PySparkException, Py4JError, OSError) as error:
             raise RemoteFault(
-                f"salvage of cluster {tasks[0].cluster}: Spark gave up: {first_line(error)}. Nothing may be deleted "
+                f"salvage of cluster {tasks[0].cluster}: Spark gave up: {format_first_line(error)}. Nothing may be deleted "
                 "now; run it again"
             ) from None

@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 
 from mirror_core.runbook.services import Services, local_services
-from mirror_core.spark.hadoop import private_folder
-from mirror_core.spark.parity import SparkParity, SparkProof
+from mirror_core.spark.hadoop import open_private_folder
+from mirror_core.spark.parity import SparkCertificateCheck, SparkParity
 from mirror_core.spark.salvage import SparkSalvage
 from mirror_core.spark.session import NO_CONF
 
 
-def spark_services(
+def make_spark_services(
     config_path: Path,
     *,
     evidence_dir: Path,
@@ -25,6 +25,6 @@ def spark_services(
         local_services(config_path, evidence_dir=evidence_dir),
         parity=SparkParity(config_path, master, conf=conf, opened_by_tasks=opened_by_tasks),
         salvage=SparkSalvage(config_path, master, conf=conf, opened_by_tasks=opened_by_tasks),
-        copies=partial(private_folder, master, conf),
-        receipts=lambda place: SparkProof(master, conf=conf).folder(place),
+        open_copy_folder=partial(open_private_folder, master, conf),
+        open_receipts=lambda location: SparkCertificateCheck(master, conf=conf).folder(location),
     )

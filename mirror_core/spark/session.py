@@ -17,17 +17,17 @@ from pyspark.sql import SparkSession
 
 import mirror_core
 from mirror_core.model.errors import BadRequest, RemoteFault
-from mirror_core.model.files import holds_password
-from mirror_core.spark.java_shim import log_configuration, spark_java_home
+from mirror_core.model.files import has_password
+from mirror_core.spark.java_shim import find_spark_java_home, write_log_configuration
 
 NO_CONF: Final[Mapping[str, str]] = MappingProxyType({})
 LOOPBACK: Final = "127.0.0.1"
-PORT: Final = "spark.mirrorbook.port"
+PORT_SETTING: Final = "spark.mirrorbook.port"
 """UDP port of the driver, for firewalls. Unset: any free one."""
-ATTEMPTS: Final = 4
+TASK_ATTEMPTS: Final = 4
 """Without it a killed Python worker fails the whole job on local[N]."""
 
-_NOT_YOURS: Final = {
+_FIXED_SETTINGS: Final = {
     "spark.master": ("", "say it with --master"),
     "spark.speculation": ("false", "a second copy of a task would be a second writer"),
     "spark.sql.adaptive.enabled": ("false", "it would merge tasks"),
@@ -35,23 +35,23 @@ _NOT_YOURS: Final = {
 }
 """Fixed settings, with the reason."""
 
-_SECRET: Final = re.compile(
+_SECRET_NAME: Final = re.compile(
     r"secret(?!bitlength)|passw(?:or)?d|passphrase|(?<!delegation\.)token|(?:private|access|account)[._]?key|\.sas\.",
     re.IGNORECASE,
 )
-_NO_SECRET: Final = re.compile(
+_NOT_SECRET_NAME: Final = re.compile(
     r"spark\.kubernetes\.\w+\.(?:secrets|secretKeyRef)\..*|.*(?:file|path|provider|enabled)", re.IGNORECASE
 )
 _JAVA_PROPERTY: Final = re.compile(r"-D([^\s=]+)=")
 
-_STARTING: Final = threading.Lock()
+_START_LOCK: Final = threading.Lock()
 """Mirrors of a set start Spark from several threads."""
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOCAL = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:,([1-9]\d*))?\])?")
 _ON_THIS_MACHINE = re.compile(r"spark://(127\.0\.0\.1|localhost|\[::1\])[:,]")
 
 
-def context(
+def get_spark_context(
     app: str, master: str = "local[*]", cores: int | None = None, conf: Mapping[str, str] = NO_CONF
 ) -> SparkContext:
     """Starts Spark, or returns the one of this process.
@@ -60,56 +60,56 @@ def context(
     package and Python version. Raises BadRequest without Java or for an invalid master, RemoteFault when Spark does
     not start.
     """
-    with _STARTING:
-        return existing() or _started(app, master, cores, conf)
+    with _START_LOCK:
+        return get_existing_context() or _start_context(app, master, cores, conf)
 
 
-def _started(app: str, master: str, cores: int | None, conf: Mapping[str, str]) -> SparkContext:
-    submitted = _submitted()
+def _start_context(app: str, master: str, cores: int | None, conf: Mapping[str, str]) -> SparkContext:
+    submitted = _read_submitted_conf()
     master = submitted.pop("spark.master", master)
-    settings = _settings(master, cores, {**submitted, **conf})
+    settings = _build_settings(master, cores, {**submitted, **conf})
     try:
-        with _environment(_launch_environment(settings["spark.master"])):
+        with _set_environment(_build_environment(settings["spark.master"])):
             spark = SparkContext.getOrCreate(SparkConf().setAll([("spark.app.name", app), *settings.items()]))
     except (PySparkException, Py4JError) as error:
-        raise RemoteFault(f"Spark, master {master}: does not start: {first_line(error)}") from None
+        raise RemoteFault(f"Spark, master {master}: does not start: {format_first_line(error)}") from None
     spark.setLogLevel("ERROR")
     return spark
 
 
-def session(
+def get_spark_session(
     app: str, master: str = "local[*]", cores: int | None = None, conf: Mapping[str, str] = NO_CONF
 ) -> SparkSession:
-    context(app, master, cores, conf)
+    get_spark_context(app, master, cores, conf)
     return SparkSession.builder.getOrCreate()
 
 
-def existing() -> SparkContext | None:
+def get_existing_context() -> SparkContext | None:
     return SparkContext._active_spark_context
 
 
-def first_line(error: BaseException) -> str:
+def format_first_line(error: BaseException) -> str:
     java = getattr(error, "java_exception", None)
     text = str(java) if java is not None else str(error)
     return text.strip().splitlines()[0] if text.strip() else type(error).__name__
 
 
-def local_master(master: str, cores: int | None) -> str | None:
+def parse_local_master(master: str, cores: int | None) -> str | None:
     """With slots and retries. None: not local."""
-    found = _LOCAL.fullmatch(master)
-    if not found:
+    match = _LOCAL.fullmatch(master)
+    if not match:
         return None
-    slots, attempts = found.groups()
-    return f"local[{cores or slots or '*'},{attempts or ATTEMPTS}]"
+    slots, attempts = match.groups()
+    return f"local[{cores or slots or '*'},{attempts or TASK_ATTEMPTS}]"
 
 
 def check_master(master: str) -> None:
     """Raises BadRequest. Starts nothing."""
-    if local_master(master, None) is None and not re.match(r"(spark|k8s|mesos)://|yarn$", master):
+    if parse_local_master(master, None) is None and not re.match(r"(spark|k8s|mesos)://|yarn$", master):
         raise BadRequest(f"{master!r} is not a Spark master: local[*], spark://HOST:PORT, k8s://... or yarn")
 
 
-def _submitted() -> dict[str, str]:
+def _read_submitted_conf() -> dict[str, str]:
     """Empty unless spark-submit started this process."""
     return dict(SparkConf().getAll()) if "PYSPARK_GATEWAY_PORT" in os.environ else {}
 
@@ -118,7 +118,7 @@ def check_conf(conf: Mapping[str, str]) -> None:
     """Raises BadRequest for fixed settings and for secrets."""
     _check_choices(conf)
     for key, value in conf.items():
-        if _holds_secret(key, value):
+        if _has_secret(key, value):
             raise BadRequest(
                 f"Spark setting {key} holds a secret, and settings that are given so are arguments of processes, which "
                 "every user of the machine can list: put it into spark-defaults.conf in SPARK_CONF_DIR (mode 0600), or "
@@ -128,24 +128,26 @@ def check_conf(conf: Mapping[str, str]) -> None:
 
 def _check_choices(conf: Mapping[str, str]) -> None:
     for key, value in conf.items():
-        ours, why = _NOT_YOURS.get(key, (value, ""))
-        if value != ours:
-            raise BadRequest(f"Spark setting {key} can't be {value!r}: {why}")
-        if key == PORT and not (value.isdecimal() and int(value) < 1 << 16):
-            raise BadRequest(f"{PORT} is {value!r}, which is no port number (UDP, on the driver)")
+        fixed, reason = _FIXED_SETTINGS.get(key, (value, ""))
+        if value != fixed:
+            raise BadRequest(f"Spark setting {key} can't be {value!r}: {reason}")
+        if key == PORT_SETTING and not (value.isdecimal() and int(value) < 1 << 16):
+            raise BadRequest(f"{PORT_SETTING} is {value!r}, which is no port number (UDP, on the driver)")
         if not key.startswith("spark."):
             raise BadRequest(f"{key!r} is no Spark setting: their names begin with 'spark.'")
 
 
-def _holds_secret(key: str, value: str) -> bool:
+def _has_secret(key: str, value: str) -> bool:
     names = [key, *_JAVA_PROPERTY.findall(value)]
-    return holds_password(value) or any(_SECRET.search(name) and not _NO_SECRET.fullmatch(name) for name in names)
+    return has_password(value) or any(
+        _SECRET_NAME.search(name) and not _NOT_SECRET_NAME.fullmatch(name) for name in names
+    )
 
 
-def _settings(master: str, cores: int | None, conf: Mapping[str, str]) -> dict[str, str]:
+def _build_settings(master: str, cores: int | None, conf: Mapping[str, str]) -> dict[str, str]:
     check_master(master)
     _check_choices(conf)  # spark-submit's may hold secrets
-    local = local_master(master, cores)
+    local = parse_local_master(master, cores)
     settings = {
         "spark.master": local or master,
         "spark.driver.memory": "512m",
@@ -153,7 +155,7 @@ def _settings(master: str, cores: int | None, conf: Mapping[str, str]) -> dict[s
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.speculation": "false",  # a copy of a task would be a second writer
-        "spark.task.maxFailures": str(ATTEMPTS),
+        "spark.task.maxFailures": str(TASK_ATTEMPTS),
         "spark.scheduler.mode": "FAIR",  # epochs overlap, and parity runs, too
         "spark.python.worker.reuse": "true",
         "spark.python.task.killTimeout": "200ms",
@@ -173,14 +175,14 @@ def _settings(master: str, cores: int | None, conf: Mapping[str, str]) -> dict[s
         settings["spark.cores.max"] = str(cores)
     settings |= conf
     if "log4j" not in settings[_JAVA_OPTIONS]:
-        settings[_JAVA_OPTIONS] += f" -Dlog4j2.configurationFile={log_configuration()}"
+        settings[_JAVA_OPTIONS] += f" -Dlog4j2.configurationFile={write_log_configuration()}"
     return settings
 
 
-def _launch_environment(master: str) -> Mapping[str, str]:
+def _build_environment(master: str) -> Mapping[str, str]:
     """Settings that Spark reads only from the environment. Without PYSPARK_PYTHON workers use python3 of
     PATH."""
-    chosen = {"JAVA_HOME": str(spark_java_home())}
+    chosen = {"JAVA_HOME": str(find_spark_java_home())}
     if master.startswith("local"):
         root = str(Path(mirror_core.__file__).parents[1])
         inherited = os.environ.get("PYTHONPATH")
@@ -195,14 +197,14 @@ def _launch_environment(master: str) -> Mapping[str, str]:
 
 
 @contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
+def _set_environment(values: Mapping[str, str]) -> Iterator[None]:
+    previous = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, old in before.items():
-            if old is None:
+        for name, previous_value in previous.items():
+            if previous_value is None:
                 os.environ.pop(name, None)
             else:
-                os.environ[name] = old
+                os.environ[name] = previous_value

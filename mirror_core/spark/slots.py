@@ -12,34 +12,34 @@ from pyspark.errors import PySparkException
 
 from mirror_core.model.errors import RemoteFault
 
-PATIENCE_S: Final = 60.0
+SLOT_TIMEOUT_S: Final = 60.0
 """YARN and Kubernetes need half a minute to start executors."""
 
 
-class NoSlot(RemoteFault):
+class NoTaskSlot(RemoteFault):
     """No free task slot now."""
 
     retryable: ClassVar[bool] = True
 
 
 @contextmanager
-def slots_wanted(
-    context: SparkContext, what: str, group: str = "", others: Callable[[], Collection[str]] = tuple
+def require_task_slot(
+    context: SparkContext, job_name: str, group: str = "", other_groups: Callable[[], Collection[str]] = tuple
 ) -> Iterator[None]:
     """Raises NoTaskSlot when no task starts in time; Spark would wait forever.
 
     `others`: running groups of this process.
     """
     group = group or f"mirrorbook-{secrets.token_hex(4)}"
-    context.setJobGroup(group, what, interruptOnCancel=True)
-    ended, gave_up, own = threading.Event(), threading.Event(), list[str]()
+    context.setJobGroup(group, job_name, interruptOnCancel=True)
+    ended, gave_up, own_groups = threading.Event(), threading.Event(), list[str]()
 
     def watch() -> None:
         with suppress(PySparkException, Py4JError, OSError):  # Spark is dead: the job fails itself
-            while not ended.wait(PATIENCE_S):
-                if _begun(context, group):
+            while not ended.wait(SLOT_TIMEOUT_S):
+                if _has_begun(context, group):
                     return
-                own[:] = (other for other in others() if _begun(context, other))
+                own_groups[:] = (other_group for other_group in other_groups() if _has_begun(context, other_group))
                 gave_up.set()
                 context.cancelJobGroup(group)
 
@@ -50,13 +50,13 @@ def slots_wanted(
     except (PySparkException, Py4JError):
         if not gave_up.is_set():
             raise
-        if own:
-            raise NoSlot(
-                f"{what}: no task slot within {PATIENCE_S:.0f} s: {len(own)} job(s) that this process began before "
+        if own_groups:
+            raise NoTaskSlot(
+                f"{job_name}: no task slot within {SLOT_TIMEOUT_S:.0f} s: {len(own_groups)} job(s) that this process began before "
                 "have not ended, and hold theirs. It is tried again when they have"
             ) from None
-        raise NoSlot(
-            f"{what}: master {context.master} gave it no task slot within {PATIENCE_S:.0f} s. Other "
+        raise NoTaskSlot(
+            f"{job_name}: master {context.master} gave it no task slot within {SLOT_TIMEOUT_S:.0f} s. Other "
             "applications may hold all cores (a data plane does, as long as it runs: `--conf spark.cores.max=N` limits "
             "it on a standalone cluster, a queue or a quota elsewhere), or no worker has the memory that is asked for "
             "(`--conf spark.executor.memory`). Free some, or take another master; local[*] runs it on this machine"
@@ -66,12 +66,12 @@ def slots_wanted(
         watcher.join()
 
 
-def _begun(context: SparkContext, group: str) -> bool:
+def _has_begun(context: SparkContext, group: str) -> bool:
     tracker = context.statusTracker()
-    for number in tracker.getJobIdsForGroup(group):
-        job = tracker.getJobInfo(number)
-        for stage_number in job.stageIds if job is not None else ():
-            stage = tracker.getStageInfo(stage_number)
+    for job_id in tracker.getJobIdsForGroup(group):
+        job = tracker.getJobInfo(job_id)
+        for stage_id in job.stageIds if job is not None else ():
+            stage = tracker.getStageInfo(stage_id)
             if stage is not None and (stage.numActiveTasks or stage.numCompletedTasks or stage.numFailedTasks):
                 return True
     return False

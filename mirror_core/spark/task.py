@@ -24,12 +24,12 @@ from mirror_core.model.errors import (
     RemoteFault,
     Unreachable,
 )
-from mirror_core.model.garbage import seldom_sought
+from mirror_core.model.garbage import reduced_gc_frequency
 
-Work = Callable[[bytes], bytes]
+TaskFunction = Callable[[bytes], bytes]
 """JSON in, JSON out."""
 
-_BY_NAME: Final = {
+_ERRORS_BY_NAME: Final = {
     kind.__name__: kind
     for kind in (BadRequest, Indeterminate, LostOwnership, MissingPermission, PartitionFailed, RemoteFault, Unreachable)
 }
@@ -41,7 +41,7 @@ class TaskCrashed(MirrorError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TaskOutcome:
     """An error is a value: Spark would retry an exception and log its text."""
 
     report: TaskReport | None = None
@@ -49,51 +49,53 @@ class Outcome:
     error: str = ""
 
 
-_OUTCOME: Final = msgspec.json.Decoder(Outcome)
+_OUTCOME_DECODER: Final = msgspec.json.Decoder(TaskOutcome)
 """Made at import: msgspec 0.22 crashes when two threads build a decoder."""
 
 
-def each(work: Work, payloads: Sequence[bytes], number: int, _: Iterator[int]) -> Iterator[bytes]:
+def run_numbered_task(work: TaskFunction, payloads: Sequence[bytes], number: int, _: Iterator[int]) -> Iterator[bytes]:
     yield work(payloads[number])
 
 
-def copy(stop_file: str, log: logs.Settings, payload: bytes) -> bytes:
+def run_copy_task(stop_file: str, log: logs.LogSettings, payload: bytes) -> bytes:
     """Copies an `Assignment`, until the file `stop_file` exists. Returns a `TaskOutcome`."""
     from mirror_core.copy import task as copy_task  # late: the driver does not need it
 
-    logs.configure(log)  # goes to the executor's standard error
+    logs.configure_logging(log)  # goes to the executor's standard error
     assignment = msgspec.json.decode(payload, type=Assignment)
     try:
-        with seldom_sought():
+        with reduced_gc_frequency():
             report = copy_task.run(assignment, lambda: bool(stop_file) and os.path.exists(stop_file))
-        outcome = Outcome(report=report)
+        outcome = TaskOutcome(report=report)
     except MirrorError as error:
-        known = next((kind for kind in type(error).__mro__ if kind.__name__ in _BY_NAME), type(error))
-        outcome = Outcome(error_class=known.__name__, error=f"task {assignment.task}: {error}")
+        known_type = next((kind for kind in type(error).__mro__ if kind.__name__ in _ERRORS_BY_NAME), type(error))
+        outcome = TaskOutcome(error_class=known_type.__name__, error=f"task {assignment.task}: {error}")
     except Exception as error:  # noqa: BLE001 - its text may hold secrets
-        outcome = Outcome(error_class=type(error).__name__, error=f"task {assignment.task}: {_where(error)}")
+        outcome = TaskOutcome(
+            error_class=type(error).__name__, error=f"task {assignment.task}: {_format_location(error)}"
+        )
     return msgspec.json.encode(outcome)
 
 
-def warm(payload: bytes) -> bytes:
+def preload_copy_task(payload: bytes) -> bytes:
     """Imports for `run_copy_task`. Returns the interpreter's version."""
     from mirror_core.copy import task as copy_task
 
     return f"{sys.version_info.major}.{sys.version_info.minor} {copy_task.__name__}".encode()
 
 
-def report_of(result: bytes) -> TaskReport:
+def parse_task_report(result: bytes) -> TaskReport:
     """Retriable errors become `retry_reason`; others are raised."""
-    outcome = _OUTCOME.decode(result)
+    outcome = _OUTCOME_DECODER.decode(result)
     if outcome.report is not None:
         return outcome.report
-    error = _BY_NAME.get(outcome.error_class, TaskCrashed)
+    error = _ERRORS_BY_NAME.get(outcome.error_class, TaskCrashed)
     if issubclass(error, RemoteFault):
-        return TaskReport(receipts=(), failures=(), cpu_s=0.0, retry=outcome.error, untold=True)
+        return TaskReport(receipts=(), failures=(), cpu_s=0.0, retry_reason=outcome.error, comparisons_unknown=True)
     raise error(outcome.error)
 
 
-def _where(error: Exception) -> str:
+def _format_location(error: Exception) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     return (
         f"{type(error).__name__} in {Path(last.filename).name} line {last.lineno}: a defect of Mirrorbook; "

@@ -16,30 +16,30 @@ import msgspec
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.exclusive import ExclusiveProducer, ForeignAbort, IdUsedUp
-from mirror_core.kafka.faults import ErrorCode, code_of, fault
+from mirror_core.kafka.exclusive import ForeignAbort, TransactionalIdExhausted, TransactionalProducer
+from mirror_core.kafka.faults import ErrorCode, make_fault, to_error_code
 from mirror_core.kafka.fetching import FetchLink, fetch_once
-from mirror_core.kafka.lent import lent
-from mirror_core.kafka.offsets import log_start
-from mirror_core.kafka.topics import BROKER_TIME, NewTopic, create_topics
-from mirror_core.kafka.transaction_brokers import Fenced
-from mirror_core.kafka.transient import TRANSIENT
-from mirror_core.model.errors import MissingPermission, RemoteFault, SignInFailed, Unreachable
-from mirror_core.model.limits import LIMITS
+from mirror_core.kafka.lent import borrowed_connection
+from mirror_core.kafka.offsets import fetch_log_start
+from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, NewTopic, create_topics
+from mirror_core.kafka.transaction_brokers import ProducerFenced
+from mirror_core.kafka.transient import RETRIABLE_CODES
+from mirror_core.model.errors import AuthenticationFailed, MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName, Partition
-from mirror_core.state.topic import TRANSACTION_MS
+from mirror_core.state.topic import STATE_TRANSACTION_MS
 from mirror_core.wire.batch import MalformedBatch
-from mirror_core.wire.committed import committed
-from mirror_core.wire.records import decode
+from mirror_core.wire.committed import filter_committed
+from mirror_core.wire.records import decode_records
 
 _PARTITION: Final = Partition(ACTIVE_TOPIC, 0)
-_MAX_BYTES: Final = 1 << 20
+_MAX_FETCH_BYTES: Final = 1 << 20
 _PAUSE_S: Final = 0.05
-_AS_LONG: Final = 12
+_TIMEOUT_ROUND_TRIPS: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Active:
+class ActiveCluster:
     """Applications read these fields."""
 
     mirror: MirrorName
@@ -55,138 +55,149 @@ class Active:
     """Grows with every move."""
 
     @property
-    def order(self) -> tuple[int, int]:
+    def precedence(self) -> tuple[int, int]:
         """The greater wins. Equal generations only if one cluster was down; then time decides."""
         return self.generation, self.since_ms
 
 
-def newest(config: ClusterConfig, mirror: MirrorName, timeout_s: float) -> Active | None:
+def read_active_cluster(config: ClusterConfig, mirror: MirrorName, timeout_s: float) -> ActiveCluster | None:
     """None: no entry or no topic. The limit is for silence; distance extends it."""
-    asked = time.monotonic()
-    with ClusterClient(config, timeout_s=timeout_s) as broker:
-        view = broker.metadata([ACTIVE_TOPIC])
-    deadline = asked + _patience_s(asked, timeout_s)
-    if ACTIVE_TOPIC in view.denied:
-        raise _needs_read(config)
-    return _read(config, mirror, deadline) if ACTIVE_TOPIC in view.topics else None
+    began_at = time.monotonic()
+    with ClusterClient(config, timeout_s=timeout_s) as client:
+        metadata = client.metadata([ACTIVE_TOPIC])
+    deadline = began_at + _compute_timeout_s(began_at, timeout_s)
+    if ACTIVE_TOPIC in metadata.denied:
+        raise _missing_read(config)
+    return _read_until_deadline(config, mirror, deadline) if ACTIVE_TOPIC in metadata.topics else None
 
 
-def announce(config: ClusterConfig, active: Active, timeout_s: float = LIMITS.silent_source_s) -> Active:
+def announce_active_cluster(
+    config: ClusterConfig, active: ActiveCluster, timeout_s: float = TIMEOUTS.silent_source_s
+) -> ActiveCluster:
     """Unless the cluster has a later generation. Returns the entry there.
 
     Idempotent; creates the topic. Distance extends `timeout_s`. MirrorError if not written.
     """
-    asked = time.monotonic()
-    with ClusterClient(config, timeout_s=timeout_s) as broker:
-        broker.metadata(())
-        patience_s = _patience_s(asked, timeout_s)
-        ensure_topic(broker)
-    deadline = time.monotonic() + patience_s
-    producer = ExclusiveProducer(
+    began_at = time.monotonic()
+    with ClusterClient(config, timeout_s=timeout_s) as client:
+        client.metadata(())
+        cluster_timeout_s = _compute_timeout_s(began_at, timeout_s)
+        ensure_active_topic(client)
+    deadline = time.monotonic() + cluster_timeout_s
+    producer = TransactionalProducer(
         config,
         f"mirrorbook.active.{active.mirror}",
         _PARTITION,
-        transaction_ms=TRANSACTION_MS,
+        transaction_ms=STATE_TRANSACTION_MS,
         where=f"cluster {config.name}, topic {ACTIVE_TOPIC}",
     )
     try:
-        producer.take(_left(deadline))
-        found = _read(config, active.mirror, deadline)
-        if found is not None and found.order >= active.order:
-            return found
-        producer.write([(active.mirror, msgspec.json.encode(active))], _left(deadline))
-    except (Fenced, ForeignAbort, IdUsedUp) as error:
+        producer.take_over(_remaining_s(deadline))
+        announced = _read_until_deadline(config, active.mirror, deadline)
+        if announced is not None and announced.precedence >= active.precedence:
+            return announced
+        producer.write([(active.mirror, msgspec.json.encode(active))], _remaining_s(deadline))
+    except (ProducerFenced, ForeignAbort, TransactionalIdExhausted) as error:
         raise RemoteFault(
             f"cluster {config.name}, topic {ACTIVE_TOPIC}: cannot write: {error or type(error).__name__}"
         ) from None
     return active
 
 
-def repeat(
-    here: ClusterConfig, there: ClusterConfig, mirror: MirrorName, timeout_s: float = LIMITS.silent_source_s
-) -> Active | None:
+def copy_announcement(
+    known_cluster: ClusterConfig,
+    other_cluster: ClusterConfig,
+    mirror: MirrorName,
+    timeout_s: float = TIMEOUTS.silent_source_s,
+) -> ActiveCluster | None:
     """To a cluster that missed it. Returns the entry there; None: no entry."""
-    said = newest(here, mirror, timeout_s)
-    return None if said is None else announce(there, said, timeout_s)
+    announced = read_active_cluster(known_cluster, mirror, timeout_s)
+    return None if announced is None else announce_active_cluster(other_cluster, announced, timeout_s)
 
 
-def ensure_topic(broker: ClusterClient) -> None:
+def ensure_active_topic(client: ClusterClient) -> None:
     """As well replicated as the cluster allows."""
-    if ACTIVE_TOPIC in broker.metadata([ACTIVE_TOPIC]).topics:
+    if ACTIVE_TOPIC in client.metadata([ACTIVE_TOPIC]).topics:
         return
-    factor = min(3, len(broker.brokers()))
-    configs = {"cleanup.policy": "compact", "min.insync.replicas": "2" if factor == 3 else "1", **BROKER_TIME}
-    create_topics(broker, [NewTopic(name=ACTIVE_TOPIC, partitions=1, replication_factor=factor, configs=configs)])
+    replication_factor = min(3, len(client.brokers()))
+    configs = {
+        "cleanup.policy": "compact",
+        "min.insync.replicas": "2" if replication_factor == 3 else "1",
+        **BROKER_TIME_CONFIGS,
+    }
+    create_topics(
+        client, [NewTopic(name=ACTIVE_TOPIC, partitions=1, replication_factor=replication_factor, configs=configs)]
+    )
 
 
-def _read(config: ClusterConfig, mirror: MirrorName, deadline: float) -> Active | None:
+def _read_until_deadline(config: ClusterConfig, mirror: MirrorName, deadline: float) -> ActiveCluster | None:
     """Aborted ones included: no generation is used twice."""
-    with ClusterClient(config, timeout_s=_left(deadline)) as client:
+    with ClusterClient(config, timeout_s=_remaining_s(deadline)) as client:
         while True:
             try:
-                return _newest_in_log(client, mirror)
-            except SignInFailed:
+                return _read_from_leader(client, mirror)
+            except AuthenticationFailed:
                 raise
             except Unreachable as silent:
-                why = silent
+                last_error = silent
             if time.monotonic() > deadline:
-                raise Unreachable(f"cluster {config.name}, topic {ACTIVE_TOPIC}: not read in time: {why}")
-            client.ask_another()
+                raise Unreachable(f"cluster {config.name}, topic {ACTIVE_TOPIC}: not read in time: {last_error}")
+            client.mark_metadata_stale()
             time.sleep(_PAUSE_S)
 
 
-def _newest_in_log(client: ClusterClient, mirror: MirrorName) -> Active | None:
+def _read_from_leader(client: ClusterClient, mirror: MirrorName) -> ActiveCluster | None:
     """Unreachable for retriable errors."""
-    view = client.metadata([ACTIVE_TOPIC])
-    if ACTIVE_TOPIC in view.denied:
-        raise _needs_read(client.config)
-    topic = view.topics.get(ACTIVE_TOPIC)
+    metadata = client.metadata([ACTIVE_TOPIC])
+    if ACTIVE_TOPIC in metadata.denied:
+        raise _missing_read(client.config)
+    topic = metadata.topics.get(ACTIVE_TOPIC)
     leader = topic.partitions.get(_PARTITION.index) if topic else None
     if leader is None or leader.broker < 0:
         raise Unreachable("LEADER_NOT_AVAILABLE")
-    with lent(client, client.address(leader.broker)) as connection:
+    with borrowed_connection(client, client.address(leader.broker)) as connection:
         try:
-            return _last_said(client, connection, mirror.encode())
+            return _read_last_record(client, connection, mirror.encode())
         except MalformedBatch as error:
             raise RemoteFault(f"{connection.where}: topic {ACTIVE_TOPIC}: {error}") from None
 
 
-def _last_said(client: ClusterClient, connection: Connection, mirror: bytes) -> Active | None:
-    code, start = log_start(connection, _PARTITION)
-    _refuse(client, code)
-    link = FetchLink(connection, max_bytes=_MAX_BYTES, partition_max_bytes=_MAX_BYTES, at_once=True)
-    found, position, end = None, int(start), math.inf
+def _read_last_record(client: ClusterClient, connection: Connection, mirror: bytes) -> ActiveCluster | None:
+    code, start = fetch_log_start(connection, _PARTITION)
+    _raise_for_code(client, code)
+    link = FetchLink(connection, max_bytes=_MAX_FETCH_BYTES, partition_max_bytes=_MAX_FETCH_BYTES, full_size=True)
+    newest, position, end = None, int(start), math.inf
     while position < end:
-        answer = fetch_once(link, _PARTITION, position)
-        if answer is None:
+        fetched = fetch_once(link, _PARTITION, position)
+        if fetched is None:
             raise Unreachable(f"{connection.where}: a quota holds its answer back")
-        _refuse(client, code_of(answer.error))
-        before, end = position, answer.high_watermark
-        for header, batch, visible in committed(answer, position):
-            for record in decode(header, batch) if visible else ():
+        _raise_for_code(client, to_error_code(fetched.error))
+        previous, end = position, fetched.high_watermark
+        for header, batch, visible in filter_committed(fetched, position):
+            for record in decode_records(header, batch) if visible else ():
                 if record.key == mirror:
-                    found = _decoded(record.value)
+                    newest = _decode_active(record.value)
             position = header.next_offset
-        if position == before < end:
+        if position == previous < end:
             raise Unreachable(f"{connection.where}: nothing came of what stands behind offset {position}")
-    return found
+    return newest
 
 
-def _needs_read(config: ClusterConfig) -> MissingPermission:
+def _missing_read(config: ClusterConfig) -> MissingPermission:
     return MissingPermission(f"cluster {config.name}, topic {ACTIVE_TOPIC}: needs READ")
 
 
-def _refuse(client: ClusterClient, code: ErrorCode) -> None:
-    if code in TRANSIENT:
+def _raise_for_code(client: ClusterClient, code: ErrorCode) -> None:
+    if code in RETRIABLE_CODES:
         raise Unreachable(code.name.upper())
     if code is not ErrorCode.none:
-        raise fault(client, f"topic {ACTIVE_TOPIC}", "read it (needs READ)", code)
+        raise make_fault(client, f"topic {ACTIVE_TOPIC}", "read it (needs READ)", code)
 
 
-_DECODER: Final = msgspec.json.Decoder(Active)  # made once: see `state_records`
+_DECODER: Final = msgspec.json.Decoder(ActiveCluster)  # made once: see `state_records`
 
 
-def _decoded(value: str | bytes | None) -> Active | None:
+def _decode_active(value: str | bytes | None) -> ActiveCluster | None:
     """None for foreign records: any client with WRITE can add some."""
     try:
         return None if value is None else _DECODER.decode(value)
@@ -194,9 +205,9 @@ def _decoded(value: str | bytes | None) -> Active | None:
         return None
 
 
-def _patience_s(asked: float, timeout_s: float) -> float:
-    return max(timeout_s, _AS_LONG * (time.monotonic() - asked))
+def _compute_timeout_s(began_at: float, timeout_s: float) -> float:
+    return max(timeout_s, _TIMEOUT_ROUND_TRIPS * (time.monotonic() - began_at))
 
 
-def _left(deadline: float) -> float:
+def _remaining_s(deadline: float) -> float:
     return max(0.1, deadline - time.monotonic())

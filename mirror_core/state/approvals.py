@@ -15,59 +15,71 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.checkpoint import Checkpoint, RecordedApproval, ShownPlan
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import MirrorName
-from mirror_core.state.aside import Aside
-from mirror_core.state.journal import checkpoint
-from mirror_core.state.records import TOPIC, Forget, State
+from mirror_core.state.aside import NonFencingWriter
+from mirror_core.state.journal import make_checkpoint
+from mirror_core.state.records import STATE_TOPIC, State, Tombstone
 
 WRITE_TIMEOUT_S: Final = 20.0
-KEPT_MS: Final = 24 * 3_600_000
+APPROVAL_RETENTION_MS: Final = 24 * 3_600_000
 """An approval is valid for an hour."""
 
-Kept = TypeVar("Kept", ShownPlan, RecordedApproval)
+ApprovalRecord = TypeVar("ApprovalRecord", ShownPlan, RecordedApproval)
 
 
-def shown_plan(state: State, mirror: MirrorName, question: str) -> ShownPlan | None:
+def find_shown_plan(state: State, mirror: MirrorName, question: str) -> ShownPlan | None:
     """None: not recorded."""
-    return next((s for _, s in _kept(state, mirror, ShownPlan) if s.question == question), None)
+    return next((plan for _, plan in _iter_records(state, mirror, ShownPlan) if plan.question == question), None)
 
 
-def recorded_approvals(state: State, mirror: MirrorName, question: str) -> tuple[RecordedApproval, ...]:
+def find_approvals(state: State, mirror: MirrorName, question: str) -> tuple[RecordedApproval, ...]:
     """Unreadable records approve nothing."""
-    return tuple(r for _, r in _kept(state, mirror, RecordedApproval) if r.question == question)
+    return tuple(
+        approval for _, approval in _iter_records(state, mirror, RecordedApproval) if approval.question == question
+    )
 
 
-def record_plan(cluster: ClusterConfig, state: State, mirror: MirrorName, shown: ShownPlan) -> None:
+def record_plan(cluster: ClusterConfig, state: State, mirror: MirrorName, plan: ShownPlan) -> None:
     """Also deletes expired records."""
-    old = [c for c, s in _kept(state, mirror, ShownPlan) if s.at_ms < shown.at_ms - KEPT_MS]
-    old += [c for c, r in _kept(state, mirror, RecordedApproval) if (r.approval.at_ms or 0) < shown.at_ms - KEPT_MS]
-    _write(cluster, [*map(Forget, old), checkpoint(mirror, _step(shown.question), shown)])
+    expired = [
+        record
+        for record, old_plan in _iter_records(state, mirror, ShownPlan)
+        if old_plan.at_ms < plan.at_ms - APPROVAL_RETENTION_MS
+    ]
+    expired += [
+        record
+        for record, old_approval in _iter_records(state, mirror, RecordedApproval)
+        if (old_approval.approval.at_ms or 0) < plan.at_ms - APPROVAL_RETENTION_MS
+    ]
+    _write(cluster, [*map(Tombstone, expired), make_checkpoint(mirror, _format_step(plan.question), plan)])
 
 
 def record_approval(cluster: ClusterConfig, mirror: MirrorName, approval: RecordedApproval) -> None:
     """Replaces the task's earlier answer."""
-    _write(cluster, [checkpoint(mirror, _step(f"{approval.question}/{approval.task}"), approval)])
+    _write(cluster, [make_checkpoint(mirror, _format_step(f"{approval.question}/{approval.task}"), approval)])
 
 
-def _step(question: str) -> str:
+def _format_step(question: str) -> str:
     """Hashed: DAG run names are arbitrary."""
     return f"approval-{hashlib.sha256(question.encode()).hexdigest()[:32]}"
 
 
-def _kept(state: State, mirror: MirrorName, kind: type[Kept]) -> Iterator[tuple[Checkpoint, Kept]]:
-    for found in state.checkpoints.values():
-        if (found.run, found.kind, found.version) == (mirror, kind.__name__, kind.VERSION):
+def _iter_records(
+    state: State, mirror: MirrorName, kind: type[ApprovalRecord]
+) -> Iterator[tuple[Checkpoint, ApprovalRecord]]:
+    for record in state.checkpoints.values():
+        if (record.run, record.kind, record.version) == (mirror, kind.__name__, kind.VERSION):
             try:
-                yield found, msgspec.json.decode(found.value, type=kind)
+                yield record, msgspec.json.decode(record.value, type=kind)
             except msgspec.MsgspecError:
                 continue
 
 
-def _write(cluster: ClusterConfig, records: Iterable[Checkpoint | Forget]) -> None:
+def _write(cluster: ClusterConfig, records: Iterable[Checkpoint | Tombstone]) -> None:
     """Unreachable if not acknowledged."""
-    aside, lost = Aside(cluster), list[str]()
+    writer, errors = NonFencingWriter(cluster), list[str]()
     for record in records:
-        aside.put(record, lost.append)
-    if not aside.empty(WRITE_TIMEOUT_S):
-        lost.append(f"no answer within {WRITE_TIMEOUT_S:.0f} s")
-    if lost:
-        raise Unreachable(f"cluster {cluster.name}, topic {TOPIC}: an approval was not recorded: {lost[0]}")
+        writer.put(record, errors.append)
+    if not writer.flush(WRITE_TIMEOUT_S):
+        errors.append(f"no answer within {WRITE_TIMEOUT_S:.0f} s")
+    if errors:
+        raise Unreachable(f"cluster {cluster.name}, topic {STATE_TOPIC}: an approval was not recorded: {errors[0]}")

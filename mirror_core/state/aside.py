@@ -7,39 +7,41 @@ from collections.abc import Callable
 from confluent_kafka import KafkaError
 
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.librdkafka import RenewedProducer
-from mirror_core.state.records import TOPIC, Forget, Record, State
+from mirror_core.kafka.librdkafka import RenewingProducer
+from mirror_core.state.records import STATE_TOPIC, State, StateRecord, Tombstone
 from mirror_core.wire.batch import NO_TIMESTAMP
 
 
-class Aside:
+class NonFencingWriter:
     """Not thread-safe."""
 
     def __init__(self, cluster: ClusterConfig) -> None:
         """BadRequest for rejected properties."""
         limits = {"acks": "all", "message.timeout.ms": 10_000, "linger.ms": 0}
-        order = {"max.in.flight.requests.per.connection": 1}
-        self._client = RenewedProducer(cluster, {**limits, **order})
+        ordering = {"max.in.flight.requests.per.connection": 1}
+        self._client = RenewingProducer(cluster, {**limits, **ordering})
         self._producer = self._client.current()
-        self.began = False
+        self.has_written = False
 
-    def put(self, record: Record | Forget, lost: Callable[[str], None] | None = None) -> None:
+    def put(self, record: StateRecord | Tombstone, on_error: Callable[[str], None] | None = None) -> None:
         """librdkafka drops it after a timeout; a later call reports that to `on_error`."""
 
-        def told(error: KafkaError | None, message: object) -> None:
-            self._client.note(acknowledged=error is None)
-            if lost is not None and error is not None:
-                lost(error.name())
+        def on_delivery(error: KafkaError | None, message: object) -> None:
+            self._client.record_delivery(acknowledged=error is None)
+            if on_error is not None and error is not None:
+                on_error(error.name())
 
         self._producer = self._client.current()
-        for key, value in State().rows(record):
-            self._producer.produce(TOPIC, key=key, value=value, partition=0, timestamp=NO_TIMESTAMP, on_delivery=told)
-            self.began = True
+        for key, value in State().to_rows(record):
+            self._producer.produce(
+                STATE_TOPIC, key=key, value=value, partition=0, timestamp=NO_TIMESTAMP, on_delivery=on_delivery
+            )
+            self.has_written = True
         self._producer.poll(0)
 
-    def empty(self, within_s: float) -> bool:
+    def flush(self, timeout_s: float) -> bool:
         """False: something was not answered in time. Discards the rest."""
-        taken = self._producer.flush(within_s) == 0
+        is_flushed = self._producer.flush(timeout_s) == 0
         self._producer.purge()
         self._producer.poll(0)  # releases callbacks, which may refer to this client
-        return taken
+        return is_flushed

@@ -10,7 +10,7 @@ from typing import Final
 from mirror_core.model.names import MirrorName
 
 _RUN_ID: Final = re.compile(r"(?P<mirror>.+)-(?:failover|failback)-\d{8}T\d{6}-[0-9a-f]{4}")
-_OF_A_MIRROR: Final = frozenset(
+_MIRROR_KINDS: Final = frozenset(
     (
         *("mirror", "partition", "lease", "ledger", "settings", "debt", "sighting", "proof", "receipts", "writer"),
         *("groups", "uncommitted", "committed"),
@@ -18,9 +18,9 @@ _OF_A_MIRROR: Final = frozenset(
 )
 
 
-_SEGMENT: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:~-]{1,249}")
+_SEGMENT_PATTERN: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:~-]{1,249}")
 """Topic names are the longest."""
-_SEGMENTS: Final[Mapping[str, int]] = MappingProxyType(
+_SEGMENT_COUNTS: Final[Mapping[str, int]] = MappingProxyType(
     {
         **dict.fromkeys(("mirror", "lease", "debt", "groups", "uncommitted", "sighting", "proof", "run"), 1),
         **dict.fromkeys(("ledger", "lifted", "step", "told", "settings", "receipts", "writer", "committed"), 2),
@@ -33,19 +33,21 @@ _SEGMENTS: Final[Mapping[str, int]] = MappingProxyType(
 def is_well_formed(key: str) -> bool:
     """For keys that are not pieces."""
     kind, *segments = key.split("/")
-    return len(segments) == _SEGMENTS.get(kind) and all(_SEGMENT.fullmatch(segment) for segment in segments)
+    return len(segments) == _SEGMENT_COUNTS.get(kind) and all(
+        _SEGMENT_PATTERN.fullmatch(segment) for segment in segments
+    )
 
 
-def mirror_of(key: str) -> MirrorName | None:
+def parse_mirror_name(key: str) -> MirrorName | None:
     """Works for unreadable values, too; None: a foreign key, or one that no decision depends on."""
-    kind, _, rest = key.partition("/")
-    first = rest.partition("/")[0]
+    kind, _, segments = key.partition("/")
+    first = segments.partition("/")[0]
     match kind:
-        case _ if kind in _OF_A_MIRROR:
+        case _ if kind in _MIRROR_KINDS:
             return MirrorName(first)
         case "run" | "step" | "checkpoint":
-            found = _RUN_ID.fullmatch(first)
-            return MirrorName(found["mirror"]) if found else None
+            match = _RUN_ID.fullmatch(first)
+            return MirrorName(match["mirror"]) if match else None
         case "piece":
-            return mirror_of(rest)
+            return parse_mirror_name(segments)
     return None

@@ -12,144 +12,148 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import ClusterConfig, Config, hold_config, load_config
+from mirror_core.kafka.config import ClusterConfig, Config, load_config, register_config_text
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission
-from mirror_core.model.limits import LIMITS
-from mirror_core.model.logs import logger
+from mirror_core.model.limits import TIMEOUTS
+from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import DRILL, ClusterName, MirrorName
+from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
-_READING: Final = 4
+_READ_ROUND_TRIPS: Final = 4
 """For a first state read, in first response times."""
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class MirrorLink:
     config: Config
     mirror: Mirror
     source: ClusterConfig
     destination: ClusterConfig
 
 
-def configured(path: Path) -> Config:
+def load_clusters(path: Path) -> Config:
     return load_config(path)
 
 
-def hold(path: Path, text: str) -> None:
+def register_config(path: Path, text: str) -> None:
     """In this process only; on no disk."""
-    hold_config(path, text)
+    register_config_text(path, text)
 
 
-def state_on(config: Config, cluster: str) -> State:
+def read_cluster_state(config: Config, cluster: str) -> State:
     return read_state(config.cluster(cluster))
 
 
-def link_of(config: Config, mirror: Mirror) -> Link:
+def make_mirror_link(config: Config, mirror: Mirror) -> MirrorLink:
     """A drill has no fence commands: its applications keep writing."""
     source, destination = config.cluster(mirror.source), config.cluster(mirror.destination)
-    if mirror.name.startswith(DRILL):
-        source, destination = (replace(side, ruling=side.ruling.without_commands()) for side in (source, destination))
-    return Link(config, mirror, source, destination)
+    if mirror.name.startswith(DRILL_PREFIX):
+        source, destination = (
+            replace(cluster, ruling=cluster.ruling.without_commands()) for cluster in (source, destination)
+        )
+    return MirrorLink(config, mirror, source, destination)
 
 
-def find(config: Config, name: str) -> tuple[Link, State]:
+def find_mirror_link(config: Config, name: str) -> tuple[MirrorLink, State]:
     """The mirror and its destination's state; returns once one cluster knows it.
 
     BadRequest: unknown, or credentials refused; Indeterminate: a cluster did not answer, or has an unreadable record.
     Only the destination counts: on a source, applications may write that topic.
     """
-    silent: list[MirrorError] = []
-    elsewhere: list[MirrorError] = []
-    mirrors: set[str] = set()
-    for cluster, answer in states(config):
-        if isinstance(answer, MirrorError):
-            silent.append(answer)
+    unread: list[MirrorError] = []
+    stray: list[MirrorError] = []
+    known_mirrors: set[str] = set()
+    for cluster, result in read_states(config):
+        if isinstance(result, MirrorError):
+            unread.append(result)
             continue
         try:
-            answer.require(MirrorName(name))
+            result.require_readable(MirrorName(name))
         except Indeterminate as error:
-            silent.append(error)  # may be foreign, and the mirror another cluster's
+            unread.append(error)  # may be foreign, and the mirror another cluster's
             continue
-        mirror = answer.mirrors.get(MirrorName(name))
+        mirror = result.mirrors.get(MirrorName(name))
         if mirror is not None and mirror.destination == cluster:
-            return link_of(config, mirror), answer
+            return make_mirror_link(config, mirror), result
         if mirror is not None:
-            elsewhere.append(_elsewhere(cluster, mirror))
-        mirrors |= {one.name for one in answer.mirrors.values() if one.destination == cluster}
-    reasons = "".join(f"\n  - {reason}" for reason in sorted(map(str, (*silent, *elsewhere))))
-    if silent:
+            stray.append(_make_stray_error(cluster, mirror))
+        known_mirrors |= {known.name for known in result.mirrors.values() if known.destination == cluster}
+    reasons = "".join(f"\n  - {reason}" for reason in sorted(map(str, (*unread, *stray))))
+    if unread:
         # People mend passwords; clusters may come back.
-        kind = BadRequest if any(isinstance(e, BadRequest | MissingPermission) for e in silent) else Indeterminate
+        kind = BadRequest if any(isinstance(e, BadRequest | MissingPermission) for e in unread) else Indeterminate
         raise kind(f"mirror {name!r} is not known to the clusters whose state could be read; these are left:{reasons}")
-    raise BadRequest(f"unknown mirror {name!r}: there {_are(mirrors)}; see `mirrorbook mirror list`{reasons}")
+    raise BadRequest(
+        f"unknown mirror {name!r}: there {_format_known(known_mirrors)}; see `mirrorbook mirror list`{reasons}"
+    )
 
 
-def _elsewhere(cluster: ClusterName, mirror: Mirror) -> MirrorError:
+def _make_stray_error(cluster: ClusterName, mirror: Mirror) -> MirrorError:
     return BadRequest(
         f"cluster {cluster} has a record of mirror {mirror.name} towards {mirror.destination}, which is none of its "
         f"own: somebody else may have written it; or mirrorbook.yaml calls this cluster {mirror.destination} no more"
     )
 
 
-def _are(mirrors: set[str]) -> str:
+def _format_known(mirrors: set[str]) -> str:
     return f"are {', '.join(sorted(mirrors))}" if mirrors else "are none"
 
 
-def states(
-    config: Config, timeout_s: float = LIMITS.state_owner_s
+def read_states(
+    config: Config, timeout_s: float = TIMEOUTS.mirror_lookup_s
 ) -> Iterator[tuple[ClusterName, State | MirrorError]]:
     """In order of arrival. The limit is for silence: a large state gets more time."""
-    answers: queue.SimpleQueue[tuple[ClusterName, State | MirrorError]] = queue.SimpleQueue()
+    results: queue.SimpleQueue[tuple[ClusterName, State | MirrorError]] = queue.SimpleQueue()
 
-    def heard_from(name: ClusterName, patience_s: float = timeout_s) -> None:
-        silent_after[name] = time.monotonic() + patience_s
+    def extend_deadline(name: ClusterName, cluster_timeout_s: float = timeout_s) -> None:
+        deadlines[name] = time.monotonic() + cluster_timeout_s
 
-    def look(name: ClusterName, cluster: ClusterConfig) -> None:
+    def read_cluster(name: ClusterName, cluster: ClusterConfig) -> None:
         try:
             # Measures the distance first.
-            asked = time.monotonic()
+            began_at = time.monotonic()
             with ClusterClient(cluster, timeout_s=timeout_s - 1) as client:
                 client.metadata(())
             # The reader connects again and receives more.
-            patience_s = max(timeout_s, _READING * (time.monotonic() - asked))
-            heard = partial(heard_from, name, patience_s)
-            heard()
-            answers.put((name, read_state(cluster, timeout_s=patience_s - 1, heard=heard)))
+            cluster_timeout_s = max(timeout_s, _READ_ROUND_TRIPS * (time.monotonic() - began_at))
+            on_progress = partial(extend_deadline, name, cluster_timeout_s)
+            on_progress()
+            results.put((name, read_state(cluster, timeout_s=cluster_timeout_s - 1, on_progress=on_progress)))
         except MirrorError as error:
             _log.info("its state is not known: %s", error, cluster=name)
-            answers.put((name, error))
+            results.put((name, error))
 
-    silent_after: dict[ClusterName, float] = {}
+    deadlines: dict[ClusterName, float] = {}
     for name, cluster in config.clusters.items():
-        heard_from(name)
+        extend_deadline(name)
         # No pool: a hanging thread must not block process exit.
-        threading.Thread(target=look, args=(name, cluster), daemon=True).start()
+        threading.Thread(target=read_cluster, args=(name, cluster), daemon=True).start()
     waiting = set(config.clusters)
     while waiting:
         try:
-            next_silent = min(silent_after[name] for name in waiting)
-            name, answer = answers.get(timeout=max(0.0, next_silent - time.monotonic()))
+            next_deadline = min(deadlines[name] for name in waiting)
+            name, result = results.get(timeout=max(0.0, next_deadline - time.monotonic()))
         except queue.Empty:
-            for name in sorted(name for name in waiting if silent_after[name] <= time.monotonic()):
+            for name in sorted(name for name in waiting if deadlines[name] <= time.monotonic()):
                 waiting.discard(name)
                 yield name, Indeterminate(f"cluster {name}: no answer within {timeout_s} s")
         else:
             if name in waiting:
                 waiting.discard(name)
-                yield name, answer
+                yield name, result
 
 
-def states_beside(link: Link) -> Iterator[tuple[ClusterName, State | MirrorError]]:
+def read_other_states(link: MirrorLink) -> Iterator[tuple[ClusterName, State | MirrorError]]:
     """Neither side of this mirror."""
-    sides = (link.mirror.source, link.mirror.destination)
-    others = {name: cluster for name, cluster in link.config.clusters.items() if name not in sides}
-    return states(replace(link.config, clusters=others))
+    own_clusters = (link.mirror.source, link.mirror.destination)
+    others = {name: cluster for name, cluster in link.config.clusters.items() if name not in own_clusters}
+    return read_states(replace(link.config, clusters=others))
 
 
-def state_of_source(link: Link) -> Iterator[tuple[ClusterName, State | MirrorError]]:
+def read_source_state(link: MirrorLink) -> Iterator[tuple[ClusterName, State | MirrorError]]:
     """It may be another mirror's destination."""
-    return states(replace(link.config, clusters={link.source.name: link.source}))
+    return read_states(replace(link.config, clusters={link.source.name: link.source}))

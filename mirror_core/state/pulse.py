@@ -14,149 +14,164 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.conducting import STEP, Conducted, Sign, judged, newest, place
+from mirror_core.decide.conducting import (
+    CONDUCTOR_STEP,
+    ConductorState,
+    ConductorStatus,
+    decide_conductor_status,
+    find_conductor_heartbeat,
+    format_heartbeat_step,
+)
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.model.checkpoint import Beat, Checkpoint
-from mirror_core.model.clock import CONDUCTED_S, now_ms
-from mirror_core.model.defects import named
+from mirror_core.model.checkpoint import Checkpoint, RunHeartbeat
+from mirror_core.model.clock import CONDUCTOR_TIMEOUT_S, now_ms
+from mirror_core.model.defects import format_safe_error
 from mirror_core.model.errors import LostOwnership
-from mirror_core.model.logs import logger
+from mirror_core.model.logs import get_logger
 from mirror_core.model.run import Run
-from mirror_core.state.aside import Aside
-from mirror_core.state.journal import checkpoint, find_run
-from mirror_core.state.records import Forget, Record, State
+from mirror_core.state.aside import NonFencingWriter
+from mirror_core.state.journal import find_run, make_checkpoint
+from mirror_core.state.records import State, StateRecord, Tombstone
 from mirror_core.state.writer import StateWriter
-from mirror_core.supervisor.identity import Machine, Process, this_process
+from mirror_core.supervisor.identity import MachineIdentity, ProcessIdentity, get_current_process
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
-BEAT_S: Final = 10.0
-_PATIENCE_S: Final = 2.0
-_LOOK_S: Final = 0.5
+RUN_HEARTBEAT_S: Final = 10.0
+_FLUSH_TIMEOUT_S: Final = 2.0
+_POLL_S: Final = 0.5
 
 
-class Pulse:
+class HeartbeatSender:
     """Failures never affect the run."""
 
-    def __init__(self, cluster: ClusterConfig, beat: Beat, run_id: str) -> None:
+    def __init__(self, cluster: ClusterConfig, heartbeat: RunHeartbeat, run_id: str) -> None:
         self._cluster = cluster
-        self._beat = beat
+        self._heartbeat = heartbeat
         self._run = run_id
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name=f"pulse {run_id}", daemon=True)
-        self._aside: Aside | None = None
-        self.taken = True
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._send_until_stopped, name=f"pulse {run_id}", daemon=True)
+        self._writer: NonFencingWriter | None = None
+        self.is_acknowledged = True
         """Also true if none was sent."""
 
     def start(self) -> None:
         """Without a client the run continues, and others soon consider this process dead."""
         try:
-            self._aside = Aside(self._cluster)
+            self._writer = NonFencingWriter(self._cluster)
         except Exception as error:  # noqa: BLE001 - said, and the run goes on
-            gone = f"after {CONDUCTED_S:.0f} s others take this process for dead"
-            _log.warning("no heartbeat, %s: %s", gone, named(error), run=self._run)
+            consequence = f"after {CONDUCTOR_TIMEOUT_S:.0f} s others take this process for dead"
+            _log.warning("no heartbeat, %s: %s", consequence, format_safe_error(error), run=self._run)
         else:
             self._thread.start()
 
     def stop(self) -> None:
         """No heartbeat follows."""
-        if self._over.is_set():
+        if self._stopped.is_set():
             return
-        self._over.set()
-        if self._aside is not None:
+        self._stopped.set()
+        if self._writer is not None:
             self._thread.join()
-            self._empty(self._aside)
+            self._flush(self._writer)
 
     def forget(self) -> None:
         """The next conductor may not know of them."""
-        if self._aside is not None and self._aside.began and self.taken:
-            self._put(self._aside, Forget(self._later()))
-            self._empty(self._aside)
+        if self._writer is not None and self._writer.has_written and self.is_acknowledged:
+            self._put(self._writer, Tombstone(self._make_checkpoint()))
+            self._flush(self._writer)
 
-    def _go_on(self) -> None:
-        while self._aside is not None and not self._over.wait(BEAT_S):
-            self._put(self._aside, self._later())
+    def _send_until_stopped(self) -> None:
+        while self._writer is not None and not self._stopped.wait(RUN_HEARTBEAT_S):
+            self._put(self._writer, self._make_checkpoint())
 
-    def _put(self, aside: Aside, record: Checkpoint | Forget) -> None:
+    def _put(self, heartbeat_writer: NonFencingWriter, record: Checkpoint | Tombstone) -> None:
         try:
-            aside.put(record)  # the next one will do
+            heartbeat_writer.put(record)  # the next one will do
         except Exception as error:  # noqa: BLE001 - said, and the next one is tried
-            _log.warning("a beat was not written: %s", named(error), run=self._run)
+            _log.warning("a beat was not written: %s", format_safe_error(error), run=self._run)
 
-    def _empty(self, aside: Aside) -> None:
+    def _flush(self, heartbeat_writer: NonFencingWriter) -> None:
         try:
-            self.taken = aside.empty(_PATIENCE_S)
+            self.is_acknowledged = heartbeat_writer.flush(_FLUSH_TIMEOUT_S)
         except Exception as error:  # noqa: BLE001 - said, and nothing depends on it
-            _log.warning("the last beats were not written: %s", named(error), run=self._run)
+            _log.warning("the last beats were not written: %s", format_safe_error(error), run=self._run)
 
-    def _later(self) -> Checkpoint:
-        return checkpoint(self._run, place(self._beat.token), replace(self._beat, at_ms=now_ms()))
+    def _make_checkpoint(self) -> Checkpoint:
+        return make_checkpoint(
+            self._run, format_heartbeat_step(self._heartbeat.token), replace(self._heartbeat, at_ms=now_ms())
+        )
 
 
 @contextmanager
-def beating(writer: StateWriter, run_id: str, by: str, also: Sequence[Record] = ()) -> Iterator[Callable[[], None]]:
+def send_heartbeats(
+    writer: StateWriter, run_id: str, conductor: str, extra_records: Sequence[StateRecord] = ()
+) -> Iterator[Callable[[], None]]:
     """Sends heartbeats during the block, then releases the run.
 
     `extra_records` go with the first. The yielded function stops them before the run is closed: a later one would stay
     for ever.
     """
-    if not _goes_on(writer.state, run_id):
+    if not _is_running(writer.state, run_id):
         yield lambda: None
         return
-    beat = _beat_of(by)
-    first = checkpoint(run_id, place(beat.token), beat)
-    over = {run.id for run in writer.state.runs.values() if run.ended_ms is not None}  # late heartbeats
-    beats = (c for c in writer.state.checkpoints.values() if c.step.startswith(place("")))
-    before = [c for c in beats if c.run == run_id or c.run in over]
-    writer.put(checkpoint(run_id, STEP, beat), first, *map(Forget, before), *also)
-    pulse = Pulse(writer.cluster, beat, run_id)
+    heartbeat = _make_heartbeat(conductor)
+    first = make_checkpoint(run_id, format_heartbeat_step(heartbeat.token), heartbeat)
+    ended_runs = {run.id for run in writer.state.runs.values() if run.ended_ms is not None}  # late heartbeats
+    heartbeat_checkpoints = (
+        record for record in writer.state.checkpoints.values() if record.step.startswith(format_heartbeat_step(""))
+    )
+    obsolete = [record for record in heartbeat_checkpoints if record.run == run_id or record.run in ended_runs]
+    writer.put(make_checkpoint(run_id, CONDUCTOR_STEP, heartbeat), first, *map(Tombstone, obsolete), *extra_records)
+    sender = HeartbeatSender(writer.cluster, heartbeat, run_id)
     try:
-        pulse.start()
-        yield pulse.stop
+        sender.start()
+        yield sender.stop
     finally:
-        pulse.stop()
+        sender.stop()
         try:
-            if not pulse.taken:
+            if not sender.is_acknowledged:
                 _log.info("not let go of: brokers do not take beats either", run=run_id)
-            elif _goes_on(writer.state, run_id):
-                released = checkpoint(run_id, STEP, replace(beat, at_ms=now_ms(), released=True))
-                writer.say_last(released, Forget(first), timeout_s=_PATIENCE_S)
+            elif _is_running(writer.state, run_id):
+                released = make_checkpoint(run_id, CONDUCTOR_STEP, replace(heartbeat, at_ms=now_ms(), released=True))
+                writer.put_last(released, Tombstone(first), timeout_s=_FLUSH_TIMEOUT_S)
         except LostOwnership as error:
             _log.info("not let go of: %s", error, run=run_id)
-            pulse.forget()
+            sender.forget()
         except Exception as error:  # noqa: BLE001 - said; others see that it is silent
-            _log.info("not let go of: %s", named(error), run=run_id)
+            _log.info("not let go of: %s", format_safe_error(error), run=run_id)
 
 
-def _goes_on(state: State, run_id: str) -> bool:
+def _is_running(state: State, run_id: str) -> bool:
     return find_run(state, run_id).ended_ms is None
 
 
-def begun_by(run_id: str, by: str) -> Checkpoint:
-    return checkpoint(run_id, STEP, replace(_beat_of(by), released=True))
+def make_released_heartbeat(run_id: str, conductor: str) -> Checkpoint:
+    return make_checkpoint(run_id, CONDUCTOR_STEP, replace(_make_heartbeat(conductor), released=True))
 
 
-def _beat_of(by: str) -> Beat:
-    me = this_process()
-    return Beat(
+def _make_heartbeat(conductor: str) -> RunHeartbeat:
+    process = get_current_process()
+    return RunHeartbeat(
         token=secrets.token_hex(4),
-        by=by,
-        host=me.machine.host,
-        boot=me.machine.boot,
-        pid=me.pid,
-        started=me.started,
+        by=conductor,
+        host=process.machine.host,
+        boot_id=process.machine.boot,
+        pid=process.pid,
+        start_ticks=process.started,
         at_ms=now_ms(),
     )
 
 
-def conducted(state: State, run: Run, at_ms: int | None = None) -> Conducted:
+def find_conductor_status(state: State, run: Run, at_ms: int | None = None) -> ConductorStatus:
     """From one read and the clocks."""
-    beat = newest(run.id, state.checkpoints)
+    heartbeat = find_conductor_heartbeat(run.id, state.checkpoints)
     now = now_ms() if at_ms is None else at_ms
-    return judged(run, beat, (now - beat.at_ms) / 1000 if beat else 0.0, _has_ended)
+    return decide_conductor_status(
+        run, heartbeat, (now - heartbeat.at_ms) / 1000 if heartbeat else 0.0, _has_process_ended
+    )
 
 
-class Watch:
+class HeartbeatMonitor:
     """Waits for new heartbeats; does not compare clocks of two machines.
 
     Later calls do not wait again.
@@ -164,31 +179,37 @@ class Watch:
 
     def __init__(self, run_id: str) -> None:
         self._run = run_id
-        self._first: Beat | None = None
-        self._since = 0.0
-        self._unknown: Conducted | None = None
+        self._first: RunHeartbeat | None = None
+        self._first_seen_at = 0.0
+        self._reported_unknown: ConductorStatus | None = None
 
-    def found(self, look: Callable[[], State], say: Callable[[str], None], *, take_over: bool = False) -> Conducted:
+    def wait_for_status(
+        self, read_state: Callable[[], State], report: Callable[[str], None], *, take_over: bool = False
+    ) -> ConductorStatus:
         """`read_state` must wait for open transactions, which hide heartbeats."""
         while True:
-            asked = time.monotonic()
-            state = look()
-            run, beat = find_run(state, self._run), newest(self._run, state.checkpoints)
-            found = judged(run, beat, asked - self._since if beat == self._first else 0.0, _has_ended)
-            silent = found.sign is not Sign.HEARD
-            if found.sign is Sign.UNKNOWN and found != self._unknown:
-                self._unknown = found
-                say(f"run {self._run}: {found}")
+            asked_at = time.monotonic()
+            state = read_state()
+            run, heartbeat = find_run(state, self._run), find_conductor_heartbeat(self._run, state.checkpoints)
+            status = decide_conductor_status(
+                run, heartbeat, asked_at - self._first_seen_at if heartbeat == self._first else 0.0, _has_process_ended
+            )
+            is_silent = status.state is not ConductorState.ALIVE
+            if status.state is ConductorState.UNKNOWN and status != self._reported_unknown:
+                self._reported_unknown = status
+                report(f"run {self._run}: {status}")
             if self._first is None:
-                self._first, self._since = beat, time.monotonic()
-                if not silent:
-                    limit = f"watching up to {CONDUCTED_S:.0f} s for another sign of life"
+                self._first, self._first_seen_at = heartbeat, time.monotonic()
+                if not is_silent:
+                    limit = f"watching up to {CONDUCTOR_TIMEOUT_S:.0f} s for another sign of life"
                     way_out = "; `--take-over` does not wait" if take_over else ""
-                    say(f"run {self._run}: {found.by} on {found.host} conducted it last; {limit}{way_out}")
-            if silent or self._first != beat:
-                return found
-            time.sleep(_LOOK_S)
+                    report(f"run {self._run}: {status.by} on {status.host} conducted it last; {limit}{way_out}")
+            if is_silent or self._first != heartbeat:
+                return status
+            time.sleep(_POLL_S)
 
 
-def _has_ended(beat: Beat) -> bool:
-    return Process(beat.pid, Machine(beat.host, beat.boot), beat.started).has_ended()
+def _has_process_ended(heartbeat: RunHeartbeat) -> bool:
+    return ProcessIdentity(
+        heartbeat.pid, MachineIdentity(heartbeat.host, heartbeat.boot_id), heartbeat.start_ticks
+    ).has_ended()

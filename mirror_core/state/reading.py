@@ -15,55 +15,55 @@ from typing import Final
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.faults import ErrorCode, code_of, fault
+from mirror_core.kafka.faults import ErrorCode, make_fault, to_error_code
 from mirror_core.kafka.fetching import FetchLink
-from mirror_core.kafka.lent import lent
-from mirror_core.kafka.offsets import log_start
-from mirror_core.kafka.transient import MISLED, TRANSIENT
+from mirror_core.kafka.lent import borrowed_connection
+from mirror_core.kafka.offsets import fetch_log_start
+from mirror_core.kafka.transient import RETRIABLE_CODES, STALE_METADATA_CODES
 from mirror_core.kafka.unfinished_transactions import (
     DecidedTransaction,
-    decided_transactions_in,
-    write_last_marker,
+    list_decided_transactions,
+    write_final_marker,
 )
-from mirror_core.model.errors import MissingPermission, RemoteFault, SignInFailed, Unreachable
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.errors import AuthenticationFailed, MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.state.encoding import lasting
-from mirror_core.state.records import TOPIC, State
-from mirror_core.state.short import for_want_of_replicas
+from mirror_core.state.encoding import drop_replaced_rows
+from mirror_core.state.records import STATE_TOPIC, State
+from mirror_core.state.short import explain_min_isr
 from mirror_core.wire.batch import LOG_APPEND_TIME, MalformedBatch, is_dense
-from mirror_core.wire.committed import committed
-from mirror_core.wire.fetch import Fetched, Isolation, Wanted
-from mirror_core.wire.records import decode
+from mirror_core.wire.committed import filter_committed
+from mirror_core.wire.fetch import FetchedPartition, FetchPosition, IsolationLevel
+from mirror_core.wire.records import decode_records
 
-MARKER_S: Final = 1.0
+OPEN_TRANSACTION_WAIT_S: Final = 1.0
 """Killed owners' stay open longer."""
-_MAX_BYTES: Final = 1 << 20
+_MAX_FETCH_BYTES: Final = 1 << 20
 """A slow link delivers this within the timeout."""
-_ANSWER_S: Final = 10.0
+_RESPONSE_TIMEOUT_S: Final = 10.0
 _MAX_WAIT_MS: Final = 50
 _PAUSE_S: Final = 0.05
-_MOST_PAUSE_S: Final = 0.5
-_NO_END: Final = ErrorCode.offset_not_available.name.upper()
+_MAX_PAUSE_S: Final = 0.5
+_NO_HIGH_WATERMARK: Final = ErrorCode.offset_not_available.name.upper()
 """A new leader with too few in-sync replicas (KIP-207)."""
-_LEASE: Final = "lease/"
-_NO_ID: Final = "0" * 32
-_AGAIN: Final = TRANSIENT | {ErrorCode.unknown_topic_or_partition, ErrorCode.offset_out_of_range}
+_LEASE_PREFIX: Final = "lease/"
+_NO_TOPIC_ID: Final = "0" * 32
+_RETRIED_CODES: Final = RETRIABLE_CODES | {ErrorCode.unknown_topic_or_partition, ErrorCode.offset_out_of_range}
 """Retriable, or cured by reading from the start."""
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class LogIdentity:
     topic: str
     topic_id: str
     leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class CachedState:
     """Sum of a log's records up to a position."""
 
-    log: Log
+    log: LogIdentity
     log_start: int
     position: int
     """Next offset to be read."""
@@ -71,54 +71,64 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class TopicRead:
     """`cached`: if it can be read further."""
 
     state: State
-    memory: Memory | None = None
+    cached: CachedState | None = None
 
 
-class NotTheSame(Exception):
+class LogChanged(Exception):
     """The log must be read from the start."""
 
 
-class _Again(NotTheSame):
+class _ReadAgain(LogChanged):
     """The message says why."""
 
 
-class _Undecided(Exception):
+class _TransactionOpen(Exception):
     pass
 
 
 def read_from_start(
-    cluster: ClusterConfig, topic: str, *, timeout_s: float, whole: bool, heard: Callable[[], None], hanging: str
-) -> Whole:
+    cluster: ClusterConfig,
+    topic: str,
+    *,
+    timeout_s: float,
+    wait_for_open: bool,
+    on_progress: Callable[[], None],
+    hanging_hint: str,
+) -> TopicRead:
     """Empty without the topic; ends before an open transaction, unless `wait_for_open`.
 
     The limit is for silence and restarts with progress, until the end was seen once. `hanging_hint`: message for a
     transaction that never ends.
     """
-    reader, pause_s = _Reader(topic, timeout_s, heard), _PAUSE_S
-    with ClusterClient(cluster, timeout_s=min(timeout_s, _ANSWER_S)) as client:
+    reader, pause_s = _TopicReader(topic, timeout_s, on_progress), _PAUSE_S
+    with ClusterClient(cluster, timeout_s=min(timeout_s, _RESPONSE_TIMEOUT_S)) as client:
         while True:
             try:
-                found = _leader(client, topic)
-                return Whole(State()) if found is None else reader.read(client, *found, whole=whole)
-            except SignInFailed:
+                leader = _find_leader(client, topic)
+                return (
+                    TopicRead(State()) if leader is None else reader.read(client, *leader, wait_for_open=wait_for_open)
+                )
+            except AuthenticationFailed:
                 raise  # retries may lock the login
-            except Unreachable as silent:  # the leader or its metadata
-                client.ask_another()
-                why = str(silent)
-            except _Again as again:
-                why = str(again)
-            except _Undecided:
-                why = hanging
+            except Unreachable as unreachable:  # the leader or its metadata
+                client.mark_metadata_stale()
+                reason = str(unreachable)
+            except _ReadAgain as read_again:
+                reason = str(read_again)
+            except _TransactionOpen:
+                reason = hanging_hint
             if time.monotonic() > reader.deadline:
-                short = for_want_of_replicas(cluster, timeout_s) if why == _NO_END else ""
-                why = f"{why}. {short}" if short else why
-                raise Unreachable(f"cluster {cluster.name}, state topic {topic}: not read within {timeout_s} s: {why}")
+                min_isr_reason = explain_min_isr(cluster, timeout_s) if reason == _NO_HIGH_WATERMARK else ""
+                reason = f"{reason}. {min_isr_reason}" if min_isr_reason else reason
+                raise Unreachable(
+                    f"cluster {cluster.name}, state topic {topic}: not read within {timeout_s} s: {reason}"
+                )
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
 
 class _StuckTransactions:
@@ -127,182 +137,194 @@ class _StuckTransactions:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._decided: dict[str, DecidedTransaction] = {}
-        self._next_look = math.inf
+        self._next_check_at = math.inf
         """Infinite before the first wait: mostly the marker is there at once."""
 
-    def end(self, client: ClusterClient) -> None:
+    def end_stuck(self, client: ClusterClient) -> None:
         """Without rights it keeps waiting."""
-        now = time.monotonic()
-        if now < self._next_look:
-            self._next_look = min(self._next_look, now + LIMITS.transaction_marker_s)
+        began_at = time.monotonic()
+        if began_at < self._next_check_at:
+            self._next_check_at = min(self._next_check_at, began_at + TIMEOUTS.transaction_marker_s)
             return
         try:
-            decided = decided_transactions_in(client, self._partition)
+            decided = list_decided_transactions(client, self._partition)
             for transactional_id, transaction in decided.items():
                 if self._decided.get(transactional_id) == transaction:
                     producer_id = transaction.producer_id
-                    write_last_marker(client, self._partition, producer_id, committed=transaction.committed)
+                    write_final_marker(client, self._partition, producer_id, committed=transaction.committed)
             self._decided = decided
         except (MissingPermission, Unreachable):
             pass
-        self._next_look = time.monotonic() + LIMITS.transaction_marker_s
+        self._next_check_at = time.monotonic() + TIMEOUTS.transaction_marker_s
 
 
-class _Reader:
+class _TopicReader:
     """Continues after a broken connection."""
 
-    def __init__(self, topic: str, timeout_s: float, heard: Callable[[], None]) -> None:
+    def __init__(self, topic: str, timeout_s: float, on_progress: Callable[[], None]) -> None:
         self.deadline = time.monotonic() + timeout_s
         self._partition = Partition(topic, 0)
         self._timeout_s = timeout_s
-        self._stuck = _StuckTransactions(self._partition)
-        self._heard = heard
-        self._at_end = False
+        self._stuck_transactions = _StuckTransactions(self._partition)
+        self._on_progress = on_progress
+        self._has_reached_end = False
         """Everything committed was seen once."""
-        self._furthest = -1
+        self._furthest_position = -1
         """Of the best attempt."""
-        self._known: Memory | None = None
+        self._cached: CachedState | None = None
         """For the same leader and epoch."""
 
-    def read(self, client: ClusterClient, log: Log, address: tuple[str, int], *, whole: bool) -> Whole:
-        with lent(client, address) as connection:
+    def read(
+        self, client: ClusterClient, log: LogIdentity, address: tuple[str, int], *, wait_for_open: bool
+    ) -> TopicRead:
+        with borrowed_connection(client, address) as connection:
             try:
-                return self._read(client, connection, log, whole=whole)
+                return self._read(client, connection, log, wait_for_open=wait_for_open)
             except MalformedBatch as error:
                 raise RemoteFault(f"{connection.where}: state topic {log.topic}: {error}") from None
-            except _Again:
-                self._known = None
+            except _ReadAgain:
+                self._cached = None
                 raise
 
-    def _read(self, client: ClusterClient, connection: Connection, log: Log, *, whole: bool) -> Whole:
-        link = FetchLink(connection, max_bytes=_MAX_BYTES, partition_max_bytes=_MAX_BYTES, at_once=True)
-        if self._known is None or self._known.log != log:
-            code, start = log_start(connection, self._partition)
-            _refuse(client, code, "ListOffsets (needs DESCRIBE)")
-            self._known = Memory(log, start, start, State())
-        known, waiting, settled = self._known, False, math.inf
+    def _read(
+        self, client: ClusterClient, connection: Connection, log: LogIdentity, *, wait_for_open: bool
+    ) -> TopicRead:
+        link = FetchLink(connection, max_bytes=_MAX_FETCH_BYTES, partition_max_bytes=_MAX_FETCH_BYTES, full_size=True)
+        if self._cached is None or self._cached.log != log:
+            code, start = fetch_log_start(connection, self._partition)
+            _raise_for_code(client, code, "ListOffsets (needs DESCRIBE)")
+            self._cached = CachedState(log, start, start, State())
+        cached, is_waiting, settle_deadline = self._cached, False, math.inf
         while True:
-            asked = time.monotonic()
-            answer = _asked(link, Wanted(self._partition, known.position, log.leader_epoch), waiting=waiting)
-            if answer is None:  # throttling is no failure
+            asked_at = time.monotonic()
+            fetched = _fetch_records(
+                link, FetchPosition(self._partition, cached.position, log.leader_epoch), is_waiting=is_waiting
+            )
+            if fetched is None:  # throttling is no failure
                 time.sleep(link.throttle_ms / 1000)
                 self.deadline += link.throttle_ms / 1000
                 continue
-            _refuse(client, code_of(answer.error), "Fetch (needs READ)")
-            before, position = known.position, _applied(answer, known.state, known.position)
-            self._known = known = replace(known, position=position)
-            waiting = position == before
-            if position > self._furthest and not self._at_end:
-                self._furthest, self.deadline = position, time.monotonic() + self._timeout_s
-                self._heard()
-            if position >= answer.high_watermark:
-                return Whole(known.state, known if log.topic_id != _NO_ID else None)
-            if waiting:
-                if len(answer.records):
-                    raise RemoteFault(f"{connection.where}: state topic {log.topic}, offset {before}: no whole batch")
-                self._at_end = True
+            _raise_for_code(client, to_error_code(fetched.error), "Fetch (needs READ)")
+            previous, position = cached.position, _apply_records(fetched, cached.state, cached.position)
+            self._cached = cached = replace(cached, position=position)
+            is_waiting = position == previous
+            if position > self._furthest_position and not self._has_reached_end:
+                self._furthest_position, self.deadline = position, time.monotonic() + self._timeout_s
+                self._on_progress()
+            if position >= fetched.high_watermark:
+                return TopicRead(cached.state, cached if log.topic_id != _NO_TOPIC_ID else None)
+            if is_waiting:
+                if len(fetched.records):
+                    raise RemoteFault(f"{connection.where}: state topic {log.topic}, offset {previous}: no whole batch")
+                self._has_reached_end = True
                 # Read once more: this process may have been suspended.
-                if not whole and asked > settled:
-                    return Whole(known.state)
-                settled = min(settled, time.monotonic() + MARKER_S)
-                self._stuck.end(client)
-            if self._at_end and time.monotonic() > self.deadline:
-                raise _Undecided
+                if not wait_for_open and asked_at > settle_deadline:
+                    return TopicRead(cached.state)
+                settle_deadline = min(settle_deadline, time.monotonic() + OPEN_TRANSACTION_WAIT_S)
+                self._stuck_transactions.end_stuck(client)
+            if self._has_reached_end and time.monotonic() > self.deadline:
+                raise _TransactionOpen
 
 
-def read_on(cluster: ClusterConfig, known: Memory, heard: Callable[[], None], timeout_s: float) -> Memory:
+def read_newer(
+    cluster: ClusterConfig, cached: CachedState, on_progress: Callable[[], None], timeout_s: float
+) -> CachedState:
     """Consumes `cached`. LogChanged or other errors: read from the start.
 
     Only for provably the same log without gaps: see `state_topic`.
     """
     with ClusterClient(cluster, timeout_s=timeout_s) as client:
-        found = _leader(client, known.log.topic)
-        if found is None or found[0] != known.log:
-            raise NotTheSame
-        heard()
-        with lent(client, found[1]) as connection:
-            position = _to_the_end(connection, known)
-    return replace(known, position=position)
+        leader = _find_leader(client, cached.log.topic)
+        if leader is None or leader[0] != cached.log:
+            raise LogChanged
+        on_progress()
+        with borrowed_connection(client, leader[1]) as connection:
+            position = _apply_newer(connection, cached)
+    return replace(cached, position=position)
 
 
-def _to_the_end(connection: Connection, known: Memory) -> int:
+def _apply_newer(connection: Connection, cached: CachedState) -> int:
     """Returns the next offset to be read."""
-    link = FetchLink(connection, max_bytes=_MAX_BYTES, partition_max_bytes=_MAX_BYTES, at_once=True)
-    position, waiting, settled = known.position, False, time.monotonic() + MARKER_S
+    link = FetchLink(connection, max_bytes=_MAX_FETCH_BYTES, partition_max_bytes=_MAX_FETCH_BYTES, full_size=True)
+    position, is_waiting, settle_deadline = cached.position, False, time.monotonic() + OPEN_TRANSACTION_WAIT_S
     while True:
-        wanted = Wanted(Partition(known.log.topic, 0), position, known.log.leader_epoch)
-        asked = time.monotonic()
-        answer = _asked(link, wanted, waiting=waiting)
-        if answer is None:
+        wanted = FetchPosition(Partition(cached.log.topic, 0), position, cached.log.leader_epoch)
+        asked_at = time.monotonic()
+        fetched = _fetch_records(link, wanted, is_waiting=is_waiting)
+        if fetched is None:
             time.sleep(link.throttle_ms / 1000)
-            settled += link.throttle_ms / 1000
+            settle_deadline += link.throttle_ms / 1000
             continue
-        if answer.error or answer.log_start != known.log_start:
-            raise NotTheSame
-        before, position = position, _applied(answer, known.state, position, dense=True)
-        waiting = position == before
-        if position >= answer.high_watermark:
+        if fetched.error or fetched.log_start_offset != cached.log_start:
+            raise LogChanged
+        previous, position = position, _apply_records(fetched, cached.state, position, dense=True)
+        is_waiting = position == previous
+        if position >= fetched.high_watermark:
             return position
-        if not waiting:
-            settled = time.monotonic() + MARKER_S
-        if asked > settled:  # after one more read, as above
+        if not is_waiting:
+            settle_deadline = time.monotonic() + OPEN_TRANSACTION_WAIT_S
+        if asked_at > settle_deadline:  # after one more read, as above
             raise Unreachable(f"{connection.where}: transactions are open")
 
 
-def _leader(client: ClusterClient, topic: str) -> tuple[Log, tuple[str, int]] | None:
+def _find_leader(client: ClusterClient, topic: str) -> tuple[LogIdentity, tuple[str, int]] | None:
     """None: no topic, confirmed by a second broker."""
-    view = client.metadata([topic])
-    if topic not in view.topics and topic not in view.denied:
-        client.ask_another()
-        view = client.metadata([topic])
-    if topic in view.denied:  # never return an empty state
-        raise fault(client, f"state topic {topic}", "Metadata (needs DESCRIBE)", ErrorCode.topic_authorization_failed)
-    found = view.topics.get(topic)
-    if found is None:
+    metadata = client.metadata([topic])
+    if topic not in metadata.topics and topic not in metadata.denied:
+        client.mark_metadata_stale()
+        metadata = client.metadata([topic])
+    if topic in metadata.denied:  # never return an empty state
+        raise make_fault(
+            client, f"state topic {topic}", "Metadata (needs DESCRIBE)", ErrorCode.topic_authorization_failed
+        )
+    described = metadata.topics.get(topic)
+    if described is None:
         return None
-    leader = found.partitions.get(0)
-    if leader is None or leader.broker not in view.brokers:
-        raise _Again("LEADER_NOT_AVAILABLE")
-    return Log(topic, found.id, leader.epoch), view.brokers[leader.broker]
+    leader = described.partitions.get(0)
+    if leader is None or leader.broker not in metadata.brokers:
+        raise _ReadAgain("LEADER_NOT_AVAILABLE")
+    return LogIdentity(topic, described.id, leader.epoch), metadata.brokers[leader.broker]
 
 
-def _refuse(client: ClusterClient, code: ErrorCode, action: str) -> None:
+def _raise_for_code(client: ClusterClient, code: ErrorCode, action: str) -> None:
     if code is ErrorCode.none:
         return
-    if code in MISLED:
-        client.ask_another()
-    if code in _AGAIN:
-        raise _Again(code.name.upper())
-    raise fault(client, f"state topic {TOPIC}", action, code)
+    if code in STALE_METADATA_CODES:
+        client.mark_metadata_stale()
+    if code in _RETRIED_CODES:
+        raise _ReadAgain(code.name.upper())
+    raise make_fault(client, f"state topic {STATE_TOPIC}", action, code)
 
 
-def _asked(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched | None:
+def _fetch_records(link: FetchLink, wanted: FetchPosition, *, is_waiting: bool) -> FetchedPartition | None:
     """None: throttled. `is_waiting`: the leader may hold the response."""
-    link.ask([wanted], max_wait_ms=_MAX_WAIT_MS if waiting else 0, isolation=Isolation.READ_COMMITTED)
-    for answer in link.take():
-        return answer
+    link.send_fetch([wanted], max_wait_ms=_MAX_WAIT_MS if is_waiting else 0, isolation=IsolationLevel.READ_COMMITTED)
+    for fetched in link.read_response():
+        return fetched
     if link.throttle_ms:
         return None
     raise RemoteFault(f"{link.connection.where}: a Fetch answer without {wanted.partition}")
 
 
-def _applied(answer: Fetched, state: State, position: int, *, dense: bool = False) -> int:
+def _apply_records(fetched: FetchedPartition, state: State, position: int, *, dense: bool = False) -> int:
     """Returns the next offset. `dense`: LogChanged where compaction removed a record."""
-    told: list[tuple[str, bytes | None]] = []
+    new_rows: list[tuple[str, bytes | None]] = []
     leases: dict[MirrorName, int | None] = {}
-    for header, batch, visible in committed(answer, position):
+    for header, batch, visible in filter_committed(fetched, position):
         if dense and (header.base_offset != position or not is_dense(header)):
-            raise NotTheSame
+            raise LogChanged
         rows = [
             (record.key.decode("utf-8", "replace"), record.value)
-            for record in (decode(header, batch) if visible else ())
+            for record in (decode_records(header, batch) if visible else ())
             if record.key is not None and record.offset >= position
         ]
         appended_ms = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
-        leases |= {MirrorName(key[len(_LEASE) :]): appended_ms for key, _ in rows if key.startswith(_LEASE)}
-        told += rows
+        leases |= {
+            MirrorName(key[len(_LEASE_PREFIX) :]): appended_ms for key, _ in rows if key.startswith(_LEASE_PREFIX)
+        }
+        new_rows += rows
         position = header.next_offset
-    for key, value in lasting(told):
+    for key, value in drop_replaced_rows(new_rows):
         state.apply(key, value)
     for mirror, at_ms in leases.items():
         state.appended_ms.pop(mirror, None)

@@ -14,34 +14,34 @@ from typing import Any, Final
 
 import msgspec
 
-from mirror_core.model.acl import LedgerEntry, Lifted
+from mirror_core.model.acl import LedgerEntry, LiftedDenial
 from mirror_core.model.checkpoint import Checkpoint
-from mirror_core.model.chronicle import Told
+from mirror_core.model.chronicle import AuditLine
 from mirror_core.model.drift import TopicSettings
 from mirror_core.model.errors import Indeterminate
-from mirror_core.model.groups import GroupOffsets, GroupsLeft
-from mirror_core.model.mirror import GroupsSeen, Lease, Mirror, PartitionStatus
+from mirror_core.model.groups import OwnGroupOffsets, UnsyncedGroups
+from mirror_core.model.mirror import GroupSyncTime, Lease, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.model.proof import Proof
+from mirror_core.model.proof import MirrorVerification
 from mirror_core.model.receipts import ReceiptsHead
 from mirror_core.model.run import Run, StepRecord
-from mirror_core.model.sighting import Sighting
-from mirror_core.model.standing import Debt
+from mirror_core.model.sighting import SourceObservation
+from mirror_core.model.standing import PendingFence
 from mirror_core.state.encoding import (
-    PIECE,
-    Head,
-    Unreadable,
-    cut,
-    enveloped,
-    is_number,
-    joined,
-    opened,
-    piece_of,
-    uncut,
+    PIECE_KIND,
+    RecordUnreadable,
+    SplitValueHead,
+    build_piece_tombstones,
+    decode_envelope,
+    encode_envelope,
+    is_key_number,
+    join_pieces,
+    parse_piece_key,
+    split_value,
 )
-from mirror_core.state.keys import is_well_formed, mirror_of
+from mirror_core.state.keys import is_well_formed, parse_mirror_name
 
-TOPIC: Final = "__mirrorbook_state"
+STATE_TOPIC: Final = "__mirrorbook_state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +62,28 @@ class TransactionalIdNumber:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
-    record: Record
+class Tombstone:
+    record: StateRecord
 
 
-Record = (
+StateRecord = (
     Mirror
     | PartitionRecord
     | Lease
     | LedgerEntry
-    | Lifted
+    | LiftedDenial
     | Run
     | StepRecord
     | Checkpoint
     | TopicSettings
-    | Debt
-    | GroupsSeen
-    | GroupsLeft
-    | GroupOffsets
-    | Sighting
-    | Proof
+    | PendingFence
+    | GroupSyncTime
+    | UnsyncedGroups
+    | OwnGroupOffsets
+    | SourceObservation
+    | MirrorVerification
     | ReceiptsHead
-    | Told
+    | AuditLine
     | TransactionalIdNumber
 )
 
@@ -94,22 +94,22 @@ class State:
     partitions: dict[MirrorName, dict[Partition, PartitionStatus]] = field(default_factory=dict)
     leases: dict[MirrorName, Lease] = field(default_factory=dict)
     ledger: dict[str, LedgerEntry] = field(default_factory=dict)
-    lifted: dict[str, Lifted] = field(default_factory=dict)
+    lifted_entries: dict[str, LiftedDenial] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     steps: dict[tuple[str, str], StepRecord] = field(default_factory=dict)
     checkpoints: dict[tuple[str, str, str], Checkpoint] = field(default_factory=dict)
     """By run, step and kind."""
-    settings: dict[tuple[MirrorName, str], TopicSettings] = field(default_factory=dict)
-    debts: dict[MirrorName, Debt] = field(default_factory=dict)
-    groups: dict[MirrorName, GroupsSeen] = field(default_factory=dict)
-    groups_left: dict[MirrorName, GroupsLeft] = field(default_factory=dict)
-    group_offsets: dict[MirrorName, dict[str, GroupOffsets]] = field(default_factory=dict)
+    topic_settings: dict[tuple[MirrorName, str], TopicSettings] = field(default_factory=dict)
+    pending_fences: dict[MirrorName, PendingFence] = field(default_factory=dict)
+    groups: dict[MirrorName, GroupSyncTime] = field(default_factory=dict)
+    uncommitted_groups: dict[MirrorName, UnsyncedGroups] = field(default_factory=dict)
+    group_offsets: dict[MirrorName, dict[str, OwnGroupOffsets]] = field(default_factory=dict)
     """By mirror and digest of the group's name."""
-    sightings: dict[MirrorName, Sighting] = field(default_factory=dict)
-    proofs: dict[MirrorName, Proof] = field(default_factory=dict)
+    source_observations: dict[MirrorName, SourceObservation] = field(default_factory=dict)
+    verifications: dict[MirrorName, MirrorVerification] = field(default_factory=dict)
     receipts: dict[MirrorName, dict[str, ReceiptsHead]] = field(default_factory=dict)
     """By mirror and part."""
-    told: dict[str, dict[int, Told]] = field(default_factory=dict)
+    audit_entries: dict[str, dict[int, AuditLine]] = field(default_factory=dict)
     """By run and number."""
     id_numbers: dict[MirrorName, dict[str, TransactionalIdNumber]] = field(default_factory=dict)
     """By mirror and role; missing: the id without a number."""
@@ -122,86 +122,93 @@ class State:
     """By key, with the reason."""
     _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
     """Of incomplete values."""
-    _heads: dict[str, Head] = field(default_factory=dict)
+    _heads: dict[str, SplitValueHead] = field(default_factory=dict)
     """Heads of split values."""
 
     def copy(self) -> State:
-        same = {name: dict(getattr(self, name)) for name in self.__slots__}
-        same["partitions"] = {mirror: dict(statuses) for mirror, statuses in self.partitions.items()}
-        same["group_offsets"] = {mirror: dict(groups) for mirror, groups in self.group_offsets.items()}
-        same["receipts"] = {mirror: dict(heads) for mirror, heads in self.receipts.items()}
-        same["id_numbers"] = {mirror: dict(numbers) for mirror, numbers in self.id_numbers.items()}
-        same["told"] = {run: dict(lines) for run, lines in self.told.items()}
-        same["_pieces"] = {key: dict(pieces) for key, pieces in self._pieces.items()}
-        return State(**same)
+        fields = {name: dict(getattr(self, name)) for name in self.__slots__}
+        fields["partitions"] = {mirror: dict(statuses) for mirror, statuses in self.partitions.items()}
+        fields["group_offsets"] = {mirror: dict(groups) for mirror, groups in self.group_offsets.items()}
+        fields["receipts"] = {mirror: dict(heads) for mirror, heads in self.receipts.items()}
+        fields["id_numbers"] = {mirror: dict(numbers) for mirror, numbers in self.id_numbers.items()}
+        fields["told"] = {run: dict(lines) for run, lines in self.audit_entries.items()}
+        fields["_pieces"] = {key: dict(pieces) for key, pieces in self._pieces.items()}
+        return State(**fields)
 
-    def ledger_of(self, mirror: MirrorName) -> tuple[LedgerEntry, ...]:
+    def ledger_entries(self, mirror: MirrorName) -> tuple[LedgerEntry, ...]:
         return tuple(entry for entry in self.ledger.values() if entry.mirror == mirror)
 
-    def chronicle(self, run: str) -> tuple[str, ...]:
+    def audit_lines(self, run: str) -> tuple[str, ...]:
         """Up to the first missing line."""
-        lines = self.told.get(run, {})
-        return tuple(lines[n].line for n in range(next(n for n in range(len(lines) + 1) if n not in lines)))
+        lines = self.audit_entries.get(run, {})
+        return tuple(
+            lines[number].line
+            for number in range(next(number for number in range(len(lines) + 1) if number not in lines))
+        )
 
     def active_run(self, mirror: MirrorName) -> Run | None:
-        return next((r for r in self.runs.values() if r.plan.mirror == mirror and r.ended_ms is None), None)
+        return next((run for run in self.runs.values() if run.plan.mirror == mirror and run.ended_ms is None), None)
 
     def steps_of(self, run: Run) -> tuple[StepRecord, ...]:
-        return tuple(self.steps[run.id, s.name] for s in run.plan.steps if (run.id, s.name) in self.steps)
+        return tuple(self.steps[run.id, step.name] for step in run.plan.steps if (run.id, step.name) in self.steps)
 
-    def require(self, mirror: MirrorName) -> None:
+    def require_readable(self, mirror: MirrorName) -> None:
         """Indeterminate if a record is unreadable: it might forbid what is intended."""
-        mine = [f"key {key}: {why}" for key, why in sorted(self.unreadable.items()) if mirror_of(key) == mirror]
-        if mine:
-            more = f" (and {len(mine) - 1} more such records)" if len(mine) > 1 else ""
+        reasons = [
+            f"key {key}: {reason}"
+            for key, reason in sorted(self.unreadable.items())
+            if parse_mirror_name(key) == mirror
+        ]
+        if reasons:
+            suffix = f" (and {len(reasons) - 1} more such records)" if len(reasons) > 1 else ""
             raise Indeterminate(
-                f"mirror {mirror}: state topic {TOPIC}, {mine[0]}{more}. If it is not one of Mirrorbook's, find who "
+                f"mirror {mirror}: state topic {STATE_TOPIC}, {reasons[0]}{suffix}. If it is not one of Mirrorbook's, find who "
                 "may WRITE to that topic, and write a record without a value under that key"
             )
 
     def apply(self, key: str, value: bytes | None) -> None:
         """An unreadable record is noted, and the previous value dropped."""
-        kind, _, rest = key.partition("/")
+        kind, _, segments = key.partition("/")
         self._drop(key)
-        if value is None and kind != PIECE:
+        if value is None and kind != PIECE_KIND:
             return
         try:
-            if kind == PIECE:
-                self._take_piece(*piece_of(rest), value)
+            if kind == PIECE_KIND:
+                self._store_piece(*parse_piece_key(segments), value)
             elif value is not None:
-                self._take(key, value)
-        except Unreadable as error:
+                self._apply_value(key, value)
+        except RecordUnreadable as error:
             if value is not None:
                 self.unreadable[key] = str(error)
 
-    def put(self, record: Record | Forget) -> None:
-        if isinstance(record, Forget):
-            self._drop(key_of(record.record))
+    def put(self, record: StateRecord | Tombstone) -> None:
+        if isinstance(record, Tombstone):
+            self._drop(format_key(record.record))
         else:
-            self.unreadable.pop(key_of(record), None)
-            self._keep(record)
+            self.unreadable.pop(format_key(record), None)
+            self._store(record)
             if isinstance(record, Lease):
                 self.appended_ms.pop(record.mirror, None)
 
-    def rows(self, record: Record | Forget) -> Iterator[tuple[str, bytes | None]]:
+    def to_rows(self, record: StateRecord | Tombstone) -> Iterator[tuple[str, bytes | None]]:
         """To write; replaces the current record."""
-        about = record.record if isinstance(record, Forget) else record
-        key = key_of(about)
+        subject = record.record if isinstance(record, Tombstone) else record
+        key = format_key(subject)
         head = self._heads.get(key)
-        before = head.pieces if head else 0
-        if isinstance(record, Forget):
-            yield from uncut(key, 0, before)
+        old_piece_count = head.pieces if head else 0
+        if isinstance(record, Tombstone):
+            yield from build_piece_tombstones(key, 0, old_piece_count)
             yield key, None
             return
-        rows = list(cut(key, enveloped(record), before))
+        rows = list(split_value(key, encode_envelope(record), old_piece_count))
         pieces = sum(k != key and v is not None for k, v in rows)
         if pieces:
-            self._heads[key] = Head(pieces=max(pieces, before), sha256="")
+            self._heads[key] = SplitValueHead(pieces=max(pieces, old_piece_count), sha256="")
         yield from rows
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _take_piece(self, key: str, number: int, value: bytes | None) -> None:
+    def _store_piece(self, key: str, number: int, value: bytes | None) -> None:
         pieces = self._pieces.setdefault(key, {})
         if value is None:
             pieces.pop(number, None)
@@ -210,115 +217,122 @@ class State:
         if not pieces:
             del self._pieces[key]
 
-    def _take(self, key: str, value: bytes) -> None:
+    def _apply_value(self, key: str, value: bytes) -> None:
         decoder = _DECODERS.get(key.partition("/")[0])
         if decoder is None:
-            raise Unreadable("there are no records of this name: a newer Mirrorbook's, or somebody else's")
+            raise RecordUnreadable("there are no records of this name: a newer Mirrorbook's, or somebody else's")
         if not is_well_formed(key):
-            raise Unreadable("its key is not one that Mirrorbook writes: somebody else wrote it?")
+            raise RecordUnreadable("its key is not one that Mirrorbook writes: somebody else wrote it?")
         pieces = self._pieces.pop(key, {})  # pieces precede their head
-        found = opened(value, decoder)
-        if isinstance(found, Head):
-            self._heads[key] = found
-            whole = joined(found, pieces)
-            if whole is None:
-                raise Unreadable("its pieces are missing")
-            found = opened(whole, decoder)
-        if isinstance(found, Head) or key_of(found) != key:
-            raise Unreadable("what it says is about something else: somebody else wrote it?")
-        self._keep(found)
+        decoded = decode_envelope(value, decoder)
+        if isinstance(decoded, SplitValueHead):
+            self._heads[key] = decoded
+            joined_value = join_pieces(decoded, pieces)
+            if joined_value is None:
+                raise RecordUnreadable("its pieces are missing")
+            decoded = decode_envelope(joined_value, decoder)
+        if isinstance(decoded, SplitValueHead) or format_key(decoded) != key:
+            raise RecordUnreadable("what it says is about something else: somebody else wrote it?")
+        self._store(decoded)
 
-    def _keep(self, record: Record) -> None:
+    def _store(self, record: StateRecord) -> None:
         match record:
             case Mirror():
                 self.mirrors[record.name] = record
             case PartitionRecord():
-                status = _sharing(record.status)
+                status = _intern_strings(record.status)
                 self.partitions.setdefault(record.mirror, {})[status.partition] = status
             case LedgerEntry():
-                self.ledger[_ledger_key(record)] = record
-            case Lifted():
-                self.lifted[_ledger_key(record.entry)] = record
+                self.ledger[_format_ledger_key(record)] = record
+            case LiftedDenial():
+                self.lifted_entries[_format_ledger_key(record.entry)] = record
             case Run():
                 self.runs[record.id] = record
             case StepRecord():
                 self.steps[record.run, record.step] = record
             case Checkpoint():
                 self.checkpoints[record.run, record.step, record.kind] = record
-            case Told():
-                self.told.setdefault(record.run, {})[record.number] = record
+            case AuditLine():
+                self.audit_entries.setdefault(record.run, {})[record.number] = record
             case TopicSettings():
-                self.settings[record.mirror, record.topic] = record
-            case ReceiptsHead() | TransactionalIdNumber() | GroupOffsets():
-                kind, part = _SEVERAL_EACH[type(record)]
-                self._several_each(kind).setdefault(record.mirror, {})[getattr(record, part)] = record
-            case Lease() | Debt() | GroupsSeen() | GroupsLeft() | Sighting() | Proof():
-                self._one_each(_ONE_EACH[type(record)])[record.mirror] = record
+                self.topic_settings[record.mirror, record.topic] = record
+            case ReceiptsHead() | TransactionalIdNumber() | OwnGroupOffsets():
+                kind, part = _KEYED_KINDS[type(record)]
+                self._keyed_records(kind).setdefault(record.mirror, {})[getattr(record, part)] = record
+            case (
+                Lease()
+                | PendingFence()
+                | GroupSyncTime()
+                | UnsyncedGroups()
+                | SourceObservation()
+                | MirrorVerification()
+            ):
+                self._single_records(_SINGLE_KINDS[type(record)])[record.mirror] = record
 
-    def _one_each(self, kind: str) -> dict[MirrorName, Any]:
-        found: dict[str, dict[MirrorName, Any]] = {
+    def _single_records(self, kind: str) -> dict[MirrorName, Any]:
+        by_kind: dict[str, dict[MirrorName, Any]] = {
             "lease": self.leases,
-            "debt": self.debts,
+            "debt": self.pending_fences,
             "groups": self.groups,
-            "uncommitted": self.groups_left,
-            "sighting": self.sightings,
-            "proof": self.proofs,
+            "uncommitted": self.uncommitted_groups,
+            "sighting": self.source_observations,
+            "proof": self.verifications,
         }
-        return found[kind]
+        return by_kind[kind]
 
-    def _several_each(self, kind: str) -> dict[MirrorName, dict[str, Any]]:
-        found: dict[str, dict[MirrorName, dict[str, Any]]] = {
+    def _keyed_records(self, kind: str) -> dict[MirrorName, dict[str, Any]]:
+        by_kind: dict[str, dict[MirrorName, dict[str, Any]]] = {
             "receipts": self.receipts,
             "writer": self.id_numbers,
             "committed": self.group_offsets,
         }
-        return found[kind]
+        return by_kind[kind]
 
     def _drop(self, key: str) -> None:
         self.unreadable.pop(key, None)
         self._heads.pop(key, None)
-        kind, _, rest = key.partition("/")
-        match kind, rest.split("/"):
+        kind, _, segments = key.partition("/")
+        match kind, segments.split("/"):
             case "mirror", [mirror]:
                 self.mirrors.pop(MirrorName(mirror), None)
-            case "partition", [mirror, topic, index] if is_number(index):
+            case "partition", [mirror, topic, index] if is_key_number(index):
                 self.partitions.get(MirrorName(mirror), {}).pop(Partition(topic, int(index)), None)
             case "ledger", _:
-                self.ledger.pop(rest, None)
+                self.ledger.pop(segments, None)
             case "lifted", _:
-                self.lifted.pop(rest, None)
+                self.lifted_entries.pop(segments, None)
             case "run", [run]:
                 self.runs.pop(run, None)
             case "step", [run, step]:
                 self.steps.pop((run, step), None)
             case "checkpoint", [run, step, kind]:
                 self.checkpoints.pop((run, step, kind), None)
-            case "told", [run, number] if is_number(number):
-                self.told.get(run, {}).pop(int(number), None)
+            case "told", [run, number] if is_key_number(number):
+                self.audit_entries.get(run, {}).pop(int(number), None)
             case "settings", [mirror, topic]:
-                self.settings.pop((MirrorName(mirror), topic), None)
+                self.topic_settings.pop((MirrorName(mirror), topic), None)
             case (("receipts" | "writer" | "committed"), [mirror, part]):
-                self._several_each(kind).get(MirrorName(mirror), {}).pop(part, None)
+                self._keyed_records(kind).get(MirrorName(mirror), {}).pop(part, None)
             case (("lease" | "debt" | "groups" | "uncommitted" | "sighting" | "proof"), [mirror]):
-                self._one_each(kind).pop(MirrorName(mirror), None)
+                self._single_records(kind).pop(MirrorName(mirror), None)
 
 
-_ONE_EACH: Final[Mapping[type, str]] = MappingProxyType(
+_SINGLE_KINDS: Final[Mapping[type, str]] = MappingProxyType(
     {
         Lease: "lease",
-        Debt: "debt",
-        GroupsSeen: "groups",
-        GroupsLeft: "uncommitted",
-        Sighting: "sighting",
-        Proof: "proof",
+        PendingFence: "debt",
+        GroupSyncTime: "groups",
+        UnsyncedGroups: "uncommitted",
+        SourceObservation: "sighting",
+        MirrorVerification: "proof",
     }
 )
 
-_SEVERAL_EACH: Final[Mapping[type, tuple[str, str]]] = MappingProxyType(
+_KEYED_KINDS: Final[Mapping[type, tuple[str, str]]] = MappingProxyType(
     {
         ReceiptsHead: ("receipts", "part"),
         TransactionalIdNumber: ("writer", "role"),
-        GroupOffsets: ("committed", "digest"),
+        OwnGroupOffsets: ("committed", "digest"),
     }
 )
 """Kind in the key, and the distinguishing field."""
@@ -334,18 +348,18 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = MappingProxyType(
             ("partition", PartitionRecord),
             ("lease", Lease),
             ("ledger", LedgerEntry),
-            ("lifted", Lifted),
+            ("lifted", LiftedDenial),
             ("run", Run),
             ("step", StepRecord),
             ("checkpoint", Checkpoint),
-            ("told", Told),
+            ("told", AuditLine),
             ("settings", TopicSettings),
-            ("debt", Debt),
-            ("groups", GroupsSeen),
-            ("uncommitted", GroupsLeft),
-            ("committed", GroupOffsets),
-            ("sighting", Sighting),
-            ("proof", Proof),
+            ("debt", PendingFence),
+            ("groups", GroupSyncTime),
+            ("uncommitted", UnsyncedGroups),
+            ("committed", OwnGroupOffsets),
+            ("sighting", SourceObservation),
+            ("proof", MirrorVerification),
             ("receipts", ReceiptsHead),
             ("writer", TransactionalIdNumber),
         )
@@ -353,34 +367,34 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = MappingProxyType(
 )
 
 
-def key_of(record: Record) -> str:
+def format_key(record: StateRecord) -> str:
     match record:
         case Mirror():
             return f"mirror/{record.name}"
         case PartitionRecord():
             return f"partition/{record.mirror}/{record.status.partition.topic}/{record.status.partition.index}"
         case LedgerEntry():
-            return f"ledger/{_ledger_key(record)}"
-        case Lifted():
-            return f"lifted/{_ledger_key(record.entry)}"
+            return f"ledger/{_format_ledger_key(record)}"
+        case LiftedDenial():
+            return f"lifted/{_format_ledger_key(record.entry)}"
         case Run():
             return f"run/{record.id}"
         case StepRecord():
             return f"step/{record.run}/{record.step}"
         case Checkpoint():
             return f"checkpoint/{record.run}/{record.step}/{record.kind}"
-        case Told():
+        case AuditLine():
             return f"told/{record.run}/{record.number}"
         case TopicSettings():
             return f"settings/{record.mirror}/{record.topic}"
-        case ReceiptsHead() | TransactionalIdNumber() | GroupOffsets():
-            kind, part = _SEVERAL_EACH[type(record)]
+        case ReceiptsHead() | TransactionalIdNumber() | OwnGroupOffsets():
+            kind, part = _KEYED_KINDS[type(record)]
             return f"{kind}/{record.mirror}/{getattr(record, part)}"
-        case Lease() | Debt() | GroupsSeen() | GroupsLeft() | Sighting() | Proof():
-            return f"{_ONE_EACH[type(record)]}/{record.mirror}"
+        case Lease() | PendingFence() | GroupSyncTime() | UnsyncedGroups() | SourceObservation() | MirrorVerification():
+            return f"{_SINGLE_KINDS[type(record)]}/{record.mirror}"
 
 
-def _sharing(status: PartitionStatus) -> PartitionStatus:
+def _intern_strings(status: PartitionStatus) -> PartitionStatus:
     """Among a topic's many partitions."""
     return replace(
         status,
@@ -390,7 +404,7 @@ def _sharing(status: PartitionStatus) -> PartitionStatus:
     )
 
 
-def _ledger_key(entry: LedgerEntry) -> str:
+def _format_ledger_key(entry: LedgerEntry) -> str:
     # No purpose in the key: promotion replaces the staged entry.
     content = f"{entry.cluster}|{entry.acl}"
     return f"{entry.mirror}/{hashlib.sha256(content.encode()).hexdigest()[:24]}"

@@ -14,57 +14,57 @@ from typing import Final
 
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.state import reading
-from mirror_core.state.reading import Memory, NotTheSame
+from mirror_core.state.reading import CachedState, LogChanged
 from mirror_core.wire.batch import MalformedBatch
 
 
-class Remembered:
+class StateCache:
     """A taken entry is exclusive."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._at_work = 0
-        self._known: dict[Hashable, Memory] = {}
+        self._users = 0
+        self._cached: dict[Hashable, CachedState] = {}
 
     @contextmanager
-    def keeping(self) -> Iterator[None]:
+    def enable(self) -> Iterator[None]:
         """The last user clears it."""
         with self._lock:
-            self._at_work += 1
+            self._users += 1
         try:
             yield
         finally:
             with self._lock:
-                self._at_work -= 1
-                if not self._at_work:
-                    self._known.clear()
+                self._users -= 1
+                if not self._users:
+                    self._cached.clear()
 
     @property
-    def keeps(self) -> bool:
-        return self._at_work > 0
+    def is_enabled(self) -> bool:
+        return self._users > 0
 
-    def take(self, cluster: ClusterConfig) -> Memory | None:
+    def pop(self, cluster: ClusterConfig) -> CachedState | None:
         with self._lock:
-            return self._known.pop(_key(cluster), None)
+            return self._cached.pop(_make_cache_key(cluster), None)
 
-    def put(self, cluster: ClusterConfig, memory: Memory) -> None:
+    def put(self, cluster: ClusterConfig, cached: CachedState) -> None:
         with self._lock:
-            if self._at_work:
-                self._known[_key(cluster)] = memory
+            if self._users:
+                self._cached[_make_cache_key(cluster)] = cached
 
 
-REMEMBERED: Final = Remembered()
+STATE_CACHE: Final = StateCache()
 
 
-def _key(cluster: ClusterConfig) -> Hashable:
+def _make_cache_key(cluster: ClusterConfig) -> Hashable:
     return tuple(sorted(cluster.properties().items()))
 
 
-def read_on(cluster: ClusterConfig, known: Memory, heard: Callable[[], None]) -> Memory | None:
+def read_from_cache(cluster: ClusterConfig, cached: CachedState, on_progress: Callable[[], None]) -> CachedState | None:
     """None: read from the start. Consumes `cached`."""
     try:
-        return reading.read_on(cluster, known, heard, LIMITS.remembered_state_s)
-    except (MirrorError, MalformedBatch, NotTheSame):
+        return reading.read_newer(cluster, cached, on_progress, TIMEOUTS.cached_state_s)
+    except (MirrorError, MalformedBatch, LogChanged):
         return None

@@ -11,14 +11,14 @@ from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import PartitionState as S
 
 
-class Event(StrEnum):
+class PartitionEvent(StrEnum):
     """A command, or what the engine found or finished."""
 
     START = "start"
     ALIGNED = "aligned"
     """Both logs agree up to the position."""
     PAUSE = "pause"
-    QUIET = "quiet"
+    NO_WRITERS = "quiet"
     """No task writes the partition any more."""
     RESUME = "resume"
     STOP = "stop"
@@ -30,56 +30,56 @@ class Event(StrEnum):
     RECOVER = "recover"
 
 
-class IllegalTransition(MirrorError):
+class IllegalPartitionTransition(MirrorError):
     """Nothing changed."""
 
     exit_code = 3
 
 
-TABLE: Final[Mapping[tuple[S, Event], S]] = MappingProxyType(
+PARTITION_TRANSITIONS: Final[Mapping[tuple[S, PartitionEvent], S]] = MappingProxyType(
     {
-        (S.UNKNOWN, Event.START): S.LOG_ALIGNMENT,
-        (S.LOG_ALIGNMENT, Event.ALIGNED): S.MIRRORING,
-        (S.LOG_ALIGNMENT, Event.STOP): S.STOPPING,
-        (S.LOG_ALIGNMENT, Event.FAIL): S.FAILED,
-        (S.MIRRORING, Event.PAUSE): S.PAUSING,
-        (S.MIRRORING, Event.STOP): S.STOPPING,
-        (S.MIRRORING, Event.FAIL): S.FAILED,
-        (S.PAUSING, Event.QUIET): S.PAUSED,
-        (S.PAUSING, Event.RESUME): S.MIRRORING,
-        (S.PAUSING, Event.STOP): S.STOPPING,
-        (S.PAUSING, Event.FAIL): S.FAILED,
-        (S.PAUSED, Event.RESUME): S.MIRRORING,
-        (S.PAUSED, Event.STOP): S.STOPPING,
-        (S.PAUSED, Event.FAIL): S.FAILED,
+        (S.UNKNOWN, PartitionEvent.START): S.LOG_ALIGNMENT,
+        (S.LOG_ALIGNMENT, PartitionEvent.ALIGNED): S.MIRRORING,
+        (S.LOG_ALIGNMENT, PartitionEvent.STOP): S.STOPPING,
+        (S.LOG_ALIGNMENT, PartitionEvent.FAIL): S.FAILED,
+        (S.MIRRORING, PartitionEvent.PAUSE): S.PAUSING,
+        (S.MIRRORING, PartitionEvent.STOP): S.STOPPING,
+        (S.MIRRORING, PartitionEvent.FAIL): S.FAILED,
+        (S.PAUSING, PartitionEvent.NO_WRITERS): S.PAUSED,
+        (S.PAUSING, PartitionEvent.RESUME): S.MIRRORING,
+        (S.PAUSING, PartitionEvent.STOP): S.STOPPING,
+        (S.PAUSING, PartitionEvent.FAIL): S.FAILED,
+        (S.PAUSED, PartitionEvent.RESUME): S.MIRRORING,
+        (S.PAUSED, PartitionEvent.STOP): S.STOPPING,
+        (S.PAUSED, PartitionEvent.FAIL): S.FAILED,
         # KIP-1279 stops only healthy mirrors; one FAILED partition must not forbid a failover.
-        (S.FAILED, Event.STOP): S.STOPPING,
-        (S.FAILED, Event.RECOVER): S.LOG_ALIGNMENT,
-        (S.FAILED, Event.START): S.LOG_ALIGNMENT,
-        (S.STOPPING, Event.LMO_RECORDED): S.STOPPED,
-        (S.STOPPING, Event.ABORT): S.LOG_ALIGNMENT,
-        (S.STOPPING, Event.FAIL): S.FAILED,
-        (S.STOPPED, Event.ABORT): S.LOG_ALIGNMENT,
-        (S.STOPPED, Event.START): S.LOG_ALIGNMENT,
+        (S.FAILED, PartitionEvent.STOP): S.STOPPING,
+        (S.FAILED, PartitionEvent.RECOVER): S.LOG_ALIGNMENT,
+        (S.FAILED, PartitionEvent.START): S.LOG_ALIGNMENT,
+        (S.STOPPING, PartitionEvent.LMO_RECORDED): S.STOPPED,
+        (S.STOPPING, PartitionEvent.ABORT): S.LOG_ALIGNMENT,
+        (S.STOPPING, PartitionEvent.FAIL): S.FAILED,
+        (S.STOPPED, PartitionEvent.ABORT): S.LOG_ALIGNMENT,
+        (S.STOPPED, PartitionEvent.START): S.LOG_ALIGNMENT,
     }
 )
 
 
-def after(state: S, *events: Event) -> S:
+def apply_events(state: S, *events: PartitionEvent) -> S:
     """Names the first illegal event."""
     for event in events:
         try:
-            state = TABLE[state, event]
+            state = PARTITION_TRANSITIONS[state, event]
         except KeyError:
-            possible = ", ".join(e for s, e in TABLE if s is state)
-            raise IllegalTransition(
+            possible = ", ".join(candidate for from_state, candidate in PARTITION_TRANSITIONS if from_state is state)
+            raise IllegalPartitionTransition(
                 f"`{event}` is not possible for a partition in state {state}; possible are: {possible or 'none'}"
             ) from None
     return state
 
 
-def as_markdown() -> Iterator[str]:
+def format_markdown() -> Iterator[str]:
     yield "| state | event | next state |"
     yield "|---|---|---|"
-    for (state, event), target in TABLE.items():
+    for (state, event), target in PARTITION_TRANSITIONS.items():
         yield f"| {state} | {event} | {target} |"

@@ -5,89 +5,102 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from mirror_core.decide.watchers import LOOKS, STEP, Watched, Watching, judged, newest
+from mirror_core.decide.watchers import (
+    MAX_MISSED_PROBES,
+    WATCHER_STEP,
+    WatcherState,
+    WatcherStatus,
+    decide_watcher_status,
+    find_watcher_heartbeat,
+)
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.model.checkpoint import Watcher
+from mirror_core.model.checkpoint import WatcherHeartbeat
 from mirror_core.model.clock import now_ms
-from mirror_core.model.defects import named
-from mirror_core.model.logs import logger
-from mirror_core.model.names import DRILL, MirrorName
-from mirror_core.state.aside import Aside
-from mirror_core.state.journal import checkpoint
-from mirror_core.state.link import Link
+from mirror_core.model.defects import format_safe_error
+from mirror_core.model.logs import get_logger
+from mirror_core.model.names import DRILL_PREFIX, MirrorName
+from mirror_core.state.aside import NonFencingWriter
+from mirror_core.state.journal import make_checkpoint
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import State
-from mirror_core.supervisor.identity import this_process
+from mirror_core.supervisor.identity import get_current_process
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
-SIGN_S: Final = 30.0
+WATCHER_HEARTBEAT_S: Final = 30.0
 """Minimum interval."""
-_PATIENCE_S: Final = 2.0
+_FLUSH_TIMEOUT_S: Final = 2.0
 
 
-class Signs:
+class WatcherHeartbeats:
     """Failures never affect watching."""
 
-    def __init__(self, cluster: ClusterConfig, by: str, every_s: float) -> None:
+    def __init__(self, cluster: ClusterConfig, watcher: str, every_s: float) -> None:
         """`every_s`: longest interval."""
         self._cluster = cluster
-        self._by = by
+        self._watcher = watcher
         self._every_s = every_s
-        self._aside: Aside | None = None
-        self._worn = False
+        self._writer: NonFencingWriter | None = None
+        self._must_renew = False
         """The client may hold an expired certificate."""
-        self._given: dict[MirrorName, float] = {}
+        self._sent_at: dict[MirrorName, float] = {}
 
-    def __enter__(self) -> Signs:
+    def __enter__(self) -> WatcherHeartbeats:
         return self
 
     def __exit__(self, *exception: object) -> None:
         try:
-            if self._aside is not None and not self._aside.empty(_PATIENCE_S):
-                self._lost("no answer in time")
+            if self._writer is not None and not self._writer.flush(_FLUSH_TIMEOUT_S):
+                self._warn_lost("no answer in time")
         except Exception as error:  # noqa: BLE001 - said, and nothing depends on it
-            self._lost(named(error))
+            self._warn_lost(format_safe_error(error))
 
-    def give(self, mirror: MirrorName) -> None:
+    def send(self, mirror: MirrorName) -> None:
         """Rate-limited. Drills are not watched."""
-        if mirror.startswith(DRILL):
+        if mirror.startswith(DRILL_PREFIX):
             return
-        if time.monotonic() - self._given.get(mirror, -SIGN_S) < SIGN_S:
+        if time.monotonic() - self._sent_at.get(mirror, -WATCHER_HEARTBEAT_S) < WATCHER_HEARTBEAT_S:
             return
-        self._given[mirror] = time.monotonic()
-        me = this_process()
-        sign = Watcher(by=self._by, host=me.machine.host, pid=me.pid, at_ms=now_ms(), every_s=self._every_s)
+        self._sent_at[mirror] = time.monotonic()
+        process = get_current_process()
+        heartbeat = WatcherHeartbeat(
+            by=self._watcher, host=process.machine.host, pid=process.pid, at_ms=now_ms(), interval_s=self._every_s
+        )
         try:
-            if self._aside is None or self._worn:
-                if self._aside is not None:
-                    self._aside.empty(0.0)
-                self._aside, self._worn = Aside(self._cluster), False
-            self._aside.put(checkpoint(mirror, STEP, sign), self._lost)
+            if self._writer is None or self._must_renew:
+                if self._writer is not None:
+                    self._writer.flush(0.0)
+                self._writer, self._must_renew = NonFencingWriter(self._cluster), False
+            self._writer.put(make_checkpoint(mirror, WATCHER_STEP, heartbeat), self._warn_lost)
         except Exception as error:  # noqa: BLE001 - said, and the next one is tried
-            self._lost(named(error))
+            self._warn_lost(format_safe_error(error))
 
-    def _lost(self, why: str) -> None:
-        self._worn = True
+    def _warn_lost(self, reason: str) -> None:
+        self._must_renew = True
         _log.warning(
             "watches on, but its sign of life was not written to the state topic, so others may say that nobody "
             "watches: %s",
-            why,
+            reason,
             cluster=self._cluster.name,
         )
 
 
-def busy_s(link: Link) -> float:
+def extra_interval_s(link: MirrorLink) -> float:
     """Slow fence commands delay checks. `LOOKS` checks may be missed."""
     ruling = link.source.ruling
-    shut, opened = ruling.fence, ruling.unfence
-    opening_s = opened.timeout_s * (opened.retries + 1) if opened else 0.0
-    return max(shut.timeout_s if shut else 0.0, opening_s) / LOOKS
+    fence_command, unfence_command = ruling.fence_command, ruling.unfence_command
+    unfence_s = unfence_command.timeout_s * (unfence_command.retries + 1) if unfence_command else 0.0
+    return max(fence_command.timeout_s if fence_command else 0.0, unfence_s) / MAX_MISSED_PROBES
 
 
-def watched(state: State, mirror: MirrorName, at_ms: int | None = None) -> Watched:
+def find_watcher_status(state: State, mirror: MirrorName, at_ms: int | None = None) -> WatcherStatus:
     """From one read and the clocks."""
-    now, debt = now_ms() if at_ms is None else at_ms, f"debt/{mirror}"
-    if debt in state.unreadable and not mirror.startswith(DRILL):
-        words = f"it is not known whether an old source has to be watched: key {debt}: {state.unreadable[debt]}"
-        return Watched(watching=Watching.UNKNOWN, mirror=mirror, words=words)
-    return judged(mirror, state.debts.get(mirror), newest(mirror, state.checkpoints), now)
+    now, fence_key = now_ms() if at_ms is None else at_ms, f"debt/{mirror}"
+    if fence_key in state.unreadable and not mirror.startswith(DRILL_PREFIX):
+        text = (
+            f"it is not known whether an old source has to be watched: key {fence_key}: {state.unreadable[fence_key]}"
+        )
+        return WatcherStatus(state=WatcherState.UNKNOWN, mirror=mirror, text=text)
+    return decide_watcher_status(
+        mirror, state.pending_fences.get(mirror), find_watcher_heartbeat(mirror, state.checkpoints), now
+    )

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.exclusive import ExclusiveProducer, ForeignAbort, IdUsedUp
-from mirror_core.kafka.transaction_brokers import Fenced
-from mirror_core.model.chronicle import Told, renumbered
+from mirror_core.kafka.exclusive import ForeignAbort, TransactionalIdExhausted, TransactionalProducer
+from mirror_core.kafka.transaction_brokers import ProducerFenced
+from mirror_core.model.chronicle import AuditLine, renumber_line
 from mirror_core.model.errors import Indeterminate, LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.state.records import TOPIC, Forget, Record, State, TransactionalIdNumber
-from mirror_core.state.short import for_want_of_replicas
-from mirror_core.state.topic import TRANSACTION_MS, read_whole
+from mirror_core.state.records import STATE_TOPIC, State, StateRecord, Tombstone, TransactionalIdNumber
+from mirror_core.state.short import explain_min_isr
+from mirror_core.state.topic import STATE_TRANSACTION_MS, read_complete_state
 
-_ATTEMPTS: Final = 3
+_MAX_FOREIGN_ABORTS: Final = 3
 """When others abort."""
 
 
@@ -38,12 +38,12 @@ class WriterId:
         return f"mirrorbook.{self.role}.{self.mirror}"
 
 
-def control_id(mirror: MirrorName) -> WriterId:
+def make_control_id(mirror: MirrorName) -> WriterId:
     """Failover, failback, sync and the mirror's commands."""
     return WriterId("control", mirror)
 
 
-def data_id(mirror: MirrorName) -> WriterId:
+def make_data_id(mirror: MirrorName) -> WriterId:
     """The data plane's driver."""
     return WriterId("data", mirror)
 
@@ -59,90 +59,95 @@ class StateWriter:
         self.id = writer
         self.timeout_s = timeout_s
         self.state = State()
-        self._opened: float | None = None
+        self._open_since: float | None = None
         """Its outcome is unknown. Monotonic."""
-        self._where = f"cluster {cluster.name}, state topic {TOPIC}"
-        self._producer = ExclusiveProducer(
-            cluster, str(writer), Partition(TOPIC, 0), transaction_ms=TRANSACTION_MS, where=self._where
+        self._where = f"cluster {cluster.name}, state topic {STATE_TOPIC}"
+        self._producer = TransactionalProducer(
+            cluster, str(writer), Partition(STATE_TOPIC, 0), transaction_ms=STATE_TRANSACTION_MS, where=self._where
         )
 
     def __enter__(self) -> StateWriter:
-        self._take(0)
-        while self._number() > self._producer.number:  # this one is exhausted
-            self._take(self._number())
+        self._take_over(0)
+        while self._recorded_number() > self._producer.number:  # this one is exhausted
+            self._take_over(self._recorded_number())
         return self
 
     def __exit__(self, *exception: object) -> None:
         """The next owner fences this one."""
 
-    def put(self, *records: Record | Forget) -> None:
+    def put(self, *records: StateRecord | Tombstone) -> None:
         """All or none."""
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_FOREIGN_ABORTS):
             try:
                 self._write(records)
                 return
             except ForeignAbort:
                 continue  # the next attempt resolves it first
-            except IdUsedUp:
-                self._take_next_id()
-            except Fenced:
-                raise self._lost("write") from None
+            except TransactionalIdExhausted:
+                self._take_over_next_id()
+            except ProducerFenced:
+                raise self._make_lost_error("write") from None
             except RemoteFault as error:
-                raise self._explained(error) from None
+                raise self._explain_error(error) from None
         raise RemoteFault(
-            f"{self._where}: cannot write: somebody else aborted {_ATTEMPTS} transactions of {self.id} in a row. "
+            f"{self._where}: cannot write: somebody else aborted {_MAX_FOREIGN_ABORTS} transactions of {self.id} in a row. "
             f"Holders of CLUSTER_ACTION or ALTER on {self.cluster.name} can do that. Withdraw it from those who should "
             "not have it, the mirror's data principal first; then resume"
         )
 
-    def _write(self, records: Sequence[Record | Forget]) -> None:
-        whole: list[Record | Forget] = list(records)
-        if self._opened is not None:
-            self._producer.settle(self.timeout_s)
+    def _write(self, records: Sequence[StateRecord | Tombstone]) -> None:
+        all_records: list[StateRecord | Tombstone] = list(records)
+        if self._open_since is not None:
+            self._producer.finish_transaction(self.timeout_s)
             self.refresh()
-            self._opened = None
-            whole = [renumbered(r, self.state.chronicle(r.run)) if isinstance(r, Told) else r for r in records]
-        if self._producer.number > self._number():
-            whole.append(TransactionalIdNumber(self.id.mirror, self.id.role, self._producer.number))
-        self._opened = time.monotonic()
-        self._producer.write((row for record in whole for row in self.state.rows(record)), self.timeout_s)
-        for record in whole:
+            self._open_since = None
+            all_records = [
+                renumber_line(original, self.state.audit_lines(original.run))
+                if isinstance(original, AuditLine)
+                else original
+                for original in records
+            ]
+        if self._producer.number > self._recorded_number():
+            all_records.append(TransactionalIdNumber(self.id.mirror, self.id.role, self._producer.number))
+        self._open_since = time.monotonic()
+        self._producer.write((row for record in all_records for row in self.state.to_rows(record)), self.timeout_s)
+        for record in all_records:
             self.state.put(record)
-        self._opened = None
+        self._open_since = None
 
-    def _take(self, number: int) -> None:
+    def _take_over(self, number: int) -> None:
         try:
-            self._producer.take(self.timeout_s, number)
-        except Fenced:
-            raise self._lost("take over") from None
+            self._producer.take_over(self.timeout_s, number)
+        except ProducerFenced:
+            raise self._make_lost_error("take over") from None
         except RemoteFault as error:
-            raise self._explained(error) from None
-        self._opened = None
+            raise self._explain_error(error) from None
+        self._open_since = None
         self.refresh()
 
-    def _take_next_id(self) -> None:
+    def _take_over_next_id(self) -> None:
         """Unless another owner already did."""
-        before = self._producer.number
-        self._take(before + 1)
-        if self._number() > before:
-            raise self._lost("write")
+        old_number = self._producer.number
+        self._take_over(old_number + 1)
+        if self._recorded_number() > old_number:
+            raise self._make_lost_error("write")
 
-    def _number(self) -> int:
+    def _recorded_number(self) -> int:
         """In use, by the state topic."""
         record = self.state.id_numbers.get(self.id.mirror, {}).get(self.id.role)
         return record.number if record else 0
 
-    def say_last(self, *records: Record | Forget, timeout_s: float) -> None:
+    def put_last(self, *records: StateRecord | Tombstone, timeout_s: float) -> None:
         """With a short timeout. Indeterminate if an earlier write may be committed: it may have ended what
         these records describe."""
         self.timeout_s = min(self.timeout_s, timeout_s)
         try:
-            stands = self._opened is not None and not self._producer.settle(self.timeout_s)
-        except Fenced:
-            raise self._lost("write") from None
-        if stands:
+            may_stand = self._open_since is not None and not self._producer.finish_transaction(self.timeout_s)
+        except ProducerFenced:
+            raise self._make_lost_error("write") from None
+        if may_stand:
             raise Indeterminate("what came of the write before is not known")
-        self._opened = None
+        self._open_since = None
         self.put(*records)
 
     def refresh(self) -> State:
@@ -150,24 +155,24 @@ class StateWriter:
         return self.state
 
     def read(self) -> State:
-        state = read_whole(self.cluster)
-        state.require(self.id.mirror)
+        state = read_complete_state(self.cluster)
+        state.require_readable(self.id.mirror)
         return state
 
-    def _lost(self, action: str) -> LostOwnership:
+    def _make_lost_error(self, action: str) -> LostOwnership:
         """Brokers answer alike for a taken id and a transaction that they ended."""
-        open_s = 0.0 if self._opened is None else time.monotonic() - self._opened
-        lost = f"{self._where}: cannot {action}: another process now controls this mirror; stopping"
-        if open_s * 1000 >= TRANSACTION_MS:
-            lost += (
-                f". Or nobody has: the write took {open_s:.0f} s, and brokers end one after {TRANSACTION_MS // 1000} "
+        open_s = 0.0 if self._open_since is None else time.monotonic() - self._open_since
+        message = f"{self._where}: cannot {action}: another process now controls this mirror; stopping"
+        if open_s * 1000 >= STATE_TRANSACTION_MS:
+            message += (
+                f". Or nobody has: the write took {open_s:.0f} s, and brokers end one after {STATE_TRANSACTION_MS // 1000} "
                 f"s. Then resume the run, from where the way to {self.cluster.name} is quicker"
             )
-        return LostOwnership(lost)
+        return LostOwnership(message)
 
-    def _explained(self, error: Exception) -> Exception:
+    def _explain_error(self, error: Exception) -> Exception:
         """A data plane has no time to ask."""
         if self.id.role != "control" or type(error) not in (RemoteFault, Unreachable):
             return error
-        why = for_want_of_replicas(self.cluster, self.timeout_s)
-        return type(error)(f"{error}. {why}") if why else error
+        reason = explain_min_isr(self.cluster, self.timeout_s)
+        return type(error)(f"{error}. {reason}") if reason else error

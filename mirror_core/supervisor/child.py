@@ -11,7 +11,7 @@ from typing import BinaryIO, Final
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def tethered(command: Sequence[str], out: BinaryIO) -> subprocess.Popen[bytes]:
+def start_tethered(command: Sequence[str], output: BinaryIO) -> subprocess.Popen[bytes]:
     """In its own process group; on Linux it gets SIGTERM when the calling thread's process dies.
 
     So Ctrl-C is the parent's, and a hanging child can be killed with its children.
@@ -19,7 +19,7 @@ def tethered(command: Sequence[str], out: BinaryIO) -> subprocess.Popen[bytes]:
     libc = ctypes.CDLL(None)  # before the fork, which must not load libraries
     parent = os.getpid()
 
-    def tie() -> None:
+    def set_death_signal() -> None:
         if sys.platform == "linux":
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:  # the parent died before
@@ -28,8 +28,8 @@ def tethered(command: Sequence[str], out: BinaryIO) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=out,
+        stdout=output,
         stderr=subprocess.STDOUT,
         process_group=0,
-        preexec_fn=tie,
+        preexec_fn=set_death_signal,
     )

@@ -23,15 +23,15 @@ import msgspec
 
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import MirrorName
-from mirror_core.supervisor.identity import Machine, Process, here, this_process
+from mirror_core.supervisor.identity import MachineIdentity, ProcessIdentity, get_current_process, get_machine
 
 MAX_LOG_BYTES: Final = 16 << 20
-_SETTLE_S: Final = 1.0
+_LOCK_WAIT_S: Final = 1.0
 _PAUSE_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class SupervisorStatus:
     """Times are wall clock, milliseconds since the epoch."""
 
     mirror: MirrorName
@@ -53,53 +53,53 @@ class Status:
     started: int | None = None
 
     @property
-    def process(self) -> Process:
-        return Process(self.pid, Machine(self.host, self.boot), self.started)
+    def process(self) -> ProcessIdentity:
+        return ProcessIdentity(self.pid, MachineIdentity(self.host, self.boot), self.started)
 
 
-def status_here(mirror: MirrorName, since_ms: int, log: Path) -> Status:
-    us = this_process()
-    return Status(
+def make_own_status(mirror: MirrorName, since_ms: int, log: Path) -> SupervisorStatus:
+    process = get_current_process()
+    return SupervisorStatus(
         mirror=mirror,
-        pid=us.pid,
+        pid=process.pid,
         since_ms=since_ms,
         log=str(log),
-        host=us.machine.host,
-        boot=us.machine.boot,
-        started=us.started,
+        host=process.machine.host,
+        boot=process.machine.boot,
+        started=process.started,
     )
 
 
-class Home:
+class SupervisorDirectory:
     """Files of one mirror's supervisor."""
 
-    def __init__(self, home: Path, mirror: MirrorName) -> None:
+    def __init__(self, root: Path, mirror: MirrorName) -> None:
         self.mirror = mirror
-        self.folder = home / quote(mirror, safe="")
+        self.folder = root / quote(mirror, safe="")
         self.log = self.folder / "replicate.log"
         self.own_log = self.folder / "supervisor.log"
         self._lock = self.folder / "supervisor.lock"
         self._status = self.folder / "status.json"
 
-    def make(self) -> None:
+    def create(self) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         """Raises Refused when a supervisor holds the lock. The kernel releases it however the process ends."""
         with self._lock.open("a") as lock:
-            deadline = time.monotonic() + _SETTLE_S  # `is_locked` takes it briefly
+            deadline = time.monotonic() + _LOCK_WAIT_S  # `is_locked` takes it briefly
             while True:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        raise self._refusal() from None
+                        raise self._make_refusal() from None
                     time.sleep(_PAUSE_S)
             yield
 
-    def held(self) -> bool:
+    def is_locked(self) -> bool:
         try:
             lock = self._lock.open("a")
         except FileNotFoundError:
@@ -111,46 +111,48 @@ class Home:
                 return True
             return False
 
-    def read(self) -> Status | None:
+    def read_status(self) -> SupervisorStatus | None:
         """Last status of a living or killed supervisor. None: it stopped cleanly."""
-        deadline = time.monotonic() + _SETTLE_S
+        deadline = time.monotonic() + _LOCK_WAIT_S
         while True:
-            held = self.held()
+            is_held = self.is_locked()
             try:
-                found = msgspec.json.decode(self._status.read_bytes(), type=Status)
+                status = msgspec.json.decode(self._status.read_bytes(), type=SupervisorStatus)
             except FileNotFoundError:
-                found = None
-            if not held:
-                return replace(found, alive=False) if found else None
+                status = None
+            if not is_held:
+                return replace(status, alive=False) if status else None
             # A new supervisor locks before it replaces a killed one's status. Unknown on other machines.
-            if found is not None and (found.host not in ("", here().host) or found.process.doubt() is None):
-                return found
+            if status is not None and (
+                status.host not in ("", get_machine().host) or status.process.find_mismatch() is None
+            ):
+                return status
             if time.monotonic() > deadline:
-                return found
+                return status
             time.sleep(_PAUSE_S)
 
-    def write(self, status: Status) -> None:
-        fresh = self._status.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.encode(status))
-        os.replace(fresh, self._status)
+    def write_status(self, status: SupervisorStatus) -> None:
+        new_file = self._status.with_suffix(".new")
+        new_file.write_bytes(msgspec.json.encode(status))
+        os.replace(new_file, self._status)
 
-    def clear(self) -> None:
+    def clear_status(self) -> None:
         self._status.unlink(missing_ok=True)
 
-    def bound_log(self) -> None:
+    def rotate_log(self) -> None:
         """Moves a long log aside, so that the disk does not fill up."""
         # The child appends, so its next line starts the emptied file. A line may be lost.
         if self.log.exists() and self.log.stat().st_size > MAX_LOG_BYTES:
-            aside = self.log.with_name(self.log.name + ".1")
-            half = aside.with_suffix(".half")
+            rotated = self.log.with_name(self.log.name + ".1")
+            partial = rotated.with_suffix(".half")
             try:
-                shutil.copyfile(self.log, half)
-                half.replace(aside)  # readers see a complete file
+                shutil.copyfile(self.log, partial)
+                partial.replace(rotated)  # readers see a complete file
             except OSError:  # disk full: new output matters more
-                half.unlink(missing_ok=True)
+                partial.unlink(missing_ok=True)
             os.truncate(self.log, 0)
 
-    def last_words(self) -> str:
+    def read_last_line(self) -> str:
         """As far as it can be read now."""
         try:
             with self.log.open("rb") as source:
@@ -160,8 +162,8 @@ class Home:
             return ""
         return lines[-1].strip() if lines else ""
 
-    def _refusal(self) -> Refused:
-        found = self.read()
-        who = f"process {found.pid}" if found and found.alive else "another process"
-        where = f"host {found.host}" if found and found.host not in ("", here().host) else "this host"
-        return Refused(f"mirror {self.mirror}: already supervised", [f"{who} on {where} does so already"])
+    def _make_refusal(self) -> Refused:
+        status = self.read_status()
+        owner = f"process {status.pid}" if status and status.alive else "another process"
+        location = f"host {status.host}" if status and status.host not in ("", get_machine().host) else "this host"
+        return Refused(f"mirror {self.mirror}: already supervised", [f"{owner} on {location} does so already"])

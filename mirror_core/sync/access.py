@@ -6,83 +6,103 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 
-from mirror_core.decide.access import AclPlan, Scope, plan_acls
-from mirror_core.decide.filters import group_filter
-from mirror_core.decide.promotion import Promotion, forgery, narrowing, promotion, warnings
+from mirror_core.decide.access import AclPlan, AclScope, plan_acls
+from mirror_core.decide.filters import build_group_filter
+from mirror_core.decide.promotion import (
+    PromotionGrants,
+    format_forged_entry,
+    format_narrowed_grant,
+    plan_promotion_grants,
+    warn_promotion_grants,
+)
 from mirror_core.kafka.acls import (
-    Acls,
     AuthorizerOff,
+    BrokerAcls,
     create_acls,
     describe_acls,
-    present_on_every_broker,
+    wait_until_acls_present,
 )
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.rights import cluster_rights
-from mirror_core.model.acl import LIFTABLE, Acl, AclPurpose, Operation, Permission, Resource
-from mirror_core.model.drift import Action, DriftRow
+from mirror_core.kafka.rights import probe_cluster_rights
+from mirror_core.model.acl import LIFTABLE_PURPOSES, Acl, AclPurpose, Operation, Permission, Resource
+from mirror_core.model.drift import DriftRow, SyncAction
 from mirror_core.model.errors import MirrorError, MissingPermission, Refused
-from mirror_core.model.names import DRILL, ClusterName, both_ways
-from mirror_core.model.ruling import Authorizer
-from mirror_core.rights.acl_command import acl_command
-from mirror_core.rights.acls import demotions, is_wide, may_change, undemotable
-from mirror_core.rights.provenance import believed
-from mirror_core.state.journal import Log
-from mirror_core.state.link import Link
-from mirror_core.state.records import Forget, State
+from mirror_core.model.names import DRILL_PREFIX, ClusterName, get_both_directions
+from mirror_core.model.ruling import AuthorizerKind
+from mirror_core.rights.acl_command import format_acl_command
+from mirror_core.rights.acls import build_demotions, can_change_topic, find_undemotable_grants, is_wildcard_grant
+from mirror_core.rights.provenance import split_forged_entries
+from mirror_core.state.journal import JournalLog
+from mirror_core.state.link import MirrorLink
+from mirror_core.state.records import State, Tombstone
 from mirror_core.state.topic import read_state
-from mirror_core.sync.access_rows import forgery_there, off, row, rows_of, unknown
-from mirror_core.sync.final_settings import FinalSettings
-from mirror_core.sync.ledger import enter_and_put_up, entered, forget_debt, remember, take_away, take_away_unshared
-from mirror_core.sync.lifting import lift, stays
-from mirror_core.sync.principals import doubtful_principals, guards, own_principals
-from mirror_core.sync.silencing import silence_copiers
-from mirror_core.sync.thirds import thirds
+from mirror_core.sync.access_rows import to_acl_row, to_forgery_row, to_no_authorizer_row, to_plan_rows, to_unknown_rows
+from mirror_core.sync.final_settings import PromotionConfigs
+from mirror_core.sync.ledger import (
+    delete_entries,
+    delete_unshared_entries,
+    forget_pending_fence,
+    list_entries,
+    record_and_create,
+    record_entries,
+)
+from mirror_core.sync.lifting import lift_demotions, list_remaining_denials
+from mirror_core.sync.principals import build_guards, list_own_principals, list_uncertain_principals
+from mirror_core.sync.silencing import fence_old_tasks
+from mirror_core.sync.thirds import find_sibling_denials
 
 
 def sync_acls(
-    link: Link,
+    link: MirrorLink,
     state: State,
-    log: Log | None,
+    log: JournalLog | None,
     source: ClusterClient,
     destination: ClusterClient,
     topics: Collection[str],
     groups: Collection[str],
 ) -> list[DriftRow]:
     """Without a journal nothing is changed."""
-    theirs, ours = describe_acls(source), describe_acls(destination)
-    if isinstance(theirs, AuthorizerOff) or isinstance(ours, AuthorizerOff):
-        return [off(side) for side in (theirs, ours) if isinstance(side, AuthorizerOff)]
-    own, forgeries = _own_entries(link, state)
-    scope = Scope(
+    source_acls, destination_acls = describe_acls(source), describe_acls(destination)
+    if isinstance(source_acls, AuthorizerOff) or isinstance(destination_acls, AuthorizerOff):
+        return [
+            to_no_authorizer_row(side) for side in (source_acls, destination_acls) if isinstance(side, AuthorizerOff)
+        ]
+    own_denials, forgeries = _list_own_denials(link, state)
+    scope = AclScope(
         topics=topics,
         groups=groups,
-        group_filter=group_filter(link.mirror),
-        own_principals=own_principals(link),
-        own_acls=own,
-        guards=guards(link.destination),
+        group_filter=build_group_filter(link.mirror),
+        own_principals=list_own_principals(link),
+        own_acls=own_denials,
+        required_denials=build_guards(link.destination),
     )
-    there = [e for e in state.ledger.values() if e.cluster == link.destination.name]
-    mine, others = ([e for e in there if (e.mirror == link.mirror.name) is own] for own in (True, False))
-    planned = partial(plan_acls, theirs.entries, ours.entries, ledger=mine, others=others)
-    plan = planned(scope)
-    beside = thirds(link, theirs.entries & {*plan.create, *plan.share, *plan.stage})
-    if beside.own or beside.doubtful:
-        plan = planned(replace(scope, own_acls=scope.own_acls | beside.own | beside.doubtful))
+    destination_entries = [e for e in state.ledger.values() if e.cluster == link.destination.name]
+    own_entries, other_entries = (
+        [e for e in destination_entries if (e.mirror == link.mirror.name) is own_denials]
+        for own_denials in (True, False)
+    )
+    plan_for = partial(
+        plan_acls, source_acls.entries, destination_acls.entries, ledger=own_entries, other_ledgers=other_entries
+    )
+    plan = plan_for(scope)
+    sibling_denials = find_sibling_denials(link, source_acls.entries & {*plan.create, *plan.share, *plan.stage})
+    if sibling_denials.own or sibling_denials.uncertain:
+        plan = plan_for(replace(scope, own_acls=scope.own_acls | sibling_denials.own | sibling_denials.uncertain))
     if log is not None:
-        plan = _carry_out(link, log, destination, plan)
-    rows = rows_of(plan, done=log is not None) + beside.rows() + forgeries
-    return rows + unknown(source.name, theirs) + unknown(destination.name, ours)
+        plan = _apply_plan(link, log, destination, plan)
+    rows = to_plan_rows(plan, done=log is not None) + sibling_denials.rows() + forgeries
+    return rows + to_unknown_rows(source.name, source_acls) + to_unknown_rows(destination.name, destination_acls)
 
 
 def apply_promotion(
-    link: Link,
-    log: Log,
+    link: MirrorLink,
+    log: JournalLog,
     topics: Collection[str],
     *,
     ask_source: bool = True,
-    before: Callable[[], None] = lambda: None,
-    open_to: Callable[[Collection[str]], bool] = lambda topics: False,
+    before_change: Callable[[], None] = lambda: None,
+    open_cluster: Callable[[Collection[str]], bool] = lambda topics: False,
 ) -> tuple[DriftRow, ...]:
     """Grant applications these mirror topics, whose partitions must have stopped. May be repeated.
 
@@ -94,34 +114,34 @@ def apply_promotion(
     """
     with ClusterClient(link.destination) as client:
         _check_may_grant(client)
-        settings = FinalSettings(link, log.state, client, topics)
-        before()
-        rows = settings.before_the_first_record()
-        held = describe_acls(client)
-        if isinstance(held, AuthorizerOff):
-            rows += settings.await_brokers()
-            opened = "its unfence_command has let applications write" if open_to(topics) else ""
-            rows.append(off(held, opened))
+        settings = PromotionConfigs(link, log.state, client, topics)
+        before_change()
+        rows = settings.apply_before_first_record()
+        destination_acls = describe_acls(client)
+        if isinstance(destination_acls, AuthorizerOff):
+            rows += settings.wait_for_brokers()
+            command_result = "its unfence_command has let applications write" if open_cluster(topics) else ""
+            rows.append(to_no_authorizer_row(destination_acls, command_result))
         else:
-            rows += _promote_access(link, log, client, held, topics, ask_source=ask_source)
-        return (*rows, *settings.the_others())
+            rows += _promote_access(link, log, client, destination_acls, topics, ask_source=ask_source)
+        return (*rows, *settings.apply_remaining())
 
 
 def _check_may_grant(client: ClusterClient) -> None:
     if isinstance(describe_acls(client), AuthorizerOff):
         return
-    rights = cluster_rights(client)
+    rights = probe_cluster_rights(client)
     if rights is not None and Operation.ALTER not in rights:
         user = client.config.user(client.principal) or "the control principal"
         raise MissingPermission(f"cluster {client.name}: {user} needs ALTER on the cluster to let applications write")
 
 
-def demote(
-    link: Link,
-    log: Log,
+def demote_topics(
+    link: MirrorLink,
+    log: JournalLog,
     topics: Collection[str],
     cluster: ClusterName,
-    shut: Callable[[Collection[str]], bool] = lambda topics: False,
+    close_cluster: Callable[[Collection[str]], bool] = lambda topics: False,
 ) -> tuple[DriftRow, ...]:
     """Deny applications these topics on a cluster that is to become a destination. May be repeated.
 
@@ -131,149 +151,179 @@ def demote(
     """
     config = link.source if cluster == link.source.name else link.destination
     with ClusterClient(config) as client:
-        held = describe_acls(client)
-        if isinstance(held, AuthorizerOff):
-            closed = "its fence_command keeps applications out" if shut(topics) else ""
-            if held.said is not Authorizer.KAFKA:  # its fence may stem from when the file said otherwise
-                take_away_unshared(log, client, entered(log, link.mirror.name, client.name, AclPurpose.FENCE))
-            forget_debt(log, link.mirror.name)
-            return (off(held, closed),)
-        reasons = undemotable_rights(link, config, held, topics)
+        cluster_acls = describe_acls(client)
+        if isinstance(cluster_acls, AuthorizerOff):
+            command_result = "its fence_command keeps applications out" if close_cluster(topics) else ""
+            if (
+                cluster_acls.configured is not AuthorizerKind.KAFKA
+            ):  # its fence may stem from when the file said otherwise
+                delete_unshared_entries(log, client, list_entries(log, link.mirror.name, client.name, AclPurpose.FENCE))
+            forget_pending_fence(log, link.mirror.name)
+            return (to_no_authorizer_row(cluster_acls, command_result),)
+        reasons = list_undemotable_rights(link, config, cluster_acls, topics)
         if reasons:
             raise Refused(f"cluster {client.name}: applications cannot be kept from writing mirror topics", reasons)
-        deny = demotions(held.entries, topics, own_principals(link))
-        known = {e.acl for e in entered(log, link.mirror.name, client.name, AclPurpose.DEMOTED)}
-        foreign = (deny & held.entries) - known
-        enter_and_put_up(log, link.mirror.name, client, deny - foreign, AclPurpose.DEMOTED)
-        present_on_every_broker(client, deny)
-        fence = entered(log, link.mirror.name, client.name, AclPurpose.FENCE)
-        forget_debt(log, link.mirror.name)
-        take_away_unshared(log, client, fence)
-        rows = [row(acl, Action.CREATE, "keeps it a mirror topic") for acl in deny - held.entries]
-        rows += [row(acl, Action.KEEP, "denied already, by somebody else's hand", done=False) for acl in foreign]
-        rows += [row(e.acl, Action.REMOVE, "the fence is not needed any more") for e in fence]
+        denials = build_demotions(cluster_acls.entries, topics, list_own_principals(link))
+        recorded = {e.acl for e in list_entries(log, link.mirror.name, client.name, AclPurpose.DEMOTED)}
+        foreign_denials = (denials & cluster_acls.entries) - recorded
+        record_and_create(log, link.mirror.name, client, denials - foreign_denials, AclPurpose.DEMOTED)
+        wait_until_acls_present(client, denials)
+        fence_entries = list_entries(log, link.mirror.name, client.name, AclPurpose.FENCE)
+        forget_pending_fence(log, link.mirror.name)
+        delete_unshared_entries(log, client, fence_entries)
+        rows = [to_acl_row(acl, SyncAction.CREATE, "keeps it a mirror topic") for acl in denials - cluster_acls.entries]
+        rows += [
+            to_acl_row(acl, SyncAction.KEEP, "denied already, by somebody else's hand", done=False)
+            for acl in foreign_denials
+        ]
+        rows += [to_acl_row(e.acl, SyncAction.REMOVE, "the fence is not needed any more") for e in fence_entries]
         return tuple(sorted(rows, key=lambda row: row.subject))
 
 
-def undemotable_rights(
-    link: Link, config: ClusterConfig, held: Acls | AuthorizerOff, topics: Collection[str]
+def list_undemotable_rights(
+    link: MirrorLink, config: ClusterConfig, cluster_acls: BrokerAcls | AuthorizerOff, topics: Collection[str]
 ) -> tuple[str, ...]:
     """Why `demote_topics` would refuse, from ACLs already read."""
-    if isinstance(held, AuthorizerOff):
+    if isinstance(cluster_acls, AuthorizerOff):
         return ()
-    everybody = (
+    reasons = (
         f"{acl}: a denial for everybody would stop the mirror too; replace it by grants to named principals: "
-        f"{acl_command(acl, bootstrap=_bootstrap(config), remove=True)}"
-        for acl in sorted(undemotable(held.entries, topics, own_principals(link)))
+        f"{format_acl_command(acl, bootstrap=_get_bootstrap_servers(config), remove=True)}"
+        for acl in sorted(find_undemotable_grants(cluster_acls.entries, topics, list_own_principals(link)))
     )
-    return (*everybody, *doubtful_principals(config, held))
+    return (*reasons, *list_uncertain_principals(config, cluster_acls))
 
 
-def promotion_remarks(link: Link, state: State, held: Acls | AuthorizerOff, there: Collection[str]) -> tuple[str, ...]:
-    if isinstance(held, AuthorizerOff):
-        return tuple(_not_lifted(link, state, held))
+def list_promotion_warnings(
+    link: MirrorLink, state: State, destination_acls: BrokerAcls | AuthorizerOff, destination_topics: Collection[str]
+) -> tuple[str, ...]:
+    if isinstance(destination_acls, AuthorizerOff):
+        return tuple(_format_unlifted_denials(link, state, destination_acls))
     topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
-    given = _given(link, state, topics, there)
+    planned = _plan_promotion(link, state, topics, destination_topics)
     name = link.destination.name
-    doubts = (
+    uncertain = (
         f"cluster {name}: {why}; until then a failback is refused"
-        for why in doubtful_principals(link.destination, held)
+        for why in list_uncertain_principals(link.destination, destination_acls)
     )
-    denied = (words for _, words in stays(link, state, held.entries, given.grants, topics))
-    return (*warnings(given, name), *denied, *doubts)
+    denied = (text for _, text in list_remaining_denials(link, state, destination_acls.entries, planned.grants, topics))
+    return (*warn_promotion_grants(planned, name), *denied, *uncertain)
 
 
-def _not_lifted(link: Link, state: State, held: AuthorizerOff) -> Iterator[str]:
+def _format_unlifted_denials(link: MirrorLink, state: State, no_authorizer: AuthorizerOff) -> Iterator[str]:
     """Denials from when ACLs ruled the cluster, which promotion does not reach."""
-    ours, kinds = both_ways(link.mirror.name), {*LIFTABLE, AclPurpose.WITHDRAWN}
-    there = (e for e in state.ledger.values() if e.cluster == held.cluster and e.mirror in ours)
-    left = [e.acl for e in there if e.purpose in kinds]
-    if left and held.said is not Authorizer.KAFKA:
+    mirror_names, purposes = get_both_directions(link.mirror.name), {*LIFTABLE_PURPOSES, AclPurpose.WITHDRAWN}
+    entries = (e for e in state.ledger.values() if e.cluster == no_authorizer.cluster and e.mirror in mirror_names)
+    denials = [e.acl for e in entries if e.purpose in purposes]
+    if denials and no_authorizer.configured is not AuthorizerKind.KAFKA:
         yield (
-            f"{held.cluster}: {len(left)} denial(s) of Mirrorbook's, such as {min(left)}, stay at promotion and keep "
-            f"applications out, since mirrorbook.yaml says `authorizer: {held.said}`: write `authorizer: kafka` there"
+            f"{no_authorizer.cluster}: {len(denials)} denial(s) of Mirrorbook's, such as {min(denials)}, stay at promotion and keep "
+            f"applications out, since mirrorbook.yaml says `authorizer: {no_authorizer.configured}`: write `authorizer: kafka` there"
         )
 
 
-def _given(link: Link, state: State, topics: Collection[str], there: Collection[str]) -> Promotion:
-    ledger = [e for e in state.ledger_of(link.mirror.name) if e.cluster == link.destination.name]
-    if link.mirror.name.startswith(DRILL):  # no application moves: no groups and transactional ids
-        ledger = [e for e in ledger if e.acl.resource is Resource.TOPIC]
-    return promotion(ledger, topics, there, own_principals(link))
+def _plan_promotion(
+    link: MirrorLink, state: State, topics: Collection[str], destination_topics: Collection[str]
+) -> PromotionGrants:
+    entries = [e for e in state.ledger_entries(link.mirror.name) if e.cluster == link.destination.name]
+    if link.mirror.name.startswith(DRILL_PREFIX):  # no application moves: no groups and transactional ids
+        entries = [e for e in entries if e.acl.resource is Resource.TOPIC]
+    return plan_promotion_grants(entries, topics, destination_topics, list_own_principals(link))
 
 
 def _promote_access(
-    link: Link, log: Log, client: ClusterClient, held: Acls, topics: Collection[str], *, ask_source: bool
+    link: MirrorLink,
+    log: JournalLog,
+    client: ClusterClient,
+    destination_acls: BrokerAcls,
+    topics: Collection[str],
+    *,
+    ask_source: bool,
 ) -> list[DriftRow]:
-    given = _given(link, log.state, topics, client.metadata().topics)
-    grants = set(given.grants)
+    planned = _plan_promotion(link, log.state, topics, client.metadata().topics)
+    grants = set(planned.grants)
     # Grants that others had made are not ours to remove at a failback.
-    ours = grants - (held.entries - _promoted(log.state, client.name))
+    own_grants = grants - (destination_acls.entries - _list_promoted_acls(log.state, client.name))
     # A sync grants read rights on mirror topics, too: they stay after a failback.
-    topical = {a for a in ours if a.resource is Resource.TOPIC and a.permission is Permission.ALLOW}
-    reading = {a for a in topical if not (is_wide(a) or may_change(a))}
-    enter_and_put_up(log, link.mirror.name, client, reading, AclPurpose.COPIED)
-    enter_and_put_up(log, link.mirror.name, client, ours - reading, AclPurpose.PROMOTED)
-    present_on_every_broker(client, grants)
-    silenced = silence_copiers(link, log, client, topics)
-    gone, rows = lift(link, log, client, topics, ask_source=ask_source)
-    lifted = gone & held.entries
-    left = stays(link, log.state, held.entries - gone, given.grants, topics)
-    rows += [row(acl, Action.KEEP, words, done=False) for acl, words in left]
-    rows += [row(acl, Action.REFUSE, forgery(acl, why), done=False) for acl, why in given.refused.items()]
-    rows += [row(a, Action.KEEP, narrowing(a, too, client.name), done=False) for a, too in given.narrowed.items()]
-    rows += [row(acl, Action.CREATE, "staged until promotion") for acl in sorted(grants - held.entries)]
-    past = "copying tasks of the past"
-    stops = f"may stop {past}: {silenced.doubt}" if silenced.doubt else f"stops {past}"
-    rows += [row(acl, Action.CREATE, stops) for acl in sorted(silenced.denials - held.entries)]
-    return rows + [row(acl, Action.REMOVE, "kept it a mirror topic") for acl in sorted(lifted)]
+    topic_grants = {a for a in own_grants if a.resource is Resource.TOPIC and a.permission is Permission.ALLOW}
+    read_grants = {a for a in topic_grants if not (is_wildcard_grant(a) or can_change_topic(a))}
+    record_and_create(log, link.mirror.name, client, read_grants, AclPurpose.COPIED)
+    record_and_create(log, link.mirror.name, client, own_grants - read_grants, AclPurpose.PROMOTED)
+    wait_until_acls_present(client, grants)
+    fenced_tasks = fence_old_tasks(link, log, client, topics)
+    removed, rows = lift_demotions(link, log, client, topics, ask_source=ask_source)
+    lifted_denials = removed & destination_acls.entries
+    remaining = list_remaining_denials(link, log.state, destination_acls.entries - removed, planned.grants, topics)
+    rows += [to_acl_row(acl, SyncAction.KEEP, text, done=False) for acl, text in remaining]
+    rows += [
+        to_acl_row(acl, SyncAction.REFUSE, format_forged_entry(acl, why), done=False)
+        for acl, why in planned.refused.items()
+    ]
+    rows += [
+        to_acl_row(a, SyncAction.KEEP, format_narrowed_grant(a, excluded, client.name), done=False)
+        for a, excluded in planned.narrowed.items()
+    ]
+    rows += [
+        to_acl_row(acl, SyncAction.CREATE, "staged until promotion")
+        for acl in sorted(grants - destination_acls.entries)
+    ]
+    old_tasks = "copying tasks of the past"
+    task_text = (
+        f"may stop {old_tasks}: {fenced_tasks.uncertainty}" if fenced_tasks.uncertainty else f"stops {old_tasks}"
+    )
+    rows += [
+        to_acl_row(acl, SyncAction.CREATE, task_text) for acl in sorted(fenced_tasks.denials - destination_acls.entries)
+    ]
+    return rows + [to_acl_row(acl, SyncAction.REMOVE, "kept it a mirror topic") for acl in sorted(lifted_denials)]
 
 
-def _promoted(state: State, cluster: ClusterName) -> set[Acl]:
-    there = (e for e in state.ledger.values() if e.cluster == cluster)
-    return {e.acl for e in there if e.purpose is AclPurpose.PROMOTED}
+def _list_promoted_acls(state: State, cluster: ClusterName) -> set[Acl]:
+    entries = (e for e in state.ledger.values() if e.cluster == cluster)
+    return {e.acl for e in entries if e.purpose is AclPurpose.PROMOTED}
 
 
-def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> AclPlan:
+def _apply_plan(link: MirrorLink, log: JournalLog, client: ClusterClient, plan: AclPlan) -> AclPlan:
     """Returns the plan without entries that brokers do not support."""
-    remember(log, link.mirror.name, client.name, {*plan.create, *plan.share}, AclPurpose.COPIED)
-    known = [acl for acl in plan.create if not _new(acl)]
-    create_acls(client, known)
-    present_on_every_broker(client, known)
-    refused = _create_new(client, [acl for acl in plan.create if _new(acl)])
-    if plan.judged_again or plan.forget:
-        log.put(*plan.judged_again, *(Forget(entry) for entry in plan.forget))
+    record_entries(log, link.mirror.name, client.name, {*plan.create, *plan.share}, AclPurpose.COPIED)
+    supported = [acl for acl in plan.create if not _needs_newer_brokers(acl)]
+    create_acls(client, supported)
+    wait_until_acls_present(client, supported)
+    refused = _create_newer_acls(client, [acl for acl in plan.create if _needs_newer_brokers(acl)])
+    if plan.repurposed or plan.forget:
+        log.put(*plan.repurposed, *(Tombstone(entry) for entry in plan.forget))
     # Denials first: a promotion after a killed sync must not grant what the source denies.
-    remember(log, link.mirror.name, client.name, plan.stage, AclPurpose.STAGED)
-    take_away(log, client, plan.remove)
+    record_entries(log, link.mirror.name, client.name, plan.stage, AclPurpose.STAGED)
+    delete_entries(log, client, plan.remove)
     created = tuple(acl for acl in plan.create if acl not in refused)
     return replace(plan, create=created, left_out=(*plan.left_out, *refused.items()))
 
 
-def _new(acl: Acl) -> bool:
+def _needs_newer_brokers(acl: Acl) -> bool:
     """True where older brokers refuse the whole request: such entries must not hold up others."""
     return acl.resource is Resource.USER or acl.operation is Operation.TWO_PHASE_COMMIT
 
 
-def _create_new(client: ClusterClient, acls: Collection[Acl]) -> dict[Acl, str]:
+def _create_newer_acls(client: ClusterClient, acls: Collection[Acl]) -> dict[Acl, str]:
     try:
         create_acls(client, acls)
-        present_on_every_broker(client, acls)
+        wait_until_acls_present(client, acls)
     except MirrorError as error:
         return {acl: f"the brokers of {client.name} may be too old for it: {error}" for acl in acls}
     return {}
 
 
-def _own_entries(link: Link, state: State) -> tuple[frozenset[Acl], list[DriftRow]]:
+def _list_own_denials(link: MirrorLink, state: State) -> tuple[frozenset[Acl], list[DriftRow]]:
     """Our mirrors' denials on the source, which are not its own rules. Forged entries hide nothing."""
     name = link.source.name
-    mine, there = (
-        [e for e in one.ledger.values() if e.purpose in LIFTABLE and e.cluster == name]
-        for one in (state, read_state(link.source))
+    recorded_here, recorded_on_source = (
+        [e for e in ledger_state.ledger.values() if e.purpose in LIFTABLE_PURPOSES and e.cluster == name]
+        for ledger_state in (state, read_state(link.source))
     )
-    found, doubted = believed(there)
-    return found | {e.acl for e in mine}, [forgery_there(name, acl, why) for acl, why in sorted(doubted.items())]
+    trusted, untrusted = split_forged_entries(recorded_on_source)
+    return trusted | {e.acl for e in recorded_here}, [
+        to_forgery_row(name, acl, why) for acl, why in sorted(untrusted.items())
+    ]
 
 
-def _bootstrap(config: ClusterConfig) -> str:
+def _get_bootstrap_servers(config: ClusterConfig) -> str:
     return config.control["bootstrap.servers"]

@@ -6,125 +6,135 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from mirror_core.decide.access import AclPlan
-from mirror_core.kafka.acls import Acls, AuthorizerOff
+from mirror_core.kafka.acls import AuthorizerOff, BrokerAcls
 from mirror_core.model.acl import Acl, AclPurpose, Permission
-from mirror_core.model.drift import Action, DriftRow, Part
-from mirror_core.model.ruling import Authorizer
+from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
+from mirror_core.model.ruling import AuthorizerKind
 from mirror_core.rights.acls import EVERYBODY
 
 
-def _for_everybody(acl: Acl) -> bool:
+def _is_for_everybody(acl: Acl) -> bool:
     return acl.permission is Permission.ALLOW and acl.principal == EVERYBODY
 
 
-def _staged(plan: AclPlan) -> frozenset[Acl]:
+def _list_staged(plan: AclPlan) -> frozenset[Acl]:
     return frozenset(plan.stage) | frozenset(plan.waiting)
 
 
-_Group = tuple[Callable[[AclPlan], Iterable[Acl]], Action, str]
-_TABLE: Final[tuple[_Group, ...]] = (
-    (lambda plan: [acl for acl in plan.create if not _for_everybody(acl)], Action.CREATE, ""),
+_RowRule = tuple[Callable[[AclPlan], Iterable[Acl]], SyncAction, str]
+_ROW_RULES: Final[tuple[_RowRule, ...]] = (
+    (lambda plan: [acl for acl in plan.create if not _is_for_everybody(acl)], SyncAction.CREATE, ""),
     (
-        lambda plan: [acl for acl in plan.create if _for_everybody(acl)],
-        Action.CREATE,
+        lambda plan: [acl for acl in plan.create if _is_for_everybody(acl)],
+        SyncAction.CREATE,
         "as on the source: every user of the destination may do it",
     ),
-    (lambda plan: _staged(plan).difference(plan.narrowed), Action.STAGE, "created at promotion"),
+    (lambda plan: _list_staged(plan).difference(plan.narrowed), SyncAction.STAGE, "created at promotion"),
     (
-        lambda plan: _staged(plan).intersection(plan.narrowed),
-        Action.STAGE,
+        lambda plan: _list_staged(plan).intersection(plan.narrowed),
+        SyncAction.STAGE,
         "wider than the mirror: until promotion its topics and groups are granted one by one, and nothing else",
     ),
-    (lambda plan: plan.share, Action.EQUAL, "copied by another mirror, too"),
-    (lambda plan: plan.equal, Action.EQUAL, ""),
-    (lambda plan: plan.foreign, Action.KEEP, "was there before the mirror: kept, and never deleted by it"),
-    (lambda plan: [e.acl for e in plan.remove], Action.REMOVE, "gone from the source"),
-    (lambda plan: [e.acl for e in plan.forget], Action.REMOVE, "gone from the source; only forgotten here"),
-    (lambda plan: [e.acl for e in plan.out_of_scope], Action.KEEP, "no longer matched by a filter: kept"),
+    (lambda plan: plan.share, SyncAction.EQUAL, "copied by another mirror, too"),
+    (lambda plan: plan.equal, SyncAction.EQUAL, ""),
+    (lambda plan: plan.foreign, SyncAction.KEEP, "was there before the mirror: kept, and never deleted by it"),
+    (lambda plan: [e.acl for e in plan.remove], SyncAction.REMOVE, "gone from the source"),
+    (lambda plan: [e.acl for e in plan.forget], SyncAction.REMOVE, "gone from the source; only forgotten here"),
+    (lambda plan: [e.acl for e in plan.out_of_scope], SyncAction.KEEP, "no longer matched by a filter: kept"),
     (
-        lambda plan: [e.acl for e in plan.judged_again if e.purpose is AclPurpose.WITHDRAWN],
-        Action.KEEP,
+        lambda plan: [e.acl for e in plan.repurposed if e.purpose is AclPurpose.WITHDRAWN],
+        SyncAction.KEEP,
         "the source grants it no more: promotion leaves this denial",
     ),
     (
-        lambda plan: [e.acl for e in plan.judged_again if e.purpose is AclPurpose.DEMOTED],
-        Action.KEEP,
+        lambda plan: [e.acl for e in plan.repurposed if e.purpose is AclPurpose.DEMOTED],
+        SyncAction.KEEP,
         "the source grants it again: until promotion",
     ),
     (
-        lambda plan: plan.open_doors,
-        Action.REFUSE,
+        lambda plan: plan.unprotected_grants,
+        SyncAction.REFUSE,
         "lets an application change a mirror topic, and is not ours to remove: remove it, or its writes make "
         "partitions FAILED",
     ),
 )
 
 
-def rows_of(plan: AclPlan, *, done: bool) -> list[DriftRow]:
+def to_plan_rows(plan: AclPlan, *, done: bool) -> list[DriftRow]:
     staged = frozenset(plan.waiting)  # staged by an earlier sync, so done in a dry run, too
     rows = [
-        row(
-            acl, action, reason, done=(done and action in (Action.CREATE, Action.STAGE, Action.REMOVE)) or acl in staged
+        to_acl_row(
+            acl,
+            action,
+            reason,
+            done=(done and action in (SyncAction.CREATE, SyncAction.STAGE, SyncAction.REMOVE)) or acl in staged,
         )
-        for acls_of, action, reason in _TABLE
+        for acls_of, action, reason in _ROW_RULES
         for acl in sorted(acls_of(plan))
     ]
-    return rows + [row(acl, Action.SKIP, reason) for acl, reason in plan.left_out]
+    return rows + [to_acl_row(acl, SyncAction.SKIP, reason) for acl, reason in plan.left_out]
 
 
-_THERE: Final = frozenset({Action.KEEP, Action.EQUAL, Action.REMOVE, Action.REFUSE})
-_NOT_ON_SOURCE: Final = frozenset({Action.REMOVE, Action.REFUSE})
+_ACTIONS_ON_DESTINATION: Final = frozenset({SyncAction.KEEP, SyncAction.EQUAL, SyncAction.REMOVE, SyncAction.REFUSE})
+_ACTIONS_NOT_ON_SOURCE: Final = frozenset({SyncAction.REMOVE, SyncAction.REFUSE})
 
 
-def row(acl: Acl, action: Action, reason: str = "", *, done: bool = True) -> DriftRow:
+def to_acl_row(acl: Acl, action: SyncAction, reason: str = "", *, done: bool = True) -> DriftRow:
     return DriftRow(
-        part=Part.ACLS,
+        part=SyncCategory.ACLS,
         subject=str(acl),
-        source="" if action in _NOT_ON_SOURCE else "present",
-        destination="present" if action in _THERE else "",
+        source="" if action in _ACTIONS_NOT_ON_SOURCE else "present",
+        destination="present" if action in _ACTIONS_ON_DESTINATION else "",
         action=action,
         reason=reason,
         done=done,
     )
 
 
-def unknown(cluster: str, acls: Acls) -> list[DriftRow]:
+def to_unknown_rows(cluster: str, acls: BrokerAcls) -> list[DriftRow]:
     return [
         DriftRow(
-            part=Part.ACLS,
-            subject=words,
+            part=SyncCategory.ACLS,
+            subject=text,
             source="",
             destination="",
-            action=Action.SKIP,
+            action=SyncAction.SKIP,
             reason=f"cluster {cluster}: an entry of a kind that this Mirrorbook does not know: left alone",
         )
-        for words in acls.unknown
+        for text in acls.unknown
     ]
 
 
-def forgery_there(cluster: str, acl: Acl, why: str) -> DriftRow:
+def to_forgery_row(cluster: str, acl: Acl, why: str) -> DriftRow:
     """No mirror can have made this ledger entry: its denial counts as the source's own."""
     return DriftRow(
-        part=Part.ACLS,
+        part=SyncCategory.ACLS,
         subject=f"ledger on {cluster}: {acl}",
         source="",
         destination="",
-        action=Action.SKIP,
+        action=SyncAction.SKIP,
         reason=f"it is recorded as a denial of Mirrorbook's, and cannot be one: {why}. Not believed: find out who may "
         "write the state topic there",
     )
 
 
-def off(side: AuthorizerOff, done: str = "") -> DriftRow:
+def to_no_authorizer_row(no_authorizer: AuthorizerOff, command_result: str = "") -> DriftRow:
     why = (
         "everybody may do everything there, so nothing is copied, staged or fenced"
-        if side.said is Authorizer.KAFKA
+        if no_authorizer.configured is AuthorizerKind.KAFKA
         else "so nothing is copied, staged, given or denied there"
     )
-    return silent(side.cluster, f"{side.words}: {why}{f'; {done}' if done else ''}")
+    return to_skipped_cluster_row(
+        no_authorizer.cluster, f"{no_authorizer.text}: {why}{f'; {command_result}' if command_result else ''}"
+    )
 
 
-def silent(cluster: str, reason: str) -> DriftRow:
+def to_skipped_cluster_row(cluster: str, reason: str) -> DriftRow:
     return DriftRow(
-        part=Part.ACLS, subject=f"cluster {cluster}", source="", destination="", action=Action.SKIP, reason=reason
+        part=SyncCategory.ACLS,
+        subject=f"cluster {cluster}",
+        source="",
+        destination="",
+        action=SyncAction.SKIP,
+        reason=reason,
     )

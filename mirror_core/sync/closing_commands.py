@@ -6,24 +6,24 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_core.decide.calling import Answer, pause_s
+from mirror_core.decide.calling import HookOutcome, compute_retry_pause_s
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.hooks import Command, Hook
-from mirror_core.model.logs import logger
+from mirror_core.model.hooks import Hook, HookCommand
+from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.state.link import Link
-from mirror_core.sync.programs import Tried, start
+from mirror_core.state.link import MirrorLink
+from mirror_core.sync.programs import SubprocessAttempt, run_program
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
 
-class CommandFailed(MirrorError):
+class FenceCommandFailed(MirrorError):
     """Reported by the command, or timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closable:
+class FenceCommandTarget:
     cluster: ClusterConfig
     cluster_id: str
     mirror: MirrorName
@@ -33,11 +33,13 @@ class Closable:
     """Working directory: that of mirrorbook.yaml."""
 
 
-def closable(link: Link, cluster: ClusterName, run: str, topics: Collection[str]) -> Closable:
-    here = cluster == link.source.name
-    return Closable(
-        cluster=link.source if here else link.destination,
-        cluster_id=link.mirror.source_id if here else link.mirror.destination_id,
+def build_command_target(
+    link: MirrorLink, cluster: ClusterName, run: str, topics: Collection[str]
+) -> FenceCommandTarget:
+    is_source = cluster == link.source.name
+    return FenceCommandTarget(
+        cluster=link.source if is_source else link.destination,
+        cluster_id=link.mirror.source_id if is_source else link.mirror.destination_id,
         mirror=link.mirror.name,
         run=run,
         topics=topics,
@@ -45,63 +47,67 @@ def closable(link: Link, cluster: ClusterName, run: str, topics: Collection[str]
     )
 
 
-def shut(where: Closable, *, once: bool = False, before: Callable[[], None] = lambda: None) -> bool:
+def run_fence_command(
+    target: FenceCommandTarget, *, once: bool = False, before_try: Callable[[], None] = lambda: None
+) -> bool:
     """Close the cluster to applications; returns False when it has no fence_command.
 
     `once`: no retries, for callers that must not wait or that try again anyway.
     """
-    hook = where.cluster.ruling.fence
+    hook = target.cluster.ruling.fence_command
     if hook is not None:
-        _call(where, hook, "fence", 0 if once else hook.retries, before)
+        _run_with_retries(target, hook, "fence", 0 if once else hook.retries, before_try)
     return hook is not None
 
 
-def open_again(where: Closable, *, before: Callable[[], None] = lambda: None) -> bool:
+def run_unfence_command(target: FenceCommandTarget, *, before_try: Callable[[], None] = lambda: None) -> bool:
     """Open the cluster to applications; returns False when it has no unfence_command."""
-    hook = where.cluster.ruling.unfence
+    hook = target.cluster.ruling.unfence_command
     if hook is not None:
-        _call(where, hook, "unfence", hook.retries, before)
+        _run_with_retries(target, hook, "unfence", hook.retries, before_try)
     return hook is not None
 
 
-def _call(where: Closable, hook: Hook, action: str, retries: int, before: Callable[[], None]) -> None:
-    name, program = where.cluster.name, hook.call.argv if isinstance(hook.call, Command) else ()
+def _run_with_retries(
+    target: FenceCommandTarget, hook: Hook, action: str, retries: int, before_try: Callable[[], None]
+) -> None:
+    name, program = target.cluster.name, hook.call.argv if isinstance(hook.call, HookCommand) else ()
     tries = 0
     while True:
         tries += 1
-        before()
-        found = _tried(where, program, action, hook.timeout_s)
-        if found.answer is Answer.DONE:
-            _log.info("%s is done", hook.name, cluster=name, mirror=where.mirror)
+        before_try()
+        attempt = _run_once(target, program, action, hook.timeout_s)
+        if attempt.answer is HookOutcome.DONE:
+            _log.info("%s is done", hook.name, cluster=name, mirror=target.mirror)
             return
-        if found.answer is Answer.NEVER or tries > retries:
+        if attempt.answer is HookOutcome.GIVE_UP or tries > retries:
             break
-        _log.info("%s: %s; again", hook.name, found.problem, cluster=name)
-        time.sleep(pause_s(tries))
-    raise CommandFailed(
-        f"cluster {name}: {hook.name} ({program[0]}) failed after {tries} time(s): {found.problem}. Its own log says "
+        _log.info("%s: %s; again", hook.name, attempt.problem, cluster=name)
+        time.sleep(compute_retry_pause_s(tries))
+    raise FenceCommandFailed(
+        f"cluster {name}: {hook.name} ({program[0]}) failed after {tries} time(s): {attempt.problem}. Its own log says "
         f"more. Mend it; or {'close' if action == 'fence' else 'open'} {name} by hand, and have the command find it so"
     )
 
 
-def _tried(where: Closable, program: tuple[str, ...], action: str, timeout_s: float) -> Tried:
+def _run_once(target: FenceCommandTarget, program: tuple[str, ...], action: str, timeout_s: float) -> SubprocessAttempt:
     try:
         # A file: an environment cannot hold 50,000 names.
         with tempfile.TemporaryDirectory(prefix="mirrorbook-", ignore_cleanup_errors=True) as folder:
-            listed = Path(folder) / "topics"
-            listed.write_text("".join(f"{topic}\n" for topic in sorted(where.topics)), encoding="utf-8")
-            given = {**_given(where, action), "MIRRORBOOK_TOPICS_FILE": str(listed)}
-            return start(program, given, where.folder, timeout_s)
+            topics_file = Path(folder) / "topics"
+            topics_file.write_text("".join(f"{topic}\n" for topic in sorted(target.topics)), encoding="utf-8")
+            environment = {**_build_environment(target, action), "MIRRORBOOK_TOPICS_FILE": str(topics_file)}
+            return run_program(program, environment, target.folder, timeout_s)
     except OSError as error:
-        return Tried(Answer.AGAIN, f"the file with its topics cannot be written: {error.strerror}")
+        return SubprocessAttempt(HookOutcome.RETRY, f"the file with its topics cannot be written: {error.strerror}")
 
 
-def _given(where: Closable, action: str) -> dict[str, str]:
+def _build_environment(target: FenceCommandTarget, action: str) -> dict[str, str]:
     return {
         "MIRRORBOOK_ACTION": action,
-        "MIRRORBOOK_CLUSTER": str(where.cluster.name),
-        "MIRRORBOOK_CLUSTER_ID": where.cluster_id,
-        "MIRRORBOOK_BOOTSTRAP_SERVERS": where.cluster.control["bootstrap.servers"],
-        "MIRRORBOOK_MIRROR": str(where.mirror),
-        "MIRRORBOOK_RUN": where.run,
+        "MIRRORBOOK_CLUSTER": str(target.cluster.name),
+        "MIRRORBOOK_CLUSTER_ID": target.cluster_id,
+        "MIRRORBOOK_BOOTSTRAP_SERVERS": target.cluster.control["bootstrap.servers"],
+        "MIRRORBOOK_MIRROR": str(target.mirror),
+        "MIRRORBOOK_RUN": target.run,
     }

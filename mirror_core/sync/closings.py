@@ -10,7 +10,7 @@ from mirror_core.state.records import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shut:
+class ClusterClosed:
     """Recorded before and after `fence_command`: an abort then opens the cluster."""
 
     VERSION: ClassVar[int] = 1
@@ -18,13 +18,13 @@ class Shut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class DestinationOpened:
     """Recorded before and after the destination's `unfence_command`."""
 
     VERSION: ClassVar[int] = 1
     cluster: str
 
 
-def has_shut(state: State, run: Run) -> bool:
+def has_closed_source(state: State, run: Run) -> bool:
     """Whether the run has called the source's `fence_command`, or was about to."""
-    return any(of == run.id and kind == Shut.__name__ for of, _, kind in state.checkpoints)
+    return any(run_id == run.id and kind == ClusterClosed.__name__ for run_id, _, kind in state.checkpoints)

@@ -5,127 +5,142 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
-from mirror_core.decide.topics import TAKES, config_changes, promotion_configs
-from mirror_core.decide.view import Few, some
-from mirror_core.kafka.client import ClusterClient, TopicView
-from mirror_core.kafka.defaults import default_of
-from mirror_core.kafka.existing import undescribed
-from mirror_core.kafka.settings_shown import late_with
-from mirror_core.kafka.topics import told_configs
-from mirror_core.model.drift import Action, DriftRow, Part, TopicSettings
+from mirror_core.decide.topics import ACCEPTANCE_KEYS, build_promotion_configs, diff_configs
+from mirror_core.decide.view import MinIsrShortfall, join_limited
+from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.kafka.defaults import fetch_default_config
+from mirror_core.kafka.existing import describe_denied_error
+from mirror_core.kafka.settings_shown import find_late_brokers
+from mirror_core.kafka.topics import describe_available_configs
+from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory, TopicSettings
 from mirror_core.model.errors import RemoteFault
-from mirror_core.model.logs import logger
+from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror
-from mirror_core.state.link import Link
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import State
-from mirror_core.sync.topics import UNKNOWN_SETTING, apply_changes, change_rows, known_settings
+from mirror_core.sync.topics import UNKNOWN_SETTING, apply_config_changes, list_known_settings, to_change_rows
 
-_log = logger(__name__)
-_INSYNC: Final = "min.insync.replicas"
-_MARKS: Final = 100
+_log = get_logger(__name__)
+_MIN_ISR: Final = "min.insync.replicas"
+_MAX_PROBED_TOPICS: Final = 100
 
 
-def few_in_sync(
-    client: ClusterClient, mirror: Mirror, state: State, topics: Mapping[str, TopicView]
-) -> tuple[Few, ...]:
+def list_topics_below_min_isr(
+    client: ClusterClient, mirror: Mirror, state: State, topics: Mapping[str, TopicMetadata]
+) -> tuple[MinIsrShortfall, ...]:
     """Topics that could not be written with acks=all after a promotion now."""
-    asked = dict[str, str | None]()
+    min_isr_by_topic = dict[str, str | None]()
     for name in sorted({p.topic for p in state.partitions.get(mirror.name, {})} & set(topics)):
-        settings, replicas = state.settings.get((mirror.name, name)), topics[name].replication_factor
+        settings, replicas = state.topic_settings.get((mirror.name, name)), topics[name].replication_factor
         if settings is not None and topics[name].in_sync < replicas:
-            asked[name] = promotion_configs(settings.overrides, replicas).get(_INSYNC)
-    default = next((_default(client, name) for name, value in asked.items() if value is None), 0)
-    few = [Few(name, topics[name].in_sync, int(value or default)) for name, value in asked.items()]
-    return tuple(one for one in few if one.in_sync < one.needed)
+            min_isr_by_topic[name] = build_promotion_configs(settings.overrides, replicas).get(_MIN_ISR)
+    default = next((_get_default_min_isr(client, name) for name, value in min_isr_by_topic.items() if value is None), 0)
+    in_sync_counts = [
+        MinIsrShortfall(name, topics[name].in_sync, int(value or default)) for name, value in min_isr_by_topic.items()
+    ]
+    return tuple(count for count in in_sync_counts if count.in_sync < count.needed)
 
 
-def _default(client: ClusterClient, topic: str) -> int:
+def _get_default_min_isr(client: ClusterClient, topic: str) -> int:
     try:
-        return int(default_of(client, topic, _INSYNC) or 0)
+        return int(fetch_default_config(client, topic, _MIN_ISR) or 0)
     except RemoteFault as error:  # promotion needs the same right, and reports it
-        _log.warning("cluster %s: its default of %s is not known: %s", client.name, _INSYNC, error)
+        _log.warning("cluster %s: its default of %s is not known: %s", client.name, _MIN_ISR, error)
         return 0
 
 
-class FinalSettings:
-    def __init__(self, link: Link, state: State, client: ClusterClient, topics: Collection[str]) -> None:
+class PromotionConfigs:
+    def __init__(self, link: MirrorLink, state: State, client: ClusterClient, topics: Collection[str]) -> None:
         view = client.metadata(topics)
         views = view.topics
-        current, self._hidden = told_configs(client, topics)
-        self._hidden |= {name: undescribed(client, [name]) for name in view.denied}
-        known = known_settings(client, list(current)) if current else frozenset()
+        current, self._undescribed = describe_available_configs(client, topics)
+        self._undescribed |= {name: describe_denied_error(client, [name]) for name in view.denied}
+        known_keys = list_known_settings(client, list(current)) if current else frozenset()
         self._client = client
         self._synced = dict[str, TopicSettings | None]()
         self._before = {name: current[name].overrides for name in sorted(set(views) & set(current))}
         self._changes = dict[str, Mapping[str, str | None]]()
-        self._foreign = dict[str, dict[str, str]]()
+        self._unsupported = dict[str, dict[str, str]]()
         """Unknown to this cluster."""
-        self._made = dict[str, Mapping[str, str | None]]()
+        self._applied_first = dict[str, Mapping[str, str | None]]()
         """The last topic changed, and those tried one by one."""
         for name, before in self._before.items():
-            settings = self._synced[name] = state.settings.get((link.mirror.name, name))
+            settings = self._synced[name] = state.topic_settings.get((link.mirror.name, name))
             if settings is not None:
-                wanted = promotion_configs(settings.overrides, views[name].replication_factor)
-                foreign = {key for key in wanted if known and key not in known}
-                self._foreign[name] = {key: wanted[key] for key in sorted(foreign)}
-                wanted = {key: value for key, value in wanted.items() if key not in foreign}
-                self._changes[name] = config_changes(wanted, before)
+                wanted = build_promotion_configs(settings.overrides, views[name].replication_factor)
+                unsupported = {key for key in wanted if known_keys and key not in known_keys}
+                self._unsupported[name] = {key: wanted[key] for key in sorted(unsupported)}
+                wanted = {key: value for key, value in wanted.items() if key not in unsupported}
+                self._changes[name] = diff_configs(wanted, before)
 
-    def before_the_first_record(self) -> list[DriftRow]:
-        return [*self._unknown(), *self._make(lambda key: key in TAKES)]
+    def apply_before_first_record(self) -> list[DriftRow]:
+        return [*self._list_unknown_rows(), *self._apply_selected(lambda key: key in ACCEPTANCE_KEYS)]
 
-    def await_brokers(self) -> Iterator[DriftRow]:
+    def wait_for_brokers(self) -> Iterator[DriftRow]:
         """Where no grant is made: elsewhere a grant that a broker shows implies these settings."""
-        late = late_with(self._client, self._made)
-        if late:
+        late_brokers = find_late_brokers(self._client, self._applied_first)
+        if late_brokers:
             yield DriftRow(
-                part=Part.CONFIGS,
+                part=SyncCategory.CONFIGS,
                 subject=f"cluster {self._client.name}",
                 source="",
                 destination="",
-                action=Action.SKIP,
-                reason=f"broker(s) {some(sorted(late))} did not show the final settings in time: until they do, they "
+                action=SyncAction.SKIP,
+                reason=f"broker(s) {join_limited(sorted(late_brokers))} did not show the final settings in time: until they do, they "
                 "take records by those of a mirror topic",
             )
 
-    def the_others(self) -> list[DriftRow]:
-        return list(self._make(lambda key: key not in TAKES))
+    def apply_remaining(self) -> list[DriftRow]:
+        return list(self._apply_selected(lambda key: key not in ACCEPTANCE_KEYS))
 
-    def _make(self, chosen: Callable[[str], bool]) -> Iterator[DriftRow]:
-        changes = {t: {key: value for key, value in mine.items() if chosen(key)} for t, mine in self._changes.items()}
-        refused = apply_changes(self._client, changes)
-        if not self._made:
-            done = {t: {k: v for k, v in mine.items() if k not in refused.get(t, {})} for t, mine in changes.items()}
+    def _apply_selected(self, is_selected: Callable[[str], bool]) -> Iterator[DriftRow]:
+        changes = {
+            t: {key: value for key, value in topic_changes.items() if is_selected(key)}
+            for t, topic_changes in self._changes.items()
+        }
+        refused = apply_config_changes(self._client, changes)
+        if not self._applied_first:
+            done = {
+                t: {k: v for k, v in topic_changes.items() if k not in refused.get(t, {})}
+                for t, topic_changes in changes.items()
+            }
             # Brokers apply changes in the order in which they were made.
-            last = [t for t, mine in done.items() if mine and t not in refused][-1:]
-            self._made = {t: done[t] for t in (*last, *list(refused)[-_MARKS:]) if done[t]}
-        for topic, mine in changes.items():
+            last_topic = [t for t, topic_changes in done.items() if topic_changes and t not in refused][-1:]
+            self._applied_first = {t: done[t] for t in (*last_topic, *list(refused)[-_MAX_PROBED_TOPICS:]) if done[t]}
+        for topic, topic_changes in changes.items():
             settings = self._synced[topic]
             source = settings.overrides if settings else {}
-            yield from change_rows(topic, mine, source, self._before[topic], refused.get(topic, {}), dry_run=False)
-
-    def _unknown(self) -> Iterator[DriftRow]:
-        for topic, error in sorted(self._hidden.items()):
-            yield DriftRow(
-                part=Part.CONFIGS, subject=topic, source="", destination="", action=Action.SKIP, reason=str(error)
+            yield from to_change_rows(
+                topic, topic_changes, source, self._before[topic], refused.get(topic, {}), dry_run=False
             )
-        for topic, mine in self._foreign.items():
-            for key, value in mine.items():
+
+    def _list_unknown_rows(self) -> Iterator[DriftRow]:
+        for topic, error in sorted(self._undescribed.items()):
+            yield DriftRow(
+                part=SyncCategory.CONFIGS,
+                subject=topic,
+                source="",
+                destination="",
+                action=SyncAction.SKIP,
+                reason=str(error),
+            )
+        for topic, settings_by_key in self._unsupported.items():
+            for key, value in settings_by_key.items():
                 yield DriftRow(
-                    part=Part.CONFIGS,
+                    part=SyncCategory.CONFIGS,
                     subject=f"{topic}: {key}",
                     source=value,
                     destination="",
-                    action=Action.SKIP,
+                    action=SyncAction.SKIP,
                     reason=f"left out: {UNKNOWN_SETTING}",
                 )
         for topic, settings in self._synced.items():
             if settings is None:
                 yield DriftRow(
-                    part=Part.CONFIGS,
+                    part=SyncCategory.CONFIGS,
                     subject=topic,
                     source="unknown",
                     destination="",
-                    action=Action.SKIP,
+                    action=SyncAction.SKIP,
                     reason="its settings were never synced, so it keeps those of a mirror topic: set them by hand",
                 )

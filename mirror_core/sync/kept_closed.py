@@ -9,75 +9,86 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from mirror_core.decide.shutting import keeps_shut
-from mirror_core.decide.view import some
+from mirror_core.decide.shutting import must_stay_fenced
+from mirror_core.decide.view import join_limited
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.state.keys import mirror_of
-from mirror_core.state.link import Link, state_of_source, states_beside
+from mirror_core.state.keys import parse_mirror_name
+from mirror_core.state.link import MirrorLink, read_other_states, read_source_state
 from mirror_core.state.records import State
-from mirror_core.sync.closing_commands import CommandFailed
-from mirror_core.sync.closings import has_shut
+from mirror_core.sync.closing_commands import FenceCommandFailed
+from mirror_core.sync.closings import has_closed_source
 
 
-def kept_closed(link: Link, state: State, topics: Collection[str]) -> frozenset[str]:
+def find_held_topics(link: MirrorLink, state: State, topics: Collection[str]) -> frozenset[str]:
     """FenceCommandFailed where a cluster that may know does not answer: nothing may be opened then."""
-    source, there = link.source.name, link.destination.name
-    answers = ((there, state), *state_of_source(link), *states_beside(link))
-    kept, unknown = kept_by(answers, link.mirror.source_id, (there, link.mirror.name), set(topics))
-    if unknown:
-        raise CommandFailed(
+    source, destination = link.source.name, link.destination.name
+    states = ((destination, state), *read_source_state(link), *read_other_states(link))
+    held, unanswered = find_held_topics_in(states, link.mirror.source_id, (destination, link.mirror.name), set(topics))
+    if unanswered:
+        raise FenceCommandFailed(
             f"cluster {source} is not opened: whether another mirror's failover keeps topics there closed is not known "
-            f"({'; '.join(unknown)}). A cluster that never comes back has to leave mirrorbook.yaml"
+            f"({'; '.join(unanswered)}). A cluster that never comes back has to leave mirrorbook.yaml"
         )
-    return kept & set(topics)
+    return held & set(topics)
 
 
-def kept_by(
-    answers: Iterable[tuple[ClusterName, State | MirrorError]],
+def find_held_topics_in(
+    states: Iterable[tuple[ClusterName, State | MirrorError]],
     source_id: str,
-    mine: tuple[ClusterName, MirrorName],
+    own: tuple[ClusterName, MirrorName],
     topics: Collection[str] = (),
 ) -> tuple[frozenset[str], tuple[str, ...]]:
     """Held topics, and clusters that did not answer. `own`: destination and name of the asking mirror."""
-    kept, unknown = set[str](), list[str]()
-    for cluster, answer in answers:
+    held, unanswered = set[str](), list[str]()
+    for cluster, state_or_error in states:
         try:
-            for mirror, sure in _kept(answer, source_id, cluster, mine[1] if cluster == mine[0] else None):
-                theirs = {p.topic for p in answer.partitions.get(mirror, {})} if isinstance(answer, State) else set()
-                kept |= theirs
-                if not sure and theirs & set(topics):  # the failback ends, and nobody would open them then
-                    unknown.append(f"{cluster}: a failback of mirror {mirror} is under way")
+            for mirror, is_certain in _list_holding_mirrors(
+                state_or_error, source_id, cluster, own[1] if cluster == own[0] else None
+            ):
+                mirror_topics = (
+                    {p.topic for p in state_or_error.partitions.get(mirror, {})}
+                    if isinstance(state_or_error, State)
+                    else set()
+                )
+                held |= mirror_topics
+                if not is_certain and mirror_topics & set(topics):  # the failback ends, and nobody would open them then
+                    unanswered.append(f"{cluster}: a failback of mirror {mirror} is under way")
         except MirrorError as error:
-            unknown.append(f"{cluster}: {error}")
-    return frozenset(kept), tuple(sorted(unknown))
+            unanswered.append(f"{cluster}: {error}")
+    return frozenset(held), tuple(sorted(unanswered))
 
 
-def stay_closed(source: ClusterName, kept: Collection[str]) -> Iterator[str]:
-    if kept:
-        yield f"{source} is open again but for {some(sorted(kept))}: another mirror's failover keeps that closed"
+def format_held_topics(source: ClusterName, held: Collection[str]) -> Iterator[str]:
+    if held:
+        yield f"{source} is open again but for {join_limited(sorted(held))}: another mirror's failover keeps that closed"
 
 
-def _kept(
-    answer: State | MirrorError, source_id: str, cluster: ClusterName, mine: MirrorName | None
+def _list_holding_mirrors(
+    state_or_error: State | MirrorError, source_id: str, cluster: ClusterName, own_mirror: MirrorName | None
 ) -> Iterator[tuple[MirrorName, bool]]:
     """Mirrors that keep the cluster closed, as source or as unpromoted destination; is that certain?"""
-    if isinstance(answer, MirrorError):
-        raise answer
-    for name in {mirror_of(key) for key in answer.unreadable} - {mine, None}:
-        answer.require(MirrorName(str(name)))
-    for mirror in answer.mirrors.values():
-        if mirror.destination != cluster or mirror.name == mine:
+    if isinstance(state_or_error, MirrorError):
+        raise state_or_error
+    for name in {parse_mirror_name(key) for key in state_or_error.unreadable} - {own_mirror, None}:
+        state_or_error.require_readable(MirrorName(str(name)))
+    for mirror in state_or_error.mirrors.values():
+        if mirror.destination != cluster or mirror.name == own_mirror:
             continue
-        if mirror.source_id == source_id and (closes := _closes(answer, mirror)) is not False:
-            yield mirror.name, closes is True
-        elif mirror.destination_id == source_id and mirror.desired is not Desired.STOPPED:
+        if (
+            mirror.source_id == source_id
+            and (must_close := _must_source_stay_closed(state_or_error, mirror)) is not False
+        ):
+            yield mirror.name, must_close is True
+        elif mirror.destination_id == source_id and mirror.desired is not DesiredState.STOPPED:
             yield mirror.name, True
 
 
-def _closes(state: State, mirror: Mirror) -> bool | None:
-    debt, run = state.debts.get(mirror.name), state.active_run(mirror.name)
-    if debt is None and run is None:
+def _must_source_stay_closed(state: State, mirror: Mirror) -> bool | None:
+    pending_fence, run = state.pending_fences.get(mirror.name), state.active_run(mirror.name)
+    if pending_fence is None and run is None:
         return False
-    return keeps_shut(mirror, debt, run, begun=run is not None and has_shut(state, run))
+    return must_stay_fenced(
+        mirror, pending_fence, run, is_command_begun=run is not None and has_closed_source(state, run)
+    )

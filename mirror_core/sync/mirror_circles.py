@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from mirror_core.decide.mirror_circles import (
     InboundMirror,
     MirrorCircle,
-    circle_doubt,
+    explain_topic_circle,
     find_circles,
-    inbound_mirrors,
-    topic_in_circle,
+    format_circle_doubt,
+    list_inbound_mirrors,
 )
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.errors import BadRequest, MirrorError
-from mirror_core.model.limits import LIMITS
-from mirror_core.model.logs import logger
+from mirror_core.model.limits import TIMEOUTS
+from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName
-from mirror_core.state.link import Link
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,62 +32,64 @@ class CircleFindings:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        return tuple(circle_doubt(cluster, why) for cluster, why in sorted(self.not_asked.items()))
+        return tuple(format_circle_doubt(cluster, why) for cluster, why in sorted(self.not_asked.items()))
 
 
-def search_circles(link: Link, recorded: Collection[str]) -> CircleFindings:
+def search_circles(link: MirrorLink, recorded: Collection[str]) -> CircleFindings:
     mirror, topics, unlisted = link.mirror, set(recorded), dict[ClusterName, str]()
     for cluster, cluster_id in ((mirror.source, mirror.source_id), (mirror.destination, mirror.destination_id)):
         try:
             topics |= _list_topics(link, cluster, cluster_id)
         except MirrorError as error:
             unlisted[cluster] = str(error)
-    found = _search(link, topics, list_topics=True)
+    result = _search_upstream(link, topics, list_topics=True)
     if mirror.source in unlisted:
-        found.not_asked.setdefault(mirror.source, unlisted[mirror.source])
-    return CircleFindings(circles=found.circles, not_asked=found.not_asked)
+        result.not_asked.setdefault(mirror.source, unlisted[mirror.source])
+    return CircleFindings(circles=result.circles, not_asked=result.not_asked)
 
 
-def refuse_topics_in_circles(link: Link, topics: Collection[str]) -> dict[str, str]:
+def refuse_topics_in_circles(link: MirrorLink, topics: Collection[str]) -> dict[str, str]:
     """New topics that other mirrors would bring back, with the reason."""
     if not topics:
         return {}
-    found = _search(link, set(topics), list_topics=False)
-    for cluster, why in found.not_asked.items():
+    result = _search_upstream(link, set(topics), list_topics=False)
+    for cluster, why in result.not_asked.items():
         _log.info("not known whether new topics come back over cluster %s: %s", cluster, why, mirror=link.mirror.name)
-    return {topic: topic_in_circle(link.mirror, topic, one) for one in found.circles for topic in one.topics}
+    return {
+        topic: explain_topic_circle(link.mirror, topic, circle) for circle in result.circles for topic in circle.topics
+    }
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _SearchResult:
     circles: tuple[MirrorCircle, ...]
     not_asked: dict[ClusterName, str]
 
 
-def _search(link: Link, topics: set[str], *, list_topics: bool) -> _Search:
+def _search_upstream(link: MirrorLink, topics: set[str], *, list_topics: bool) -> _SearchResult:
     """Nearest to the source first, as long as topics may come from there."""
-    inbound, silent = dict[str, tuple[InboundMirror, ...]](), dict[str, tuple[ClusterName, str]]()
+    inbound, unanswered = dict[str, tuple[InboundMirror, ...]](), dict[str, tuple[ClusterName, str]]()
     while True:
         found = find_circles(link.mirror, topics, inbound)
-        unasked = {one: name for one, name in found.not_asked.items() if one not in silent}
+        unasked = {upstream_id: name for upstream_id, name in found.not_asked.items() if upstream_id not in unanswered}
         if not unasked:
-            return _Search(found.circles, dict(silent.values()))
+            return _SearchResult(found.circles, dict(unanswered.values()))
         for cluster_id, cluster in unasked.items():
             try:
                 if list_topics:
                     topics |= _list_topics(link, cluster, cluster_id)
-                inbound[cluster_id] = tuple(_inbound(link, cluster, cluster_id))
+                inbound[cluster_id] = tuple(_read_inbound(link, cluster, cluster_id))
             except MirrorError as error:
-                silent[cluster_id] = (cluster, str(error))
+                unanswered[cluster_id] = (cluster, str(error))
 
 
-def _inbound(link: Link, cluster: ClusterName, cluster_id: str) -> Iterator[InboundMirror]:
-    state: State = read_state(link.config.cluster(cluster), timeout_s=LIMITS.other_cluster_s)
-    yield from inbound_mirrors(cluster_id, state.mirrors.values(), state.partitions, link.mirror.name)
+def _read_inbound(link: MirrorLink, cluster: ClusterName, cluster_id: str) -> Iterator[InboundMirror]:
+    state: State = read_state(link.config.cluster(cluster), timeout_s=TIMEOUTS.other_cluster_s)
+    yield from list_inbound_mirrors(cluster_id, state.mirrors.values(), state.partitions, link.mirror.name)
 
 
-def _list_topics(link: Link, cluster: ClusterName, cluster_id: str) -> set[str]:
-    with ClusterClient(link.config.cluster(cluster), timeout_s=LIMITS.other_cluster_s) as client:
+def _list_topics(link: MirrorLink, cluster: ClusterName, cluster_id: str) -> set[str]:
+    with ClusterClient(link.config.cluster(cluster), timeout_s=TIMEOUTS.other_cluster_s) as client:
         view = client.metadata()
     if view.cluster_id != cluster_id:
         raise BadRequest(f"another cluster, {view.cluster_id}, answers at its address")

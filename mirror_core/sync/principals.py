@@ -5,60 +5,60 @@ from __future__ import annotations
 from collections.abc import Set
 from functools import partial
 
-from mirror_core.kafka.acls import Acls
+from mirror_core.kafka.acls import BrokerAcls
 from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
 from mirror_core.model.acl import Acl, Operation, Pattern
-from mirror_core.rights.acls import OUR_TOPICS, denial
-from mirror_core.rights.first_acl import NAMELESS
-from mirror_core.state.link import Link
+from mirror_core.rights.acls import OWN_TOPIC_PREFIX, build_denial
+from mirror_core.rights.first_acl import UNKNOWN_USER
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import State
 
 
-def principal_name(config: ClusterConfig, principal: Principal) -> str:
+def format_principal(config: ClusterConfig, principal: Principal) -> str:
     user = config.user(principal)
-    return f"User:{user}" if user else NAMELESS
+    return f"User:{user}" if user else UNKNOWN_USER
 
 
-def own_principals(link: Link) -> frozenset[str]:
+def list_own_principals(link: MirrorLink) -> frozenset[str]:
     users = {cluster.user(principal) for cluster in (link.source, link.destination) for principal in Principal}
     return frozenset(f"User:{user}" for user in users if user)
 
 
-def doubtful_principals(config: ClusterConfig, held: Acls) -> tuple[str, ...]:
+def list_uncertain_principals(config: ClusterConfig, acls: BrokerAcls) -> tuple[str, ...]:
     """A denial meant for an application could hit one of these."""
-    alike = config.properties(Principal.CONTROL) == config.properties(Principal.DATA)
-    asked = (Principal.CONTROL,) if alike else Principal
-    return tuple(words for principal in asked if (words := doubt(config, principal, held.entries)))
+    is_shared = config.properties(Principal.CONTROL) == config.properties(Principal.DATA)
+    principals = (Principal.CONTROL,) if is_shared else Principal
+    return tuple(text for principal in principals if (text := explain_uncertainty(config, principal, acls.entries)))
 
 
-def doubt(config: ClusterConfig, principal: Principal, held: Set[Acl]) -> str:
+def explain_uncertainty(config: ClusterConfig, principal: Principal, acls: Set[Acl]) -> str:
     """Empty when certain. ACLs that name the user confirm it if others have made them."""
     name = config.user(principal)
     if name is None:
-        why = f"the subject of the {principal} principal's certificate cannot be read from ssl.certificate.location"
-    elif not config.certain(principal) and f"User:{name}" not in {acl.principal for acl in held}:
-        why = (
+        reason = f"the subject of the {principal} principal's certificate cannot be read from ssl.certificate.location"
+    elif not config.is_user_certain(principal) and f"User:{name}" not in {acl.principal for acl in acls}:
+        reason = (
             f"no access right there names User:{name}, the subject of the {principal} principal's certificate, so "
             "brokers may call it otherwise (ssl.principal.mapping.rules)"
         )
     else:
         return ""
     return (
-        f"{why}; in mirrorbook.yaml write what they call it, in the entry of {config.name}"
+        f"{reason}; in mirrorbook.yaml write what they call it, in the entry of {config.name}"
         f'{" under data:" if principal is Principal.DATA else ""}: `principal: "User:..."`'
     )
 
 
-def data_in_doubt(config: ClusterConfig, held: Set[Acl], state: State) -> str:
+def explain_data_uncertainty(config: ClusterConfig, acls: Set[Acl], state: State) -> str:
     """Our own entries confirm nothing."""
-    ours = {entry.acl for entry in state.ledger.values() if entry.cluster == config.name}
-    return doubt(config, Principal.DATA, held - ours)
+    ledger_acls = {entry.acl for entry in state.ledger.values() if entry.cluster == config.name}
+    return explain_uncertainty(config, Principal.DATA, acls - ledger_acls)
 
 
-def guards(config: ClusterConfig) -> frozenset[Acl]:
+def build_guards(config: ClusterConfig) -> frozenset[Acl]:
     """A writer of the state topic would decide what promotion grants."""
-    data = config.user(Principal.DATA)
-    if data in (None, ANONYMOUS, config.user(Principal.CONTROL)):
+    data_user = config.user(Principal.DATA)
+    if data_user in (None, ANONYMOUS, config.user(Principal.CONTROL)):
         return frozenset()
-    guard = partial(denial, OUR_TOPICS, f"User:{data}", pattern=Pattern.PREFIXED)
-    return frozenset(guard(operation=operation) for operation in (Operation.WRITE, Operation.DELETE))
+    build_guard = partial(build_denial, OWN_TOPIC_PREFIX, f"User:{data_user}", pattern=Pattern.PREFIXED)
+    return frozenset(build_guard(operation=operation) for operation in (Operation.WRITE, Operation.DELETE))

@@ -5,85 +5,96 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
-from mirror_core.decide.shutting import keeps_shut
+from mirror_core.decide.shutting import must_stay_fenced
 from mirror_core.model.errors import LostOwnership, MirrorError
-from mirror_core.model.logs import logger
-from mirror_core.model.mirror import Desired
+from mirror_core.model.logs import get_logger
+from mirror_core.model.mirror import DesiredState
 from mirror_core.model.run import RunKind
-from mirror_core.state.link import Link
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import State
-from mirror_core.state.topic import read_whole
-from mirror_core.sync.closing_commands import Closable, CommandFailed, open_again, shut
-from mirror_core.sync.closings import has_shut
-from mirror_core.sync.kept_closed import kept_closed
+from mirror_core.state.topic import read_complete_state
+from mirror_core.sync.closing_commands import (
+    FenceCommandFailed,
+    FenceCommandTarget,
+    run_fence_command,
+    run_unfence_command,
+)
+from mirror_core.sync.closings import has_closed_source
+from mirror_core.sync.kept_closed import find_held_topics
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
 
-class NotPutRight(LostOwnership):
+class CommandNotReconciled(LostOwnership):
     """Called for a lost mirror, and the cluster's state is unknown."""
 
 
-def owned_after(link: Link, where: Closable, write: Callable[[], None]) -> None:
+def write_or_reconcile(link: MirrorLink, target: FenceCommandTarget, write: Callable[[], None]) -> None:
     """Confirm ownership after a command; if it is lost, reconcile the source with the owner's state."""
     try:
         write()
     except LostOwnership:
-        if where.cluster.ruling.fence is None:
+        if target.cluster.ruling.fence_command is None:
             raise
-        with _told(where):
-            put_right(link, where)
+        with _raise_not_reconciled(target):
+            reconcile_command(link, target)
         raise
 
 
-def closed_through(link: Link, where: Closable, write: Callable[[], None], *, once: bool = False) -> bool:
+def close_cluster(
+    link: MirrorLink, target: FenceCommandTarget, write: Callable[[], None], *, once: bool = False
+) -> bool:
     """Close the source by its command. `write` comes before each try and after the last one.
 
     A try that failed or came too late may have closed it.
     """
 
-    def close(where: Closable, *, before: Callable[[], None]) -> bool:
-        return shut(where, once=once, before=before)
+    def close(target: FenceCommandTarget, *, before_try: Callable[[], None]) -> bool:
+        return run_fence_command(target, once=once, before_try=before_try)
 
     def after() -> None:
-        owned_after(link, where, write)
+        write_or_reconcile(link, target, write)
 
-    closed = _through(where, write, close, after)
+    closed = _run_owned_command(target, write, close, after)
     if closed:
         after()
     return closed
 
 
-def opened_through(link: Link, state: State, where: Closable, write: Callable[[], None]) -> frozenset[str]:
+def open_cluster(
+    link: MirrorLink, state: State, target: FenceCommandTarget, write: Callable[[], None]
+) -> frozenset[str]:
     """Open the source by its command; returns topics that stay closed for other mirrors."""
-    if where.cluster.ruling.unfence is None:
-        raise CommandFailed(
-            f"cluster {where.cluster.name} was closed by its fence_command, and mirrorbook.yaml has no unfence_command "
+    if target.cluster.ruling.unfence_command is None:
+        raise FenceCommandFailed(
+            f"cluster {target.cluster.name} was closed by its fence_command, and mirrorbook.yaml has no unfence_command "
             "for it now: write it there again"
         )
-    kept, rest = _without_kept(link, state, where)
-    if rest is not None:
-        _through(rest, write, open_again, lambda: owned_after(link, where, write))
-    return kept
+    held, remaining = _exclude_held_topics(link, state, target)
+    if remaining is not None:
+        _run_owned_command(remaining, write, run_unfence_command, lambda: write_or_reconcile(link, target, write))
+    return held
 
 
-def destination_opened_through(link: Link, where: Closable, write: Callable[[], None]) -> bool:
+def open_destination(link: MirrorLink, target: FenceCommandTarget, write: Callable[[], None]) -> bool:
     """Open a run's destination; it is closed again if it is a mirror's by then."""
 
     def after() -> None:
-        _opened_by_owner(link, where, write)
+        _confirm_destination_owner(link, target, write)
 
-    opened = _through(where, write, open_again, after)
+    opened = _run_owned_command(target, write, run_unfence_command, after)
     if opened:
         after()
     return opened
 
 
-class _Call(Protocol):
-    def __call__(self, where: Closable, *, before: Callable[[], None]) -> bool: ...
+class _CommandRunner(Protocol):
+    def __call__(self, target: FenceCommandTarget, *, before_try: Callable[[], None]) -> bool: ...
 
 
-def _through(where: Closable, write: Callable[[], None], call: _Call, after: Callable[[], None]) -> bool:
+def _run_owned_command(
+    target: FenceCommandTarget, write: Callable[[], None], run_command: _CommandRunner, after: Callable[[], None]
+) -> bool:
     """`after` repairs what came too late."""
     tried = False
 
@@ -96,71 +107,75 @@ def _through(where: Closable, write: Callable[[], None], call: _Call, after: Cal
         tried = True
 
     try:
-        return call(where, before=before)
-    except CommandFailed:
+        return run_command(target, before_try=before)
+    except FenceCommandFailed:
         after()
         raise
 
 
 @contextmanager
-def _told(where: Closable) -> Iterator[None]:
+def _raise_not_reconciled(target: FenceCommandTarget) -> Iterator[None]:
     try:
         yield
     except MirrorError as error:
-        raise NotPutRight(
-            f"run {where.run} has lost mirror {where.mirror} while a command was called for cluster "
-            f"{where.cluster.name}, and whether that is closed to applications as it has to be is not known: {error}"
+        raise CommandNotReconciled(
+            f"run {target.run} has lost mirror {target.mirror} while a command was called for cluster "
+            f"{target.cluster.name}, and whether that is closed to applications as it has to be is not known: {error}"
         ) from error
 
 
-def _without_kept(link: Link, state: State, where: Closable) -> tuple[frozenset[str], Closable | None]:
-    kept = kept_closed(link, state, where.topics)
-    rest = replace(where, topics=frozenset(where.topics) - kept)
-    return kept, None if kept and not rest.topics else rest
+def _exclude_held_topics(
+    link: MirrorLink, state: State, target: FenceCommandTarget
+) -> tuple[frozenset[str], FenceCommandTarget | None]:
+    held = find_held_topics(link, state, target.topics)
+    remaining = replace(target, topics=frozenset(target.topics) - held)
+    return held, None if held and not remaining.topics else remaining
 
 
-def _opened_by_owner(link: Link, where: Closable, write: Callable[[], None]) -> None:
+def _confirm_destination_owner(link: MirrorLink, target: FenceCommandTarget, write: Callable[[], None]) -> None:
     try:
         write()
     except LostOwnership:
-        with _told(where):
-            state = read_whole(link.destination)
+        with _raise_not_reconciled(target):
+            state = read_complete_state(link.destination)
             mirror, run = state.mirrors.get(link.mirror.name), state.active_run(link.mirror.name)
             if run is not None and run.plan.kind is RunKind.FAILBACK:
-                raise CommandFailed(f"failback {run.id} is under way, and nobody knows by this how far") from None
-            if mirror is not None and mirror.desired is not Desired.STOPPED:
-                shut(where)
+                raise FenceCommandFailed(f"failback {run.id} is under way, and nobody knows by this how far") from None
+            if mirror is not None and mirror.desired is not DesiredState.STOPPED:
+                run_fence_command(target)
         raise
 
 
-def put_right(link: Link, where: Closable, done: bool | None = None) -> bool:
+def reconcile_command(link: MirrorLink, target: FenceCommandTarget, is_closed: bool | None = None) -> bool:
     """Close or open the source as the mirror's state wants it; returns whether it is closed.
 
     State is read again after each call, since calls take time.
     """
     while True:
-        state = read_whole(link.destination)
-        wanted = _wanted(link, state, where)
-        if wanted == done:
-            return wanted
-        _log.info("to be put right: %s", "closed" if wanted else "open", cluster=where.cluster.name)
-        if wanted:
-            shut(where)
-        elif (rest := _without_kept(link, state, where)[1]) is not None:
-            open_again(rest)
-        done = wanted
+        state = read_complete_state(link.destination)
+        must_close = _must_be_closed(link, state, target)
+        if must_close == is_closed:
+            return must_close
+        _log.info("to be put right: %s", "closed" if must_close else "open", cluster=target.cluster.name)
+        if must_close:
+            run_fence_command(target)
+        elif (remaining := _exclude_held_topics(link, state, target)[1]) is not None:
+            run_unfence_command(remaining)
+        is_closed = must_close
 
 
-def _wanted(link: Link, state: State, where: Closable) -> bool:
+def _must_be_closed(link: MirrorLink, state: State, target: FenceCommandTarget) -> bool:
     name = link.mirror.name
     run = state.active_run(name)
-    begun = run is not None and has_shut(state, run)
-    wanted = keeps_shut(state.mirrors.get(name), state.debts.get(name), run, begun=begun)
-    if wanted is None:
-        raise CommandFailed(
-            f"cluster {where.cluster.name}: a command for run {where.run} was called late, while a failback is under "
-            f"way, or behind it, or for a mirror that was deleted or stopped. As long as {where.cluster.name} is a "
+    has_begun = run is not None and has_closed_source(state, run)
+    must_close = must_stay_fenced(
+        state.mirrors.get(name), state.pending_fences.get(name), run, is_command_begun=has_begun
+    )
+    if must_close is None:
+        raise FenceCommandFailed(
+            f"cluster {target.cluster.name}: a command for run {target.run} was called late, while a failback is under "
+            f"way, or behind it, or for a mirror that was deleted or stopped. As long as {target.cluster.name} is a "
             "mirror's destination, or applications have moved away from it, it must be closed to them, and open when "
             "they are home: see to it by its own means"
         )
-    return wanted
+    return must_close

@@ -2,32 +2,34 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mirror_core.kafka.client import ClusterClient, TopicView
-from mirror_core.kafka.offsets import Point, known_offsets, list_points
+from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.kafka.offsets import OffsetPoint, list_known_offsets, list_offset_points
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.state.link import Link
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import State
 
 
-def wider_than(destination: ClusterClient, there: TopicView, width: int) -> tuple[str, FailureKind] | None:
-    if len(there.partitions) <= width:
+def check_width(destination: ClusterClient, topic: TopicMetadata, width: int) -> tuple[str, FailureKind] | None:
+    if len(topic.partitions) <= width:
         return None
     return (
-        f"{_where(destination, there)} has {len(there.partitions)} partitions, the source's has {width}: keys would go "
+        f"{_format_topic(destination, topic)} has {len(topic.partitions)} partitions, the source's has {width}: keys would go "
         "elsewhere; delete the destination's topic, or exclude it"
     ), FailureKind.OCCUPIED
 
 
-def recorded_source_ids(link: Link, state: State) -> dict[str, set[str]]:
-    found = dict[str, set[str]]()
+def list_recorded_source_ids(link: MirrorLink, state: State) -> dict[str, set[str]]:
+    ids_by_topic = dict[str, set[str]]()
     for status in state.partitions.get(link.mirror.name, {}).values():
-        found.setdefault(status.partition.topic, set()).add(status.source_topic_id)
-    return found
+        ids_by_topic.setdefault(status.partition.topic, set()).add(status.source_topic_id)
+    return ids_by_topic
 
 
-def made_anew(link: Link, recorded: Collection[str], source: TopicView) -> tuple[str, FailureKind] | None:
+def check_recreated(
+    link: MirrorLink, recorded: Collection[str], source: TopicMetadata
+) -> tuple[str, FailureKind] | None:
     if not recorded or source.id in recorded:
         return None
     return (
@@ -37,72 +39,81 @@ def made_anew(link: Link, recorded: Collection[str], source: TopicView) -> tuple
     ), FailureKind.RECREATED
 
 
-class Strange:
+class TopicConflicts:
     """Conflicts of topics that are not recorded as the mirror's."""
 
-    def __init__(self, link: Link, state: State, destination: ClusterClient, views: Collection[TopicView]) -> None:
+    def __init__(
+        self, link: MirrorLink, state: State, destination: ClusterClient, views: Collection[TopicMetadata]
+    ) -> None:
         self._mirror, self._destination = link.mirror.name, destination
         names = {view.name for view in views}
-        self._known: dict[str, list[tuple[MirrorName, str]]] = {}
+        self._recorded_by_mirrors: dict[str, list[tuple[MirrorName, str]]] = {}
         for mirror, statuses in state.partitions.items() if names else ():
             ids = dict.fromkeys((s.partition.topic, s.destination_topic_id) for s in statuses.values())
             for topic, topic_id in ids:
                 if topic in names:
-                    self._known.setdefault(topic, []).append((mirror, topic_id))
-        self._held = _held(destination, [view for view in views if self._by_record(view) is None])
+                    self._recorded_by_mirrors.setdefault(topic, []).append((mirror, topic_id))
+        self._contents = _count_records(destination, [view for view in views if self._check_record(view) is None])
 
-    def problem(self, there: TopicView) -> tuple[str, FailureKind] | None:
-        return self._by_record(there) or self._by_what_it_holds(there)
+    def find_conflict(self, topic: TopicMetadata) -> tuple[str, FailureKind] | None:
+        return self._check_record(topic) or self._check_contents(topic)
 
-    def _by_record(self, there: TopicView) -> tuple[str, FailureKind] | None:
-        where = _where(self._destination, there)
-        for mirror, recorded in self._known.get(there.name, ()):
+    def _check_record(self, topic: TopicMetadata) -> tuple[str, FailureKind] | None:
+        topic_text = _format_topic(self._destination, topic)
+        for mirror, recorded in self._recorded_by_mirrors.get(topic.name, ()):
             if mirror == self._mirror:
                 return (
-                    f"{where} was deleted and created anew (id {there.id}, recorded {recorded}): "
-                    f"`mirrorbook mirror recover {mirror} --topics {there.name}` shows what can be done"
+                    f"{topic_text} was deleted and created anew (id {topic.id}, recorded {recorded}): "
+                    f"`mirrorbook mirror recover {mirror} --topics {topic.name}` shows what can be done"
                 ), FailureKind.REPLACED
-            if recorded == there.id:
-                return f"{where} belongs to mirror {mirror}: exclude it from one of the two", FailureKind.OCCUPIED
+            if recorded == topic.id:
+                return f"{topic_text} belongs to mirror {mirror}: exclude it from one of the two", FailureKind.OCCUPIED
         return None
 
-    def _by_what_it_holds(self, there: TopicView) -> tuple[str, FailureKind] | None:
-        where, held = _where(self._destination, there), self._held[there.name]
-        if isinstance(held, MirrorError):
-            words = f"{where} is not this mirror's, and whether it is empty could not be seen: {held}"
-            return words, FailureKind.REFUSED  # retried: a leader may be away for a moment
-        records, ends = held
+    def _check_contents(self, topic: TopicMetadata) -> tuple[str, FailureKind] | None:
+        topic_text, contents = _format_topic(self._destination, topic), self._contents[topic.name]
+        if isinstance(contents, MirrorError):
+            text = f"{topic_text} is not this mirror's, and whether it is empty could not be seen: {contents}"
+            return text, FailureKind.REFUSED  # retried: a leader may be away for a moment
+        records, ends = contents
         if ends:
             return (
-                f"{where} already holds {records} records that this mirror did not write "
+                f"{topic_text} already holds {records} records that this mirror did not write "
                 f"(log ends add up to {ends}): delete or rename it, or exclude it from the mirror"
             ), FailureKind.OCCUPIED
         return None
 
 
-def _where(destination: ClusterClient, there: TopicView) -> str:
-    return f"destination topic {there.name} on cluster {destination.name}"
+def _format_topic(destination: ClusterClient, topic: TopicMetadata) -> str:
+    return f"destination topic {topic.name} on cluster {destination.name}"
 
 
-def _held(destination: ClusterClient, views: Collection[TopicView]) -> dict[str, tuple[int, int] | MirrorError]:
+def _count_records(
+    destination: ClusterClient, views: Collection[TopicMetadata]
+) -> dict[str, tuple[int, int] | MirrorError]:
     """Records and summed log ends, or why unknown. Waits once for all."""
     partitions = [Partition(view.name, index) for view in views for index in view.partitions]
     try:
-        ends, starts = list_points(destination, partitions, [Point.LOG_END, Point.START]).values()
+        ends, starts = list_offset_points(destination, partitions, [OffsetPoint.LOG_END, OffsetPoint.START]).values()
     except MirrorError as error:
-        return {**dict.fromkeys((view.name for view in views), error), **_seen(destination, views)}
-    found = dict[str, tuple[int, int] | MirrorError]()
+        return {**dict.fromkeys((view.name for view in views), error), **_count_visible_records(destination, views)}
+    contents = dict[str, tuple[int, int] | MirrorError]()
     for view in views:
-        mine = [Partition(view.name, index) for index in view.partitions]
-        found[view.name] = (sum(ends[p] - starts[p] for p in mine), sum(ends[p] for p in mine))
-    return found
+        topic_partitions = [Partition(view.name, index) for index in view.partitions]
+        contents[view.name] = (
+            sum(ends[p] - starts[p] for p in topic_partitions),
+            sum(ends[p] for p in topic_partitions),
+        )
+    return contents
 
 
-def _seen(destination: ClusterClient, views: Collection[TopicView]) -> dict[str, tuple[int, int] | MirrorError]:
+def _count_visible_records(
+    destination: ClusterClient, views: Collection[TopicMetadata]
+) -> dict[str, tuple[int, int] | MirrorError]:
     partitions = [Partition(view.name, index) for view in views for index in view.partitions]
     try:
-        known = known_offsets(destination, partitions, Point.LOG_END).keys()
+        led = list_known_offsets(destination, partitions, OffsetPoint.LOG_END).keys()
     except MirrorError:
         return {}
-    seen = [view for view in views if all(Partition(view.name, index) in known for index in view.partitions)]
-    return _held(destination, seen) if len(seen) < len(views) else {}
+    visible = [view for view in views if all(Partition(view.name, index) in led for index in view.partitions)]
+    return _count_records(destination, visible) if len(visible) < len(views) else {}

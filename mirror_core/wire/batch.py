@@ -18,10 +18,10 @@ HEADER_SIZE: Final = HEADER.size
 LENGTH_PREFIX: Final = 12
 """Base offset and length; the length does not count them."""
 
-OLDER_HEADER: Final = struct.Struct(">qiIBB")
-OLDER_SIZES: Final = (26, 34)
-NEWEST: Final = 2
-_MAGIC: Final = 16
+LEGACY_HEADER: Final = struct.Struct(">qiIBB")
+MIN_LEGACY_SIZES: Final = (26, 34)
+CURRENT_MAGIC: Final = 2
+_MAGIC_POSITION: Final = 16
 
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
@@ -68,7 +68,7 @@ class MalformedBatch(Exception):
     pass
 
 
-def batches(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
+def split_batches(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Complete batches with their bytes; a batch cut off at the end is left out.
 
     Messages of magic 0 and 1 come one by one with record count -1; the offsets are the message's own (of a
@@ -76,12 +76,12 @@ def batches(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
     """
     start, size = 0, len(records)
     unpack = HEADER.unpack_from
-    while start + _MAGIC < size:
-        older = records[start + _MAGIC] < NEWEST
-        if start + (OLDER_HEADER.size if older else HEADER_SIZE) > size:
+    while start + _MAGIC_POSITION < size:
+        is_legacy = records[start + _MAGIC_POSITION] < CURRENT_MAGIC
+        if start + (LEGACY_HEADER.size if is_legacy else HEADER_SIZE) > size:
             return
-        if older:
-            header = _older(records, start)
+        if is_legacy:
+            header = _parse_legacy_header(records, start)
         else:
             header = BatchHeader._make(unpack(records, start))
             if header.length < HEADER_SIZE - LENGTH_PREFIX:
@@ -93,16 +93,16 @@ def batches(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
         start = end
 
 
-def begins_whole(records: memoryview) -> bool:
+def has_whole_batch(records: memoryview) -> bool:
     try:
-        return next(batches(records), None) is not None
+        return next(split_batches(records), None) is not None
     except MalformedBatch:
         return False
 
 
-def _older(records: memoryview, start: int) -> BatchHeader:
-    offset, length, crc, magic, attributes = OLDER_HEADER.unpack_from(records, start)
-    if length < OLDER_SIZES[magic] - LENGTH_PREFIX:
+def _parse_legacy_header(records: memoryview, start: int) -> BatchHeader:
+    offset, length, crc, magic, attributes = LEGACY_HEADER.unpack_from(records, start)
+    if length < MIN_LEGACY_SIZES[magic] - LENGTH_PREFIX:
         raise MalformedBatch(f"message length {length} is shorter than a message of format v{magic}")
     return BatchHeader(offset, length, -1, magic, crc, attributes, 0, -1, -1, -1, -1, -1, -1)
 
@@ -117,7 +117,7 @@ def is_dense(header: BatchHeader) -> bool:
     return header.record_count == header.last_offset_delta + 1 > 0
 
 
-def clear_bits(batch: memoryview) -> None:
+def clear_transaction_bits(batch: memoryview) -> None:
     """Removes transactional bit and delete horizon (KIP-534), in place.
 
     The CRC is wrong until `readdress`. Times count from the base timestamp, even where that is the horizon.
@@ -126,14 +126,14 @@ def clear_bits(batch: memoryview) -> None:
     _ATTRIBUTES.pack_into(batch, 21, attributes & ~(TRANSACTIONAL | DELETE_HORIZON))
 
 
-def base_sequence(batch: memoryview) -> int:
-    found: int = _PRODUCER.unpack_from(batch, 43)[2]
-    return found
+def read_base_sequence(batch: memoryview) -> int:
+    sequence: int = _PRODUCER.unpack_from(batch, 43)[2]
+    return sequence
 
 
-def max_timestamp(batch: memoryview) -> int:
-    found: int = _MAX_TIMESTAMP.unpack_from(batch, 35)[0]
-    return found
+def read_max_timestamp(batch: memoryview) -> int:
+    timestamp: int = _MAX_TIMESTAMP.unpack_from(batch, 35)[0]
+    return timestamp
 
 
 def readdress(batch: memoryview, producer_id: int, producer_epoch: int, base_sequence: int) -> None:

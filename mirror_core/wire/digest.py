@@ -11,16 +11,16 @@ from typing import Final
 
 import xxhash
 
-_HEAD: Final = struct.Struct(">qB")
-_ATTRIBUTES: Final = 22
-_KEPT: Final = 0x0F
+_DIGEST_HEAD: Final = struct.Struct(">qB")
+_ATTRIBUTES_LOW_BYTE: Final = 22
+_DIGESTED_BITS: Final = 0x0F
 """Codec and timestamp type. All other attributes differ between logs."""
-MODULUS: Final = 1 << 128
+DIGEST_MODULUS: Final = 1 << 128
 
 
-def content(base_offset: int, batch: memoryview) -> int:
+def compute_batch_digest(base_offset: int, batch: memoryview) -> int:
     """Covers offset, codec, timestamp type, times, record count and records (magic 2)."""
-    number = xxhash.xxh3_128(_HEAD.pack(base_offset, batch[_ATTRIBUTES] & _KEPT))
-    number.update(batch[27:43])
-    number.update(batch[57:])
-    return number.intdigest()
+    digest = xxhash.xxh3_128(_DIGEST_HEAD.pack(base_offset, batch[_ATTRIBUTES_LOW_BYTE] & _DIGESTED_BITS))
+    digest.update(batch[27:43])
+    digest.update(batch[57:])
+    return digest.intdigest()

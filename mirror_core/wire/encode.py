@@ -10,9 +10,9 @@ import cramjam
 import xxhash
 
 from mirror_core.wire.batch import HEADER, HEADER_SIZE, LENGTH_PREFIX, MalformedBatch
-from mirror_core.wire.records import XERIAL, Buffer, Codec
+from mirror_core.wire.records import XERIAL_MAGIC, Buffer, Codec
 
-_NOBODY: Final = -1
+_NO_PRODUCER: Final = -1
 _SNAPPY_BLOCK: Final = 32 << 10
 _LZ4_BLOCK: Final = 64 << 10
 _LZ4_STORED: Final = 1 << 31
@@ -21,10 +21,10 @@ _LZ4_DESCRIPTOR: Final = b"\x60\x40"
 """Version 1, independent blocks (brokers reject linked ones), no checksums."""
 _UINT32_LE: Final = struct.Struct("<I")
 _INT32: Final = struct.Struct(">i")
-NOTHING: Final = b"\x01\x01\0"
+EMPTY_CONTENT: Final = b"\x01\x01\0"
 
 
-def batch_of(
+def build_batch(
     records: Buffer, count: int, codec: int, base_timestamp: int, max_timestamp: int, bits: int = 0
 ) -> bytearray:
     """Dense, with create times; finish with `readdress`.
@@ -33,35 +33,37 @@ def batch_of(
     """
     body = compress(codec, records)
     length = HEADER_SIZE - LENGTH_PREFIX + len(body)
-    made = bytearray(HEADER_SIZE)
+    batch = bytearray(HEADER_SIZE)
     HEADER.pack_into(
-        made, 0, 0, length, _NOBODY, 2, 0, codec | bits, count - 1, base_timestamp, max_timestamp,
-        _NOBODY, _NOBODY, _NOBODY, count,
+        batch, 0, 0, length, _NO_PRODUCER, 2, 0, codec | bits, count - 1, base_timestamp, max_timestamp,
+        _NO_PRODUCER, _NO_PRODUCER, _NO_PRODUCER, count,
     )  # fmt: skip
-    made += body
-    return made
+    batch += body
+    return batch
 
 
-def batches_of(
-    rows: Iterable[tuple[str, bytes | None]], most: int, codec: int, timestamp: int, bits: int = 0
+def build_batches(
+    rows: Iterable[tuple[str, bytes | None]], max_plain_bytes: int, codec: int, timestamp: int, bits: int = 0
 ) -> Iterator[tuple[bytearray, int]]:
     plain, count = bytearray(), 0
     for key, value in rows:
-        name = key.encode()
-        held = varint(-1) if value is None else varint(len(value)) + value
-        plain += record(0, count, b"".join((varint(len(name)), name, held, varint(0))))
+        key_bytes = key.encode()
+        value_field = encode_varint(-1) if value is None else encode_varint(len(value)) + value
+        plain += encode_record(
+            0, count, b"".join((encode_varint(len(key_bytes)), key_bytes, value_field, encode_varint(0)))
+        )
         count += 1
-        if len(plain) >= most:
-            yield batch_of(plain, count, codec, timestamp, timestamp, bits), count
+        if len(plain) >= max_plain_bytes:
+            yield build_batch(plain, count, codec, timestamp, timestamp, bits), count
             plain, count = bytearray(), 0
     if count:
-        yield batch_of(plain, count, codec, timestamp, timestamp, bits), count
+        yield build_batch(plain, count, codec, timestamp, timestamp, bits), count
 
 
-def record(timestamp_delta: int, offset_delta: int, content: bytes) -> bytes:
+def encode_record(timestamp_delta: int, offset_delta: int, content: bytes) -> bytes:
     """`content`: key, value and headers with their lengths."""
-    head = b"\0" + varint(timestamp_delta) + varint(offset_delta)
-    return b"".join((varint(len(head) + len(content)), head, content))
+    head = b"\0" + encode_varint(timestamp_delta) + encode_varint(offset_delta)
+    return b"".join((encode_varint(len(head) + len(content)), head, content))
 
 
 def compress(codec: int, plain: Buffer) -> bytes:
@@ -72,11 +74,11 @@ def compress(codec: int, plain: Buffer) -> bytes:
         raise MalformedBatch(f"compression codec {codec} does not exist") from None
 
 
-def varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     """Zigzag, up to 64 bits."""
     value = (value << 1) ^ (value >> 63)
     if value < 0x80:
-        return _SHORT[value]
+        return _ONE_BYTE_VARINTS[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -85,24 +87,24 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-_SHORT: Final = tuple(bytes([value]) for value in range(0x80))
+_ONE_BYTE_VARINTS: Final = tuple(bytes([value]) for value in range(0x80))
 
 
-def _snappy(plain: bytes) -> bytes:
+def _compress_snappy(plain: bytes) -> bytes:
     """Xerial framing, as Java's producers write it."""
-    parts = [XERIAL, _INT32.pack(1), _INT32.pack(1)]
-    for at in range(0, len(plain), _SNAPPY_BLOCK):
-        block = bytes(cramjam.snappy.compress_raw(plain[at : at + _SNAPPY_BLOCK]))
+    parts = [XERIAL_MAGIC, _INT32.pack(1), _INT32.pack(1)]
+    for position in range(0, len(plain), _SNAPPY_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(plain[position : position + _SNAPPY_BLOCK]))
         parts += (_INT32.pack(len(block)), block)
     return b"".join(parts)
 
 
-def _lz4(plain: bytes) -> bytes:
+def _compress_lz4(plain: bytes) -> bytes:
     """Like Kafka's clients. Cramjam's frames have linked blocks or checksums."""
     checksum = xxhash.xxh32_intdigest(_LZ4_DESCRIPTOR) >> 8 & 0xFF
     parts = [b"\x04\x22\x4d\x18", _LZ4_DESCRIPTOR, bytes([checksum])]
-    for at in range(0, len(plain), _LZ4_BLOCK):
-        raw = plain[at : at + _LZ4_BLOCK]
+    for position in range(0, len(plain), _LZ4_BLOCK):
+        raw = plain[position : position + _LZ4_BLOCK]
         block = bytes(cramjam.lz4.compress_block(raw, store_size=False))
         if len(block) < len(raw):
             parts += (_UINT32_LE.pack(len(block)), block)
@@ -116,8 +118,8 @@ _COMPRESS: Final[Mapping[int, Callable[[bytes], bytes]]] = MappingProxyType(
     {
         Codec.NONE: lambda plain: plain,
         Codec.GZIP: lambda plain: zlib.compress(plain, 1, 31),
-        Codec.SNAPPY: _snappy,
-        Codec.LZ4: _lz4,
+        Codec.SNAPPY: _compress_snappy,
+        Codec.LZ4: _compress_lz4,
         Codec.ZSTD: lambda plain: bytes(cramjam.zstd.compress(plain, 1)),
     }
 )

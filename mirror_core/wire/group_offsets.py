@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.model.names import Offset, Partition
-from mirror_core.wire.fields import MalformedAnswer, Reader
+from mirror_core.wire.fields import MalformedResponse, ResponseReader
 
-TOPIC: Final = "__consumer_offsets"
+CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 _COMMIT_KEYS: Final = frozenset({0, 1})
-_WITH_EXPIRY: Final = 1
-_WITH_EPOCH: Final = 3
-_FLEXIBLE: Final = 4
-_NEWEST: Final = 4
+_VERSION_WITH_EXPIRY: Final = 1
+_MIN_VERSION_WITH_EPOCH: Final = 3
+_MIN_FLEXIBLE_VERSION: Final = 4
+_NEWEST_VERSION: Final = 4
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -25,52 +25,52 @@ _INT64: Final = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
-class GroupOffset:
+class OffsetCommitRecord:
     group: str
     partition: Partition
-    value: OffsetValue | None
+    value: OffsetCommitValue | None
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetValue:
+class OffsetCommitValue:
     offset: Offset
     leader_epoch: int
     metadata: str
     committed_ms: int
 
 
-def decode(key: bytes | None, value: bytes | None) -> GroupOffset | None:
+def decode_offset_commit(key: bytes | None, value: bytes | None) -> OffsetCommitRecord | None:
     """Raises MalformedResponse, also for unknown versions. None: another record."""
     if key is None:
-        raise MalformedAnswer("a record without a key")
-    about = Reader(memoryview(key))
-    (version,) = about.unpack(_INT16)
+        raise MalformedResponse("a record without a key")
+    key_reader = ResponseReader(memoryview(key))
+    (version,) = key_reader.unpack(_INT16)
     if version not in _COMMIT_KEYS:
         return None
-    group, topic = about.string(), about.string()
-    (index,) = about.unpack(_INT32)
-    _at_end(about)
-    return GroupOffset(group, Partition(topic, index), None if value is None else _value(value))
+    group, topic = key_reader.read_string(), key_reader.read_string()
+    (index,) = key_reader.unpack(_INT32)
+    _check_at_end(key_reader)
+    return OffsetCommitRecord(group, Partition(topic, index), None if value is None else _decode_value(value))
 
 
-def _value(data: bytes) -> OffsetValue | None:
+def _decode_value(data: bytes) -> OffsetCommitValue | None:
     """Drops negative offsets: brokers store them, and then report no offset."""
-    said = Reader(memoryview(data))
-    (version,) = said.unpack(_INT16)
-    if not 0 <= version <= _NEWEST:
-        raise MalformedAnswer(f"an offset of version {version}; versions up to {_NEWEST} are known")
-    (offset,) = said.unpack(_INT64)
-    (epoch,) = said.unpack(_INT32) if version >= _WITH_EPOCH else (-1,)
-    metadata = said.compact_string() if version >= _FLEXIBLE else said.string()
-    (committed_ms,) = said.unpack(_INT64)
-    if version == _WITH_EXPIRY:
-        said.unpack(_INT64)
-    if version >= _FLEXIBLE:
-        said.skip_tags()  # the topic id
-    _at_end(said)
-    return OffsetValue(Offset(offset), epoch, metadata, committed_ms) if offset >= 0 else None
+    value_reader = ResponseReader(memoryview(data))
+    (version,) = value_reader.unpack(_INT16)
+    if not 0 <= version <= _NEWEST_VERSION:
+        raise MalformedResponse(f"an offset of version {version}; versions up to {_NEWEST_VERSION} are known")
+    (offset,) = value_reader.unpack(_INT64)
+    (epoch,) = value_reader.unpack(_INT32) if version >= _MIN_VERSION_WITH_EPOCH else (-1,)
+    metadata = value_reader.read_compact_string() if version >= _MIN_FLEXIBLE_VERSION else value_reader.read_string()
+    (committed_ms,) = value_reader.unpack(_INT64)
+    if version == _VERSION_WITH_EXPIRY:
+        value_reader.unpack(_INT64)
+    if version >= _MIN_FLEXIBLE_VERSION:
+        value_reader.skip_tags()  # the topic id
+    _check_at_end(value_reader)
+    return OffsetCommitValue(Offset(offset), epoch, metadata, committed_ms) if offset >= 0 else None
 
 
-def _at_end(reader: Reader) -> None:
+def _check_at_end(reader: ResponseReader) -> None:
     if reader.position != reader.end:
-        raise MalformedAnswer(f"{reader.end - reader.position} bytes left at {reader.position}")
+        raise MalformedResponse(f"{reader.end - reader.position} bytes left at {reader.position}")

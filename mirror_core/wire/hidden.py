@@ -9,23 +9,26 @@ from __future__ import annotations
 
 from typing import Final
 
-from mirror_core.wire.batch import CODEC_MASK, CONTROL, HEADER_SIZE, LENGTH_PREFIX, NEWEST, BatchHeader
-from mirror_core.wire.encode import NOTHING, batch_of, record
+from mirror_core.wire.batch import CODEC_MASK, CONTROL, CURRENT_MAGIC, HEADER_SIZE, LENGTH_PREFIX, BatchHeader
+from mirror_core.wire.encode import EMPTY_CONTENT, build_batch, encode_record
 from mirror_core.wire.records import Codec
 
 HIDDEN_DELTA: Final = -(1 << 31)
 
-RECORD: Final = record(0, HIDDEN_DELTA, NOTHING)
+HIDDEN_RECORD: Final = encode_record(0, HIDDEN_DELTA, EMPTY_CONTENT)
 
 
-def hidden_batch(count: int, time_ms: int) -> bytearray:
+def build_hidden_batch(count: int, time_ms: int) -> bytearray:
     """Finish it with `readdress`. `time_ms`: see `copy.send_queue`."""
-    return batch_of(RECORD * count, count, Codec.NONE, time_ms, time_ms)
+    return build_batch(HIDDEN_RECORD * count, count, Codec.NONE, time_ms, time_ms)
 
 
 def is_hidden(header: BatchHeader, batch: memoryview) -> bool:
     """Compares byte for byte. A mirror writes no other batches with such deltas."""
-    if header.length != HEADER_SIZE - LENGTH_PREFIX + len(RECORD) * header.record_count or header.magic != NEWEST:
+    if (
+        header.length != HEADER_SIZE - LENGTH_PREFIX + len(HIDDEN_RECORD) * header.record_count
+        or header.magic != CURRENT_MAGIC
+    ):
         return False
     plain = not header.attributes & (CODEC_MASK | CONTROL)
-    return plain and header.record_count > 0 and batch[HEADER_SIZE:] == RECORD * header.record_count
+    return plain and header.record_count > 0 and batch[HEADER_SIZE:] == HIDDEN_RECORD * header.record_count

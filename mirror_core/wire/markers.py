@@ -12,7 +12,13 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from mirror_core.model.names import Partition
-from mirror_core.wire.fields import NO_TAGS, Reader, compact_count, compact_string, flexible_request_header
+from mirror_core.wire.fields import (
+    NO_TAGS,
+    ResponseReader,
+    encode_compact_count,
+    encode_compact_string,
+    encode_flexible_request_header,
+)
 
 API_KEY: Final = 27
 VERSION: Final = 1
@@ -20,11 +26,11 @@ VERSION: Final = 1
 _ENTRY: Final = struct.Struct(">qhb")
 _INT32: Final = struct.Struct(">i")
 _PRODUCER: Final = struct.Struct(">q")
-_ROW: Final = struct.Struct(">ih")
+_RESPONSE_PARTITION: Final = struct.Struct(">ih")
 _ABORT: Final = 0
 
 
-class Entry(NamedTuple):
+class MarkerEntry(NamedTuple):
     """One marker per partition. Repeat the entry for more."""
 
     producer_id: int
@@ -33,55 +39,55 @@ class Entry(NamedTuple):
     partitions: tuple[Partition, ...]
 
 
-class Written(NamedTuple):
+class MarkerResult(NamedTuple):
     producer_id: int
     topic: str
     partition: int
     error: int
 
 
-def encode(entries: Iterable[Entry], correlation: int, client_id: str) -> bytes:
+def encode_request(entries: Iterable[MarkerEntry], correlation: int, client_id: str) -> bytes:
     """ValueError for a repeated partition in one entry: brokers would never respond (seen on 4.3.1)."""
     parts: list[bytes] = []
-    before, encoded = None, b""
+    previous_entry, encoded = None, b""
     for entry in entries:
-        if entry is not before:  # gaps repeat an entry thousands of times
-            before, encoded = entry, _entry(entry)
+        if entry is not previous_entry:  # gaps repeat an entry thousands of times
+            previous_entry, encoded = entry, _encode_entry(entry)
         parts.append(encoded)
-    head = flexible_request_header(API_KEY, VERSION, correlation, client_id)
-    return b"".join((head, compact_count(len(parts)), *parts, NO_TAGS))
+    head = encode_flexible_request_header(API_KEY, VERSION, correlation, client_id)
+    return b"".join((head, encode_compact_count(len(parts)), *parts, NO_TAGS))
 
 
-def _entry(entry: Entry) -> bytes:
+def _encode_entry(entry: MarkerEntry) -> bytes:
     if len(set(entry.partitions)) != len(entry.partitions):
         raise ValueError("a partition twice in one entry of WriteTxnMarkers")
     ordered = sorted(entry.partitions, key=lambda partition: partition.topic)
     topics = [(topic, [p.index for p in group]) for topic, group in groupby(ordered, key=lambda p: p.topic)]
-    parts = [_ENTRY.pack(entry.producer_id, entry.producer_epoch, _ABORT), compact_count(len(topics))]
+    parts = [_ENTRY.pack(entry.producer_id, entry.producer_epoch, _ABORT), encode_compact_count(len(topics))]
     for topic, indexes in topics:
-        parts += [compact_string(topic), compact_count(len(indexes))]
+        parts += [encode_compact_string(topic), encode_compact_count(len(indexes))]
         parts += [_INT32.pack(index) for index in indexes]
         parts.append(NO_TAGS)
     parts += [_INT32.pack(entry.coordinator_epoch), NO_TAGS]
     return b"".join(parts)
 
 
-def decode(frame: memoryview) -> Iterator[Written]:
+def decode_response(frame: memoryview) -> Iterator[MarkerResult]:
     """Rows of a response (after its correlation id).
 
     Brokers merge repeated entries of a producer into one row per partition, which may hide an error: only the log
     end tells how many markers were appended.
     """
-    reader = Reader(frame)
+    reader = ResponseReader(frame)
     reader.skip_tags()
-    for _ in range(reader.compact_count(_PRODUCER.size + 2)):
+    for _ in range(reader.read_compact_count(_PRODUCER.size + 2)):
         (producer_id,) = reader.unpack(_PRODUCER)
-        for _ in range(reader.compact_count(3)):
-            topic = reader.compact_string()
-            for _ in range(reader.compact_count(_ROW.size + 1)):
-                index, error = reader.unpack(_ROW)
+        for _ in range(reader.read_compact_count(3)):
+            topic = reader.read_compact_string()
+            for _ in range(reader.read_compact_count(_RESPONSE_PARTITION.size + 1)):
+                index, error = reader.unpack(_RESPONSE_PARTITION)
                 reader.skip_tags()
-                yield Written(producer_id, topic, index, error)
+                yield MarkerResult(producer_id, topic, index, error)
             reader.skip_tags()
         reader.skip_tags()
     reader.skip_tags()

@@ -13,26 +13,26 @@ from typing import Final, NamedTuple
 from mirror_core.wire.batch import (
     CODEC_MASK,
     CONTROL,
+    CURRENT_MAGIC,
     HEADER_SIZE,
     LOG_APPEND_TIME,
-    NEWEST,
     BatchHeader,
     MalformedBatch,
-    clear_bits,
+    clear_transaction_bits,
     is_dense,
 )
-from mirror_core.wire.encode import batch_of, record
-from mirror_core.wire.records import PLAIN_LIMIT, Plain, decompress, spans, wrapped
+from mirror_core.wire.encode import build_batch, encode_record
+from mirror_core.wire.records import MAX_PLAIN_BYTES, PlainBytes, decompress, find_record_spans, wrap_int64
 
-_ALWAYS_ADMITTED: Final = 16 << 10
+_ALWAYS_ADMITTED_BYTES: Final = 16 << 10
 """No topic has a lower max.message.bytes. Larger batches must not grow."""
-_ANY_NUMBER: Final = 1 << 31
-RUN_BYTES: Final = 8 << 20
+_UNLIMITED_RECORDS: Final = 1 << 31
+MAX_RUN_BYTES: Final = 8 << 20
 """Decompressed bytes per run, so that no second copy of a batch is made."""
-_RUN_OVERHEAD: Final = 200
+_RUN_OVERHEAD_BYTES: Final = 200
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Records of consecutive offsets as one batch; finish it with `readdress`."""
 
     base_offset: int
@@ -44,77 +44,81 @@ class Run(NamedTuple):
         return self.base_offset + self.records
 
 
-def crosses_whole(header: BatchHeader, start: int) -> bool:
+def can_copy_whole(header: BatchHeader, start: int) -> bool:
     """After `clear_transaction_bits`, for a log that ends at `start`."""
     return (
-        header.magic == NEWEST
+        header.magic == CURRENT_MAGIC
         and is_dense(header)
         and start <= header.base_offset
         and not header.attributes & (CONTROL | LOG_APPEND_TIME)
     )
 
 
-def dense_runs(header: BatchHeader, batch: memoryview, start: int, limit: int = PLAIN_LIMIT) -> list[Run]:
+def split_into_runs(
+    header: BatchHeader, batch: memoryview, start: int, limit: int = MAX_PLAIN_BYTES
+) -> list[RecordRun]:
     """Records from `start` on. The caller verified the CRC.
 
     Control and empty batches give none. Batches that need only header changes are not decompressed. Raises
     MalformedBatch, also above `limit` decompressed bytes.
     """
-    if header.magic != NEWEST or header.record_count < 0:
+    if header.magic != CURRENT_MAGIC or header.record_count < 0:
         raise MalformedBatch(
             f"batch at offset {header.base_offset}: magic {header.magic}, {header.record_count} records"
         )
     if header.attributes & CONTROL or not header.record_count or header.last_offset < start:
         return []
-    if crosses_whole(header, start):
-        whole = bytearray(batch)
-        clear_bits(memoryview(whole))
-        return [Run(header.base_offset, header.record_count, whole)]
+    if can_copy_whole(header, start):
+        copied = bytearray(batch)
+        clear_transaction_bits(memoryview(copied))
+        return [RecordRun(header.base_offset, header.record_count, copied)]
     plain = decompress(header.attributes & CODEC_MASK, batch[HEADER_SIZE:], limit)
-    return admitted(len(batch), limit, lambda most: _runs(header, plain, start, most))
+    return limit_run_sizes(len(batch), limit, lambda max_records: _split_records(header, plain, start, max_records))
 
 
-def admitted(size: int, limit: int, build: Callable[[int], Iterable[Run]]) -> list[Run]:
+def limit_run_sizes(size: int, limit: int, build: Callable[[int], Iterable[RecordRun]]) -> list[RecordRun]:
     """No run is larger than the original batch, so the destination's max.message.bytes accepts it.
 
     `build` gets the most records per run. Raises MalformedBatch above `limit` bytes in total: a few megabytes could
     ask for millions of runs.
     """
-    room = max(size, _ALWAYS_ADMITTED)
-    most = _ANY_NUMBER
+    max_batch_bytes = max(size, _ALWAYS_ADMITTED_BYTES)
+    max_records = _UNLIMITED_RECORDS
     while True:
-        runs, taken, too_long = [], 0, 0
-        for run in build(most):
-            taken += len(run.batch) + _RUN_OVERHEAD
-            if taken > limit:
+        runs, used_bytes, too_long = [], 0, 0
+        for run in build(max_records):
+            used_bytes += len(run.batch) + _RUN_OVERHEAD_BYTES
+            if used_bytes > limit:
                 raise MalformedBatch(f"written anew, the records from offset {run.base_offset} on exceed {limit} bytes")
-            if len(run.batch) > room and run.records > 1:
+            if len(run.batch) > max_batch_bytes and run.records > 1:
                 too_long = max(too_long, run.records)
             runs.append(run)
         if not too_long:
             return runs
-        most = (too_long + 1) // 2
+        max_records = (too_long + 1) // 2
 
 
-def _runs(header: BatchHeader, plain: Plain, start: int, most: int) -> Iterator[Run]:
+def _split_records(header: BatchHeader, plain: PlainBytes, start: int, max_records: int) -> Iterator[RecordRun]:
     """Splits at missing offsets, and by size. Streams: a few megabytes may hold millions of records."""
-    stamped = header.attributes & LOG_APPEND_TIME
-    base = header.max_timestamp if stamped else header.base_timestamp
+    has_append_time = header.attributes & LOG_APPEND_TIME
+    base = header.max_timestamp if has_append_time else header.base_timestamp
     codec = header.attributes & CODEC_MASK
     first, count, latest, records = 0, 0, base, bytearray()
-    for span in spans(header, plain):
+    for span in find_record_spans(header, plain):
         if header.base_offset + span.offset_delta < start:
             continue
-        timestamp = base if stamped else wrapped(base + span.timestamp_delta)
-        if not count or count == most or len(records) >= RUN_BYTES or span.offset_delta != first + count:
+        timestamp = base if has_append_time else wrap_int64(base + span.timestamp_delta)
+        if not count or count == max_records or len(records) >= MAX_RUN_BYTES or span.offset_delta != first + count:
             if count:
-                yield Run(header.base_offset + first, count, batch_of(records, count, codec, base, latest))
+                yield RecordRun(header.base_offset + first, count, build_batch(records, count, codec, base, latest))
             first, count, latest, records = span.offset_delta, 0, timestamp, bytearray()
-        if span.offset_delta == count and not stamped:
+        if span.offset_delta == count and not has_append_time:
             records += plain[span.start : span.end]
         else:
-            records += record(0 if stamped else span.timestamp_delta, count, plain[span.content : span.end])
+            records += encode_record(
+                0 if has_append_time else span.timestamp_delta, count, plain[span.content : span.end]
+            )
         latest = max(latest, timestamp)
         count += 1
     if count:
-        yield Run(header.base_offset + first, count, batch_of(records, count, codec, base, latest))
+        yield RecordRun(header.base_offset + first, count, build_batch(records, count, codec, base, latest))

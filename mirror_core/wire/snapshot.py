@@ -12,10 +12,10 @@ from typing import Final
 
 from fastcrc import crc32
 
-VERSION: Final = 1
-HEAD: Final = struct.Struct(">hIi")
-ENTRY: Final = struct.Struct(">qhiqiqiq")
-_CHECKED: Final = 6
+SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_HEAD: Final = struct.Struct(">hIi")
+SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_CHECKSUM_START: Final = 6
 """First byte that the checksum covers."""
 
 
@@ -23,15 +23,15 @@ class MalformedSnapshot(Exception):
     pass
 
 
-def open_transactions(snapshot: bytes) -> Mapping[int, int]:
-    if len(snapshot) < HEAD.size:
+def parse_open_transactions(snapshot: bytes) -> Mapping[int, int]:
+    if len(snapshot) < SNAPSHOT_HEAD.size:
         raise MalformedSnapshot("it is shorter than its head")
-    version, crc, count = HEAD.unpack_from(snapshot)
-    if version != VERSION:
+    version, crc, count = SNAPSHOT_HEAD.unpack_from(snapshot)
+    if version != SNAPSHOT_VERSION:
         raise MalformedSnapshot(f"version {version} is not known")
-    if crc32.iscsi(snapshot[_CHECKED:]) != crc:
+    if crc32.iscsi(snapshot[_CHECKSUM_START:]) != crc:
         raise MalformedSnapshot("its checksum does not match")
-    if len(snapshot) != HEAD.size + count * ENTRY.size:
+    if len(snapshot) != SNAPSHOT_HEAD.size + count * SNAPSHOT_ENTRY.size:
         raise MalformedSnapshot(f"{len(snapshot)} bytes do not hold {count} producers")
-    rows = ENTRY.iter_unpack(snapshot[HEAD.size :])
+    rows = SNAPSHOT_ENTRY.iter_unpack(snapshot[SNAPSHOT_HEAD.size :])
     return {row[0]: row[7] for row in rows if row[7] >= 0}

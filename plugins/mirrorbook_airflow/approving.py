@@ -16,12 +16,20 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 
-from mirror_core.decide.approvals import HOLDS_S, ApprovalPolicy, given, is_approver, unapproved, unmet, verified
+from mirror_core.decide.approvals import (
+    APPROVAL_VALIDITY_S,
+    ApprovalPolicy,
+    explain_missing_approvals,
+    explain_not_approved,
+    is_approver,
+    make_approval,
+    select_valid_approvals,
+)
 from mirror_core.model.checkpoint import RecordedApproval, ShownPlan
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
-from mirror_core.model.run import Approval, short_hash
-from mirror_core.model.text import visible
+from mirror_core.model.run import Approval, shorten_hash
+from mirror_core.model.text import escape_invisible
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.markdown import proved_markdown
 from mirrorbook_airflow.mirrors import find_mirror, find_set
@@ -35,10 +43,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from mirror_core.model.names import MirrorName
-    from mirror_core.state.link import Link
+    from mirror_core.state.link import MirrorLink
     from mirror_core.state.records import State
 
-APPROVAL_TIMEOUT: Final = timedelta(seconds=HOLDS_S)
+APPROVAL_TIMEOUT: Final = timedelta(seconds=APPROVAL_VALIDITY_S)
 """A plan that nobody has approved for so long counts as rejected."""
 APPROVES: Final = "approves"
 """What an answer is about, from the task's first half to its second one: not an XCom, which others may write."""
@@ -84,7 +92,7 @@ class ApprovePlan(ApprovalOperator):
         body_sha256 = hashlib.sha256((self.body or "").encode()).hexdigest()
         if (named, body_sha256) != (plan.plan_hash, plan.body_sha256):
             reason = f"what is shown is not what task {self.plan_task} has made: trigger the DAG again"
-            raise Refused(f"plan {short_hash(plan.plan_hash)}", [reason])
+            raise Refused(f"plan {shorten_hash(plan.plan_hash)}", [reason])
         return plan.plan_hash
 
     def _ask(self, context: Context, approves: str) -> Any:
@@ -113,7 +121,7 @@ class ApprovePlan(ApprovalOperator):
             # A no is never asked about again.
             raise AirflowFailException(f"{said}: {self.left_as_is()}") from None
         approval = self._approval(context, event)
-        self.log.info("approved by %s (%s): %s", approval.name, approval.id, short_hash(approves))
+        self.log.info("approved by %s (%s): %s", approval.name, approval.id, shorten_hash(approves))
         with airflow_errors():
             self._record(question_of(context, self.plan_task), approval, approves)
         return answer
@@ -127,7 +135,7 @@ class ApprovePlan(ApprovalOperator):
         at_ms = round(at.timestamp() * 1000)
         # Asked again, the task has an answer of another time.
         approval_id = f"{run.dag_id}/{run.run_id}/{self.task_id}/{at_ms}"
-        approval = given(approval_id, who, str(person.get("name") or who), at_ms)
+        approval = make_approval(approval_id, who, str(person.get("name") or who), at_ms)
         if not is_approver(policy_of(context, self.plan_task, (self.task_id,)), approval):
             raise AirflowFailException(f"{approval.name} ({approval.id}) may not approve here: {self.left_as_is()}")
         return approval
@@ -139,7 +147,7 @@ class ApprovePlan(ApprovalOperator):
         for link, _ in self.states():
             record_approval(link.destination, link.mirror.name, recorded)
 
-    def states(self) -> list[tuple[Link, State]]:
+    def states(self) -> list[tuple[MirrorLink, State]]:
         """The mirrors that the question is about, and the states of their destinations."""
         mirrors: Sequence[str] = find_set(self.set_name).mirrors if self.set_name else (self.mirror,)
         return [find_mirror(mirror) for mirror in mirrors]
@@ -170,15 +178,15 @@ class ApproveSecond(ApprovePlan):
         return super()._ask(context, approves)
 
     def _record(self, question: str, approval: Approval, approves: str) -> None:
-        if reasons := unmet((*self._first(question), approval), 2):
+        if reasons := explain_missing_approvals((*self._first(question), approval), 2):
             raise AirflowFailException(f"{'; '.join(reasons)}: {self.left_as_is()}")
         super()._record(question, approval, approves)
 
     def _first(self, question: str) -> list[Approval]:
-        from mirror_core.state.approvals import recorded_approvals
+        from mirror_core.state.approvals import find_approvals
 
         link, state = self.states()[0]
-        known = recorded_approvals(state, link.mirror.name, question)
+        known = find_approvals(state, link.mirror.name, question)
         return [one.approval for one in known if one.task == self.first_task]
 
 
@@ -203,7 +211,7 @@ class GoAhead(ApprovePlan):
             (run, state.steps_of(run))
             for link, state in self.states()
             for run in state.runs.values()
-            if run.plan.mirror == link.mirror.name and asked_of in (run.id, run.part_of)
+            if run.plan.mirror == link.mirror.name and asked_of in (run.id, run.set_run)
         ]
         if not proved:
             raise Refused(f"run {asked_of}", ["it is none of this question's mirrors"])
@@ -236,7 +244,7 @@ def displayed_question(task: ApprovalOperator, context: Context) -> tuple[str, s
 def name_of(event: Mapping[str, Any]) -> str:
     """Of the person whose answer this is."""
     person = event.get("responded_by_user") or {}
-    return visible(str(person.get("name") or person.get("id") or "somebody whom Airflow does not name"))
+    return escape_invisible(str(person.get("name") or person.get("id") or "somebody whom Airflow does not name"))
 
 
 class CheckApprovers(BaseOperator):
@@ -266,7 +274,7 @@ def policy_of(context: Context, plan_task: str, tasks: Sequence[str]) -> Approva
 def record_shown(
     context: Context,
     task: str,
-    states: Iterable[tuple[Link, State]],
+    states: Iterable[tuple[MirrorLink, State]],
     plan_hash: str,
     body: str,
     silent: Sequence[MirrorName] = (),
@@ -279,18 +287,18 @@ def record_shown(
         plan_hash=plan_hash,
         body_sha256=hashlib.sha256(body.encode()).hexdigest(),
         at_ms=now_ms(),
-        silent=tuple(silent),
+        silent_sources=tuple(silent),
     )
     for link, state in states:
         record_plan(link.destination, state, link.mirror.name, shown)
 
 
-def recorded_plan(context: Context, plan_task: str, states: Iterable[tuple[Link, State]]) -> ShownPlan:
+def recorded_plan(context: Context, plan_task: str, states: Iterable[tuple[MirrorLink, State]]) -> ShownPlan:
     """What task `plan_task` of this DAG run has made. Refused when that is not recorded, or not the same of all."""
-    from mirror_core.state.approvals import shown_plan
+    from mirror_core.state.approvals import find_shown_plan
 
     question = question_of(context, plan_task)
-    found = {shown_plan(state, link.mirror.name, question) for link, state in states}
+    found = {find_shown_plan(state, link.mirror.name, question) for link, state in states}
     plan = next(iter(found), None)
     if plan is None or len(found) > 1:
         raise Refused(f"task {plan_task}", ["its plan is not in the state topic: trigger the DAG again"])
@@ -298,21 +306,21 @@ def recorded_plan(context: Context, plan_task: str, states: Iterable[tuple[Link,
 
 
 def agreed(
-    context: Context, go_ahead: GoAheadTask, states: Callable[[], Sequence[tuple[Link, State]]], run: str
+    context: Context, go_ahead: GoAheadTask, states: Callable[[], Sequence[tuple[MirrorLink, State]]], run: str
 ) -> Agreed:
     """Who said at task `go_ahead` that applications may be stopped now; nobody where nobody was to be asked. Refused
     when nobody who may has said so of this run."""
-    from mirror_core.state.approvals import recorded_approvals
+    from mirror_core.state.approvals import find_approvals
 
     if go_ahead is None or not context["params"]["pause"]:
         return ()
     task, plan_task = go_ahead
     policy = policy_of(context, plan_task, (task,))
     for link, state in states():
-        recorded = recorded_approvals(state, link.mirror.name, policy.question)
-        people = verified(policy, [one for one in recorded if one.approves == run])
+        recorded = find_approvals(state, link.mirror.name, policy.question)
+        people = select_valid_approvals(policy, [one for one in recorded if one.approves == run])
         if not people:
-            reasons = unapproved(policy, recorded, run, now_ms())
+            reasons = explain_not_approved(policy, recorded, run, now_ms())
             raise Refused(f"run {run} stops applications", reasons)
     return people
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseOperator
 
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.text import visible_lines
+from mirror_core.model.text import escape_invisible_lines
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.mirrors import find_mirror, find_set
 from mirrorbook_airflow.operators import TASK_DEFAULTS, MirrorOperator
@@ -53,25 +53,25 @@ class LastWordsOfSet(BaseOperator):
 
         def own(state: State, mirror: str) -> str | None:
             runs = (run for run in state.runs.values() if run.plan.mirror == mirror)
-            return next((run.id for run in runs if attempt and run.part_of == attempt), None)
+            return next((run.id for run in runs if attempt and run.set_run == attempt), None)
 
         said = {name: _words(name, lambda state, name=name: own(state, name)) for name in mirrors}  # type: ignore[misc]
         return _logged(self, [f"{name}: {line}" for name, lines in said.items() for line in lines])
 
 
 def _words(mirror: str, run_of: Callable[[State], str | None]) -> Sequence[str]:
-    from mirror_core.runbook.closing import how_it_stands
+    from mirror_core.runbook.closing import read_mirror_status
 
     try:
         link, state = find_mirror(mirror)
     except MirrorError as error:
         return (f"Who can write where is not known here: {error}",)
-    return how_it_stands(link, run_of(state))
+    return read_mirror_status(link, run_of(state))
 
 
 def _logged(task: BaseOperator, lines: Iterable[str]) -> str:
     """Into the task's log, which shows colours: names in it are anybody's."""
-    said = [visible_lines(line) for line in lines]
+    said = [escape_invisible_lines(line) for line in lines]
     for line in said:
         task.log.info("%s", line)
     return "\n".join(said)

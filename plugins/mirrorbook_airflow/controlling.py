@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from mirror_core.decide.approvals import unapproved, verified
-from mirror_core.decide.recovery import Action
+from mirror_core.decide.approvals import explain_not_approved, select_valid_approvals
+from mirror_core.decide.recovery import RecoveryAction
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunKind
-from mirror_core.model.text import visible_lines
+from mirror_core.model.text import escape_invisible_lines
 from mirrorbook_airflow.approving import names_of, policy_of, record_shown
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from mirror_core.mirrors.recovery_plan import RecoveryPlan
     from mirror_core.model.run import Run
-    from mirror_core.state.link import Link
+    from mirror_core.state.link import MirrorLink
     from mirror_core.state.records import State
 
 
-RECOVERIES: Final = tuple(Action)
+RECOVERIES: Final = tuple(RecoveryAction)
 """What can be done about FAILED partitions, by the names that the form shows."""
 
 
@@ -81,20 +81,20 @@ class ControlMirror(MirrorOperator):
             people = self._approved(context, state, change) if change else ""
             said = ACTIONS[context["params"]["action"]](link, context, change)
         said = f"approved by {people}\n{said}" if people else said
-        self.log.info("%s", visible_lines(said))
+        self.log.info("%s", escape_invisible_lines(said))
         return said
 
     def _approved(self, context: Context, state: State, change: Change) -> str:
-        from mirror_core.state.approvals import recorded_approvals
+        from mirror_core.state.approvals import find_approvals
 
         policy = policy_of(context, self.show_task, self.approval_tasks)
-        recorded = recorded_approvals(state, MirrorName(self.mirror), policy.question)
-        if reasons := unapproved(policy, recorded, change.hash, now_ms()):
+        recorded = find_approvals(state, MirrorName(self.mirror), policy.question)
+        if reasons := explain_not_approved(policy, recorded, change.hash, now_ms()):
             raise Refused(f"mirror {self.mirror}: {context['params']['action']}", reasons)
-        return names_of(verified(policy, recorded))
+        return names_of(select_valid_approvals(policy, recorded))
 
 
-def _change(link: Link, state: State, context: Context) -> Change | None:
+def _change(link: MirrorLink, state: State, context: Context) -> Change | None:
     """What the chosen action would change that needs approval. The same hash for as long as an attempt, whose process
     was killed, has to be repeated."""
     params, mirror = context["params"], link.mirror
@@ -138,63 +138,65 @@ def _held_by(state: State, mirror: MirrorName, action: str) -> Run:
     return run
 
 
-def _desired(link: Link, wanted: Desired, verb: Callable[[Link], Mirror]) -> Desired:
+def _desired(link: MirrorLink, wanted: DesiredState, verb: Callable[[MirrorLink], Mirror]) -> DesiredState:
     """What is desired after this verb. An attempt before this one, whose process was killed, may have done it."""
     return (link.mirror if link.mirror.desired is wanted else verb(link)).desired
 
 
-def _pause(link: Link, context: Context, approved: Change | None) -> str:
-    from mirror_core.mirrors.verbs import pause
+def _pause(link: MirrorLink, context: Context, approved: Change | None) -> str:
+    from mirror_core.mirrors.verbs import pause_mirror
 
-    return f"desired: {_desired(link, Desired.PAUSED, pause)}"
-
-
-def _resume(link: Link, context: Context, approved: Change | None) -> str:
-    from mirror_core.mirrors.verbs import resume
-
-    return f"desired: {_desired(link, Desired.STARTED, resume)}"
+    return f"desired: {_desired(link, DesiredState.PAUSED, pause_mirror)}"
 
 
-def _stop(link: Link, context: Context, approved: Change | None) -> str:
-    from mirror_core.mirrors.verbs import stop
+def _resume(link: MirrorLink, context: Context, approved: Change | None) -> str:
+    from mirror_core.mirrors.verbs import resume_mirror
 
-    return f"stopped: the last mirrored offsets of {len(stop(link))} partition(s) are recorded"
+    return f"desired: {_desired(link, DesiredState.STARTED, resume_mirror)}"
 
 
-def _start(link: Link, context: Context, approved: Change | None) -> str:
-    from mirror_core.mirrors.verbs import start
+def _stop(link: MirrorLink, context: Context, approved: Change | None) -> str:
+    from mirror_core.mirrors.verbs import stop_mirror
 
-    desired = _desired(link, Desired.STARTED, start)
+    return f"stopped: the last mirrored offsets of {len(stop_mirror(link))} partition(s) are recorded"
+
+
+def _start(link: MirrorLink, context: Context, approved: Change | None) -> str:
+    from mirror_core.mirrors.verbs import start_mirror
+
+    desired = _desired(link, DesiredState.STARTED, start_mirror)
     return f"desired: {desired}. Where no data plane is at work for it, trigger mirror_replicate"
 
 
-def _throttle(link: Link, context: Context, approved: Change | None) -> str:
-    from mirror_core.mirrors.verbs import throttle
+def _throttle(link: MirrorLink, context: Context, approved: Change | None) -> str:
+    from mirror_core.mirrors.verbs import throttle_mirror
 
-    limit = throttle(link, context["params"]["bytes_per_s"] or None).throttle
+    limit = throttle_mirror(link, context["params"]["bytes_per_s"] or None).throttle
     return "throttle: none" if limit is None else f"throttle: {limit} bytes/s"
 
 
-def _abort(link: Link, context: Context, approved: Change | None) -> str:
+def _abort(link: MirrorLink, context: Context, approved: Change | None) -> str:
     run, _, engine = _taken_over(link, context, "abort", approved)
     ended = engine.abort(run.id)
     return f"run {run.id} is {ended.state}. {ended.note}".strip()
 
 
-def _leave_behind(link: Link, context: Context, approved: Change | None) -> str:
+def _leave_behind(link: MirrorLink, context: Context, approved: Change | None) -> str:
     """And go on with the run: what it waits for is a person's word."""
-    from mirror_core.state.turning import turned
+    from mirror_core.state.turning import is_past_no_return
 
     run, state, engine = _taken_over(link, context, "leave_behind", approved)
     if run.plan.kind is not RunKind.FAILOVER:
         raise BadRequest(f"run {run.id} is a {run.plan.kind}: only a failover leaves anything behind")
-    if not turned(state, run):  # an attempt before this one, whose process was killed, has gone on by the word
-        engine.leave_behind(run.id)
+    if not is_past_no_return(
+        state, run
+    ):  # an attempt before this one, whose process was killed, has gone on by the word
+        engine.confirm_leave_behind(run.id)
     ended = engine.drive(run.id)
     return f"run {run.id} is {ended.state}. {ended.note}".strip()
 
 
-def _taken_over(link: Link, context: Context, action: str, approved: Change | None) -> tuple[Run, State, Any]:
+def _taken_over(link: MirrorLink, context: Context, action: str, approved: Change | None) -> tuple[Run, State, Any]:
     """The run that holds the mirror, and its engine. Refused while somebody conducts it, unless it is taken from them:
     they learn so at their next write."""
     from mirror_core.runbook.failback import Failback
@@ -211,49 +213,51 @@ def _taken_over(link: Link, context: Context, action: str, approved: Change | No
     return run, state, engine
 
 
-def _recovery_change(link: Link, context: Context) -> Change | None:
-    from mirror_core.mirrors.recovery_words import left, proposed
+def _recovery_change(link: MirrorLink, context: Context) -> Change | None:
+    from mirror_core.mirrors.recovery_words import format_blocked, format_proposals
 
-    if Action(context["params"]["recover_action"]) is Action.RETRY:
+    if RecoveryAction(context["params"]["recover_action"]) is RecoveryAction.RETRY:
         return None
     seen, folder = _recovery(link, context)
     if not seen.proposals:
         return None
-    if not seen.agreed:
-        raise Refused(f"mirror {link.mirror.name}: recover", left(seen))
-    return Change(seen.hash, recovery_markdown(link.mirror.name, seen.hash, list(proposed(link.mirror, seen, folder))))
+    if not seen.actionable:
+        raise Refused(f"mirror {link.mirror.name}: recover", format_blocked(seen))
+    return Change(
+        seen.hash, recovery_markdown(link.mirror.name, seen.hash, list(format_proposals(link.mirror, seen, folder)))
+    )
 
 
-def _recovery(link: Link, context: Context) -> tuple[RecoveryPlan, Path | None]:
+def _recovery(link: MirrorLink, context: Context) -> tuple[RecoveryPlan, Path | None]:
     """What the form asks for, as it stands now, and where to save what is lost by it; None: nowhere."""
-    from mirror_core.mirrors.recovery_plan import survey
+    from mirror_core.mirrors.recovery_plan import plan_recovery
 
-    params, action = context["params"], Action(context["params"]["recover_action"])
-    seen = survey(link, find_mirror(link.mirror.name)[1], params["topics"] or None, action)
+    params, action = context["params"], RecoveryAction(context["params"]["recover_action"])
+    seen = plan_recovery(link, find_mirror(link.mirror.name)[1], params["topics"] or None, action)
     folder = home("evidence") / link.mirror.name / f"recover-{context['dag_run'].start_date:%Y%m%dT%H%M%SZ}"
-    return seen, folder if params["salvage"] and action is Action.RECOPY else None
+    return seen, folder if params["salvage"] and action is RecoveryAction.RECOPY else None
 
 
-def _recover(link: Link, context: Context, approved: Change | None) -> str:
+def _recover(link: MirrorLink, context: Context, approved: Change | None) -> str:
     from mirror_core.mirrors import recovery
-    from mirror_core.mirrors.recovery_words import done, left
+    from mirror_core.mirrors.recovery_words import format_blocked, format_done
 
     seen, folder = _recovery(link, context)
     if not seen.proposals:
         return "no partition is FAILED"
-    if not seen.agreed:
-        raise Refused(f"mirror {link.mirror.name}: recover", left(seen))
-    if Action(context["params"]["recover_action"]) is not Action.RETRY:
-        recovery.check_shown(link, seen, approved.hash if approved else "")
+    if not seen.actionable:
+        raise Refused(f"mirror {link.mirror.name}: recover", format_blocked(seen))
+    if RecoveryAction(context["params"]["recover_action"]) is not RecoveryAction.RETRY:
+        recovery.check_approved_plan(link, seen, approved.hash if approved else "")
     said = list[str]()
     if folder is not None:
         with kept_elsewhere(folder):
-            recovery.salvage(link, seen, folder, said.append)
-    recovery.recover(link, seen, said.append)
-    return "\n".join([*said, *done(seen)])
+            recovery.salvage_lost_records(link, seen, folder, said.append)
+    recovery.recover_partitions(link, seen, said.append)
+    return "\n".join([*said, *format_done(seen)])
 
 
-ACTIONS: Final[Mapping[str, Callable[[Link, Context, Change | None], str]]] = MappingProxyType(
+ACTIONS: Final[Mapping[str, Callable[[MirrorLink, Context, Change | None], str]]] = MappingProxyType(
     {
         "pause": _pause,
         "resume": _resume,

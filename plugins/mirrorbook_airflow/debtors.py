@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from mirror_core.decide.standing import Judgement
+from mirror_core.decide.standing import FenceDecision
 from mirror_core.model.errors import LostOwnership, MirrorError
-from mirror_core.model.text import visible
+from mirror_core.model.text import escape_invisible
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.mirrors import debtors, unwatched
 from mirrorbook_airflow.operators import TASK_DEFAULTS
@@ -20,7 +20,7 @@ from mirrorbook_airflow.operators import TASK_DEFAULTS
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from mirror_core.mirrors.debtors import Found
+    from mirror_core.mirrors.debtors import ProbeOutcome
     from mirror_core.model.names import MirrorName
 
 WAIT_S: Final = 45
@@ -44,15 +44,15 @@ class _Looks(BaseOperator):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{**TASK_DEFAULTS, **kwargs})
 
-    def told(self, found: Mapping[MirrorName, Found]) -> list[str]:
+    def told(self, found: Mapping[MirrorName, ProbeOutcome]) -> list[str]:
         """All of it in the log; the alarms."""
         alarms = list[str]()
         for name, seen in found.items():
             if isinstance(seen, LostOwnership):
-                self.log.info("%s", visible(f"{name}: {seen}: the next run looks again"))
-            elif isinstance(seen, Judgement):
+                self.log.info("%s", escape_invisible(f"{name}: {seen}: the next run looks again"))
+            elif isinstance(seen, FenceDecision):
                 for line in seen.lines:
-                    self.log.info("%s", visible(f"{name}: {line}"))
+                    self.log.info("%s", escape_invisible(f"{name}: {line}"))
                 alarms += [f"mirror {name}: {alarm}" for alarm in seen.alarms]
             else:
                 alarms.append(f"mirror {name}: {seen}")
@@ -66,17 +66,17 @@ class LookAtDebtors(_Looks):
     """
 
     def execute(self, context: Context) -> list[list[str]]:
-        from mirror_core.mirrors.debtors import look_at_each, note_watched, silent, told_once
+        from mirror_core.mirrors.debtors import list_repeated_alarms, list_silent_sources, probe_each, record_watched
 
         began = time.monotonic()
         with airflow_errors():
             links = debtors(context["params"]["mirrors"] or ())
-            found = look_at_each(links)
+            found = probe_each(links)
         context["ti"].xcom_push(key=ALARMS, value=self.told(found))
-        once = {str(name): list(alarms) for name, alarms in told_once(found).items()}
+        once = {str(name): list(alarms) for name, alarms in list_repeated_alarms(found).items()}
         context["ti"].xcom_push(key=ONCE, value=once)
-        note_watched(links, found, BY, EVERY_S + time.monotonic() - began)
-        return [[str(name) for name in names] for names in silent(links, found).values()]
+        record_watched(links, found, BY, EVERY_S + time.monotonic() - began)
+        return [[str(name) for name in names] for names in list_silent_sources(links, found).values()]
 
 
 class CallForDebtors(_Looks):
@@ -91,14 +91,14 @@ class CallForDebtors(_Looks):
         self.look_task = look.task_id
 
     def execute(self, context: Context) -> None:
-        from mirror_core.mirrors.debtors import note_told
+        from mirror_core.mirrors.debtors import record_reported_alarms
 
         alarms, once = (context["ti"].xcom_pull(task_ids=self.look_task, key=key) for key in (ALARMS, ONCE))
         if once:
             try:
-                note_told(debtors(list(once)), once)
+                record_reported_alarms(debtors(list(once)), once)
             except MirrorError as error:
-                self.log.info("%s", visible(f"alarms are told once more by the next run: {error}"))
+                self.log.info("%s", escape_invisible(f"alarms are told once more by the next run: {error}"))
         _raise(alarms or [])
 
 
@@ -116,12 +116,12 @@ class KeepFenced(_Looks):
         self.mirrors = mirrors
 
     def execute(self, context: Context) -> None:
-        from mirror_core.mirrors.debtors import look_when_it_answers
+        from mirror_core.mirrors.debtors import probe_on_first_answer
 
         with airflow_errors():
             links = debtors(self.mirrors)
             context[CLUSTER] = links[0].source.name  # type: ignore[typeddict-unknown-key]
-            found = look_when_it_answers(links, WAIT_S)
+            found = probe_on_first_answer(links, WAIT_S)
         if not found:
             self.log.info("%s is silent still: the next run waits again", links[0].source.name)
         _raise(self.told(found))
@@ -142,4 +142,4 @@ class CheckWatchers(BaseOperator):
 
 def _raise(alarms: Sequence[str]) -> None:
     if alarms:
-        raise AirflowFailException(visible("; ".join(alarms)))
+        raise AirflowFailException(escape_invisible("; ".join(alarms)))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mirror_core.decide.drills import failed_drills
+from mirror_core.decide.drills import summarize_failed_drills
 from mirror_core.model.errors import LostOwnership, MirrorError
-from mirror_core.model.run import Mode
-from mirror_core.model.text import visible_lines
+from mirror_core.model.run import RunMode
+from mirror_core.model.text import escape_invisible_lines
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.mirrors import config_path, find_mirror
 from mirrorbook_airflow.operators import HOURS, MirrorOperator
@@ -17,7 +17,7 @@ from mirrorbook_airflow.services import services
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from mirror_core.runbook.drill import Outcome
+    from mirror_core.runbook.drill import DrillOutcome
 
 BOTH: Final = "both"
 """In place of a mode: planned, then unplanned. What was never drilled has no predicted seconds without writes."""
@@ -29,30 +29,30 @@ class DrillMirror(MirrorOperator):
     timeout = HOURS
 
     def execute(self, context: Context) -> dict[str, dict[str, str]]:
-        from mirror_core.runbook.drill import drill
+        from mirror_core.runbook.drill import run_drill
 
         asked, by = context["params"]["mode"], conductor(context)
-        found, outcomes = dict[str, dict[str, str]](), dict[Mode, str | MirrorError]()
+        found, outcomes = dict[str, dict[str, str]](), dict[RunMode, str | MirrorError]()
         with airflow_errors():
             link, _ = find_mirror(self.mirror)
             equipment = services(link.config.path, (), "")
-            for mode in (Mode.PLANNED, Mode.UNPLANNED) if asked == BOTH else (Mode(asked),):
+            for mode in (RunMode.PLANNED, RunMode.UNPLANNED) if asked == BOTH else (RunMode(asked),):
                 try:
-                    outcome = drill(link.config, self.mirror, mode, equipment, started_by=by, say=self.say)
+                    outcome = run_drill(link.config, self.mirror, mode, equipment, started_by=by, print_line=self.say)
                 except LostOwnership:
                     raise  # somebody else drills this mirror now: another drill of ours would end that one
                 except MirrorError as error:
                     outcomes[mode] = error
-                    self.log.error("drill, %s: failed: %s", mode, visible_lines(str(error)))
+                    self.log.error("drill, %s: failed: %s", mode, escape_invisible_lines(str(error)))
                 else:
                     found[mode] = self._told(outcome)
                     outcomes[mode] = f"{found[mode]['measured']} s without writes, lost {outcome.lost}"
-            failure = failed_drills(self.mirror, outcomes)
+            failure = summarize_failed_drills(self.mirror, outcomes)
             if failure is not None:
                 raise failure
         return found
 
-    def _told(self, found: Outcome) -> dict[str, str]:
+    def _told(self, found: DrillOutcome) -> dict[str, str]:
         one = found.drilled
         measured = "not measured" if one.measured_s is None else f"{one.measured_s:.1f}"
         group = found.group
@@ -60,7 +60,7 @@ class DrillMirror(MirrorOperator):
         self.log.info(
             "%s: %s s without writes, predicted were %s; lost %s", one.mode, measured, one.predicted, found.lost
         )
-        self.log.info("its group: %s; predicted: %s", visible_lines(again), group.predicted)
+        self.log.info("its group: %s; predicted: %s", escape_invisible_lines(again), group.predicted)
         return {
             "run": one.run,
             "measured": measured,
@@ -72,7 +72,7 @@ class DrillMirror(MirrorOperator):
 
     def say(self, words: str) -> None:
         """Into the task's log, which shows colours: names in it are anybody's."""
-        self.log.info("%s", visible_lines(words))
+        self.log.info("%s", escape_invisible_lines(words))
 
 
 class CleanDrill(MirrorOperator):
@@ -81,16 +81,16 @@ class CleanDrill(MirrorOperator):
     timeout = HOURS
 
     def execute(self, context: Context) -> None:
-        from mirror_core.runbook.drill_clean import clean
-        from mirror_core.state.link import configured
+        from mirror_core.runbook.drill_clean import clean_drill
+        from mirror_core.state.link import load_clusters
 
         with airflow_errors():
-            config = configured(config_path(self.mirror))  # the mirror may have been deleted meanwhile
+            config = load_clusters(config_path(self.mirror))  # the mirror may have been deleted meanwhile
             equipment, by = services(config.path, (), ""), conductor(context)
-            clean(
+            clean_drill(
                 config,
                 self.mirror,
                 equipment,
                 started_by=by,
-                say=lambda line: self.log.info("%s", visible_lines(line)),
+                print_line=lambda line: self.log.info("%s", escape_invisible_lines(line)),
             )

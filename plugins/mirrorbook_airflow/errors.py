@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from airflow.sdk.exceptions import AirflowFailException
 
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.text import visible_lines
+from mirror_core.model.text import escape_invisible_lines
 
 
 @contextmanager
@@ -21,4 +21,4 @@ def airflow_errors() -> Iterator[None]:
             raise
         # The message is for a person and says all; a traceback above it would bury it in the log.
         words = f"{type(error).__name__} (exit code {error.exit_code}): {error}"
-        raise AirflowFailException(visible_lines(words)) from None
+        raise AirflowFailException(escape_invisible_lines(words)) from None

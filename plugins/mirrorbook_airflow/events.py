@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import Asset, AssetAlias
 
-from mirror_core.model.hooks import AssetEvent, asset_uri
-from mirror_core.model.names import MirrorName, base_name
+from mirror_core.model.hooks import AssetEvent, format_asset_uri
+from mirror_core.model.names import MirrorName, get_base_name
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from mirror_core.model.hooks import Hook
-    from mirror_core.state.link import Link
+    from mirror_core.state.link import MirrorLink
     from mirror_core.state.records import State
 
 # Which mirror's asset it is, is known when the task runs. A DAG for all mirrors is scheduled by the alias.
@@ -29,7 +29,7 @@ UNHEALTHY: Final = AssetAlias("mirrorbook-unhealthy")
 _ASSETS: Final = {SWITCHED.name: "active", FENCED.name: "fenced", HOME.name: "home", UNHEALTHY.name: "unhealthy"}
 
 
-def emit_switched(link: Link, state: State, run: str, context: Context) -> Iterator[str]:
+def emit_switched(link: MirrorLink, state: State, run: str, context: Context) -> Iterator[str]:
     """A failover has moved applications: when its source was fenced, if it was, and who is active now. Their URIs.
 
     Both at once, behind everything during which nobody can write: a task of its own for the first one would be seconds.
@@ -42,7 +42,7 @@ def emit_switched(link: Link, state: State, run: str, context: Context) -> Itera
     yield from emit(hooks, mirror.name, SWITCHED, context, about)
 
 
-def emit_home(link: Link, state: State, run: str, context: Context) -> Iterator[str]:
+def emit_home(link: MirrorLink, state: State, run: str, context: Context) -> Iterator[str]:
     """A failback has ended: applications are at home, and protected again. The URI."""
     about = {"active": link.mirror.source, "run": run, "at_ms": _ended_ms(state, run, "reprotect")}
     yield from emit(link.config.hooks(link.mirror.name), link.mirror.name, HOME, context, about)
@@ -53,8 +53,8 @@ def emit(
 ) -> Iterator[str]:
     """An event of the mirror's asset of this kind, if its hooks ask for any; its URI. A way home is its mirror's."""
     if any(isinstance(hook.call, AssetEvent) for hook in hooks):
-        base = base_name(mirror)
-        uri = asset_uri(base, _ASSETS[kind.name])
+        base = get_base_name(mirror)
+        uri = format_asset_uri(base, _ASSETS[kind.name])
         extra: dict[str, Any] = {"mirror": base, **about}
         context["outlet_events"][kind].add(Asset(uri=uri, name=uri), extra=extra)
         yield uri

@@ -20,11 +20,11 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from mirror_core.model.errors import BadRequest, MirrorError
-from mirror_core.model.mirror_sections import mirror_sections
-from mirror_core.model.mirror_set import sets_of
+from mirror_core.model.mirror_sections import parse_mirror_sections
+from mirror_core.model.mirror_set import parse_sets
 from mirror_core.model.names import MirrorName
-from mirror_core.model.ruling import ENTRIES
-from mirror_core.model.text import suggestion
+from mirror_core.model.ruling import AUTHORIZER_KEYS
+from mirror_core.model.text import format_suggestion
 from mirrorbook_airflow import kafka_type
 from mirrorbook_airflow.params import starts_data_planes
 from mirrorbook_airflow.passwords import Passwords
@@ -72,7 +72,7 @@ class KafkaClusterHook(BaseHook):
         elif connection.conn_type == self.conn_type:
             known = (*_EXTRA, *_DATA_EXTRA)
             if unknown := sorted(extra.keys() - set(known)):
-                what = f"{unknown[0]}, which is not known{suggestion(unknown[0], known)}"
+                what = f"{unknown[0]}, which is not known{format_suggestion(unknown[0], known)}"
                 raise BadRequest(f"connection {self.kafka_conn_id}: its extra has {what}")
             control = {
                 "bootstrap.servers": connection.host or "",
@@ -96,12 +96,12 @@ class KafkaClusterHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """For the button on the connection's page."""
-        from mirror_core.mirrors.preflight import reach
+        from mirror_core.mirrors.preflight import probe_connection
 
         try:
             document = self.document()
             del document["data"]
-            return True, reach(self.kafka_conn_id, document)
+            return True, probe_connection(self.kafka_conn_id, document)
         except MirrorError as error:
             return False, str(error)
 
@@ -114,10 +114,10 @@ def current_config(name: str, connections: Iterable[str]) -> Path:
 
 def hold_in_memory(name: str, connections: Iterable[str]) -> Path:
     """Keep the configuration in this process, with its passwords; the path that stands for it."""
-    from mirror_core.state.link import hold
+    from mirror_core.state.link import register_config
 
     path = home("config") / f"{_safe(name)}.yaml (in memory)"  # hooks run in this folder
-    hold(path, _text_of(_usable(path, connections), unusable_connections(path)))
+    register_config(path, _text_of(_usable(path, connections), unusable_connections(path)))
     return path
 
 
@@ -137,7 +137,7 @@ def write_config(name: str, connections: Iterable[str]) -> Path:
     # A data plane has this file: while Airflow cannot tell of a cluster, it goes on with what it was told before.
     for connection, entry in _written_clusters(path).items():
         if connection in unusable:
-            clusters[connection] = {key: value for key, value in entry.items() if key not in ENTRIES}
+            clusters[connection] = {key: value for key, value in entry.items() if key not in AUTHORIZER_KEYS}
             passwords.keep_lines(connection, control, data)
     _keep(control, "".join(f"{line}\n" for line in passwords.control))
     _keep(data, "".join(f"{line}\n" for line in passwords.data))
@@ -198,17 +198,17 @@ def _refuse_unknown(connection: str, wanted: Iterable[str]) -> None:
     try:
         BaseHook.get_connection(connection)
     except AirflowNotFoundException:
-        meant = suggestion(connection, wanted)
+        meant = format_suggestion(connection, wanted)
         raise BadRequest(f"mirrors.yaml: clusters.{connection}: there is no such connection{meant}") from None
 
 
 def _rulings(section: object) -> dict[str, dict[str, Any]]:
     """What mirrors.yaml says of clusters: who rules their access rights. All else of them is in connections."""
-    known = ", ".join(ENTRIES)
+    known = ", ".join(AUTHORIZER_KEYS)
     if not isinstance(section, dict) or not all(isinstance(one, dict) for one in section.values()):
         raise BadRequest(f"mirrors.yaml: clusters: must be a mapping of connection ids to mappings with {known}")
     for connection, ruling in section.items():
-        if unknown := sorted(ruling.keys() - set(ENTRIES)):
+        if unknown := sorted(ruling.keys() - set(AUTHORIZER_KEYS)):
             raise BadRequest(f"mirrors.yaml: clusters.{connection}.{unknown[0]}: is not known here; known are {known}")
     return section
 
@@ -234,14 +234,14 @@ def named_owners(given: Mapping[str, Any]) -> dict[str, str]:
     """Whom to call, by mirror, as mirrors.yaml names them: of the mirrors that a run was given, of all where it was
     given none. `given`: its parameters. BadRequest when the file cannot be read."""
     document = _switching()
-    named = mirror_sections("mirrors.yaml", document.get("mirrors", {}))
+    named = parse_mirror_sections("mirrors.yaml", document.get("mirrors", {}))
     chosen = [given["mirror"]] if given.get("mirror") else [*(given.get("mirrors") or ())]
     if given.get("set"):
-        found = sets_of("mirrors.yaml: sets", document.get("sets", {})).get(given["set"])
+        found = parse_sets("mirrors.yaml: sets", document.get("sets", {})).get(given["set"])
         chosen = [*found.mirrors] if found else []
     elif not chosen:
         chosen = [*named.owners]
-    return {name: owner for name in chosen if (owner := named.owner(MirrorName(name)))}
+    return {name: owner for name in chosen if (owner := named.get_owner(MirrorName(name)))}
 
 
 def home(part: str) -> Path:

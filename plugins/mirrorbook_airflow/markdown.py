@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 from urllib.parse import quote
 
-from mirror_core.decide.drills import FORECAST
-from mirror_core.decide.steps import standing_still
-from mirror_core.model.mirror_sections import OWNER
-from mirror_core.model.run import Evidence, Plan, Run, RunKind, StepRecord, short_hash
-from mirror_core.model.text import visible
+from mirror_core.decide.drills import FORECAST_FIGURE
+from mirror_core.decide.steps import list_standstill_steps
+from mirror_core.model.mirror_sections import OWNER_KEY
+from mirror_core.model.run import Plan, Run, RunKind, StepEvidence, StepRecord, shorten_hash
+from mirror_core.model.text import escape_invisible
 
 MAX_PARTITIONS: Final = 50
 MAX_GROUPS: Final = 20
@@ -37,7 +37,7 @@ def set_markdown(name: str, order: str, joint_hash: str, plans: Sequence[Plan]) 
     mirrors = ", ".join(_code(plan.mirror) for plan in plans)
     head = (
         f"**Fail over set {_code(name)}**, {order.replace('_', ' ')}: {mirrors}. All plans together are "
-        f"**{short_hash(joint_hash)}**: approving approves exactly these; when the state of one of them has changed, "
+        f"**{shorten_hash(joint_hash)}**: approving approves exactly these; when the state of one of them has changed, "
         "none is run. Rejecting them leaves everything as it is."
     )
     return "\n\n---\n\n".join([head, *(plan_markdown(plan, share=len(plans)) for plan in plans)])
@@ -46,9 +46,9 @@ def set_markdown(name: str, order: str, joint_hash: str, plans: Sequence[Plan]) 
 def plan_markdown(plan: Plan, share: int = 1) -> str:
     """Everything that a person needs in order to say yes or no, most important first. `share`: as one of so many."""
     verb, figures = "Fail over" if plan.kind is RunKind.FAILOVER else "Fail back", dict(plan.figures)
-    owner = figures.pop(OWNER, "")
+    owner = figures.pop(OWNER_KEY, "")
     parts = [
-        f"**{verb} mirror {_code(plan.mirror)}**, {plan.mode}. Plan **{short_hash(plan.hash)}**: approving approves "
+        f"**{verb} mirror {_code(plan.mirror)}**, {plan.mode}. Plan **{shorten_hash(plan.hash)}**: approving approves "
         "exactly this; when the state it was made from has changed, it is not run. Rejecting it leaves everything "
         "as it is.",
         f"Owner: {_cell(owner)}" if owner else "",
@@ -70,19 +70,19 @@ def proved_markdown(proved: Iterable[tuple[Run, Sequence[StepRecord]]], root: st
     so far. `root`: path of the DR page."""
     runs = list(proved)
     parts = [_proved(run, next((s.evidence for s in steps if s.step == PROVE), {}), root) for run, steps in runs]
-    if any(step.step in standing_still(RunKind.FAILOVER) for _, steps in runs for step in steps):
+    if any(step.step in list_standstill_steps(RunKind.FAILOVER) for _, steps in runs for step in steps):
         end = "**Applications are stopped already.** Approve goes on; Reject gives up what can still be given up."
     else:
         end = (
             "**Approve** stops the applications now, until they may write on the other side. **Reject** gives "
             f"{'the runs' if len(runs) > 1 else 'the run'} up: nobody has been stopped."
         )
-    if any(run.homecoming for run, _ in runs):
+    if any(run.failback_run for run, _ in runs):
         end += " The failback that this is a part of stays open, then: clear its task, or abort it."
     return "\n\n".join([*parts, end])
 
 
-def _proved(run: Run, evidence: Evidence, root: str) -> str:
+def _proved(run: Run, evidence: StepEvidence, root: str) -> str:
     said = {name: _cell(str(value)) for name, value in evidence.items()}
     amount = f"{said.get('records', UNKNOWN)} record(s)"
     if "partitions" in said:
@@ -94,7 +94,7 @@ def _proved(run: Run, evidence: Evidence, root: str) -> str:
         f"**Mirror {_code(run.plan.mirror)}**, compared while applications write: "
         f"**{said.get('verdict', UNKNOWN)}**. {amount} now{earlier}{report}.",
         f"- Left to compare while they stand still: {said.get('left_for_the_gate', UNKNOWN)}",
-        f"- Seconds without writes, predicted: {_cell(run.plan.figures.get(FORECAST, UNKNOWN))}",
+        f"- Seconds without writes, predicted: {_cell(run.plan.figures.get(FORECAST_FIGURE, UNKNOWN))}",
     ]
     return f"{lines[0]}\n\n{lines[1]}\n{lines[2]}"
 
@@ -102,7 +102,7 @@ def _proved(run: Run, evidence: Evidence, root: str) -> str:
 def recovery_markdown(mirror: str, plan_hash: str, lines: Sequence[str]) -> str:
     """What a recovery would do, in the words of the command line; what is indented there belongs to the line before."""
     parts = [
-        f"**Recover FAILED partitions of mirror {_code(mirror)}**. Plan **{short_hash(plan_hash)}**: "
+        f"**Recover FAILED partitions of mirror {_code(mirror)}**. Plan **{shorten_hash(plan_hash)}**: "
         "approving approves exactly this; when a log has grown since, it is not done.",
         "\n".join(f"{'    ' if line.startswith(' ') else ''}- {_cell(line.strip())}" for line in lines[:MAX_RECOVERY]),
     ]
@@ -113,7 +113,7 @@ def recovery_markdown(mirror: str, plan_hash: str, lines: Sequence[str]) -> str:
 
 def action_markdown(action: str, mirror: str, plan_hash: str, lines: Iterable[str]) -> str:
     """What an action of `mirror_control` would do."""
-    head = f"**{_cell(action)}, mirror {_code(mirror)}**. Plan **{short_hash(plan_hash)}**: approving approves this."
+    head = f"**{_cell(action)}, mirror {_code(mirror)}**. Plan **{shorten_hash(plan_hash)}**: approving approves this."
     return "\n\n".join([head, "\n".join(f"- {_cell(line)}" for line in lines)])
 
 
@@ -149,7 +149,7 @@ def _row(cells: Iterable[str]) -> str:
 
 def _cell(text: str) -> str:
     """The text in one line, as nothing but text, in a cell of a table or behind a bullet."""
-    line = visible(text)
+    line = escape_invisible(text)
     if _LINK.search(line):
         return _code(line)  # links are looked for in text once more after Markdown was read, escaped or not
     escaped = _MARKUP.sub(r"\\\g<0>", line)
@@ -163,5 +163,5 @@ def _unlisted(mark: str) -> str:
 
 def _code(text: str) -> str:
     """As code: shown letter for letter, but for the two that would end it, or the cell around it."""
-    inside = visible(text).replace("`", "\\x60").replace("|", "\\x7c")
+    inside = escape_invisible(text).replace("`", "\\x60").replace("|", "\\x7c")
     return f"`{inside}`"

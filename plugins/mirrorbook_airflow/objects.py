@@ -17,8 +17,8 @@ from mirrorbook_airflow.params import salvage_place
 
 if TYPE_CHECKING:
     from mirror_core.model.names import ClusterName, Partition
-    from mirror_core.model.parity import ParityRange, Saved
-    from mirror_core.runbook.services import Salvage
+    from mirror_core.model.parity import ParityRange, SalvagedPartition
+    from mirror_core.runbook.services import TailSalvage
 
 ADVICE: Final = "nothing was deleted: mend it, then clear the task"
 _HIDDEN: Final = ("_", ".")
@@ -151,12 +151,12 @@ def _fetch(store: ObjectFolder, under: str, names: Sequence[str], folder: Path) 
     os.replace(incomplete, folder)
 
 
-def kept(salvage: Salvage) -> Salvage:
+def kept(salvage: TailSalvage) -> TailSalvage:
     """The same salvage, of which nothing is told before it is in the deployment's object store."""
 
     def saved(
         cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
-    ) -> dict[Partition, Saved]:
+    ) -> dict[Partition, SalvagedPartition]:
         with kept_elsewhere(output):
             return salvage(cluster, ranges, output, against)
 

@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from mirror_core.model.errors import BadRequest, HeldByRun, LostOwnership, Refused
 from mirror_core.model.names import MirrorName
-from mirror_core.model.parity import Verdict
-from mirror_core.model.text import visible
+from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.text import escape_invisible
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
 from mirrorbook_airflow.mirrors import config_path, find_mirror, silent_clusters, started_mirrors
@@ -76,31 +76,33 @@ class CreateMirror(MirrorOperator):
     timeout = HOURS
 
     def execute(self, context: Context) -> None:
-        from mirror_core.mirrors.creation import create
-        from mirror_core.mirrors.describe import GAPS
-        from mirror_core.mirrors.estimate import lines
-        from mirror_core.mirrors.gaps import limit_in_words
-        from mirror_core.model.mirror import Gaps
-        from mirror_core.state.link import configured, find, link_of
+        from mirror_core.mirrors.creation import create_mirror
+        from mirror_core.mirrors.describe import GAP_TEXTS
+        from mirror_core.mirrors.estimate import describe_copy_estimate
+        from mirror_core.mirrors.gaps import format_gap_limit
+        from mirror_core.model.mirror import GapFilling
+        from mirror_core.state.link import find_mirror_link, load_clusters, make_mirror_link
 
         params = context["params"]
-        gaps = Gaps(params["gaps"]) if params.get("gaps") in [*Gaps] else None  # by rights, unless one is named
+        gaps = (
+            GapFilling(params["gaps"]) if params.get("gaps") in [*GapFilling] else None
+        )  # by rights, unless one is named
         asked: dict[str, Any] = {name: params[name] for name in ("source", "destination")}
         with airflow_errors():
             clusters = (*asked.values(),)
             asked |= {name: tuple(params[name]) for name in ("topics", "exclude_topics", "groups")}
-            config = configured(config_path(self.mirror, clusters))
+            config = load_clusters(config_path(self.mirror, clusters))
             try:
-                found = find(config, self.mirror)[0].mirror
+                found = find_mirror_link(config, self.mirror)[0].mirror
             except BadRequest:
                 warnings = list[str]()
-                made = create(config, self.mirror, **asked, gaps=gaps, warn=warnings.append)
+                made = create_mirror(config, self.mirror, **asked, gaps=gaps, warn=warnings.append)
                 remember_clusters(clusters)  # each task looks at them from now on: not before they were checked
                 remember_mirror(made.name, made.destination)
-                self.log.info("gaps are %s", GAPS[made.gaps])
-                if limit := limit_in_words(config.cluster(made.destination), made.gaps):
+                self.log.info("gaps are %s", GAP_TEXTS[made.gaps])
+                if limit := format_gap_limit(config.cluster(made.destination), made.gaps):
                     self.log.info(limit)
-                for line in lines(link_of(config, made)):
+                for line in describe_copy_estimate(make_mirror_link(config, made)):
                     self.log.info(line)
                 for line in warnings:
                     self.log.warning(line)
@@ -116,10 +118,10 @@ class StartMirror(MirrorOperator):
     """Let the mirror run. Its data plane is another DAG's business."""
 
     def execute(self, context: Context) -> None:
-        from mirror_core.mirrors.verbs import start
+        from mirror_core.mirrors.verbs import start_mirror
 
         with airflow_errors():
-            start(find_mirror(self.mirror)[0])
+            start_mirror(find_mirror(self.mirror)[0])
 
 
 class SyncMirror(MirrorOperator):
@@ -128,17 +130,19 @@ class SyncMirror(MirrorOperator):
     timeout = HOURS
 
     def execute(self, context: Context) -> dict[str, int]:
-        from mirror_core.mirrors.verbs import sync
+        from mirror_core.mirrors.verbs import run_sync
 
         with airflow_errors():
             try:
-                report = sync(find_mirror(self.mirror)[0])
+                report = run_sync(find_mirror(self.mirror)[0])
             except HeldByRun as error:
                 raise AirflowSkipException(f"{error}; it syncs by itself") from None
             except LostOwnership as error:
                 raise AirflowSkipException(f"{error}: the next sync looks again") from None
             for row in report.rows:
-                self.log.info("%s %s: %s %s", row.part, visible(row.subject), row.action, visible(row.reason))
+                self.log.info(
+                    "%s %s: %s %s", row.part, escape_invisible(row.subject), row.action, escape_invisible(row.reason)
+                )
             if report.refused:
                 reasons = [f"{row.part} {row.subject}: {row.reason}" for row in report.refused]
                 raise Refused(f"sync of mirror {self.mirror}, the rest is done", reasons)
@@ -169,7 +173,7 @@ class CheckClusters(BaseOperator):
         with airflow_errors():
             silent = silent_clusters()
         if silent:
-            listed = "".join(f"\n  - {name}: {visible(why)}" for name, why in sorted(silent.items()))
+            listed = "".join(f"\n  - {name}: {escape_invisible(why)}" for name, why in sorted(silent.items()))
             raise AirflowException(f"mirrors towards these clusters were not looked at:{listed}")  # perhaps it passes
 
 
@@ -182,36 +186,38 @@ class CheckParity(MirrorOperator):
     timeout = DAYS
 
     def execute(self, context: Context) -> str:
-        from mirror_core.evidence.asked import expected
-        from mirror_core.evidence.suites import PARITY, Demands
-        from mirror_core.mirrors.proving import compare_and_remember
-        from mirror_core.parity.scope import scope
-        from mirror_core.state.link import configured, find
+        from mirror_core.evidence.asked import load_expectations
+        from mirror_core.evidence.suites import PARITY, TableExpectations
+        from mirror_core.mirrors.proving import compare_and_record
+        from mirror_core.parity.scope import read_parity_scope
+        from mirror_core.state.link import find_mirror_link, load_clusters
 
         with airflow_errors():
-            config = configured(config_path(self.mirror))
-            demands = Demands(suite=PARITY, more=expected(config, PARITY).of(MirrorName(self.mirror)))
-            link, state = find(config, self.mirror)
-            compared = scope(link, state)
+            config = load_clusters(config_path(self.mirror))
+            demands = TableExpectations(
+                suite=PARITY, user_expectations=load_expectations(config, PARITY).for_mirror(MirrorName(self.mirror))
+            )
+            link, state = find_mirror_link(config, self.mirror)
+            compared = read_parity_scope(link, state)
             folder = _report_folder(Kind.PARITY, context)
             output = home("evidence") / self.mirror / folder
             params = context["params"]
             check = parity_check(link.config.path, params["master"], demands, params["bytes_per_s"] or None)
-            found = compare_and_remember(
+            found = compare_and_record(
                 link,
                 state,
                 compared.ranges,
                 lambda rest, so_far: check(link.mirror.source, link.mirror.destination, rest, output, so_far),
-                whole=context["params"]["whole"],
-                say=self.log.info,
+                compare_all=context["params"]["whole"],
+                report=self.log.info,
             )
         self.log.info("%s: %s records in %s chunks, %.1f s", found.verdict, found.records, found.chunks, found.seconds)
         where = _told_where(self, Kind.PARITY, folder, found.report)
         for left_out, why in compared.left_out.items():
             self.log.warning("%s is not in scope: it is %s", left_out, why)
-        if found.verdict is not Verdict.PASSED:
+        if found.verdict is not ParityVerdict.PASSED:
             details = [
-                *found.unmet,
+                *found.unmet_expectations,
                 *found.reasons,
                 *(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in found.findings),
             ]
@@ -228,26 +234,26 @@ class CheckMirror(MirrorOperator):
     """
 
     def execute(self, context: Context) -> str:
-        from mirror_core.evidence.asked import expected
+        from mirror_core.evidence.asked import load_expectations
         from mirror_core.evidence.suites import READINESS, SYNC
         from mirror_core.model.files import check_writable
-        from mirror_core.runbook.checking import ADVICE, WHAT, check
-        from mirror_core.state.link import configured, find
+        from mirror_core.runbook.checking import CHECK_ADVICE, CHECK_NAME, check_mirror
+        from mirror_core.state.link import find_mirror_link, load_clusters
 
         with airflow_errors():
-            config = configured(config_path(self.mirror))
-            more = expected(config, READINESS, SYNC).of(MirrorName(self.mirror))
-            link, state = find(config, self.mirror)
+            config = load_clusters(config_path(self.mirror))
+            more = load_expectations(config, READINESS, SYNC).for_mirror(MirrorName(self.mirror))
+            link, state = find_mirror_link(config, self.mirror)
             if (run := state.active_run(link.mirror.name)) is not None:
                 raise AirflowSkipException(f"run {run.id} holds mirror {self.mirror}: the next check is after it")
             folder = _report_folder(Kind.CHECK, context)
             output = home("evidence") / self.mirror / folder
-            check_writable(WHAT, output, ADVICE)
-            found = check(link, state, more, output)
+            check_writable(CHECK_NAME, output, CHECK_ADVICE)
+            found = check_mirror(link, state, more, output)
         self.log.info("%s; tiers: %s", found.verdict, ", ".join(found.tiers) or "none")
         where = _told_where(self, Kind.CHECK, folder, found.report)
-        if found.verdict is not Verdict.PASSED:
-            listed = "".join(f"\n  - {visible(line)}" for line in found.unmet[:SHOWN])
+        if found.verdict is not ParityVerdict.PASSED:
+            listed = "".join(f"\n  - {escape_invisible(line)}" for line in found.unmet[:SHOWN])
             raise AirflowFailException(f"check of mirror {self.mirror}: {found.verdict}; {where}{listed}")
         return found.report
 
@@ -272,21 +278,21 @@ class CompactReceipts(MirrorOperator):
     timeout = HOURS
 
     def execute(self, context: Context) -> int:
-        from mirror_core.mirrors.receipts import closed, compact
+        from mirror_core.mirrors.receipts import compact_receipts, first_open_day
 
         with airflow_errors():
             link, _ = find_mirror(self.mirror)
             folder = receipts_folder(context["params"]["master"], receipts_place())
             try:
-                done = compact(link, folder, closed())
+                done = compact_receipts(link, folder, first_open_day())
             except HeldByRun as error:
                 raise AirflowSkipException(str(error)) from None
             except LostOwnership as error:
                 raise AirflowSkipException(f"{error}: the next run does it") from None
         for day, (before, after) in done.files.items():
             self.log.info("%s: %d files are %d now", day, before, after)
-        if done.left:
-            listed = "".join(f"\n  - {day}: {path}" for day, path in done.left.items())
+        if done.troubled:
+            listed = "".join(f"\n  - {day}: {path}" for day, path in done.troubled.items())
             raise AirflowFailException(
                 f"receipts of mirror {self.mirror} were lost, altered or are not ours; `mirrorbook receipts rebuild "
                 f"{self.mirror}` looks at what they vouched for:{listed}"

@@ -11,7 +11,7 @@ from airflow.configuration import conf
 from airflow.sdk import Param
 
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.run import Strategy
+from mirror_core.model.run import FailbackStrategy
 from mirrorbook_airflow.page import page_root as page_root
 from mirrorbook_airflow.variables import offered_clusters, offered_mirrors, offered_sets
 
@@ -98,8 +98,8 @@ def strategies() -> Param:
         None,
         type=["string", "null"],  # an empty text would be a field that must be filled in
         description_md="What may be done with topics that have a divergent tail: `STRATEGY` for all, `TOPIC=STRATEGY` "
-        f"for one, with spaces between: {', '.join(Strategy)}. Empty: recreate, where there is a tail",
-        **_offering([*Strategy]),
+        f"for one, with spaces between: {', '.join(FailbackStrategy)}. Empty: recreate, where there is a tail",
+        **_offering([*FailbackStrategy]),
     )
 
 

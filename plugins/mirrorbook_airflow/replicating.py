@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.names import MirrorName
-from mirror_core.model.units import bytes_per_s
+from mirror_core.model.units import parse_bytes_per_s
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.events import UNHEALTHY, emit
 from mirrorbook_airflow.hooks import home
@@ -52,7 +52,7 @@ def replicate_options(params: Mapping[str, Any]) -> list[str]:
     if params["metrics"]:
         options += ["--metrics", params["metrics"]]
     if params["prove_at"]:
-        bytes_per_s(params["prove_at"])  # refused here, not in a log file
+        parse_bytes_per_s(params["prove_at"])  # refused here, not in a log file
         options += ["--prove-at", params["prove_at"]]
     return options
 
@@ -62,7 +62,7 @@ class WatchDataPlane(MirrorOperator):
     worker, until the mirror is stopped or its data plane is ill."""
 
     def execute(self, context: Context) -> None:
-        from mirror_core.supervisor.supervise import ensure
+        from mirror_core.supervisor.supervise import ensure_supervisor
 
         params = context["params"]
         try:
@@ -73,7 +73,7 @@ class WatchDataPlane(MirrorOperator):
                 if reason := ended(state, link.mirror.name):
                     raise Refused(f"replicate mirror {self.mirror}", [f"{reason}: start it first"])
                 if starts:
-                    ensure(link.config.path, link.mirror.name, home("data-plane"), options)
+                    ensure_supervisor(link.config.path, link.mirror.name, home("data-plane"), options)
         except AirflowFailException:
             context["ti"].xcom_push(key=HOPELESS, value=True)
             raise
@@ -97,21 +97,21 @@ class WatchDataPlane(MirrorOperator):
         raise AirflowFailException(f"the data plane of mirror {self.mirror} is not well: {event['reason']}; {where}")
 
     def _stop_supervisor(self) -> None:
-        from mirror_core.supervisor.supervise import stop
+        from mirror_core.supervisor.supervise import stop_supervisor
 
         if not starts_data_planes():
             return
         try:
-            stop(home("data-plane"), MirrorName(self.mirror))
+            stop_supervisor(home("data-plane"), MirrorName(self.mirror))
         except Refused as error:  # it asks the mirror every few seconds, and copies nothing
             self.log.warning("%s", error)
 
     def _where_to_look(self) -> str:
-        from mirror_core.supervisor.supervise import status
+        from mirror_core.supervisor.supervise import read_supervisor_status
 
         if not starts_data_planes():
             return "Airflow starts none here ([mirrorbook] data_plane is watch): look at what runs it"
-        found = status(home("data-plane"), MirrorName(self.mirror))
+        found = read_supervisor_status(home("data-plane"), MirrorName(self.mirror))
         return f"its output, on host {found.host or '(unknown)'}: {found.log}" if found else "it has no supervisor"
 
 
@@ -184,11 +184,11 @@ class WatchAgain(ReplicateMirror):
         return {INCIDENT: told_ms}
 
     def _tell(self, about: Mapping[str, object], context: Context) -> None:
-        from mirror_core.state.link import configured
+        from mirror_core.state.link import load_clusters
 
         name = MirrorName(self.mirror)
         try:
-            for uri in emit(configured(config_path(name)).hooks(name), name, UNHEALTHY, context, about):
+            for uri in emit(load_clusters(config_path(name)).hooks(name), name, UNHEALTHY, context, about):
                 self.log.info("asset event: %s", uri)
         except MirrorError as error:  # the next watch is worth more than an event
             self.log.warning("no asset event: %s", error)

@@ -15,14 +15,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, TaskGroup
 
-from mirror_core.decide.left_behind import another_run, kept
-from mirror_core.decide.steps import STEPS, Need, names, needing, point_of_no_return, standing_still
-from mirror_core.decide.strategies import Allowed
-from mirror_core.decide.vouching import refuse_other
+from mirror_core.decide.left_behind import format_planned_failover_hint, format_run_kept
+from mirror_core.decide.steps import (
+    RUN_STEPS,
+    StepNeed,
+    find_no_return_step,
+    list_standstill_steps,
+    list_step_names,
+    list_steps_needing,
+)
+from mirror_core.decide.strategies import AllowedStrategies
+from mirror_core.decide.vouching import check_as_copied
 from mirror_core.model.errors import LostOwnership, Refused
-from mirror_core.model.names import MirrorName, reverse_name
-from mirror_core.model.run import AIRFLOW, Mode, RunKind
-from mirror_core.model.text import visible, visible_lines
+from mirror_core.model.names import MirrorName, format_reverse_name
+from mirror_core.model.run import AIRFLOW_CONDUCTOR_PREFIX, RunKind, RunMode
+from mirror_core.model.text import escape_invisible, escape_invisible_lines
 from mirrorbook_airflow.approving import (
     Agreed,
     ApprovePlan,
@@ -53,13 +60,21 @@ if TYPE_CHECKING:
     from mirror_core.runbook.failover import Failover
     from mirror_core.state.records import State
 
-STAND_STILL: Final = standing_still(RunKind.FAILOVER)[0]
+STAND_STILL: Final = list_standstill_steps(RunKind.FAILOVER)[0]
 """The step from which on a planned failover keeps applications from writing."""
 SWITCH: Final = "switch"
 CUT_OVER: Final = "cut_over"
 NOW: Final = "Stop applications of mirror {mirror} now?"
 _WHOLE_LOGS: Final = frozenset(
-    {"align", *(step for kind in RunKind for need in (Need.SPARK, Need.REVERSE_COPY) for step in needing(kind, need))}
+    {
+        "align",
+        *(
+            step
+            for kind in RunKind
+            for need in (StepNeed.SPARK, StepNeed.REVERSE_COPY)
+            for step in list_steps_needing(kind, need)
+        ),
+    }
 )
 """Steps that may read or copy all that a mirror has."""
 LOST: Final = "lost"
@@ -73,7 +88,7 @@ class RunOperator(MirrorOperator):
 
     template_fields: Sequence[str] = ("mirror", "strategies")
 
-    def __init__(self, *, kind: RunKind, mode: Mode = Mode.PLANNED, strategies: str = "", **kwargs: Any) -> None:
+    def __init__(self, *, kind: RunKind, mode: RunMode = RunMode.PLANNED, strategies: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.kind = kind
         self.mode = mode
@@ -82,7 +97,7 @@ class RunOperator(MirrorOperator):
     @property
     def choice(self) -> Any:
         """What the plan is asked for: a failover's mode; what a failback may do with topics that have a tail."""
-        return self.mode if self.kind is RunKind.FAILOVER else Allowed.parse(tuple(self.strategies.split()))
+        return self.mode if self.kind is RunKind.FAILOVER else AllowedStrategies.parse(tuple(self.strategies.split()))
 
     def engine(self, context: Context, steps: Sequence[str] = ()) -> Failover | Failback:
         """The core's conductor, equipped for these steps; every task of this DAG run conducts in the same name."""
@@ -96,21 +111,21 @@ class RunOperator(MirrorOperator):
             link,
             services(link.config.path, steps, params["master"]),
             started_by=conductor(context),
-            say=self.say,
+            print_line=self.say,
             gate_limit_s=params.get("gate_limit_s"),
-            leave_behind=self.mode is Mode.PLANNED and bool(params.get("leave_behind")),
+            leave_behind=self.mode is RunMode.PLANNED and bool(params.get("leave_behind")),
         )
 
     def say(self, words: str) -> None:
         """Into the task's log, which shows colours: names in it are anybody's."""
-        self.log.info("%s", visible_lines(words))
+        self.log.info("%s", escape_invisible_lines(words))
 
 
 def conductor(context: Context) -> str:
     """Who runs it, for the journal: the DAG run, and the person who started it."""
     run = context["dag_run"]
     person = getattr(run, "triggering_user_name", None)
-    return f"{AIRFLOW}{run.dag_id}/{run.run_id}" + (f" by {person}" if person else "")
+    return f"{AIRFLOW_CONDUCTOR_PREFIX}{run.dag_id}/{run.run_id}" + (f" by {person}" if person else "")
 
 
 class PlanRun(RunOperator):
@@ -119,8 +134,8 @@ class PlanRun(RunOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         with airflow_errors():
             engine: Any = self.engine(context)
-            lost = self.mode is Mode.UNPLANNED
-            decision, silent = engine.decide_lost() if lost else (engine.decide(self.choice), False)
+            lost = self.mode is RunMode.UNPLANNED
+            decision, silent = engine.decide_unplanned() if lost else (engine.decide(self.choice), False)
             body = plan_markdown(decision.plan)
             if decision.reasons:
                 self.log.info("%s", body)
@@ -142,16 +157,16 @@ class BeginRun(RunOperator):
         with airflow_errors():
             engine = self.engine(context)
             plan = recorded_plan(context, self.plan_task, [find_mirror(self.mirror)])
-            own = engine.taken_up(plan.plan_hash)
+            own = engine.find_run_to_resume(plan.plan_hash)
             if own is not None:
                 return own.id
             policy = policy_of(context, self.plan_task, self.approval_tasks)
-            return engine.begin(plan.plan_hash, self.choice, approved_by=policy, silent=bool(plan.silent)).id
+            return engine.begin(plan.plan_hash, self.choice, approved_by=policy, silent=bool(plan.silent_sources)).id
 
 
 def timeout_of(steps: Sequence[str]) -> timedelta:
     """Execution timeout of a task that takes these steps."""
-    if any(set(steps) & set(standing_still(RunKind.FAILOVER, mode)) for mode in Mode):
+    if any(set(steps) & set(list_standstill_steps(RunKind.FAILOVER, mode)) for mode in RunMode):
         return CUT_OVER_TIMEOUT
     return DAYS if _WHOLE_LOGS.intersection(steps) else HOURS
 
@@ -172,11 +187,11 @@ class TakeSteps(RunOperator):
         run = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
             engine = self.engine(context, self.steps)
-            engine.refuse_others(run)
+            engine.refuse_foreign_run(run)
             people = agreed(context, self.go_ahead, lambda: [find_mirror(self.mirror)], run)
             agreed_by = names_of(people)
             self._refuse_expired(engine, run, people)
-            if engine.status(run)[0].conducted_by != engine.started_by:
+            if engine.read_status(run)[0].conducted_by != engine.started_by:
                 # A person has taken the run over, and may still be at work.
                 engine.refuse_conducted(run, f"run {run}: {', '.join(self.steps)}")
             try:
@@ -186,29 +201,29 @@ class TakeSteps(RunOperator):
                 raise
         for record in records:
             for name, value in record.evidence.items():
-                self.log.info("%s: %s: %s", record.step, name, visible(str(value)))
+                self.log.info("%s: %s: %s", record.step, name, escape_invisible(str(value)))
         with airflow_errors():
-            refuse_other((run, records))
+            check_as_copied((run, records))
         done = {"run": run, "attempts": {record.step: record.attempt for record in records}}
         if PROVE in self.steps:
-            done["said"] = proved_markdown([engine.status(run)], page_root())
+            done["said"] = proved_markdown([engine.read_status(run)], page_root())
         return done
 
     def _refuse_expired(self, engine: Failover | Failback, run: str, people: Agreed) -> None:
         """Before applications are stopped, or topics deleted: a task may be cleared days after people have answered."""
         failover = self.kind is RunKind.FAILOVER
-        first = standing_still(self.kind, self.mode)[0] if failover else point_of_no_return(self.kind)
+        first = list_standstill_steps(self.kind, self.mode)[0] if failover else find_no_return_step(self.kind)
         if self.steps[0] == first:
             engine.refuse_expired(run, people)
 
     def _take(self, engine: Failover | Failback, run: str, agreed_by: str) -> tuple[StepRecord, ...]:
         try:
-            return engine.take(run, self.steps, agreed_by=agreed_by)
+            return engine.run_steps(run, self.steps, agreed_by=agreed_by)
         except LostOwnership:
             # A failback writes the reverse mirror's state, too, which no run holds yet: a sync may take it from us.
-            if self.kind is RunKind.FAILOVER or engine.status(run)[0].conducted_by != engine.started_by:
+            if self.kind is RunKind.FAILOVER or engine.read_status(run)[0].conducted_by != engine.started_by:
                 raise
-            return engine.take(run, self.steps, agreed_by=agreed_by)
+            return engine.run_steps(run, self.steps, agreed_by=agreed_by)
 
 
 class TellingStep(TakeSteps):
@@ -230,7 +245,10 @@ class TellingStep(TakeSteps):
         return done
 
 
-_TELLING: Final = {SWITCH: ((FENCED, SWITCHED), emit_switched), names(RunKind.FAILBACK)[-1]: ((HOME,), emit_home)}
+_TELLING: Final = {
+    SWITCH: ((FENCED, SWITCHED), emit_switched),
+    list_step_names(RunKind.FAILBACK)[-1]: ((HOME,), emit_home),
+}
 """Steps after which there are asset events: the aliases that they go out by, and who emits them."""
 
 
@@ -246,32 +264,32 @@ class AbortRun(RunOperator):
         self.step_tasks = tuple(step.task_id for step in steps)
 
     def execute(self, context: Context) -> str:
-        from mirror_core.runbook.closing import last_words
+        from mirror_core.runbook.closing import read_run_outcome
 
         run_id = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
             link, state = find_mirror(self.mirror)
             run = state.runs.get(run_id)
             outcome = self._given_up(context, state, run)
-            for line in last_words(link, run) if run else ():
+            for line in read_run_outcome(link, run) if run else ():
                 self.log.info("%s", line)
         return outcome
 
     def _given_up(self, context: Context, state: State, run: Run | None) -> str:
-        from mirror_core.runbook.closing import awaits_word
-        from mirror_core.state.turning import turned
+        from mirror_core.runbook.closing import is_awaiting_confirmation
+        from mirror_core.state.turning import is_past_no_return
 
         if run is None or run.ended_ms is not None:
             return "nothing to abort: the run has ended"
-        if turned(state, run):
+        if is_past_no_return(state, run):
             return "kept: past the point of no return; clear the failed task, and the run goes on"
         if any(context["ti"].xcom_pull(task_ids=task, key=LOST) for task in self.step_tasks):
             return "kept: another process took the run over; if none goes on, clear the failed task or resume it"
-        engine, waits = self.engine(context), awaits_word(state, run)
-        fenced = run.plan.mode is Mode.PLANNED and (run.id, STAND_STILL) in state.steps
-        if (fenced or waits) and not engine.source_answers():
+        engine, waits = self.engine(context), is_awaiting_confirmation(state, run)
+        fenced = run.plan.mode is RunMode.PLANNED and (run.id, STAND_STILL) in state.steps
+        if (fenced or waits) and not engine.can_reach_source():
             if waits:
-                return kept(run.plan.mirror, engine.link.source.name)
+                return format_run_kept(run.plan.mirror, engine.link.source.name)
             return (  # given up, it would not know any more what it has fenced and drained
                 "kept: the source does not answer. If it is lost, trigger mirror_failover_unplanned: it goes on "
                 "from here. If it comes back, clear the failed task, or abort the run by the command line"
@@ -281,7 +299,7 @@ class AbortRun(RunOperator):
         except LostOwnership as error:
             return f"kept: {error}"
         said = f"aborted: {ended.note or 'applications may write on the source again'}"
-        return f"{said}. {another_run(engine.link.source.name)}" if waits else said
+        return f"{said}. {format_planned_failover_hint(engine.link.source.name)}" if waits else said
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,13 +311,13 @@ class Phases:
     teardown: BaseOperator
 
 
-def failover_phases(mirror: str, question: str, mode: str = Mode.PLANNED) -> Phases:
+def failover_phases(mirror: str, question: str, mode: str = RunMode.PLANNED) -> Phases:
     """The whole failover of a mirror: from the plan to the report, in the DAG or task group that is being defined."""
-    chosen = Mode(mode)
+    chosen = RunMode(mode)
     plan, begin = _approved_run(mirror, RunKind.FAILOVER, question, chosen)
     common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILOVER, "begin": begin, "mode": chosen}
-    order = names(RunKind.FAILOVER, chosen)
-    still, told = order.index(standing_still(RunKind.FAILOVER, chosen)[0]), order.index(SWITCH)
+    order = list_step_names(RunKind.FAILOVER, chosen)
+    still, told = order.index(list_standstill_steps(RunKind.FAILOVER, chosen)[0]), order.index(SWITCH)
     before = [_step(name, **common) for name in order[:still]]
     now = NOW.format(mirror=mirror)
     asked = [GoAhead(task_id="go_ahead", question=now, plan=plan, proof=proof) for proof in before[-1:]]
@@ -317,15 +335,15 @@ def failover_phases(mirror: str, question: str, mode: str = Mode.PLANNED) -> Pha
 
 def failback_phases(mirror: str, question: str, home: str, strategies: str = "") -> Phases:
     """The whole failback of a mirror, with the failover of its reverse mirror in a task group `home`."""
-    plan, begin = _approved_run(mirror, RunKind.FAILBACK, question, Mode.PLANNED, strategies=strategies)
+    plan, begin = _approved_run(mirror, RunKind.FAILBACK, question, RunMode.PLANNED, strategies=strategies)
     common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILBACK, "begin": begin}
-    back = reverse_name(MirrorName(mirror))
+    back = format_reverse_name(MirrorName(mirror))
     said = LastWords(task_id=LAST_WORDS, mirror=mirror, begin=begin).as_teardown()
     last: BaseOperator = begin
-    for step in STEPS[RunKind.FAILBACK, Mode.PLANNED]:
-        if Need.REVERSE_COPY in step.needs:
+    for step in RUN_STEPS[RunKind.FAILBACK, RunMode.PLANNED]:
+        if StepNeed.REVERSE_COPY in step.needs:
             last = chain(last, ReplicateMirror(task_id="replicate_reverse", mirror=back))
-        if Need.HOME in step.needs:
+        if StepNeed.REVERSE_FAILOVER in step.needs:
             with TaskGroup("home"):
                 way_home = failover_phases(back, home)
             chain(last, way_home.first)
@@ -343,7 +361,7 @@ def _step(name: str, **common: Any) -> TakeSteps:
 
 
 def _approved_run(
-    mirror: str, kind: RunKind, question: str, mode: Mode, strategies: str = ""
+    mirror: str, kind: RunKind, question: str, mode: RunMode, strategies: str = ""
 ) -> tuple[PlanRun, BeginRun]:
     plan = PlanRun(task_id="plan", mirror=mirror, kind=kind, mode=mode, strategies=strategies)
     asked = approvals_of(plan, question)

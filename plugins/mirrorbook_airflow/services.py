@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror_core.decide.steps import Need, needing
+from mirror_core.decide.steps import StepNeed, list_steps_needing
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.run import RunKind
 from mirrorbook_airflow.hooks import home
@@ -17,31 +17,31 @@ from mirrorbook_airflow.params import NO_SPARK, executors_config, spark_conf, sp
 
 if TYPE_CHECKING:
     from mirror_core.evidence.folders import Folder
-    from mirror_core.evidence.suites import Demands
+    from mirror_core.evidence.suites import TableExpectations
     from mirror_core.runbook.services import ParityCheck, Services
 
 
 def services(config: Path, steps: Collection[str], master: str) -> Services:
     """Services for these steps; evidence lies under `$AIRFLOW_HOME/mirrorbook/evidence`."""
     evidence = home("evidence")
-    heavy = any(set(steps).intersection(needing(kind, Need.SPARK)) for kind in RunKind)
+    heavy = any(set(steps).intersection(list_steps_needing(kind, StepNeed.SPARK)) for kind in RunKind)
     if heavy and master != NO_SPARK:  # the others don't wait for Spark to start
-        from mirror_core.spark.services import spark_services
+        from mirror_core.spark.services import make_spark_services
         from mirror_core.spark.session import check_conf
 
         settings = spark_conf()
         check_conf(settings)
         opened = opened_by_tasks(config)
-        made = spark_services(config, evidence_dir=evidence, master=master, conf=settings, opened_by_tasks=opened)
+        made = make_spark_services(config, evidence_dir=evidence, master=master, conf=settings, opened_by_tasks=opened)
         return replace(made, by_airflow=True, salvage=kept(made.salvage))
     from mirror_core.runbook.services import local_services
 
     made = local_services(config, evidence_dir=evidence)
-    made = replace(made, copies=partial(_copies, master), receipts=partial(_receipts, master))
+    made = replace(made, open_copy_folder=partial(_copies, master), open_receipts=partial(_receipts, master))
     return replace(made, by_airflow=True, salvage=kept(made.salvage))
 
 
-def parity_check(config: Path, master: str, demands: Demands, throttle: int | None = None) -> ParityCheck:
+def parity_check(config: Path, master: str, demands: TableExpectations, throttle: int | None = None) -> ParityCheck:
     """Compares all of a mirror: by Spark, or in this process. `throttle`: bytes per second of each cluster."""
     if master == NO_SPARK:
         from mirror_core.parity.check import LocalParity
@@ -57,16 +57,16 @@ def parity_check(config: Path, master: str, demands: Demands, throttle: int | No
 
 def receipts_folder(master: str, place: str) -> Folder:
     """Where receipts are: URLs are Spark's, or without it Airflow's own."""
-    from mirror_core.evidence.folders import is_url, local_folder, refuse_password
+    from mirror_core.evidence.folders import is_url, open_local_folder, refuse_password
 
     refuse_password(place)
     if not is_url(place):
-        return local_folder(place)
+        return open_local_folder(place)
     if master == NO_SPARK:
         return ObjectFolder(place)
-    from mirror_core.spark.parity import SparkProof
+    from mirror_core.spark.parity import SparkCertificateCheck
 
-    return SparkProof(master, conf=spark_conf()).folder(place)
+    return SparkCertificateCheck(master, conf=spark_conf()).folder(place)
 
 
 def _receipts(master: str, place: str) -> Folder:
@@ -94,15 +94,15 @@ def opened_by_tasks(config: Path) -> Path:
 
 def _copies(master: str, place: str) -> Folder:
     """Spark is started by the step that ends a run, and only where it alone reaches the place."""
-    from mirror_core.evidence.folders import is_url, local_folder
+    from mirror_core.evidence.folders import is_url, open_local_folder
 
     if not is_url(place):
-        return local_folder(place, private=True)
+        return open_local_folder(place, private=True)
     master = master or spark_masters()[0]  # a drill is given none
     if master == NO_SPARK:
         return ObjectFolder(place)
     try:
-        from mirror_core.spark.hadoop import private_folder
+        from mirror_core.spark.hadoop import open_private_folder
         from mirror_core.spark.session import check_conf
     except ImportError:
         raise BadRequest(
@@ -110,4 +110,4 @@ def _copies(master: str, place: str) -> Folder:
         ) from None
     settings = spark_conf()
     check_conf(settings)
-    return private_folder(master, settings, place)
+    return open_private_folder(master, settings, place)

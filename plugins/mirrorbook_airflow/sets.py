@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow.sdk import BaseOperator, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
-from mirror_core.decide.steps import undisturbed
-from mirror_core.decide.vouching import refuse_other
+from mirror_core.decide.steps import list_undisturbed_steps
+from mirror_core.decide.vouching import check_as_copied
 from mirror_core.model.errors import LostOwnership, Refused
-from mirror_core.model.run import Mode, RunKind
-from mirror_core.model.text import visible_lines
+from mirror_core.model.run import RunKind, RunMode
+from mirror_core.model.text import escape_invisible_lines
 from mirrorbook_airflow.approving import (
     GoAhead,
     GoAheadTask,
@@ -44,8 +44,8 @@ from mirrorbook_airflow.services import services
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from mirror_core.runbook.sets import Together
-    from mirror_core.state.link import Link
+    from mirror_core.runbook.sets import SetFailover
+    from mirror_core.state.link import MirrorLink
     from mirror_core.state.records import State
 
 NOW: Final = "Stop applications of set {name} now?"
@@ -58,15 +58,15 @@ class SetOperator(BaseOperator):
     timeout: ClassVar[timedelta] = HOURS
     """Execution timeout."""
 
-    def __init__(self, *, set_name: str, mode: Mode = Mode.PLANNED, **kwargs: Any) -> None:
+    def __init__(self, *, set_name: str, mode: RunMode = RunMode.PLANNED, **kwargs: Any) -> None:
         super().__init__(**{**TASK_DEFAULTS, "execution_timeout": self.timeout, **kwargs})
         self.set_name = set_name
         self.mode = mode
 
-    def together(self, context: Context, steps: Sequence[str] = ()) -> Together:
+    def together(self, context: Context, steps: Sequence[str] = ()) -> SetFailover:
         """The core's conductor of all of them, equipped for these steps."""
         from mirror_core.runbook.failover import Failover
-        from mirror_core.runbook.sets import Together
+        from mirror_core.runbook.sets import SetFailover
 
         chosen, params = find_set(self.set_name), context["params"]
         conductors = {}
@@ -76,18 +76,18 @@ class SetOperator(BaseOperator):
                 link,
                 services(link.config.path, steps, params["master"]),
                 started_by=conductor(context),
-                say=lambda words, name=name: self.say(f"{name}: {words}"),  # type: ignore[misc]
+                print_line=lambda words, name=name: self.say(f"{name}: {words}"),  # type: ignore[misc]
                 gate_limit_s=params.get("gate_limit_s"),
             )
-        return Together(chosen, conductors, self.mode, say=self.say)
+        return SetFailover(chosen, conductors, self.mode, print_line=self.say)
 
-    def states(self) -> list[tuple[Link, State]]:
+    def states(self) -> list[tuple[MirrorLink, State]]:
         """Of the destination of each mirror."""
         return [find_mirror(name) for name in find_set(self.set_name).mirrors]
 
     def say(self, words: str) -> None:
         """Into the task's log, which shows colours: names in it are anybody's."""
-        self.log.info("%s", visible_lines(words))
+        self.log.info("%s", escape_invisible_lines(words))
 
     @contextmanager
     def conducting(self, context: Context) -> Iterator[None]:
@@ -108,7 +108,7 @@ class PlanSet(SetOperator):
             together = self.together(context)
             joint = together.decide()
             plans = [decision.plan for decision in joint.decisions.values()]
-            body = set_markdown(self.set_name, str(together.chosen.order), joint.hash, plans)
+            body = set_markdown(self.set_name, str(together.mirror_set.order), joint.hash, plans)
             if joint.reasons:
                 self.log.info("%s", body)
                 raise Refused(f"failover of set {self.set_name}", joint.reasons)
@@ -128,13 +128,13 @@ class BeginSet(SetOperator):
         with airflow_errors():
             together = self.together(context)
             plan = recorded_plan(context, self.plan_task, self.states())
-            own = together.under_way(started_by=conductor(context), plan_hash=plan.plan_hash)
+            own = together.find_active_attempt(started_by=conductor(context), plan_hash=plan.plan_hash)
             if own is not None:
                 return own
-            if (cut_off := together.cut_off(started_by=conductor(context))) is not None:
+            if (cut_off := together.find_unbegun_attempt(started_by=conductor(context))) is not None:
                 together.abort(cut_off)  # its own, whose process was killed: what was approved is begun as a whole
             policy = policy_of(context, self.plan_task, self.approval_tasks)
-            return together.begin(plan.plan_hash, approved_by=policy, silent=plan.silent)
+            return together.begin(plan.plan_hash, approved_by=policy, silent=plan.silent_sources)
 
 
 class ProveSet(SetOperator):
@@ -149,8 +149,8 @@ class ProveSet(SetOperator):
     def execute(self, context: Context) -> dict[str, str]:
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
         with self.conducting(context):
-            together = self.together(context, undisturbed(RunKind.FAILOVER))
-            together.refuse_past(attempt, conductor(context))
+            together = self.together(context, list_undisturbed_steps(RunKind.FAILOVER))
+            together.refuse_superseded(attempt, conductor(context))
             together.refuse_taken_over(attempt)
             proved = together.prove(attempt)
         return {"run": attempt, "said": proved_markdown(((one.run, one.steps) for one in proved.values()), page_root())}
@@ -170,13 +170,13 @@ class MoveSet(SetOperator):
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
         with self.conducting(context):
             together = self.together(context)
-            together.refuse_past(attempt, conductor(context))
+            together.refuse_superseded(attempt, conductor(context))
             people = agreed(context, self.go_ahead, self.states, attempt)
             together.refuse_expired(attempt, people)
             together.refuse_taken_over(attempt)
             ended = together.finish(attempt, agreed_by=names_of(people))
-            refuse_other(*((standing.run.id, standing.steps) for standing in ended.values()))
-        return {"run": attempt, "report": str(together.page(attempt))}
+            check_as_copied(*((standing.run.id, standing.steps) for standing in ended.values()))
+        return {"run": attempt, "report": str(together.page_path(attempt))}
 
 
 class SwitchedSet(SetOperator):
@@ -192,8 +192,8 @@ class SwitchedSet(SetOperator):
             raise AirflowSkipException("nothing was begun")
         with airflow_errors():
             together = self.together(context)
-            together.refuse_past(attempt, conductor(context))
-            moved = together.moved(attempt, SWITCH)
+            together.refuse_superseded(attempt, conductor(context))
+            moved = together.find_runs_after_step(attempt, SWITCH)
             found = {name: find_mirror(name) for name in moved}
         for name, run in moved.items():
             for uri in emit_switched(*found[name], run, context):
@@ -217,16 +217,20 @@ class AbortSet(SetOperator):
             return "kept: another process took a run over; if none goes on, clear the failed task or resume them"
         with airflow_errors():
             done = self.together(context).abort(attempt)
-        return visible_lines("\n".join(done)) or "nothing to abort: all runs have ended"
+        return escape_invisible_lines("\n".join(done)) or "nothing to abort: all runs have ended"
 
 
-def set_phases(name: str, question: str, mode: str = Mode.PLANNED) -> tuple[BaseOperator, BaseOperator]:
+def set_phases(name: str, question: str, mode: str = RunMode.PLANNED) -> tuple[BaseOperator, BaseOperator]:
     """The whole failover of a set, in the DAG that is being defined; the task that moves them, and the last one."""
-    common: dict[str, Any] = {"set_name": name, "mode": Mode(mode)}
+    common: dict[str, Any] = {"set_name": name, "mode": RunMode(mode)}
     plan = PlanSet(task_id="plan", **common)
     asked = approvals_of(plan, question)
     begin = BeginSet(task_id="begin", plan=plan, approvals=asked, **common)
-    proofs = [ProveSet(task_id="prove", begin=begin, **common)] if undisturbed(RunKind.FAILOVER, Mode(mode)) else []
+    proofs = (
+        [ProveSet(task_id="prove", begin=begin, **common)]
+        if list_undisturbed_steps(RunKind.FAILOVER, RunMode(mode))
+        else []
+    )
     now = NOW.format(name=name)
     go_aheads = [GoAhead(task_id="go_ahead", question=now, plan=plan, proof=proof) for proof in proofs]
     move = MoveSet(task_id=CUT_OVER, begin=begin, go_ahead=go_aheads[0] if go_aheads else None, **common)

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from mirror_core.decide.standing import nothing_to_watch
-from mirror_core.model.clock import FRESH_S, now_ms
+from mirror_core.decide.standing import explain_nothing_to_watch
+from mirror_core.model.clock import MAX_FRESH_AGE_S, now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, Unreachable
-from mirror_core.model.mirror import Desired
+from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 from mirror_core.state.records import State
 from mirrorbook_airflow.mirrors import config_path as current_path
@@ -24,7 +24,7 @@ POLL_S: Final = 2.0
 
 def ended(state: State, mirror: MirrorName) -> str | None:
     """Why there is nothing left to watch; None while there is. Pure."""
-    return nothing_to_watch(state.mirrors.get(mirror), state.debts.get(mirror))
+    return explain_nothing_to_watch(state.mirrors.get(mirror), state.pending_fences.get(mirror))
 
 
 def excused(state: State, mirror: MirrorName) -> bool:
@@ -33,13 +33,13 @@ def excused(state: State, mirror: MirrorName) -> bool:
 
     Watching goes on, or nobody would be there to see that it comes back, or that the supervisor lives.
     """
-    return bool(state.active_run(mirror)) or state.mirrors[mirror].desired is not Desired.STARTED
+    return bool(state.active_run(mirror)) or state.mirrors[mirror].desired is not DesiredState.STARTED
 
 
 def last_sign_ms(state: State, mirror: MirrorName) -> int:
     """Wall clock of the newest sign of life. Pure."""
     lease = state.leases.get(mirror)
-    return 0 if lease is None or lease.released else lease.beat_ms
+    return 0 if lease is None or lease.released else lease.heartbeat_ms
 
 
 class DataPlaneTrigger(BaseTrigger):
@@ -63,7 +63,7 @@ class DataPlaneTrigger(BaseTrigger):
         return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in fields}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        grace_ms = round((self.patience_s - FRESH_S) * 1000)
+        grace_ms = round((self.patience_s - MAX_FRESH_AGE_S) * 1000)
         healthy_ms = now_ms() + grace_ms
         problem = "its lease has no heartbeat"
         known: dict[str, Any] = {"seen_ms": 0}
@@ -85,37 +85,37 @@ class DataPlaneTrigger(BaseTrigger):
                 yield TriggerEvent({"status": "unhealthy", "reason": str(error), **known})
                 return
             silent_s = (now_ms() - healthy_ms) / 1000
-            if silent_s > FRESH_S:
+            if silent_s > MAX_FRESH_AGE_S:
                 yield TriggerEvent({"status": "unhealthy", "reason": f"{problem} for {silent_s:.0f} s", **known})
                 return
             await asyncio.sleep(POLL_S)
 
     def _look(self) -> State:
         """The mirror's state now. A supervisor of ours that has died is started again first."""
-        from mirror_core.state.link import configured, state_on
-        from mirror_core.supervisor.supervise import ensure
+        from mirror_core.state.link import load_clusters, read_cluster_state
+        from mirror_core.supervisor.supervise import ensure_supervisor
 
         if not (self.config_path and starts_data_planes()):
             return self._look_by_connections()
         path = Path(self.config_path)
         if self.home:
-            ensure(path, self.mirror, Path(self.home), self.args)
-        return state_on(configured(path), self.destination)
+            ensure_supervisor(path, self.mirror, Path(self.home), self.args)
+        return read_cluster_state(load_clusters(path), self.destination)
 
     def _look_by_connections(self) -> State:
         """The same, with connections as this process asks Airflow for them: again only after a look that failed, since
         a vault of secrets may count each question."""
-        from mirror_core.state.link import configured, state_on
+        from mirror_core.state.link import load_clusters, read_cluster_state
 
         path = self._held or current_path(self.mirror)
         self._held = None
-        known = configured(path)
+        known = load_clusters(path)
         try:
-            found = state_on(known, self.destination)
+            found = read_cluster_state(known, self.destination)
         except (BadRequest, MissingPermission):  # a password that was changed in Airflow since
             path = current_path(self.mirror)
-            if (anew := configured(path)) == known:
+            if (anew := load_clusters(path)) == known:
                 raise
-            found = state_on(anew, self.destination)
+            found = read_cluster_state(anew, self.destination)
         self._held = path
         return found

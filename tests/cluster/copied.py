@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mirror_core.evidence.folders import LocalFolder
-from mirror_core.mirrors.rebuilding import Rebuilt, rebuild
-from mirror_core.model.mirror import Gaps
+from mirror_core.mirrors.rebuilding import RebuildResult, rebuild_receipts
+from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.parity import ParityRange, ParityResult
-from mirror_core.parity.certified import LocalProof, RunTasks, prove
-from mirror_core.parity.certified_scope import Certified, certified
+from mirror_core.parity.certified import LocalCertificateRunner, RunCertificateTasks, check_certificates
+from mirror_core.parity.certified_scope import CertificateScope, read_certificate_scope
 from mirror_core.parity.check import LocalParity
 from tests.brokers import Pair, new_topic
 from tests.mirroring import Mirrored, new_mirror
@@ -28,24 +28,31 @@ class Copied:
     receipts: LocalFolder
 
     @property
-    def scope(self) -> Certified:
-        return certified(self.mirrored.link, self.mirrored.state, self.receipts)
+    def scope(self) -> CertificateScope:
+        return read_certificate_scope(self.mirrored.link, self.mirrored.state, self.receipts)
 
-    def proved(self, scope: Certified | None = None, run: RunTasks | None = None) -> ParityResult:
-        run, config = run or LocalProof().run, self.mirrored.config.path
-        return prove(config, ClusterName("west"), scope or self.scope, None, run=run, tasks=3)[0]
+    def proved(self, scope: CertificateScope | None = None, run: RunCertificateTasks | None = None) -> ParityResult:
+        run, config = run or LocalCertificateRunner().run, self.mirrored.config.path
+        return check_certificates(config, ClusterName("west"), scope or self.scope, None, run=run, tasks=3)[0]
 
-    def rebuilt(self) -> Rebuilt:
+    def rebuilt(self) -> RebuildResult:
         check, link = LocalParity(self.mirrored.config.path), self.mirrored.link
 
         def compare(ranges: Sequence[ParityRange]) -> ParityResult:
             return check(ClusterName("east"), ClusterName("west"), ranges, None)
 
-        return rebuild(link, self.mirrored.state, self.receipts, LocalProof(), compare, lambda line: None)
+        return rebuild_receipts(
+            link, self.mirrored.state, self.receipts, LocalCertificateRunner(), compare, lambda line: None
+        )
 
 
 def copied(
-    pair: Pair, folder: Path, *rounds: Sequence[Content], gaps: Gaps | None = None, partitions: int = 1, **config: str
+    pair: Pair,
+    folder: Path,
+    *rounds: Sequence[Content],
+    gaps: GapFilling | None = None,
+    partitions: int = 1,
+    **config: str,
 ) -> Copied:
     topic = new_topic(pair.east, partitions, retention_ms="-1", **config)
     mirrored = new_mirror(pair, folder, topic, gaps=gaps)
@@ -62,8 +69,8 @@ def mixed(count: int) -> list[Content]:
     return [replace(one, aborted=n % 90 == 45) for n, one in enumerate(content(count))]
 
 
-def unproved(scope: Certified) -> dict[Partition, list[tuple[int, int]]]:
-    return {partition: [(gap.start, gap.end) for gap in mine] for partition, mine in scope.unproved.items()}
+def unproved(scope: CertificateScope) -> dict[Partition, list[tuple[int, int]]]:
+    return {partition: [(gap.start, gap.end) for gap in mine] for partition, mine in scope.uncertified.items()}
 
 
 TOMORROW = "9999-01-01"

@@ -13,10 +13,10 @@ import yaml
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import TOPIC
+from mirror_core.state.records import STATE_TOPIC
 from tests.brokers import TIMEOUT_S, Pair, admin_client
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until
@@ -67,7 +67,7 @@ class Desk:
             # A broker creates this one some time after somebody has asked for a group's coordinator.
             found[f"{cluster.name} topics"] = sorted(topics.keys() - {"__consumer_offsets"})
             with ClusterClient(load_config(self.pair.config_path).cluster(cluster.name)) as client:
-                if TOPIC in client.metadata([TOPIC]).topics:
+                if STATE_TOPIC in client.metadata([STATE_TOPIC]).topics:
                     found[f"{cluster.name} state"] = wait_until(
                         partial(_ended, client), timeout_s=TIMEOUT_S, why="its last transaction's marker is written"
                     )
@@ -80,6 +80,6 @@ class Desk:
 
 def _ended(client: ClusterClient) -> dict[Partition, int] | None:
     """Where the state topic ends; None while a transaction is open: a committed one's marker comes a moment later."""
-    stable = list_offsets(client, [Partition(TOPIC, 0)], Point.STABLE_END)
-    ends = list_offsets(client, [Partition(TOPIC, 0)], Point.LOG_END)
+    stable = list_offsets(client, [Partition(STATE_TOPIC, 0)], OffsetPoint.STABLE_END)
+    ends = list_offsets(client, [Partition(STATE_TOPIC, 0)], OffsetPoint.LOG_END)
     return {**ends} if stable == ends else None

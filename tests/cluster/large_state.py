@@ -18,37 +18,37 @@ from typing import Final
 
 from mirror_core.decide import failback as failback_decision
 from mirror_core.decide import failover as failover_decision
-from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
-from mirror_core.decide.failover import Decision
-from mirror_core.decide.steps import names
-from mirror_core.decide.strategies import Allowed
-from mirror_core.decide.view import DestinationView, SourceView, Topic, View
+from mirror_core.decide.failback import FailbackSnapshot, NewPrimary, OldSource
+from mirror_core.decide.failover import PlanDecision
+from mirror_core.decide.steps import list_step_names
+from mirror_core.decide.strategies import AllowedStrategies
+from mirror_core.decide.view import ClusterTopic, DestinationSnapshot, MirrorSnapshot, SourceSnapshot
 from mirror_core.kafka.config import load_config
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import Offsets
-from mirror_core.model.run import Evidence, Mode, RunKind, RunState, Strategy
-from mirror_core.model.standing import Debt, Owed
+from mirror_core.model.offsets import PartitionOffsets
+from mirror_core.model.run import FailbackStrategy, RunKind, RunMode, RunState, StepEvidence
+from mirror_core.model.standing import FenceAction, PendingFence
 from mirror_core.runbook.checkpoints import (
-    Drained,
-    Equal,
-    Fenced,
-    OldTopic,
-    OldTopics,
-    Proven,
-    Salvaged,
-    left_by,
+    DrainResult,
+    FenceResult,
+    GateResult,
+    ProveResult,
+    RecreatedTopic,
+    RecreatedTopics,
+    SalvageResult,
+    read_output,
 )
 from mirror_core.runbook.failback import Failback
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.failover_steps import Steps
-from mirror_core.runbook.promotion import stopped
+from mirror_core.runbook.failover_steps import PlannedSteps
+from mirror_core.runbook.promotion import list_stopped_records
 from mirror_core.runbook.services import local_services
 from mirror_core.state.journal import Journal
-from mirror_core.state.link import Link, find
+from mirror_core.state.link import MirrorLink, find_mirror_link
 from mirror_core.state.records import PartitionRecord, State
 from mirror_core.state.topic import read_state
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.state.writer import StateWriter, make_control_id
 
 TOPICS: Final = 10_000
 PARTITIONS: Final = 50_000
@@ -74,8 +74,8 @@ def offsets(partitions: Iterable[Partition], shift: int = 0) -> dict[Partition, 
     return {p: Offset(1_000_000_000 + int(p.topic[-5:]) + shift) for p in partitions}
 
 
-def topics(side: str) -> dict[str, Topic]:
-    return {topic(n): Topic(id=topic_id(n, side), partitions=PARTITIONS // TOPICS) for n in range(TOPICS)}
+def topics(side: str) -> dict[str, ClusterTopic]:
+    return {topic(n): ClusterTopic(id=topic_id(n, side), partitions=PARTITIONS // TOPICS) for n in range(TOPICS)}
 
 
 class Measured:
@@ -106,22 +106,22 @@ class Measured:
 class LargeFailover(Failover):
     """A failover whose clusters are made up: both sides hold all topics, and nothing lags."""
 
-    def _decide(self, state: State, choice: Mode | None) -> Decision:
+    def _decide(self, state: State, choice: RunMode | None) -> PlanDecision:
         mirror = state.mirrors[self.link.mirror.name]
         statuses = state.partitions[mirror.name]
-        return failover_decision.decide(
-            View(
+        return failover_decision.decide_failover(
+            MirrorSnapshot(
                 mirror=mirror,
-                mode=choice or Mode.PLANNED,
+                mode=choice or RunMode.PLANNED,
                 statuses=statuses,
-                source=SourceView(
+                source=SourceSnapshot(
                     cluster_id=mirror.source_id,
                     topics=topics("a"),
                     stable_ends=offsets(statuses),
                     authorizer=True,
                     transactions=(),
                 ),
-                destination=DestinationView(
+                destination=DestinationSnapshot(
                     cluster_id=mirror.destination_id, topics=topics("b"), positions=offsets(statuses), authorizer=True
                 ),
                 lease=None,
@@ -136,21 +136,28 @@ class LargeFailover(Failover):
 class LargeFailback(Failback):
     """The way home, with a tail in every partition."""
 
-    def _decide(self, state: State, choice: Allowed | None) -> Decision:
+    def _decide(self, state: State, choice: AllowedStrategies | None) -> PlanDecision:
         mirror = state.mirrors[self.link.mirror.name]
         statuses = state.partitions[mirror.name]
-        return failback_decision.decide(
-            FailbackView(
+        return failback_decision.decide_failback(
+            FailbackSnapshot(
                 mirror=mirror,
                 statuses=statuses,
-                old=OldSource(
+                old_source=OldSource(
                     cluster_id=mirror.source_id, topics=topics("a"), log_ends=offsets(statuses, 7), fenced=True
                 ),
-                new=NewPrimary(cluster_id=mirror.destination_id, topics=topics("b"), log_ends=offsets(statuses, 9)),
+                new_primary=NewPrimary(
+                    cluster_id=mirror.destination_id, topics=topics("b"), log_ends=offsets(statuses, 9)
+                ),
                 active_runs=(),
-                allowed=choice or Allowed(),
-                debt=Debt(
-                    mirror=mirror.name, cluster=mirror.source, owed=Owed.FENCE, run="failover", since_ms=1, paid_ms=1
+                allowed_strategies=choice or AllowedStrategies(),
+                pending_fence=PendingFence(
+                    mirror=mirror.name,
+                    cluster=mirror.source,
+                    action=FenceAction.APPLY,
+                    run="failover",
+                    since_ms=1,
+                    applied_at_ms=1,
                 ),
             )
         )
@@ -158,7 +165,7 @@ class LargeFailback(Failback):
 
 class Stages:
     def __init__(self, config: Path, evidence: Path) -> None:
-        self.link: Link = find(load_config(config), NAME)[0]
+        self.link: MirrorLink = find_mirror_link(load_config(config), NAME)[0]
         self.services = local_services(config, evidence_dir=evidence)
         self.measured = Measured()
 
@@ -167,11 +174,11 @@ class Stages:
         return self.link.mirror
 
     def writer(self) -> StateWriter:
-        return StateWriter(self.link.destination, control_id(self.mirror.name))
+        return StateWriter(self.link.destination, make_control_id(self.mirror.name))
 
     def journal(self, writer: StateWriter, kind: RunKind) -> Journal:
         run = next(r for r in writer.state.runs.values() if r.plan.kind is kind)
-        return Journal(writer, run.id, names(kind))
+        return Journal(writer, run.id, list_step_names(kind))
 
     def partitions(self) -> None:
         """As a data plane records them."""
@@ -198,7 +205,7 @@ class Stages:
         assert found.reasons == (), found.reasons[:3]
         with self.measured.action("begin"):
             run = failover.begin(found.plan.hash)
-        bound = [fact.name for fact in run.plan.bound if fact.name.startswith("topic ")]
+        bound = [fact.name for fact in run.plan.bound_facts if fact.name.startswith("topic ")]
         assert len(bound) == TOPICS
 
     def steps(self) -> None:
@@ -207,27 +214,27 @@ class Stages:
             ends = offsets(writer.state.partitions[self.mirror.name])
             journal = self.journal(writer, RunKind.FAILOVER)
 
-            def take(step: str, act: Callable[[], Evidence]) -> None:
+            def take(step: str, act: Callable[[], StepEvidence]) -> None:
                 with self.measured.action(step):
                     journal.perform(step, act)
 
-            def kept(step: str, value: Proven | Fenced | Drained | Equal) -> Evidence:
-                journal.keep(step, value)
+            def kept(step: str, value: ProveResult | FenceResult | DrainResult | GateResult) -> StepEvidence:
+                journal.save_checkpoint(step, value)
                 return {"partitions": PARTITIONS}
 
-            take("prove", lambda: kept("prove", Proven(ends=Offsets.of(ends), records=5)))
-            take("fence", lambda: kept("fence", Fenced(ends=Offsets.of(ends), authorizer=True)))
-            take("drain", lambda: kept("drain", Drained(positions=Offsets.of(ends))))
+            take("prove", lambda: kept("prove", ProveResult(ends=PartitionOffsets.from_mapping(ends), records=5)))
+            take("fence", lambda: kept("fence", FenceResult(ends=PartitionOffsets.from_mapping(ends), authorizer=True)))
+            take("drain", lambda: kept("drain", DrainResult(positions=PartitionOffsets.from_mapping(ends))))
             take("final_sync", dict)
-            take("parity", lambda: kept("parity", Equal(ends=Offsets.of(ends))))
+            take("parity", lambda: kept("parity", GateResult(ends=PartitionOffsets.from_mapping(ends))))
 
     def record_lmo(self) -> None:
         with self.writer() as writer:
             journal, statuses = self.journal(writer, RunKind.FAILOVER), writer.state.partitions[self.mirror.name]
 
-            def act() -> Evidence:
-                assert left_by(journal, "prove", Proven).ends.by_partition() == offsets(statuses)
-                writer.put(*stopped(self.mirror, statuses, offsets(statuses)))
+            def act() -> StepEvidence:
+                assert read_output(journal, "prove", ProveResult).ends.to_mapping() == offsets(statuses)
+                writer.put(*list_stopped_records(self.mirror, statuses, offsets(statuses)))
                 return {"partitions": PARTITIONS}
 
             with self.measured.action("record_lmo"):
@@ -239,7 +246,7 @@ class Stages:
             for name in ("promote", "switch", "canary"):
                 journal.perform(name, dict)
             with self.measured.action("report"):
-                journal.perform("report", Steps(self.link, self.services, writer, journal).report)
+                journal.perform("report", PlannedSteps(self.link, self.services, writer, journal).report)
             with self.measured.action("end"):
                 journal.end(RunState.DONE)
 
@@ -250,7 +257,7 @@ class Stages:
         assert found.reasons == (), found.reasons[:3]
         with self.measured.action("begin"):
             run = failback.begin(found.plan.hash)
-        assert set(run.plan.strategies.values()) == {Strategy.RECREATE}
+        assert set(run.plan.strategies.values()) == {FailbackStrategy.RECREATE}
         assert run.plan.discarded == 7 * PARTITIONS
 
     def failback_steps(self) -> None:
@@ -258,13 +265,13 @@ class Stages:
             journal = self.journal(writer, RunKind.FAILBACK)
             with self.measured.action("salvage"):
                 ends = offsets(writer.state.partitions[self.mirror.name], 7)
-                journal.keep("salvage", Salvaged(ends=Offsets.of(ends)))
+                journal.save_checkpoint("salvage", SalvageResult(ends=PartitionOffsets.from_mapping(ends)))
             with self.measured.action("align"):
-                journal.keep(
+                journal.save_checkpoint(
                     "align",
-                    OldTopics(
+                    RecreatedTopics(
                         topics=tuple(
-                            OldTopic(name=topic(n), id=topic_id(n, "a"), replication_factor=3, settings=_SETTINGS)
+                            RecreatedTopic(name=topic(n), id=topic_id(n, "a"), replication_factor=3, settings=_SETTINGS)
                             for n in range(TOPICS)
                         )
                     ),
@@ -281,9 +288,11 @@ class Stages:
         runs = {r.plan.kind: r for r in state.runs.values()}
         assert (runs[RunKind.FAILOVER].state, runs[RunKind.FAILBACK].state) == (RunState.DONE, RunState.RUNNING)
         assert all(run.plan.hash == run.plan_hash for run in runs.values())
-        journal = Journal(_ReadOnly(state), runs[RunKind.FAILBACK].id, names(RunKind.FAILBACK))
-        assert left_by(journal, "salvage", Salvaged).ends.by_partition() == offsets(statuses, 7)
-        assert [t.name for t in left_by(journal, "align", OldTopics).topics] == [topic(n) for n in range(TOPICS)]
+        journal = Journal(_ReadOnly(state), runs[RunKind.FAILBACK].id, list_step_names(RunKind.FAILBACK))
+        assert read_output(journal, "salvage", SalvageResult).ends.to_mapping() == offsets(statuses, 7)
+        assert [t.name for t in read_output(journal, "align", RecreatedTopics).topics] == [
+            topic(n) for n in range(TOPICS)
+        ]
 
 
 class _ReadOnly:

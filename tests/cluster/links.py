@@ -7,29 +7,31 @@ from collections.abc import Collection
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors.creation import create
+from mirror_core.mirrors.creation import create_mirror
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
-from mirror_core.state.link import Link, link_of
+from mirror_core.state.link import MirrorLink, make_mirror_link
 from mirror_core.state.records import PartitionRecord
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import Pair
 
 
 def new_link(
     pair: Pair, *topics: str, source: str = "east", destination: str = "west", groups: tuple[str, ...] = ()
-) -> Link:
+) -> MirrorLink:
     """A mirror of these topics (regular expressions), created but not started."""
     config, name = load_config(pair.config_path), "m-" + secrets.token_hex(4)
-    mirror = create(config, name, source=source, destination=destination, topics=topics, groups=groups or ("none",))
-    return link_of(config, mirror)
+    mirror = create_mirror(
+        config, name, source=source, destination=destination, topics=topics, groups=groups or ("none",)
+    )
+    return make_mirror_link(config, mirror)
 
 
-def writer_of(link: Link) -> StateWriter:
-    return StateWriter(link.destination, control_id(link.mirror.name))
+def writer_of(link: MirrorLink) -> StateWriter:
+    return StateWriter(link.destination, make_control_id(link.mirror.name))
 
 
-def record(link: Link, topics: Collection[str], state: PartitionState = PartitionState.MIRRORING) -> None:
+def record(link: MirrorLink, topics: Collection[str], state: PartitionState = PartitionState.MIRRORING) -> None:
     """Note these topics' partitions as the mirror's, with the ids that both clusters now give them."""
     with (
         ClusterClient(link.source) as source,

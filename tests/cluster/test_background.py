@@ -10,20 +10,20 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from mirror_core.dataplane.counters import Counters, Retry
-from mirror_core.decide.parity import Row
+from mirror_core.dataplane.counters import Counters, RetriedWork
+from mirror_core.decide.parity import ParityRow
 from mirror_core.decide.rate import RateLimiter
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.reader import LogReader
 from mirror_core.mirrors import background, proving
-from mirror_core.mirrors.background import BackgroundProof
-from mirror_core.mirrors.describe import describe
+from mirror_core.mirrors.background import BackgroundVerification
+from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import HeldByRun
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode
+from mirror_core.model.run import RunMode
 from mirror_core.parity import so_far
-from mirror_core.parity.compare import CompareTask, compare
+from mirror_core.parity.compare import CompareTask, compare_task
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce
 from tests.cluster.test_unplanned import begin
 from tests.harm import damaged
@@ -54,7 +54,7 @@ def more(mirrored: Mirrored, count: int) -> None:
 
 def proved(mirrored: Mirrored) -> int | None:
     with ClusterClient(mirrored.link.destination) as client:
-        known = proving.known(mirrored.link, mirrored.state, client).holding.get(partition_of(mirrored))
+        known = proving.read_basis(mirrored.link, mirrored.state, client).valid.get(partition_of(mirrored))
     return known.end if known else None
 
 
@@ -64,7 +64,7 @@ class Beside:
     def __init__(self, mirrored: Mirrored, every_s: float = 0.2) -> None:
         self.said: list[str] = []
         self.counters = Counters()
-        self.proof = BackgroundProof(mirrored.link, RATE, self.counters, self.said.append, every_s=every_s)
+        self.proof = BackgroundVerification(mirrored.link, RATE, self.counters, self.said.append, interval_s=every_s)
 
 
 def test_what_is_new_is_proved_while_copying_goes_on(mirrored: Mirrored) -> None:
@@ -75,8 +75,8 @@ def test_what_is_new_is_proved_while_copying_goes_on(mirrored: Mirrored) -> None
         wait_until(lambda: proved(mirrored) == 150, timeout_s=TIMEOUT_S, why="what came later was not compared")
         wait_until(lambda: beside.counters.snapshot().findings == 0, timeout_s=TIMEOUT_S, why="it was not counted")
     assert not beside.said
-    (row,) = describe(mirrored.link, mirrored.state, now_ms()).rows
-    assert (row.position, row.proved) == (150, 150)
+    (row,) = describe_mirror(mirrored.link, mirrored.state, now_ms()).rows
+    assert (row.position, row.verified_end) == (150, 150)
 
 
 def test_a_copy_that_differs_is_said_once_and_not_proved(mirrored: Mirrored) -> None:
@@ -92,14 +92,14 @@ def test_a_copy_that_differs_is_said_once_and_not_proved(mirrored: Mirrored) -> 
     beside = Beside(mirrored)
     looks = 3
     for _ in range(looks):
-        beside.proof._look()
+        beside.proof._compare_new()
     assert beside.counters.snapshot().findings == 100
     assert [words for words in beside.said if "THE COPY DIFFERS" in words and f"{topic}-0 at 0" in words]
     assert len(beside.said) == 2, "once, with what to do"
     assert proved(mirrored) is None
     words = f"1 partition(s): {topic}-0 from offset 0 on"
-    assert str(describe(mirrored.link, mirrored.state, now_ms()).facts["known to differ"]).startswith(words)
-    lost = mirrored.failover.decide(Mode.UNPLANNED).plan.warnings[0]
+    assert str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["known to differ"]).startswith(words)
+    lost = mirrored.failover.decide(RunMode.UNPLANNED).plan.warnings[0]
     assert lost.startswith(f"THE COPY DIFFERS from east in {words}")
     assert "Applications would get what west has" in lost
 
@@ -120,75 +120,75 @@ def test_what_cannot_be_read_is_as_loud_as_a_difference_until_it_can_be(
         caplog.at_level("INFO"),
     ):
         for _ in range(3):
-            beside.proof._look()
-        assert str(describe(mirrored.link, mirrored.state, now_ms()).facts["known to differ"]).startswith(words)
-        assert any(words in line for line in mirrored.failover.decide(Mode.PLANNED).plan.warnings)
+            beside.proof._compare_new()
+        assert str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["known to differ"]).startswith(words)
+        assert any(words in line for line in mirrored.failover.decide(RunMode.PLANNED).plan.warnings)
     assert beside.counters.snapshot().findings == 1
     loud, *advice = beside.said
     assert f"cluster {side}, {partition}: batch at offset 100 is damaged: CRC does not match" in loud
     assert len(advice) == 2, "once, with what to do"
     assert "compared in part" not in caplog.text
-    beside.proof._look()
+    beside.proof._compare_new()
     assert beside.counters.snapshot().findings == 0
-    assert describe(mirrored.link, mirrored.state, now_ms()).facts["known to differ"] == "none"
+    assert describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["known to differ"] == "none"
     assert proved(mirrored) == 101
 
 
 def test_a_run_is_left_alone(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = begin(mirrored.failover, Mode.PLANNED)
+    run = begin(mirrored.failover, RunMode.PLANNED)
     with monkeypatch.context() as patched:
-        patched.setattr(background, "scope", lambda *_: pytest.fail("a run compares by itself"))
-        Beside(mirrored).proof._look()
+        patched.setattr(background, "read_parity_scope", lambda *_: pytest.fail("a run compares by itself"))
+        Beside(mirrored).proof._compare_new()
     mirrored.failover.drive(run.id)
 
 
 def test_a_run_that_begins_meanwhile_keeps_what_is_its_own(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
 
-    def meanwhile(task: CompareTask) -> Sequence[Row]:
-        runs.append(begin(mirrored.failover, Mode.PLANNED))
-        return compare(task)
+    def meanwhile(task: CompareTask) -> Sequence[ParityRow]:
+        runs.append(begin(mirrored.failover, RunMode.PLANNED))
+        return compare_task(task)
 
-    monkeypatch.setattr(background, "compare", meanwhile)
+    monkeypatch.setattr(background, "compare_task", meanwhile)
     with pytest.raises(HeldByRun):
-        Beside(mirrored).proof._look()
+        Beside(mirrored).proof._compare_new()
     mirrored.failover.drive(runs[0].id)
 
 
 def test_the_end_of_the_process_ends_it_between_chunks(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
-    beside = Beside(mirrored, background.EVERY_S)  # so that nothing is written down on the way
+    beside = Beside(mirrored, background.COMPARE_INTERVAL_S)  # so that nothing is written down on the way
     tasks = threading.Event()
 
-    def last(task: CompareTask) -> Sequence[Row]:
+    def last(task: CompareTask) -> Sequence[ParityRow]:
         assert not tasks.is_set(), "another chunk was read after the end"
         tasks.set()
         beside.proof._stop.set()
-        return compare(task)
+        return compare_task(task)
 
-    monkeypatch.setattr(background, "compare", last)
+    monkeypatch.setattr(background, "compare_task", last)
     monkeypatch.setattr(background, "CHUNK_OFFSETS", 10)
-    with pytest.raises(background._Ended):
-        beside.proof._look()
+    with pytest.raises(background._ComparisonStopped):
+        beside.proof._compare_new()
     assert proved(mirrored) is None
-    assert beside.counters.snapshot().retries[Retry.PROOF] == 0
+    assert beside.counters.snapshot().retries[RetriedWork.PROOF] == 0
 
 
 def test_what_a_long_comparison_has_proved_is_kept_meanwhile(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beside, begun = Beside(mirrored, background.EVERY_S), list[int | None]()
+    beside, begun = Beside(mirrored, background.COMPARE_INTERVAL_S), list[int | None]()
 
-    def noted(task: CompareTask) -> Sequence[Row]:
+    def noted(task: CompareTask) -> Sequence[ParityRow]:
         begun.append(proved(mirrored))
-        return compare(task)
+        return compare_task(task)
 
-    monkeypatch.setattr(background, "compare", noted)
+    monkeypatch.setattr(background, "compare_task", noted)
     monkeypatch.setattr(background, "CHUNK_OFFSETS", 25)
-    monkeypatch.setattr(background, "KEPT_S", 0.0)
+    monkeypatch.setattr(background, "SAVE_INTERVAL_S", 0.0)
     for pause in ("TELL_S", "SELDOM"):
         monkeypatch.setattr(so_far, pause, 0.0)
     monkeypatch.setattr(so_far, "PARTITIONS_PER_S", float("inf"))
-    beside.proof._look()
+    beside.proof._compare_new()
     assert begun == [None, 25, 50, 75], "whoever is killed reads one chunk again"
 
 
@@ -196,7 +196,7 @@ def test_all_that_is_read_is_paid_for(mirrored: Mirrored) -> None:
     """Whatever the answers' sizes: the limiter's due time is what bounds the rate."""
     partition, pace = partition_of(mirrored), RateLimiter(1 << 30)
     with LogReader(mirrored.link.source, pace=pace) as reader:
-        before = pace.due
+        before = pace.due_s
         read = sum(len(batch) for _, batch in reader.batches(partition, Offset(0), Offset(100)))
     assert read
-    assert pace.due - before > read / (1 << 30)
+    assert pace.due_s - before > read / (1 << 30)

@@ -13,16 +13,16 @@ from confluent_kafka import Producer
 
 from mirror_core.copy import sending
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.seed import seeds
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.copy.seed import build_seed_batches
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.progress import Figures, Progress
+from mirror_core.dataplane.progress import PartitionFigures, ProgressTracker
 from mirror_core.decide import position
-from mirror_core.decide.position import Resume
+from mirror_core.decide.position import ResumePoint
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.producing import ProduceLink, Row
+from mirror_core.kafka.producing import ProduceBatch, ProduceLink
 from mirror_core.kafka.topics import delete_records
-from mirror_core.model.copying import Assigned
+from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -51,12 +51,14 @@ def far_topic(cluster: SandboxCluster) -> str:
     partition = Partition(topic, 0)
     with as_admin(cluster) as client, client_connection(client, partition) as connection:
         link = ProduceLink[str](connection)
-        seeded = PartitionReplicator(Assigned(partition=partition, source_topic_id="", destination_topic_id=""))
-        seeded.resume_at(Resume(offset=0, sequence=0, gap_end=0, seed_end=FAR, check_tail=False))
-        while seeded.place.seeded < FAR:
-            for _, batch in seeds(seeded, NOBODY, 0):
-                link.send([Row(topic, 0, batch, "seed")])
-                assert [row.error for _, row in link.answers()] == [0]
+        seeded = PartitionReplicator(
+            PartitionAssignment(partition=partition, source_topic_id="", destination_topic_id="")
+        )
+        seeded.resume_at(ResumePoint(offset=0, sequence=0, gap_end=0, seed_end=FAR, must_check_tail=False))
+        while seeded.progress.seeded < FAR:
+            for _, batch in build_seed_batches(seeded, NOBODY, 0):
+                link.send([ProduceBatch(topic, 0, batch, "seed")])
+                assert [row.error for _, row in link.read_responses()] == [0]
     cut(cluster, topic, FAR)
     produce(cluster, topic, 10)
     return topic
@@ -91,7 +93,7 @@ def test_a_log_that_begins_at_three_million_is_announced_and_seeded_though_it_is
     assert "before their first records are copied: 3 s or less (estimate)" in said.out
 
     mirrored = desk.started(topic)
-    progress, calls, described, told = Progress(), list[int](), list[str](), list[Figures]()
+    progress, calls, described, told = ProgressTracker(), list[int](), list[str](), list[PartitionFigures]()
 
     def delete_or_break(client: ClusterClient, until: dict[Partition, Offset]) -> dict[Partition, Offset]:
         calls.append(until[partition])
@@ -109,9 +111,9 @@ def test_a_log_that_begins_at_three_million_is_announced_and_seeded_though_it_is
         return delete_records(client, until)
 
     monkeypatch.setattr(sending, "delete_records", delete_or_break)
-    options = Options(until_caught_up=True, progress=progress)
+    options = ReplicationOptions(until_caught_up=True, progress=progress)
     stop = threading.Event()
-    summary = Replication(mirrored.link, LocalRunner, options, stop=stop, say=lambda line: None).run()
+    summary = Replication(mirrored.link, LocalRunner, options, stop=stop, report_line=lambda line: None).run()
     assert (summary.caught_up, summary.failed) == (True, {})
     assert told[0].to_seed is not None
     assert told[0].to_seed == FAR - told[0].position > 0
@@ -130,7 +132,7 @@ def test_lookups_by_time_see_through_what_was_seeded(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of old records in many segments: a time of today in the first one would hide all that come behind it."""
-    monkeypatch.setattr(position, "MARKED_START", 2)
+    monkeypatch.setattr(position, "MAX_MARKED_START", 2)
     topic = new_topic(pair.east, retention_ms="-1", segment_bytes=str(1 << 20))
     times = [T2020 + number * HOUR_MS for number in range(40)]
     producer = Producer(pair.east.client_config("admin"))

@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.decide.canary import Kind
+from mirror_core.decide.canary import CanaryKind
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import MirrorName
 from mirror_core.runbook import canary
-from mirror_core.runbook.canary import TOPIC, run_canary
+from mirror_core.runbook.canary import CANARY_TOPIC, run_canary
 from tests.brokers import TIMEOUT_S, Pair, admin_client, grant, new_topic
 from tests.waiting import wait_until
 
@@ -34,7 +34,7 @@ def name() -> MirrorName:
 
 
 def canaries(pair: Pair) -> set[str]:
-    return {t for t in admin_client(pair.west).list_topics(timeout=TIMEOUT_S).topics if t.startswith(TOPIC)}
+    return {t for t in admin_client(pair.west).list_topics(timeout=TIMEOUT_S).topics if t.startswith(CANARY_TOPIC)}
 
 
 def test_every_kind_is_tried_again_and_again_and_nothing_is_left(
@@ -44,7 +44,7 @@ def test_every_kind_is_tried_again_and_again_and_nothing_is_left(
     before = canaries(pair)
     for number in range(3):
         shown = run_canary(west, name, f"run {number}", {topic})
-        assert {kind: str(shown[kind]).split()[0] for kind in Kind} == dict.fromkeys(Kind, "passed"), shown
+        assert {kind: str(shown[kind]).split()[0] for kind in CanaryKind} == dict.fromkeys(CanaryKind, "passed"), shown
         assert "left behind" not in shown
         assert canaries(pair) == before
 
@@ -60,15 +60,15 @@ def test_every_kind_is_tried_again_and_again_and_nothing_is_left(
 @pytest.mark.parametrize(
     ("kind", "resource", "operation", "named"),
     [
-        (Kind.TRANSACTIONAL, ResourceType.TRANSACTIONAL_ID, AclOperation.WRITE, "mirrorbook.canary.{}.1"),
-        (Kind.GROUP, ResourceType.GROUP, AclOperation.READ, "mirrorbook-canary-{}"),
+        (CanaryKind.TRANSACTIONAL, ResourceType.TRANSACTIONAL_ID, AclOperation.WRITE, "mirrorbook.canary.{}.1"),
+        (CanaryKind.GROUP, ResourceType.GROUP, AclOperation.READ, "mirrorbook-canary-{}"),
     ],
 )
 def test_a_kind_that_may_not_be_tried_is_named(
     pair: Pair,
     west: ClusterConfig,
     name: MirrorName,
-    kind: Kind,
+    kind: CanaryKind,
     resource: ResourceType,
     operation: AclOperation,
     named: str,
@@ -77,14 +77,14 @@ def test_a_kind_that_may_not_be_tried_is_named(
     shown = run_canary(west, name, "run", {new_topic(pair.west)})
     assert str(shown[kind]).startswith("not tried: "), shown
     assert CONTROL in str(shown[kind])
-    assert {str(shown[other]).split()[0] for other in Kind if other is not kind} == {"passed"}
+    assert {str(shown[other]).split()[0] for other in CanaryKind if other is not kind} == {"passed"}
 
 
 @pytest.mark.parametrize("operation", [AclOperation.WRITE, AclOperation.CREATE])
 def test_a_canary_that_could_try_nothing_has_not_passed(
     pair: Pair, west: ClusterConfig, name: MirrorName, operation: AclOperation
 ) -> None:
-    topic = f"{TOPIC}.{name}"
+    topic = f"{CANARY_TOPIC}.{name}"
     grant(pair.west, CONTROL, ResourceType.TOPIC, topic, [operation], permission=AclPermissionType.DENY)
     with pytest.raises(MissingPermission, match=topic):
         run_canary(west, name, "run", {new_topic(pair.west)})
@@ -94,10 +94,10 @@ def test_what_a_killed_canary_has_left_is_in_nobodys_way(
     pair: Pair, west: ClusterConfig, name: MirrorName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its topic, and what its group has committed there."""
-    clean: Callable[..., str] = canary._clean
-    monkeypatch.setattr(canary, "_clean", lambda client, topic: "killed before")
+    clean: Callable[..., str] = canary._delete_canary_topic
+    monkeypatch.setattr(canary, "_delete_canary_topic", lambda client, topic: "killed before")
     run_canary(west, name, "first", set())
-    monkeypatch.setattr(canary, "_clean", clean)
+    monkeypatch.setattr(canary, "_delete_canary_topic", clean)
     shown = run_canary(west, name, "second", set())
-    assert {str(shown[kind]).split()[0] for kind in Kind} == {"passed"}
-    assert f"{TOPIC}.{name}" not in canaries(pair)
+    assert {str(shown[kind]).split()[0] for kind in CanaryKind} == {"passed"}
+    assert f"{CANARY_TOPIC}.{name}" not in canaries(pair)

@@ -16,12 +16,12 @@ from mirror_core.evidence.folders import LocalFolder
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import verbs
-from mirror_core.model.mirror import Gaps, PartitionState
+from mirror_core.model.mirror import GapFilling, PartitionState
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import Verdict
-from mirror_core.model.run import Mode, RunState
-from mirror_core.parity.certified import LocalProof, prove
-from mirror_core.parity.certified_scope import Certified, certified
+from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.run import RunMode, RunState
+from mirror_core.parity.certified import LocalCertificateRunner, check_certificates
+from mirror_core.parity.certified_scope import CertificateScope, read_certificate_scope
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic
 from tests.cluster.copied import Copied, copied, mixed, unproved
 from tests.cluster.test_unplanned import begin
@@ -33,20 +33,20 @@ from tests.parity_topics import Content, content, send, twin_topics
 pytestmark = pytest.mark.cluster
 
 
-@pytest.mark.parametrize("gaps", [Gaps.MARKERS, pytest.param(Gaps.HIDDEN, marks=pytest.mark.slow)])
-def test_what_was_copied_is_proved_and_nothing_else(pair: Pair, tmp_path: Path, gaps: Gaps) -> None:
+@pytest.mark.parametrize("gaps", [GapFilling.MARKERS, pytest.param(GapFilling.HIDDEN, marks=pytest.mark.slow)])
+def test_what_was_copied_is_proved_and_nothing_else(pair: Pair, tmp_path: Path, gaps: GapFilling) -> None:
     made = copied(pair, tmp_path, mixed(200), mixed(50), gaps=gaps, partitions=2)
     found = made.proved()
-    assert (found.verdict, found.findings, found.reasons) == (Verdict.PASSED, (), ())
+    assert (found.verdict, found.findings, found.reasons) == (ParityVerdict.PASSED, (), ())
     ends = {partition: end for partition, (_, end) in made.scope.ends.items()}
     assert found.records == 2 * (250 - 2 - 1)
-    assert found.proven == ends
+    assert found.verified_ends == ends
     assert made.scope.left_out == {}
 
 
 def test_with_the_source_deleted_and_dead_the_command_proves_the_copy(pair: Pair, tmp_path: Path) -> None:
     made = copied(pair, tmp_path, content(100))
-    verbs.sync(made.mirrored.link)
+    verbs.run_sync(made.mirrored.link)
     admin = admin_client(pair.east)
     admin.delete_topics([made.topic])[made.topic].result(TIMEOUT_S)
     command = ["parity", made.mirrored.name, "--against", "certificates", "--receipts", str(made.receipts.path)]
@@ -83,7 +83,7 @@ def test_a_copy_that_is_not_what_was_acknowledged_is_found_whatever_was_done_to_
     """The same certificate, held against logs that somebody else wrote."""
     records = content(100)
     made = copied(pair, tmp_path, records)
-    [vouched] = made.scope.vouched.values()
+    [vouched] = made.scope.certified.values()
     logs = seeded(records)
     topic = twin_topics(pair, len(logs))
     others = {what: Partition(topic, number) for number, what in enumerate(logs)}
@@ -93,21 +93,21 @@ def test_a_copy_that_is_not_what_was_acknowledged_is_found_whatever_was_done_to_
     with ClusterClient(made.mirrored.link.destination) as west:
         ids = {topic: west.metadata([topic]).topics[topic].id}
     vouching = dict.fromkeys(others.values(), vouched)
-    found = made.proved(Certified("here", ends, vouching, frozenset(), {}, ids=ids))
-    assert found.verdict is Verdict.FAILED
+    found = made.proved(CertificateScope("here", ends, vouching, frozenset(), {}, topic_ids=ids))
+    assert found.verdict is ParityVerdict.FAILED
     words = {finding.partition: finding.detail for finding in found.findings}
     fine = others.pop("nothing")
     assert fine not in words, "and it is no matter of who wrote it"
-    assert found.proven[fine] == 100
+    assert found.verified_ends[fine] == 100
     assert "[60, 100) was copied, and is missing there" in words[others.pop("truncated")]
     for what, partition in others.items():
         assert "One of the two was altered" in words[partition], what
-        assert found.proven[partition] == 0, what
+        assert found.verified_ends[partition] == 0, what
 
 
 def test_a_certificate_that_was_changed_by_hand_is_found_and_named(pair: Pair, tmp_path: Path) -> None:
     made = copied(pair, tmp_path, content(100), content(30))
-    assert made.scope.checked.sound
+    assert made.scope.checked.is_sound
     altered = made.receipts.names()[0]
     path = made.receipts.path / altered
     rows = pq.read_table(path).to_pylist()
@@ -116,7 +116,7 @@ def test_a_certificate_that_was_changed_by_hand_is_found_and_named(pair: Pair, t
             piece["digest"] = piece["digest"][:-1] + ("0" if piece["digest"][-1] != "0" else "1")
     pq.write_table(pa.Table.from_pylist(rows, schema=pq.read_schema(path)), path)
     found = made.proved()
-    assert found.verdict is Verdict.FAILED
+    assert found.verdict is ParityVerdict.FAILED
     assert found.reasons[0].startswith(f"receipts are altered: {altered.partition('/')[2]} is not as it was written")
     assert found.records == 30, "nothing that it says is believed"
 
@@ -127,8 +127,8 @@ def test_what_no_receipt_vouches_for_is_named_and_never_passes_for_proved(pair: 
     (made.receipts.path / files[1]).unlink()
     partition = Partition(made.topic, 0)
     found = made.proved()
-    assert (found.verdict, found.records) == (Verdict.INDETERMINATE, 120)
-    assert found.proven == {partition: 100}
+    assert (found.verdict, found.records) == (ParityVerdict.INDETERMINATE, 120)
+    assert found.verified_ends == {partition: 100}
     lost, much, hole = found.reasons
     assert lost.startswith(f"receipts are lost: {files[1].partition('/')[2]} was written, and is not there: ")
     assert much.startswith("of 1 of 1 partitions not all is vouched for, 30 offsets together: ")
@@ -136,11 +136,13 @@ def test_what_no_receipt_vouches_for_is_named_and_never_passes_for_proved(pair: 
     (made.receipts.path / files[2]).unlink()
     assert unproved(made.scope) == {partition: [(100, 150)]}
     found = made.proved()
-    assert (found.verdict, found.proven) == (Verdict.INDETERMINATE, {partition: 100}), "what has an end is not whole"
+    assert (found.verdict, found.verified_ends) == (ParityVerdict.INDETERMINATE, {partition: 100}), (
+        "what has an end is not whole"
+    )
     (made.receipts.path / files[0]).unlink()
     assert unproved(made.scope) == {partition: [(0, 150)]}
     nothing = made.proved()
-    assert (nothing.verdict, nothing.records) == (Verdict.INDETERMINATE, 0)
+    assert (nothing.verdict, nothing.records) == (ParityVerdict.INDETERMINATE, 0)
     assert "(and 2 more such files)" in nothing.reasons[0]
 
 
@@ -158,15 +160,15 @@ def test_a_proof_of_one_partition_is_none_of_the_mirror(pair: Pair, tmp_path: Pa
     made = Copied(mirrored, topic, receipts)
     first, second, third = (Partition(topic, index) for index in range(3))
     found = made.proved()
-    assert (found.verdict, found.records) == (Verdict.INDETERMINATE, 30)
+    assert (found.verdict, found.records) == (ParityVerdict.INDETERMINATE, 30)
     assert found.reasons[0].startswith("of 2 of 3 partitions not all is vouched for, 200 offsets together")
-    assert {p: found.proven.get(p) for p in (first, second, third)} == {first: None, second: 0, third: 20}
+    assert {p: found.verified_ends.get(p) for p in (first, second, third)} == {first: None, second: 0, third: 20}
     command = ["parity", mirrored.name, "--against", "certificates", "--receipts", str(receipts.path), "--json"]
     command += ["--runner", "local", "--config", str(pair.config_path), "--output", str(tmp_path / "out")]
     said = invoked(*command)
     assert (said.exit_code, json.loads(said.stdout)["verdict"]) == (4, "indeterminate")
-    assert made.rebuilt().left == {}
-    assert (made.proved().verdict, made.proved().records) == (Verdict.PASSED, 230)
+    assert made.rebuilt().uncovered == {}
+    assert (made.proved().verdict, made.proved().records) == (ParityVerdict.PASSED, 230)
 
 
 def test_what_has_failed_is_not_proved_and_what_was_deleted_when_it_was_the_applications_is_not_missed(
@@ -177,13 +179,13 @@ def test_what_has_failed_is_not_proved_and_what_was_deleted_when_it_was_the_appl
     known = state.partitions[made.mirrored.name]
     ours = known[partition]
     known[partition] = replace(ours, state=PartitionState.FAILED)
-    scope = certified(made.mirrored.link, state, made.receipts)
+    scope = read_certificate_scope(made.mirrored.link, state, made.receipts)
     assert unproved(scope) == {partition: [(0, 40)]}
     assert partition not in scope.ends, "nothing of it is compared, nor rebuilt"
     gone = {n: replace(ours, partition=Partition(made.topic, n), state=PartitionState.STOPPED) for n in (7, 8)}
     known |= {one.partition: replace(one, lmo=Offset(40)) for one in gone.values()}
     known[partition] = ours
-    scope = certified(made.mirrored.link, state, made.receipts)
+    scope = read_certificate_scope(made.mirrored.link, state, made.receipts)
     assert (unproved(scope), sorted(scope.left_out)) == ({}, sorted(one.partition for one in gone.values()))
 
 
@@ -192,7 +194,7 @@ def test_a_file_that_somebody_put_there_is_named_and_not_believed(pair: Pair, tm
     [path] = [made.receipts.path / name for name in made.receipts.names()]
     path.with_name("epoch-00000001-0000000999.parquet").write_bytes(path.read_bytes())
     found = made.proved()
-    assert (found.verdict, found.records) == (Verdict.INDETERMINATE, 100)
+    assert (found.verdict, found.records) == (ParityVerdict.INDETERMINATE, 100)
     assert "receipts are not ours: date=" in found.reasons[0]
     assert "epoch-00000001-0000000999.parquet is told of by no head" in found.reasons[0]
 
@@ -204,7 +206,7 @@ def test_a_piece_that_begins_below_the_log_start_is_left_out_and_said(pair: Pair
     admin.delete_records([upto], request_timeout=TIMEOUT_S)[upto].result(TIMEOUT_S)
     assert made.scope.left_out == {partition: "[40, 100): in a piece that begins below the log's start"}
     found = made.proved()
-    assert (found.verdict, found.records, found.proven) == (Verdict.PASSED, 30, {partition: 130})
+    assert (found.verdict, found.records, found.verified_ends) == (ParityVerdict.PASSED, 30, {partition: 130})
 
 
 def test_receipts_of_a_topic_that_was_there_before_vouch_for_nothing(pair: Pair, tmp_path: Path) -> None:
@@ -212,18 +214,18 @@ def test_receipts_of_a_topic_that_was_there_before_vouch_for_nothing(pair: Pair,
     status = made.mirrored.statuses[Partition(made.topic, 0)]
     state = made.mirrored.state
     state.partitions[made.mirrored.name][status.partition] = replace(status, destination_topic_id=secrets.token_hex(16))
-    scope = certified(made.mirrored.link, state, made.receipts)
+    scope = read_certificate_scope(made.mirrored.link, state, made.receipts)
     assert unproved(scope) == {status.partition: [(0, 100)]}
 
 
 def test_a_topic_that_the_destination_has_cleaned_is_not_said_to_be_altered(pair: Pair, tmp_path: Path) -> None:
     made = copied(pair, tmp_path, content(100))
-    scope = replace(made.scope, cleaned=frozenset({made.topic}))
-    assert made.proved(scope).verdict is Verdict.PASSED, "it was not cleaned yet"
-    [(partition, vouched)] = scope.vouched.items()
+    scope = replace(made.scope, compacted_topics=frozenset({made.topic}))
+    assert made.proved(scope).verdict is ParityVerdict.PASSED, "it was not cleaned yet"
+    [(partition, vouched)] = scope.certified.items()
     piece = replace(vouched.pieces[0], digest="0" * 32)
-    found = made.proved(replace(scope, vouched={partition: replace(vouched, pieces=(piece,))}))
-    assert (found.verdict, found.findings) == (Verdict.INDETERMINATE, ())
+    found = made.proved(replace(scope, certified={partition: replace(vouched, pieces=(piece,))}))
+    assert (found.verdict, found.findings) == (ParityVerdict.INDETERMINATE, ())
     assert "cleaned by key" in found.reasons[0]
 
 
@@ -233,9 +235,9 @@ def test_a_destination_that_does_not_answer_is_indeterminate(pair: Pair, tmp_pat
     scope = made.scope
     config = load_config(pair.config_path)
     with suspended(pair.west):
-        proof = LocalProof()
-        found, _ = prove(config.path, ClusterName("west"), scope, None, run=proof.run, tasks=1)
-    assert found.verdict is Verdict.INDETERMINATE
+        proof = LocalCertificateRunner()
+        found, _ = check_certificates(config.path, ClusterName("west"), scope, None, run=proof.run, tasks=1)
+    assert found.verdict is ParityVerdict.INDETERMINATE
     assert f"{made.topic}-0 [0, 20):" in found.reasons[0]
 
 
@@ -243,9 +245,13 @@ def test_behind_the_promotion_what_was_copied_is_proved_and_what_applications_wr
     pair: Pair, tmp_path: Path
 ) -> None:
     made = copied(pair, tmp_path, content(100))
-    run = begin(made.mirrored.failover, Mode.UNPLANNED)
+    run = begin(made.mirrored.failover, RunMode.UNPLANNED)
     assert made.mirrored.failover.drive(run.id).state is RunState.DONE
     send(pair.west, made.topic, content(7))
     assert made.scope.left_out == {}
     found = made.proved()
-    assert (found.verdict, found.records, found.proven) == (Verdict.PASSED, 100, {Partition(made.topic, 0): 100})
+    assert (found.verdict, found.records, found.verified_ends) == (
+        ParityVerdict.PASSED,
+        100,
+        {Partition(made.topic, 0): 100},
+    )

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from mirror_core.decide.parity import Row
-from mirror_core.decide.recovery import Action
+from mirror_core.decide.parity import ParityRow
+from mirror_core.decide.recovery import RecoveryAction
 from mirror_core.kafka.topics import delete_topic
 from mirror_core.mirrors import recovery
-from mirror_core.mirrors.receipts import compact
-from mirror_core.mirrors.recovery_plan import survey
+from mirror_core.mirrors.receipts import compact_receipts
+from mirror_core.mirrors.recovery_plan import plan_recovery
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
-from mirror_core.model.parity import ALTERED, Verdict
-from mirror_core.parity.certified import MADE_ANEW, CertifiedTask, LocalProof
-from mirror_core.parity.certified_scope import REPLACED
+from mirror_core.model.parity import ALTERED_KIND, ParityVerdict
+from mirror_core.parity.certified import RECREATED_REASON, CertificateTask, LocalCertificateRunner
+from mirror_core.parity.certified_scope import REPLACED_REASON
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.state.writer import StateWriter, make_control_id
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client
 from tests.cluster.copied import TOMORROW, Copied, copied, unproved
@@ -42,7 +42,9 @@ def fail(made: Copied, kind: FailureKind) -> None:
 def recopy(made: Copied) -> None:
     """Delete the mirror topic, as an operator does who was asked: the next epoch copies it anew."""
     link = made.mirrored.link
-    recovery.recover(link, survey(link, made.mirrored.state, None, Action.RECOPY), lambda line: None)
+    recovery.recover_partitions(
+        link, plan_recovery(link, made.mirrored.state, None, RecoveryAction.RECOPY), lambda line: None
+    )
 
 
 def replace_topic(cluster: SandboxCluster, topic: str) -> None:
@@ -65,32 +67,32 @@ def test_a_copy_made_anew_is_proved_by_its_own_receipts_and_not_by_those_of_the_
     """Both copies hold the same records: what the old receipts say is true, and of another log."""
     made = copied(pair, tmp_path, content(100), content(30))
     partition, mirrored = Partition(made.topic, 0), made.mirrored
-    compact(mirrored.link, made.receipts, TOMORROW)
+    compact_receipts(mirrored.link, made.receipts, TOMORROW)
     send(pair.west, made.topic, content(1))
     fail(made, FailureKind.FOREIGN)
     recopy(made)
     nothing = made.proved()
-    assert (nothing.verdict, nothing.records, nothing.findings) == (Verdict.INDETERMINATE, 0, ())
+    assert (nothing.verdict, nothing.records, nothing.findings) == (ParityVerdict.INDETERMINATE, 0, ())
     mirrored.copy()
     assert unproved(made.scope) == {partition: [(0, 130)]}
-    assert (made.proved().verdict, made.proved().records) == (Verdict.INDETERMINATE, 0)
+    assert (made.proved().verdict, made.proved().records) == (ParityVerdict.INDETERMINATE, 0)
 
     send(pair.east, made.topic, content(20))
     mirrored.copy(str(made.receipts.path))
-    assert (made.proved().verdict, made.proved().records) == (Verdict.INDETERMINATE, 20)
-    assert made.rebuilt().left == {}
+    assert (made.proved().verdict, made.proved().records) == (ParityVerdict.INDETERMINATE, 20)
+    assert made.rebuilt().uncovered == {}
     found = made.proved()
-    assert (found.verdict, found.reasons, found.records) == (Verdict.PASSED, (), 150)
-    before = made.scope.vouched
-    done = compact(mirrored.link, made.receipts, TOMORROW)
-    assert (done.pieces_left_out, done.left) == (2, {}), "of both rounds of the old copy"
-    assert made.scope.vouched == before
-    assert (made.proved().verdict, made.proved().proven) == (Verdict.PASSED, {partition: 150})
+    assert (found.verdict, found.reasons, found.records) == (ParityVerdict.PASSED, (), 150)
+    before = made.scope.certified
+    done = compact_receipts(mirrored.link, made.receipts, TOMORROW)
+    assert (done.pieces_left_out, done.troubled) == (2, {}), "of both rounds of the old copy"
+    assert made.scope.certified == before
+    assert (made.proved().verdict, made.proved().verified_ends) == (ParityVerdict.PASSED, {partition: 150})
 
     alter(pair.west, partition, 41, in_place_of(b"\xfe value 41", b"\xfe value 14"))
     found = made.proved()
-    assert (found.verdict, found.proven) == (Verdict.FAILED, {partition: 0})
-    assert [(one.partition, one.offset, one.kind) for one in found.findings] == [(partition, 0, ALTERED)]
+    assert (found.verdict, found.verified_ends) == (ParityVerdict.FAILED, {partition: 0})
+    assert [(one.partition, one.offset, one.kind) for one in found.findings] == [(partition, 0, ALTERED_KIND)]
 
 
 @about_data()
@@ -102,15 +104,15 @@ def test_a_topic_that_is_made_anew_while_it_is_read_is_not_called_altered_and_no
     made = copied(pair, tmp_path, content(100))
     partition = Partition(made.topic, 0)
 
-    def run(tasks: Sequence[CertifiedTask]) -> Sequence[Row]:
+    def run(tasks: Sequence[CertificateTask]) -> Sequence[ParityRow]:
         replace_topic(pair.west, made.topic)
         send(pair.west, made.topic, [replace(one, value=value or one.value) for one in content(100)])
-        return LocalProof().run(tasks)
+        return LocalCertificateRunner().run(tasks)
 
     found = made.proved(run=run)
-    assert (found.verdict, found.findings, found.records) == (Verdict.INDETERMINATE, (), 0)
-    assert found.proven == {partition: 0}
-    assert MADE_ANEW in found.reasons[0]
+    assert (found.verdict, found.findings, found.records) == (ParityVerdict.INDETERMINATE, (), 0)
+    assert found.verified_ends == {partition: 0}
+    assert RECREATED_REASON in found.reasons[0]
 
 
 @about_data()
@@ -119,9 +121,11 @@ def test_a_batch_that_cannot_be_read_is_found_by_its_place_also_without_the_sour
     partition = Partition(made.topic, 0)
     with damaged(pair.west, partition, b"\xfe value 27"):
         found = made.proved()
-    assert (found.verdict, found.findings) == (Verdict.INDETERMINATE, ())
-    assert [(one.partition, one.offset, one.kind) for one in found.damaged] == [(partition, 100, "unreadable on west")]
-    assert made.proved().damaged == ()
+    assert (found.verdict, found.findings) == (ParityVerdict.INDETERMINATE, ())
+    assert [(one.partition, one.offset, one.kind) for one in found.damage_findings] == [
+        (partition, 100, "unreadable on west")
+    ]
+    assert made.proved().damage_findings == ()
 
 
 @about_data()
@@ -137,9 +141,12 @@ def test_a_copy_of_another_source_topic_of_the_same_name_is_not_held_against_rec
     fail(made, FailureKind.RECREATED)
     assert unproved(made.scope) == {partition: [(0, 130)]}
 
-    seen = survey(mirrored.link, mirrored.state, None, Action.RECOPY)
-    with StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer, as_admin(pair.west) as client:
-        recovery.begin_recopy(mirrored.link, writer, seen.costs[0])
+    seen = plan_recovery(mirrored.link, mirrored.state, None, RecoveryAction.RECOPY)
+    with (
+        StateWriter(mirrored.link.destination, make_control_id(mirrored.name)) as writer,
+        as_admin(pair.west) as client,
+    ):
+        recovery.record_recopy(mirrored.link, writer, seen.costs[0])
         delete_topic(client, made.topic, seen.costs[0].destination_id or "")
     assert unproved(made.scope) == {partition: [(0, 130)]}, "it is FAILED, and no longer there"
     assert made.proved().reasons[0].startswith("of 1 of 1 partitions not all is vouched for, 130 offsets together")
@@ -147,16 +154,18 @@ def test_a_copy_of_another_source_topic_of_the_same_name_is_not_held_against_rec
     recopy(made)
     mirrored.copy(str(made.receipts.path))
     found = made.proved()
-    assert (found.verdict, found.findings, found.proven) == (Verdict.PASSED, (), {partition: 60})
-    done = compact(mirrored.link, made.receipts, TOMORROW)
+    assert (found.verdict, found.findings, found.verified_ends) == (ParityVerdict.PASSED, (), {partition: 60})
+    done = compact_receipts(mirrored.link, made.receipts, TOMORROW)
     assert (done.pieces_left_out, *done.files.values()) == (2, (3, 1))
-    assert (made.proved().verdict, made.proved().proven) == (Verdict.PASSED, {partition: 60})
+    assert (made.proved().verdict, made.proved().verified_ends) == (ParityVerdict.PASSED, {partition: 60})
 
     replace_topic(pair.west, made.topic)
     send(pair.west, made.topic, other[:7])
     scope = made.scope
     assert (unproved(scope), [*scope.ends]) == ({partition: [(0, 60)]}, [])
     found = made.proved(scope)
-    assert (found.verdict, found.findings) == (Verdict.INDETERMINATE, ())
-    assert found.reasons[1].endswith(REPLACED)
-    assert made.rebuilt().left == {partition: (f"[0, 60): {REPLACED}",)}, "said, and neither compared nor vouched for"
+    assert (found.verdict, found.findings) == (ParityVerdict.INDETERMINATE, ())
+    assert found.reasons[1].endswith(REPLACED_REASON)
+    assert made.rebuilt().uncovered == {partition: (f"[0, 60): {REPLACED_REASON}",)}, (
+        "said, and neither compared nor vouched for"
+    )

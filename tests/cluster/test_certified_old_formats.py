@@ -9,7 +9,7 @@ import pytest
 from mirror_core.evidence.folders import LocalFolder
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ALTERED, Verdict
+from mirror_core.model.parity import ALTERED_KIND, ParityVerdict
 from tests.administering import as_admin
 from tests.brokers import Pair, new_topic
 from tests.cluster.copied import Copied, unproved
@@ -37,16 +37,26 @@ def test_copies_of_old_formats_are_proved_and_what_is_altered_in_them_is_found(p
     mirrored.copy(str(receipts.path))
     made = Copied(mirrored, "", receipts)
     found = made.proved()
-    assert (found.verdict, found.reasons, found.records, found.proven) == (Verdict.PASSED, (), records, ends)
+    assert (found.verdict, found.reasons, found.records, found.verified_ends) == (
+        ParityVerdict.PASSED,
+        (),
+        records,
+        ends,
+    )
 
     for path in receipts.path.rglob("*.parquet"):
         path.unlink()
     assert unproved(made.scope) == {zero: [(0, 110)], one: [(INSIDE, 173)], mixed: [(0, 283)]}
-    assert (made.rebuilt().left, made.proved().verdict) == ({}, Verdict.PASSED), "and compared with their sources"
+    assert (made.rebuilt().uncovered, made.proved().verdict) == ({}, ParityVerdict.PASSED), (
+        "and compared with their sources"
+    )
     assert made.proved().records == records
 
     alter(pair.west, zero, 20, in_place_of(b"v20 v20", b"v20 v21"))
     alter(pair.west, one, 51, later_by_one_ms)
     found = made.proved()
-    assert (found.verdict, found.proven) == (Verdict.FAILED, {zero: 0, one: INSIDE, mixed: 283})
-    assert {(finding.partition, finding.kind) for finding in found.findings} == {(zero, ALTERED), (one, ALTERED)}
+    assert (found.verdict, found.verified_ends) == (ParityVerdict.FAILED, {zero: 0, one: INSIDE, mixed: 283})
+    assert {(finding.partition, finding.kind) for finding in found.findings} == {
+        (zero, ALTERED_KIND),
+        (one, ALTERED_KIND),
+    }

@@ -9,17 +9,17 @@ import pytest
 from confluent_kafka import Producer
 
 from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.decide.position import MARKED_START
-from mirror_core.kafka.offsets import Point, ProducerView, describe_producers, list_offsets
+from mirror_core.decide.position import MAX_MARKED_START
+from mirror_core.kafka.offsets import OffsetPoint, PartitionProducer, describe_producers, list_offsets
 from mirror_core.kafka.topics import alter_configs, delete_records, describe_configs
-from mirror_core.mirrors.describe import describe
-from mirror_core.model.drift import CHANGES, Action, Part
+from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.model.drift import WRITING_ACTIONS, SyncAction, SyncCategory
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import Verdict
+from mirror_core.model.parity import ParityVerdict
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sync.cycle import sync
-from mirror_core.wire.batch import CONTROL, BatchHeader, batches
+from mirror_core.sync.cycle import sync_mirror
+from mirror_core.wire.batch import CONTROL, BatchHeader, split_batches
 from tests import shapes
 from tests.administering import as_admin, broker_setting
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
@@ -33,7 +33,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
-CONFIGS = frozenset({Part.CONFIGS})
+CONFIGS = frozenset({SyncCategory.CONFIGS})
 COMPACT = {
     "cleanup_policy": "compact",
     "min_cleanable_dirty_ratio": "0.01",
@@ -57,11 +57,11 @@ def set_policy(cluster: SandboxCluster, topic: str, value: str) -> None:
         )
 
 
-def sync_settings(mirrored: Mirrored) -> set[tuple[str, Action, str]]:
+def sync_settings(mirrored: Mirrored) -> set[tuple[str, SyncAction, str]]:
     """What a sync does to settings, or leaves until promotion."""
     with writer_of(mirrored.link) as writer:
-        report = sync(mirrored.link, writer, only=CONFIGS)
-    assert not [row for row in report.rows if row.action in CHANGES and not row.done]
+        report = sync_mirror(mirrored.link, writer, only=CONFIGS)
+    assert not [row for row in report.rows if row.action in WRITING_ACTIONS and not row.done]
     return {(row.subject.partition(": ")[2], row.action, row.reason) for row in report.rows}
 
 
@@ -72,13 +72,13 @@ def policy(pair: Pair, topic: str) -> str:
 
 def described(mirrored: Mirrored) -> object:
     """What `mirror describe` says of topics that the source cleans by key."""
-    return describe(mirrored.link, mirrored.state, int(time.time() * 1000)).facts["compacted topics"]
+    return describe_mirror(mirrored.link, mirrored.state, int(time.time() * 1000)).facts["compacted topics"]
 
 
 def stored(cluster: SandboxCluster, topic: str) -> list[BatchHeader]:
     """Headers of all batches as they lie on disk, in the order of offsets."""
     segments = sorted((cluster.log_dir() / f"{topic}-0").glob("*.log"))
-    return [header for path in segments for header, _ in batches(memoryview(bytearray(path.read_bytes())))]
+    return [header for path in segments for header, _ in split_batches(memoryview(bytearray(path.read_bytes())))]
 
 
 def markers(cluster: SandboxCluster, topic: str, end: int) -> int:
@@ -86,7 +86,7 @@ def markers(cluster: SandboxCluster, topic: str, end: int) -> int:
     return len([h for h in stored(cluster, topic) if h.attributes & CONTROL and h.base_offset < end])
 
 
-def producer_of(pair: Pair, topic: str) -> ProducerView:
+def producer_of(pair: Pair, topic: str) -> PartitionProducer:
     """What the leader remembers of the mirror, the only one that writes there."""
     with as_admin(pair.west) as client:
         [view] = describe_producers(client, [Partition(topic, 0)])[Partition(topic, 0)]
@@ -120,7 +120,7 @@ class Application:
         self.now_ms += 2 * HOUR_MS
         self.plain(b"roller")
         with as_admin(self.pair.east) as client:
-            return list_offsets(client, [Partition(self.topic, 0)], Point.LOG_END)[Partition(self.topic, 0)] - 1
+            return list_offsets(client, [Partition(self.topic, 0)], OffsetPoint.LOG_END)[Partition(self.topic, 0)] - 1
 
     def plain(self, key: bytes) -> None:
         """A record in no transaction: no marker behind it."""
@@ -163,10 +163,10 @@ def test_a_mirror_topic_is_cleaned_of_records_and_markers_while_it_is_mirrored(p
     assert described(mirrored) == f"{growing}{mirrored.name}` finds the copy caught up: {topic}"
     assert markers(pair.west, topic, 1 << 40) == 6 + 3 * 11, "for each commit, and for all that was aborted"
     written = sum(header.length for header in stored(pair.west, topic))
-    assert ("cleanup.policy", Action.SET, "mirror needs compact,delete") in sync_settings(mirrored)
+    assert ("cleanup.policy", SyncAction.SET, "mirror needs compact,delete") in sync_settings(mirrored)
     assert policy(pair, topic) == "compact,delete"
     assert described(mirrored) == "1"
-    waiting = {("cleanup.policy", Action.STAGE, "set to compact at promotion")}
+    waiting = {("cleanup.policy", SyncAction.STAGE, "set to compact at promotion")}
     assert {row for row in sync_settings(mirrored) if row[0] in ("cleanup.policy", "delete.retention.ms")} == waiting
 
     with broker_setting(pair.west, "log.cleaner.backoff.ms", "100"):
@@ -182,10 +182,10 @@ def test_a_mirror_topic_is_cleaned_of_records_and_markers_while_it_is_mirrored(p
     application.plain(b"alone")
     mirrored.copy()
     with as_admin(pair.west) as client:
-        last = list_offsets(client, [Partition(topic, 0)], Point.LOG_END)[Partition(topic, 0)]
+        last = list_offsets(client, [Partition(topic, 0)], OffsetPoint.LOG_END)[Partition(topic, 0)]
         delete_records(client, {Partition(topic, 0): last})
     found = parity(mirrored)
-    assert found.verdict is Verdict.FAILED
+    assert found.verdict is ParityVerdict.FAILED
     assert [(f.kind, f.offset) for f in found.findings] == [("log start", 0)]
     assert f"the destination's log starts at {last}" in found.findings[0].detail
 
@@ -227,7 +227,7 @@ def test_tombstones_stay_as_long_as_the_sources_brokers_say_not_the_destinations
         broker_setting(pair.west, "log.cleaner.delete.retention.ms", "1"),
         broker_setting(pair.west, "log.cleaner.backoff.ms", "100"),
     ):
-        assert ("delete.retention.ms", Action.SET, "mirror needs 86400000") in sync_settings(mirrored)
+        assert ("delete.retention.ms", SyncAction.SET, "mirror needs 86400000") in sync_settings(mirrored)
         application = Application(pair, topic)
         application.write(2, 1)
         application.delete(b"k3")
@@ -275,9 +275,9 @@ def test_a_log_that_begins_late_is_seeded_before_it_is_cleaned_and_again_after(p
     topic = compacted_topic(pair, cleanup_policy="compact,delete")
     many = shapes.new_producer(pair.east, linger_ms="1000", batch_num_messages="100000", compression_type="zstd")
     mirrored = new_mirror(pair, tmp_path, topic)
-    for end in (MARKED_START + 50, 2 * MARKED_START + 200):
+    for end in (MAX_MARKED_START + 50, 2 * MAX_MARKED_START + 200):
         with as_admin(pair.east) as client:
-            first = list_offsets(client, [Partition(topic, 0)], Point.LOG_END)[Partition(topic, 0)]
+            first = list_offsets(client, [Partition(topic, 0)], OffsetPoint.LOG_END)[Partition(topic, 0)]
             send(many, topic, (Row(key=b"k", value=b"") for _ in range(first, end)))
             delete_records(client, {Partition(topic, 0): Offset(end)})
         produce(pair.east, topic, 5)

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import MirrorError
-from mirror_core.runbook.failover_steps import Steps
+from mirror_core.runbook.failover_steps import PlannedSteps
 from mirror_core.sandbox.ports import choose_ports
 from mirror_core.state.topic import read_state
 from tests.brokers import TIMEOUT_S, admin_client, new_topic, produce, read_all
@@ -335,11 +335,11 @@ def test_a_run_that_fails_behind_the_fence_says_that_nobody_can_write_and_what_t
     name = desk.started(topic).name
     assert desk.run("replicate", name, "--runner", "local", "--until-caught-up").code == 0
 
-    def breaks(steps: Steps) -> None:
+    def breaks(steps: PlannedSteps) -> None:
         raise MirrorError("the link is down")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Steps, "drain", breaks)
+        patched.setattr(PlannedSteps, "drain", breaks)
         said = desk.run("failover", "run", name, "--yes", "--runner", "local")
     assert said.code == 1
     error, *last = said.err.splitlines()

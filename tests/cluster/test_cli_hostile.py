@@ -14,7 +14,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.ports import choose_ports
-from mirror_core.state.records import TOPIC
+from mirror_core.state.records import STATE_TOPIC
 from tests.brokers import TIMEOUT_S, new_topic, produce
 from tests.cluster.desk import Desk
 from tests.committing import commit_offsets
@@ -107,7 +107,7 @@ def garbage(desk: Desk) -> Iterator[str]:
     def write(value: bytes | None) -> None:
         producer = Producer({**desk.pair.west.client_config("admin")})
         for key in keys:
-            producer.produce(TOPIC, key=key.encode(), value=value, partition=0)
+            producer.produce(STATE_TOPIC, key=key.encode(), value=value, partition=0)
         assert producer.flush(TIMEOUT_S) == 0
 
     desk.started(new_topic(desk.pair.east))
@@ -121,7 +121,7 @@ def test_an_unreadable_record_is_its_mirrors_trouble_and_named(desk: Desk, garba
     listed = desk.run("mirror", "list")
     assert listed.code == 4
     assert other.name in listed.out
-    assert f"cluster west, state topic {TOPIC}, key mirror/{garbage}: " in listed.err
+    assert f"cluster west, state topic {STATE_TOPIC}, key mirror/{garbage}: " in listed.err
     assert "key partition/m/\\x1b[2J: " in listed.err
     assert {"cluster", "key", "error"} == json.loads(desk.run("mirror", "list", "--json").out)["unreadable"][0].keys()
     assert desk.run("mirror", "describe", other.name).code == 0

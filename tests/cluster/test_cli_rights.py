@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.verbs import RULES, Verb
+from mirror_core.decide.verbs import COMMAND_RULES, MirrorCommand
 from mirror_core.model.mirror import PartitionState
-from mirror_core.model.names import heartbeat_topic
+from mirror_core.model.names import get_heartbeat_topic
 from mirror_core.rights.needed import CLUSTER_NAME
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import TOPIC
+from mirror_core.state.records import STATE_TOPIC
 from tests.brokers import TIMEOUT_S, admin_client, grant, new_topic, produce, read_all
 from tests.cluster.desk import MENDED, Desk, Said
 from tests.mirroring import Mirrored
@@ -44,7 +44,7 @@ def test_a_control_principal_that_may_not_create_topics(desk: Desk) -> None:
     user = control_user(desk, desk.pair.west, op.READ, op.WRITE, op.ALTER, op.DESCRIBE_CONFIGS, op.ALTER_CONFIGS)
     said = desk.run("replicate", mirrored.name, "--runner", "local")
     assert (said.code, said.out) == (2, "")
-    assert said.err.replace(heartbeat_topic(mirrored.name), topic) == (  # whichever is named
+    assert said.err.replace(get_heartbeat_topic(mirrored.name), topic) == (  # whichever is named
         f"error: cluster west, {topic} (and 1 more): CreateTopics (needs CREATE): topic_authorization_failed "
         f"(Authorization failed.): {user} may not do this; `mirrorbook cluster check west` names the rights\n"
     )
@@ -71,7 +71,7 @@ def test_a_control_principal_that_may_not_read_the_state(desk: Desk) -> None:
     assert (said.code, said.out) == (2, "")
     assert said.err == (
         f"error: mirror {mirrored.name!r} is not known to the clusters whose state could be read; these are left:\n"
-        f"  - cluster west, state topic {TOPIC}: Metadata (needs DESCRIBE): topic_authorization_failed: {name} may not "
+        f"  - cluster west, state topic {STATE_TOPIC}: Metadata (needs DESCRIBE): topic_authorization_failed: {name} may not "
         "do this; `mirrorbook cluster check west` names the rights\n"
     )
     assert desk.traces() == before
@@ -84,8 +84,8 @@ def test_a_control_principal_that_may_not_write_the_state(desk: Desk) -> None:
     before = desk.traces()
     assert desk.run("mirror", "pause", mirrored.name) == Said(
         2,
-        f"pause mirror {mirrored.name} (east -> west, STARTED): {RULES[Verb.PAUSE].does}\n",
-        f"error: cluster west, state topic {TOPIC}: cannot write: TOPIC_AUTHORIZATION_FAILED for {user}; "
+        f"pause mirror {mirrored.name} (east -> west, STARTED): {COMMAND_RULES[MirrorCommand.PAUSE].effect}\n",
+        f"error: cluster west, state topic {STATE_TOPIC}: cannot write: TOPIC_AUTHORIZATION_FAILED for {user}; "
         "`mirrorbook cluster check west` names the rights\n",
     )
     assert desk.traces() == before

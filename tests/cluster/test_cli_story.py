@@ -10,14 +10,14 @@ from typing import Any, Final
 import pytest
 from jsonschema import Draft202012Validator
 
-from mirror_core.decide.approvals import HOLDS_S
-from mirror_core.decide.steps import names
+from mirror_core.decide.approvals import APPROVAL_VALIDITY_S
+from mirror_core.decide.steps import list_step_names
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.model.run import RunKind, RunMode, RunState
 from mirror_core.runbook.failback import Failback
 from mirror_core.state.topic import read_state
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import TIMEOUT_S, new_topic, produce, read_all
 from tests.cluster.desk import Desk, Said
 from tests.cluster.test_failover import app_topic, denied
@@ -162,7 +162,7 @@ def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
     plan = document(failover(desk, "plan", mirrored, "--json"))
     assert set(plan) == PLAN
     assert (plan["kind"], plan["mirror"], plan["mode"], plan["refused"]) == ("failover", name, "planned", [])
-    assert [step["name"] for step in plan["steps"]] == list(names(RunKind.FAILOVER))
+    assert [step["name"] for step in plan["steps"]] == list(list_step_names(RunKind.FAILOVER))
     assert f"hash: {plan['hash']}" in done(failover(desk, "plan", mirrored))
     assert document(failover(desk, "run", mirrored, "--dry-run", "--json"))["hash"] == plan["hash"]
     assert f"hash: {plan['hash']}" in done(failover(desk, "run", mirrored, "--dry-run"))
@@ -175,7 +175,9 @@ def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
     assert (run["state"], run["plan_hash"], set(run["plan"])) == ("DONE", plan["hash"], PLAN)
     assert run["approved_by"] == run["started_by"] != ""
     assert all(set(step) == STEP for step in run["steps"])
-    assert [(s["step"], s["state"]) for s in run["steps"]] == [(step, "DONE") for step in names(RunKind.FAILOVER)]
+    assert [(s["step"], s["state"]) for s in run["steps"]] == [
+        (step, "DONE") for step in list_step_names(RunKind.FAILOVER)
+    ]
     assert not denied(desk.pair.west, topic)
     assert document(failover(desk, "status", mirrored, "--json")) == run
     assert "state: DONE" in done(failover(desk, "status", mirrored))
@@ -207,17 +209,19 @@ def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
     assert f"nobody copies {name} now" in done(desk.run("failback", "run", name, *local))
     back = document(desk.run("failback", "status", name, "--json"))
     assert set(back) == RUN
-    assert [(s["step"], s["state"]) for s in back["steps"]] == [(step, "DONE") for step in names(RunKind.FAILBACK)]
+    assert [(s["step"], s["state"]) for s in back["steps"]] == [
+        (step, "DONE") for step in list_step_names(RunKind.FAILBACK)
+    ]
     assert "state: DONE" in done(desk.run("failback", "status", name))
     runs = read_state(mirrored.config.cluster("east")).runs.values()
-    (led_home,) = (run for run in runs if run.homecoming == back["id"])
+    (led_home,) = (run for run in runs if run.failback_run == back["id"])
     assert led_home.approved_by == led_home.started_by == back["approved_by"]
     (approval,) = led_home.approvals
     (first,) = mirrored.state.runs[back["id"]].approvals
     assert approval.name == led_home.started_by
     assert approval.approval_id != first.approval_id
     assert approval.at_ms is not None
-    assert approval.until_ms == approval.at_ms + round(HOLDS_S * 1000)
+    assert approval.until_ms == approval.at_ms + round(APPROVAL_VALIDITY_S * 1000)
     assert not denied(desk.pair.east, topic)
     assert denied(desk.pair.west, topic)
     assert [r for r in read_all(desk.pair.east, topic) if r.value != b"x"] == sent
@@ -229,9 +233,9 @@ def test_a_run_that_is_given_up_by_a_command_leaves_the_source_writable(desk: De
     mirrored = desk.started(topic)
     mirrored.copy()
     by_hand = mirrored.failover
-    run = by_hand.begin(by_hand.plan(Mode.PLANNED).hash).id
+    run = by_hand.begin(by_hand.plan(RunMode.PLANNED).hash).id
     for step in ("prove", "fence"):
-        by_hand.step(run, step)
+        by_hand.run_step(run, step)
     assert denied(desk.pair.east, topic)
     assert document(failover(desk, "status", mirrored, "--json"))["state"] == "RUNNING"
     completes(desk, [run], "failover", "status", mirrored.name, "--run", f"{mirrored.name}-")
@@ -254,9 +258,9 @@ def test_a_run_that_was_approved_long_ago_is_asked_for_again_before_it_fences(de
     mirrored = desk.started(topic)
     mirrored.copy()
     by_hand = mirrored.failover
-    run = by_hand.begin(by_hand.plan(Mode.PLANNED).hash).id
-    by_hand.step(run, "prove")
-    with StateWriter(mirrored.config.cluster("west"), control_id(mirrored.name)) as writer:
+    run = by_hand.begin(by_hand.plan(RunMode.PLANNED).hash).id
+    by_hand.run_step(run, "prove")
+    with StateWriter(mirrored.config.cluster("west"), make_control_id(mirrored.name)) as writer:
         begun = writer.state.runs[run]
         writer.put(replace(begun, started_ms=begun.started_ms - 2 * 3_600_000))
 
@@ -268,7 +272,7 @@ def test_a_run_that_was_approved_long_ago_is_asked_for_again_before_it_fences(de
     assert not denied(desk.pair.east, topic)
     assert set(mirrored.state.steps) & {(run, "fence")} == set()
 
-    by_hand.step(run, "fence")
+    by_hand.run_step(run, "fence")
     assert denied(desk.pair.east, topic)
     resumed = document(failover(desk, "resume", mirrored, "--runner", "local", "--json"))
     assert resumed["state"] == "DONE", "applications wait behind a question"
@@ -280,7 +284,7 @@ def test_a_failback_is_given_up_before_anything_was_changed(desk: Desk) -> None:
     produce(desk.pair.east, topic, 4)
     mirrored = desk.started(topic)
     mirrored.copy()
-    mirrored.failover.drive(mirrored.failover.begin(mirrored.failover.plan(Mode.PLANNED).hash).id)
+    mirrored.failover.drive(mirrored.failover.begin(mirrored.failover.plan(RunMode.PLANNED).hash).id)
     by_hand = Failback(mirrored.link, mirrored.services, started_by="test")
     run = by_hand.begin(by_hand.plan().hash).id
     assert "state: RUNNING" in done(desk.run("failback", "status", mirrored.name))

@@ -12,15 +12,15 @@ from typing import Final
 import pytest
 
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.heartbeats import Beats, ensure_topic
-from mirror_core.kafka.topics import BROKER_TIME, alter_configs, describe_configs
-from mirror_core.mirrors.describe import describe
-from mirror_core.mirrors.preflight import check
+from mirror_core.kafka.heartbeats import HeartbeatProducer, ensure_heartbeat_topic
+from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, alter_configs, describe_configs
+from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.preflight import check_cluster
 from mirror_core.model.clock import now_ms
-from mirror_core.model.names import ACTIVE_TOPIC, Partition, heartbeat_topic
-from mirror_core.model.run import Mode, Plan, RunState
+from mirror_core.model.names import ACTIVE_TOPIC, Partition, get_heartbeat_topic
+from mirror_core.model.run import Plan, RunMode, RunState
 from mirror_core.model.sighting import Heartbeat
-from mirror_core.state.records import TOPIC
+from mirror_core.state.records import STATE_TOPIC
 from mirror_core.wire.batch import NO_TIMESTAMP
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
@@ -64,8 +64,8 @@ def old_topics(pair: Pair) -> Iterator[None]:
     """Of ours, on the destination; put back as they were."""
     with as_admin(pair.west) as client:
         yield
-        before: dict[str, str | None] = {**dict.fromkeys(CREATE_TIME), **BROKER_TIME}
-        alter_configs(client, dict.fromkeys((TOPIC, ACTIVE_TOPIC), before))
+        before: dict[str, str | None] = {**dict.fromkeys(CREATE_TIME), **BROKER_TIME_CONFIGS}
+        alter_configs(client, dict.fromkeys((STATE_TOPIC, ACTIVE_TOPIC), before))
 
 
 @pytest.mark.usefixtures("old_topics")
@@ -78,12 +78,12 @@ def test_a_dead_source_is_given_up_by_a_machine_whose_clock_is_off(
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     with as_admin(pair.west) as client:  # `new_mirror` has changed them
-        alter_configs(client, dict.fromkeys((TOPIC, ACTIVE_TOPIC), CREATE_TIME))
+        alter_configs(client, dict.fromkeys((STATE_TOPIC, ACTIVE_TOPIC), CREATE_TIME))
     with killed(pair.east):
         clock.hours = hours
-        decision = mirrored.failover.decide(Mode.UNPLANNED)
+        decision = mirrored.failover.decide(RunMode.UNPLANNED)
         assert decision.reasons == ()
-        run = mirrored.failover.begin(decision.plan.hash, Mode.UNPLANNED)
+        run = mirrored.failover.begin(decision.plan.hash, RunMode.UNPLANNED)
         assert mirrored.failover.drive(run.id).state is RunState.DONE
         clock.hours = 0
     assert mirrored.statuses[Partition(topic, 0)].lmo == 20
@@ -101,7 +101,7 @@ def test_ages_go_by_the_brokers_clock_where_the_data_plane_was_on_another_machin
     with at_work(mirrored, "local", tmp_path) as process:
         beating(mirrored, 2)
         clock.hours = hours
-        facts = describe(mirrored.link, mirrored.state, now_ms()).facts
+        facts = describe_mirror(mirrored.link, mirrored.state, now_ms()).facts
         clock.hours = 0
         way = "ahead of" if hours > 0 else "behind"
         assert str(facts["clock"]).startswith(f"the clock here is 7,200 s {way} that of west's brokers"), facts["clock"]
@@ -110,15 +110,15 @@ def test_ages_go_by_the_brokers_clock_where_the_data_plane_was_on_another_machin
         with killed(pair.east):
             process.kill()
             clock.hours = hours
-            decision = mirrored.failover.decide(Mode.UNPLANNED)
+            decision = mirrored.failover.decide(RunMode.UNPLANNED)
             assert 0 <= silence_s(decision.plan) < HOUR_S
             assert f"the clock here is 7,200 s {way} that of west's brokers" in " ".join(decision.plan.warnings)
-            run = mirrored.failover.begin(decision.plan.hash, Mode.UNPLANNED)
+            run = mirrored.failover.begin(decision.plan.hash, RunMode.UNPLANNED)
             assert mirrored.failover.drive(run.id).state is RunState.DONE
-            checked = check(mirrored.config.cluster("west")).advice
+            checked = check_cluster(mirrored.config.cluster("west")).advice
             clock.hours = 0
     assert [line for line in checked if f"the clock here is 7,200 s {way} that of west's brokers" in line] != []
-    assert [line for line in check(mirrored.config.cluster("west")).advice if "clock" in line] == []
+    assert [line for line in check_cluster(mirrored.config.cluster("west")).advice if "clock" in line] == []
 
 
 @pytest.mark.parametrize("hours", [2, -2])
@@ -150,15 +150,15 @@ def silence_s(plan: Plan) -> float:
 
 def test_topics_of_an_older_version_get_the_brokers_time(pair: Pair, tmp_path: Path) -> None:
     mirrored = new_mirror(pair, tmp_path, app_topic(pair))
-    beats_of = heartbeat_topic(mirrored.name)
+    beats_of = get_heartbeat_topic(mirrored.name)
     with as_admin(pair.west) as west, as_admin(pair.east) as east:
-        ensure_topic(east, beats_of)
-        for client, topic in ((west, TOPIC), (east, beats_of)):
+        ensure_heartbeat_topic(east, beats_of)
+        for client, topic in ((west, STATE_TOPIC), (east, beats_of)):
             alter_configs(client, {topic: CREATE_TIME})
         with driving(mirrored):
             beating(mirrored, 2)
-        for client, topic in ((west, TOPIC), (east, beats_of)):
-            assert BROKER_TIME.items() <= describe_configs(client, [topic])[topic].effective.items()
+        for client, topic in ((west, STATE_TOPIC), (east, beats_of)):
+            assert BROKER_TIME_CONFIGS.items() <= describe_configs(client, [topic])[topic].effective.items()
     assert {record.append_time for record in read_all(pair.east, beats_of)} == {True}
     mirrored.copy()
     assert read_all(pair.west, beats_of) == read_all(pair.east, beats_of)
@@ -170,7 +170,7 @@ def test_heartbeats_go_on_where_the_clock_is_refused_and_the_topic_may_not_be_ch
         alter_configs(
             client, {topic: {**CREATE_TIME, "message.timestamp.before.max.ms": "0"}}
         )  # as a clock that is late
-    beats = Beats(load_config(pair.config_path).cluster("east"), topic)
+    beats = HeartbeatProducer(load_config(pair.config_path).cluster("east"), topic)
 
     def write() -> bool:
         beat = Heartbeat(partition=0, number=1, at_ms=now_ms(), mirror="m", driver="test")

@@ -14,10 +14,10 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from mirror_core.model.names import ClusterName, Partition
-from mirror_core.model.parity import ParityRange, ParityResult, Verdict
+from mirror_core.model.parity import ParityRange, ParityResult, ParityVerdict
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.compare import CompareTask
-from mirror_core.parity.compare import compare as compare_task
+from mirror_core.parity.compare import compare_task as compare_task
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, read_all
 from tests.colliding_records import colliding_values
 from tests.harm import damaged
@@ -57,8 +57,8 @@ def test_bytes_copied_as_they_are_pass_by_digest_alone(pair: Pair, codec: str) -
     copy_bytes(pair, topic, 200)
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
     result = compare(pair, whole(topic, 200), level=2)
-    assert (result.verdict, result.records, result.chunks, result.findings) == (Verdict.PASSED, 200, 20, ())
-    assert result.proven == {Partition(topic, 0): 200}
+    assert (result.verdict, result.records, result.chunks, result.findings) == (ParityVerdict.PASSED, 200, 20, ())
+    assert result.verified_ends == {Partition(topic, 0): 200}
 
 
 def flip_a_value(batch: memoryview) -> None:
@@ -82,9 +82,9 @@ def test_digests_see_what_was_altered_inside_of_batches(
     topic = twin_topics(pair)
     send(pair.east, topic, content(50))
     copy_bytes(pair, topic, 50, alter=alter)
-    assert compare(pair, whole(topic, 50), level=2).verdict is Verdict.INDETERMINATE
+    assert compare(pair, whole(topic, 50), level=2).verdict is ParityVerdict.INDETERMINATE
     result = compare(pair, whole(topic, 50))
-    assert (result.verdict, found(result)) == (Verdict.FAILED, kinds)
+    assert (result.verdict, found(result)) == (ParityVerdict.FAILED, kinds)
 
 
 def test_two_records_crafted_for_one_digest_are_not_called_equal(pair: Pair) -> None:
@@ -100,7 +100,7 @@ def test_two_records_crafted_for_one_digest_are_not_called_equal(pair: Pair) -> 
         batch[at : at + len(ours)] = theirs
 
     copy_bytes(pair, topic, 1, alter=exchange)
-    assert compare(pair, whole(topic, 1), level=2).verdict is Verdict.INDETERMINATE
+    assert compare(pair, whole(topic, 1), level=2).verdict is ParityVerdict.INDETERMINATE
     assert found(compare(pair, whole(topic, 1))) == [("value", 0)]
 
 
@@ -109,9 +109,9 @@ def test_other_batch_boundaries_and_codecs_are_equal_record_by_record(pair: Pair
     send(pair.east, topic, content(100), compression_type="gzip", batch_num_messages="7")
     send(pair.west, topic, content(100), compression_type="zstd", batch_num_messages="11")
     result = compare(pair, whole(topic, 100))
-    assert (result.verdict, result.records, result.reasons) == (Verdict.PASSED, 100, ())
+    assert (result.verdict, result.records, result.reasons) == (ParityVerdict.PASSED, 100, ())
     by_digest = compare(pair, whole(topic, 100), level=2)
-    assert by_digest.verdict is Verdict.INDETERMINATE
+    assert by_digest.verdict is ParityVerdict.INDETERMINATE
     assert "level 3 would tell" in by_digest.reasons[0]
 
 
@@ -121,7 +121,7 @@ def test_times_stamped_by_the_source_broker_are_equal_when_the_copy_carries_them
     stamped = [record.timestamp_ms for record in read_all(pair.east, topic)]
     copies = [replace(record, timestamp_ms=time) for record, time in zip(content(30), stamped, strict=True)]
     send(pair.west, topic, copies)
-    assert compare(pair, whole(topic, 30)).verdict is Verdict.PASSED
+    assert compare(pair, whole(topic, 30)).verdict is ParityVerdict.PASSED
 
 
 @pytest.mark.parametrize(
@@ -141,15 +141,15 @@ def test_times_stamped_by_the_source_broker_are_equal_when_the_copy_carries_them
 def test_an_altered_record_is_found_at_its_offset(pair: Pair, kind: str, changes: dict[str, object]) -> None:
     topic = pair_with(pair, content(50), altered(23, **changes))
     result = compare(pair, whole(topic, 50))
-    assert (result.verdict, found(result)) == (Verdict.FAILED, [(kind, 23)])
-    assert result.proven == {Partition(topic, 0): 23}
+    assert (result.verdict, found(result)) == (ParityVerdict.FAILED, [(kind, 23)])
+    assert result.verified_ends == {Partition(topic, 0): 23}
 
 
 def test_swapped_records_are_called_reordered(pair: Pair) -> None:
     swapped = content(50)
     swapped[31], swapped[34] = swapped[34], swapped[31]
     result = compare(pair, whole(pair_with(pair, content(50), swapped), 50))
-    assert (result.verdict, found(result)) == (Verdict.FAILED, [("reordered", 31), ("reordered", 34)])
+    assert (result.verdict, found(result)) == (ParityVerdict.FAILED, [("reordered", 31), ("reordered", 34)])
     assert "at offset 34 on the destination" in result.findings[0].detail
 
 
@@ -171,16 +171,16 @@ def test_a_duplicated_record_is_found_and_what_it_has_moved(pair: Pair) -> None:
     twice = [*content(50)[:21], *content(50)[20:49]]  # both logs end at 50
     topic = pair_with(pair, content(50), twice)
     result = compare(pair, whole(topic, 50))
-    assert (result.verdict, found(result)) == (Verdict.FAILED, moved_by_one(21, 50))
+    assert (result.verdict, found(result)) == (ParityVerdict.FAILED, moved_by_one(21, 50))
     assert "the source's record of this offset is at offset 22 on the destination" in result.findings[0].detail
-    assert result.proven == {Partition(topic, 0): 21}
+    assert result.verified_ends == {Partition(topic, 0): 21}
 
 
 def test_a_log_that_is_shifted_by_one_is_found_from_its_first_record_on(pair: Pair) -> None:
     topic = pair_with(pair, content(50), [replace(content(1)[0], value=b"a stranger's"), *content(50)[:49]])
     result = compare(pair, whole(topic, 50))
-    assert (result.verdict, found(result)) == (Verdict.FAILED, moved_by_one(0, 50))
-    assert result.proven == {Partition(topic, 0): 0}
+    assert (result.verdict, found(result)) == (ParityVerdict.FAILED, moved_by_one(0, 50))
+    assert result.verified_ends == {Partition(topic, 0): 0}
 
 
 def test_swapped_partitions_are_found_in_both(pair: Pair) -> None:
@@ -191,9 +191,9 @@ def test_swapped_partitions_are_found_in_both(pair: Pair) -> None:
         send(pair.east, topic, parts[partition], partition)
         send(pair.west, topic, parts[1 - partition], partition)
     ranges = [whole(topic, 10, partition=partition) for partition in (0, 1)]
-    assert compare(pair, *ranges, level=1).verdict is Verdict.PASSED
+    assert compare(pair, *ranges, level=1).verdict is ParityVerdict.PASSED
     result = compare(pair, *ranges)
-    assert result.verdict is Verdict.FAILED
+    assert result.verdict is ParityVerdict.FAILED
     fields = (("headers", "headers"), ("key", "key"), ("timestamp", "timestamp_ms"), ("value", "value"))
     assert [(f.partition.index, f.offset, f.kind) for f in result.findings] == [
         (partition, offset, kind)
@@ -202,7 +202,7 @@ def test_swapped_partitions_are_found_in_both(pair: Pair) -> None:
         for kind, name in fields
         if getattr(parts[0][offset], name) != getattr(parts[1][offset], name)
     ]
-    assert result.proven == {Partition(topic, 0): 0, Partition(topic, 1): 0}
+    assert result.verified_ends == {Partition(topic, 0): 0, Partition(topic, 1): 0}
 
 
 def test_a_record_that_only_the_source_has_is_missing(pair: Pair) -> None:
@@ -210,33 +210,33 @@ def test_a_record_that_only_the_source_has_is_missing(pair: Pair) -> None:
     copy[20:22] = [replace(copy[20], aborted=True)]  # it and its abort marker take offsets 20 and 21
     topic = pair_with(pair, content(50), copy)
     result = compare(pair, whole(topic, 50))
-    assert (result.verdict, found(result)) == (Verdict.FAILED, [("missing", 20), ("missing", 21)])
-    assert result.proven == {Partition(topic, 0): 20}
+    assert (result.verdict, found(result)) == (ParityVerdict.FAILED, [("missing", 20), ("missing", 21)])
+    assert result.verified_ends == {Partition(topic, 0): 20}
 
 
 def test_a_record_that_only_the_destination_has_is_extra(pair: Pair) -> None:
     original = content(50)
     original[20:22] = [replace(original[20], aborted=True)]
     result = compare(pair, whole(pair_with(pair, original, content(50)), 50))
-    assert (result.verdict, found(result)) == (Verdict.FAILED, [("extra", 20), ("extra", 21)])
+    assert (result.verdict, found(result)) == (ParityVerdict.FAILED, [("extra", 20), ("extra", 21)])
 
 
 def test_what_was_aborted_on_both_sides_is_no_difference(pair: Pair) -> None:
     records = content(50)
     records[20:22] = [replace(records[20], aborted=True)]
     result = compare(pair, whole(pair_with(pair, records, records), 50))
-    assert (result.verdict, result.records) == (Verdict.PASSED, 48)
+    assert (result.verdict, result.records) == (ParityVerdict.PASSED, 48)
 
 
 def test_a_destination_that_ends_too_early_and_one_that_goes_on_fail(pair: Pair) -> None:
     short = pair_with(pair, content(50), content(45))
     result = compare(pair, whole(short, 50))
-    assert (result.verdict, found(result)) == (Verdict.FAILED, [("log end", 45)])
-    assert (result.proven, result.records) == ({Partition(short, 0): 45}, 45)
+    assert (result.verdict, found(result)) == (ParityVerdict.FAILED, [("log end", 45)])
+    assert (result.verified_ends, result.records) == ({Partition(short, 0): 45}, 45)
 
     long = pair_with(pair, content(45), content(50))
     result = compare(pair, whole(long, 45))
-    assert (result.verdict, found(result)) == (Verdict.FAILED, [("log end", 45)])
+    assert (result.verdict, found(result)) == (ParityVerdict.FAILED, [("log end", 45)])
     assert "goes on to 50" in result.findings[0].detail
 
 
@@ -244,7 +244,7 @@ def test_a_topic_that_the_destination_lacks_fails(pair: Pair) -> None:
     topic = new_topic(pair.east, retention_ms="-1")
     send(pair.east, topic, content(20))
     result = compare(pair, whole(topic, 20))
-    assert (result.verdict, found(result)) == (Verdict.FAILED, [("missing", 0)])
+    assert (result.verdict, found(result)) == (ParityVerdict.FAILED, [("missing", 0)])
 
 
 def delete_before(pair: Pair, cluster: str, topic: str, offset: int) -> None:
@@ -258,11 +258,15 @@ def test_what_the_source_has_deleted_is_not_compared_and_what_the_destination_lo
     topic = pair_with(pair, content(50), content(50))
     delete_before(pair, "east", topic, 15)
     result = compare(pair, whole(topic, 50))
-    assert (result.verdict, result.records, result.proven) == (Verdict.PASSED, 35, {Partition(topic, 0): 50})
+    assert (result.verdict, result.records, result.verified_ends) == (
+        ParityVerdict.PASSED,
+        35,
+        {Partition(topic, 0): 50},
+    )
     delete_before(pair, "west", topic, 18)
     result = compare(pair, whole(topic, 50))
-    assert (result.verdict, found(result)) == (Verdict.FAILED, [("log start", 15)])
-    assert result.proven == {Partition(topic, 0): 15}
+    assert (result.verdict, found(result)) == (ParityVerdict.FAILED, [("log start", 15)])
+    assert result.verified_ends == {Partition(topic, 0): 15}
 
 
 def test_retention_that_overtakes_the_reading_is_followed_and_a_loss_on_the_destination_is_not(pair: Pair) -> None:
@@ -289,7 +293,7 @@ def test_retention_that_overtakes_the_reading_is_followed_and_a_loss_on_the_dest
 def test_a_range_that_starts_and_ends_inside_batches_is_compared_exactly(pair: Pair) -> None:
     copy = altered(23, value=b"other")
     topic = pair_with(pair, content(50), copy)
-    assert compare(pair, whole(topic, 23, start=3)).verdict is Verdict.PASSED
+    assert compare(pair, whole(topic, 23, start=3)).verdict is ParityVerdict.PASSED
     assert compare(pair, whole(topic, 50, start=24)).records == 26
     assert found(compare(pair, whole(topic, 24, start=23))) == [("value", 23)]
 
@@ -308,7 +312,7 @@ def test_nothing_to_compare_is_indeterminate(pair: Pair) -> None:
     topic = twin_topics(pair)
     for ranges in ([], [whole(topic, 0)]):
         result = compare(pair, *ranges)
-        assert (result.verdict, result.records) == (Verdict.INDETERMINATE, 0)
+        assert (result.verdict, result.records) == (ParityVerdict.INDETERMINATE, 0)
         assert "no record was compared" in result.reasons[-1]
 
 
@@ -317,8 +321,8 @@ def test_an_empty_partition_beside_a_full_one_passes(pair: Pair) -> None:
     send(pair.east, topic, content(20))
     copy_bytes(pair, topic, 20)
     result = compare(pair, whole(topic, 20), whole(topic, 0, partition=1))
-    assert (result.verdict, result.proven) == (
-        Verdict.PASSED,
+    assert (result.verdict, result.verified_ends) == (
+        ParityVerdict.PASSED,
         {Partition(topic, 0): 20, Partition(topic, 1): 0},
     )
 
@@ -327,9 +331,9 @@ def test_a_topic_that_the_source_lacks_is_indeterminate_and_the_rest_is_compared
     gone = new_topic(pair.west)
     topic = pair_with(pair, content(20), content(20))
     result = compare(pair, whole(gone, 5), whole(topic, 20))
-    assert (result.verdict, result.records) == (Verdict.INDETERMINATE, 20)
+    assert (result.verdict, result.records) == (ParityVerdict.INDETERMINATE, 20)
     assert gone in result.reasons[0]
-    assert result.proven == {Partition(gone, 0): 0, Partition(topic, 0): 20}
+    assert result.verified_ends == {Partition(gone, 0): 0, Partition(topic, 0): 20}
 
 
 @pytest.mark.parametrize("side", [EAST, WEST])
@@ -340,11 +344,11 @@ def test_a_damaged_batch_is_indeterminate_and_named(pair: Pair, side: ClusterNam
     copy_bytes(pair, topic, 40)
     with damaged(pair.east if side == EAST else pair.west, Partition(topic, 0), b"value 25"):
         result = compare(pair, whole(topic, 40))
-    assert result.verdict is Verdict.INDETERMINATE
+    assert result.verdict is ParityVerdict.INDETERMINATE
     assert f"cluster {side}" in result.reasons[0]
     assert "CRC does not match" in result.reasons[0]
-    assert result.proven == {Partition(topic, 0): 20}
-    assert [(one.kind, one.offset) for one in result.damaged] == [(f"unreadable on {side}", 20)]
+    assert result.verified_ends == {Partition(topic, 0): 20}
+    assert [(one.kind, one.offset) for one in result.damage_findings] == [(f"unreadable on {side}", 20)]
 
 
 def test_a_dead_side_is_indeterminate_and_named(pair: Pair, tmp_path: Path) -> None:
@@ -355,7 +359,7 @@ def test_a_dead_side_is_indeterminate_and_named(pair: Pair, tmp_path: Path) -> N
     config = pair.config_path.parent / f"dead-{tmp_path.name}.yaml"  # beside the file that it refers to
     config.write_text(text)
     result = LocalParity(config)(EAST, WEST, [whole(topic, 20)], tmp_path / "out")
-    assert (result.verdict, result.proven) == (Verdict.INDETERMINATE, {Partition(topic, 0): 0})
+    assert (result.verdict, result.verified_ends) == (ParityVerdict.INDETERMINATE, {Partition(topic, 0): 0})
     assert "cluster east" in result.reasons[0]
     assert "indeterminate" in (tmp_path / "out" / "index.html").read_text()
 
@@ -363,7 +367,11 @@ def test_a_dead_side_is_indeterminate_and_named(pair: Pair, tmp_path: Path) -> N
 def test_ends_alone_prove_nothing(pair: Pair) -> None:
     topic = pair_with(pair, content(50), altered(23, value=b"other"))
     result = compare(pair, whole(topic, 50), level=1)
-    assert (result.verdict, result.records, result.proven) == (Verdict.PASSED, 50, {Partition(topic, 0): 0})
+    assert (result.verdict, result.records, result.verified_ends) == (
+        ParityVerdict.PASSED,
+        50,
+        {Partition(topic, 0): 0},
+    )
 
 
 def test_the_report_names_the_difference_and_holds_no_content_and_no_secret(pair: Pair, tmp_path: Path) -> None:
@@ -390,6 +398,6 @@ def test_a_range_beyond_the_last_stable_offset_is_indeterminate(pair: Pair) -> N
     assert producer.flush(TIMEOUT_S) == 0
     result = compare(pair, whole(topic, 11))
     producer.abort_transaction(TIMEOUT_S)
-    assert result.verdict is Verdict.INDETERMINATE
+    assert result.verdict is ParityVerdict.INDETERMINATE
     assert "readable up to 10 only" in result.reasons[0]
-    assert result.proven == {Partition(topic, 0): 10}
+    assert result.verified_ends == {Partition(topic, 0): 10}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.copy.divergence import Divergence
+from mirror_core.copy.divergence import DivergenceFinder
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityResult, Verdict
+from mirror_core.model.parity import ParityResult, ParityVerdict
 from tests.administering import as_admin, broker_setting
 from tests.brokers import Pair, new_topic, read_all
 from tests.cluster.test_compare import compare, found
@@ -62,14 +62,14 @@ def test_a_topic_that_the_source_goes_on_cleaning_is_equal_to_its_copy(pair: Pai
     assert left == 101, "of each key the newest, and the roller"
     assert len(read_all(pair.west, topic)) == 161
     result = compare(pair, whole(topic, 161))
-    assert (result.verdict, result.records, found(result)) == (Verdict.PASSED, left, [])
+    assert (result.verdict, result.records, found(result)) == (ParityVerdict.PASSED, left, [])
 
 
 @pytest.mark.parametrize("kind", ["extra", "missing"])
 def test_the_newest_of_a_key_on_one_side_only_is_found(pair: Pair, kind: str) -> None:
     sides = [without(keyed(50), 20), keyed(50)]
     result = compared(pair, *(sides if kind == "extra" else sides[::-1]))
-    assert (result.verdict, found(result)) == (Verdict.FAILED, [(kind, 20), (kind, 21)])
+    assert (result.verdict, found(result)) == (ParityVerdict.FAILED, [(kind, 20), (kind, 21)])
     assert result.records == 48
 
 
@@ -79,7 +79,7 @@ def test_what_something_newer_of_its_key_has_replaced_may_be_on_one_side_only(pa
     records[40:42] = [replace(new, key=old.key) for new, old in zip(records[40:42], records[20:22], strict=True)]
     sides = [without(records, 20), records]
     result = compared(pair, *(sides if kind == "extra" else sides[::-1]))
-    assert (result.verdict, result.records, found(result)) == (Verdict.PASSED, 48, [])
+    assert (result.verdict, result.records, found(result)) == (ParityVerdict.PASSED, 48, [])
 
 
 @pytest.mark.parametrize("kind", ["extra", "missing"])
@@ -90,11 +90,11 @@ def test_a_record_without_a_key_may_be_on_one_side_only_when_both_clean(pair: Pa
     topic = twin_topics(pair)
     for cluster, content in zip((pair.east, pair.west), sides if kind == "extra" else sides[::-1], strict=True):
         send(cluster, topic, content)
-    for cluster, verdict in ((pair.east, Verdict.FAILED), (pair.west, Verdict.PASSED)):
+    for cluster, verdict in ((pair.east, ParityVerdict.FAILED), (pair.west, ParityVerdict.PASSED)):
         with as_admin(cluster) as client:
             alter_configs(client, {topic: {"cleanup.policy": "compact"}})
         result = compare(pair, whole(topic, 50))
-        expected = [(kind, 20), (kind, 21)] if verdict is Verdict.FAILED else []
+        expected = [(kind, 20), (kind, 21)] if verdict is ParityVerdict.FAILED else []
         assert (result.verdict, found(result)) == (verdict, expected)
 
 
@@ -105,8 +105,8 @@ def test_whose_history_was_rewritten_is_told_from_what_a_cleaner_took(pair: Pair
         sides = [records, without(records, 20)]
         for cluster, content in zip((pair.east, pair.west), sides[:: -1 if lacks == "source" else 1], strict=True):
             send(cluster, topic, content)
-        with as_admin(pair.east) as east, as_admin(pair.west) as west, Divergence(east, west) as divergence:
-            return divergence.first_divergence(Partition(topic, 0), Offset(22), 0)
+        with as_admin(pair.east) as east, as_admin(pair.west) as west, DivergenceFinder(east, west) as divergence:
+            return divergence.find_first_divergence(Partition(topic, 0), Offset(22), 0)
 
     records = keyed(30)
     assert first_divergence(records) == 20, "nothing newer has replaced it"
@@ -120,13 +120,13 @@ def test_a_tombstone_may_be_gone_only_together_with_what_it_deleted(pair: Pair, 
     gone[20:22] = [replace(record, value=None) for record in gone[20:22]]
     sides = [without(gone, 20), gone]
     result = compared(pair, *(sides if kind == "extra" else sides[::-1]))
-    assert (result.verdict, found(result)) == (Verdict.PASSED, [])
+    assert (result.verdict, found(result)) == (ParityVerdict.PASSED, [])
 
     still = list(gone)
     still[5:7] = [replace(new, key=old.key) for new, old in zip(still[5:7], gone[20:22], strict=True)]
     sides = [without(still, 20), still]
     result = compared(pair, *(sides if kind == "extra" else sides[::-1]))
-    assert (result.verdict, found(result)) == (Verdict.FAILED, [(kind, 20), (kind, 21)])
+    assert (result.verdict, found(result)) == (ParityVerdict.FAILED, [(kind, 20), (kind, 21)])
 
 
 def test_an_altered_record_is_found_beside_what_was_cleaned(pair: Pair) -> None:
@@ -134,4 +134,4 @@ def test_an_altered_record_is_found_beside_what_was_cleaned(pair: Pair) -> None:
     records[40:42] = [replace(new, key=old.key) for new, old in zip(records[40:42], records[20:22], strict=True)]
     copy = [*records[:23], replace(records[23], value=b"other"), *records[24:]]
     result = compared(pair, without(records, 20), copy)
-    assert (result.verdict, found(result)) == (Verdict.FAILED, [("value", 23)])
+    assert (result.verdict, found(result)) == (ParityVerdict.FAILED, [("value", 23)])

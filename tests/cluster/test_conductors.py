@@ -12,25 +12,25 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from mirror_core.parity.on_progress import OnParityProgress
 
-from mirror_core.decide.conducting import Conducted, Sign
-from mirror_core.decide.verbs import Verb
-from mirror_core.kafka.client import ClusterClient, TopicView
+from mirror_core.decide.conducting import ConductorState, ConductorStatus
+from mirror_core.decide.verbs import MirrorCommand
+from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
 from mirror_core.mirrors import verbs
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Indeterminate, LostOwnership, Refused, Unreachable
-from mirror_core.model.mirror import Desired, FailureKind, PartitionState
-from mirror_core.model.names import ClusterName, Offset, Partition, reverse_name
+from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
+from mirror_core.model.names import ClusterName, Offset, Partition, format_reverse_name
 from mirror_core.model.parity import ParityRange, ParityResult
-from mirror_core.model.run import Mode, Run, RunState
-from mirror_core.parity.so_far import SoFar
+from mirror_core.model.run import Run, RunMode, RunState
 from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.way_home import reverse_link
+from mirror_core.runbook.way_home import load_reverse_link
 from mirror_core.state import pulse
-from mirror_core.state.records import TOPIC, PartitionRecord
-from mirror_core.state.writer import StateWriter, data_id
+from mirror_core.state.records import STATE_TOPIC, PartitionRecord
+from mirror_core.state.writer import StateWriter, make_data_id
 from tests.brokers import TIMEOUT_S, Pair, produce, read_all
 from tests.cluster.links import writer_of
 from tests.cluster.test_failback import failback_of, failed_over, go_home
@@ -62,13 +62,13 @@ def test_a_partition_that_fails_while_the_rest_is_proven_stops_the_promotion(pai
         destination: ClusterName,
         ranges: Sequence[ParityRange],
         output: Path | None,
-        so_far: SoFar | None = None,
+        on_progress: OnParityProgress | None = None,
     ) -> ParityResult:
         """It takes hours, in which the data plane goes on, and says what it finds."""
         kind, state = FailureKind.DIVERGED, PartitionState.FAILED
-        with StateWriter(link.destination, data_id(link.mirror.name)) as data:
+        with StateWriter(link.destination, make_data_id(link.mirror.name)) as data:
             data.put(PartitionRecord(link.mirror.name, replace(failed, state=state, kind=kind, reason="not the same")))
-        return mirrored.services.parity(source, destination, ranges, output, so_far)
+        return mirrored.services.parity(source, destination, ranges, output, on_progress)
 
     failover = Failover(link, replace(mirrored.services, parity=parity), started_by="test")
     run = begin(failover)
@@ -89,9 +89,9 @@ def test_who_asks_something_of_a_run_that_is_over_or_too_early_ends_no_conductor
     with writer_of(mirrored.link) as conductor:
         assert failover.abort(over).state is RunState.ABORTED
         with pytest.raises(Refused, match="the run is ABORTED"):
-            failover.step(over, "prove")
+            failover.run_step(over, "prove")
         with pytest.raises(Refused, match="step prove is not done"):
-            failover.step(run, "fence")
+            failover.run_step(run, "fence")
         conductor.put(conductor.state.runs[run])  # LostOwnership, if one of them had taken the mirror over
     failover.abort(run)
 
@@ -99,7 +99,7 @@ def test_who_asks_something_of_a_run_that_is_over_or_too_early_ends_no_conductor
 def test_a_run_that_hides_behind_the_open_transaction_of_a_dead_owner_is_waited_for(pair: Pair, tmp_path: Path) -> None:
     mirrored, _ = mirrored_topic(pair, tmp_path)
     failover = mirrored.failover
-    plan = failover.plan(Mode.PLANNED)
+    plan = failover.plan(RunMode.PLANNED)
     run = Run(
         id=f"{mirrored.name}-failover-20260101T000000-0000",
         plan=plan,
@@ -107,14 +107,14 @@ def test_a_run_that_hides_behind_the_open_transaction_of_a_dead_owner_is_waited_
         state=RunState.RUNNING,
         started_by="another",
         started_ms=now_ms(),
-        desired=Desired.STARTED,
+        desired=DesiredState.STARTED,
         conducted_by="another",
     )
     dead = Producer({**pair.west.client_config("admin"), "transactional.id": f"tx-{secrets.token_hex(4)}"})
     dead.init_transactions(TIMEOUT_S)
     with writer_of(mirrored.link) as conductor, ThreadPoolExecutor(1) as pool:
         dead.begin_transaction()
-        dead.produce(TOPIC, key="lease/nobody", partition=0)
+        dead.produce(STATE_TOPIC, key="lease/nobody", partition=0)
         assert dead.flush(TIMEOUT_S) == 0
         conductor.put(run)
         second = pool.submit(failover.begin, plan.hash)
@@ -130,14 +130,14 @@ def test_a_record_that_cannot_be_read_lets_no_verb_take_the_mirror_over(pair: Pa
     link, key = mirrored.link, f"run/{mirrored.name}-failover-20260101T000000-0000"
     stranger = Producer(pair.west.client_config("admin"))
     with writer_of(link) as conductor:
-        stranger.produce(TOPIC, b"garbage", key=key, partition=0)
+        stranger.produce(STATE_TOPIC, b"garbage", key=key, partition=0)
         assert stranger.flush(TIMEOUT_S) == 0
         with pytest.raises(Indeterminate, match=f"key {key}: it is not readable"):
-            verbs.pause(link)
+            verbs.pause_mirror(link)
         conductor.put(conductor.state.mirrors[mirrored.name])
-    stranger.produce(TOPIC, None, key=key, partition=0)
+    stranger.produce(STATE_TOPIC, None, key=key, partition=0)
     assert stranger.flush(TIMEOUT_S) == 0
-    assert verbs.pause(link).desired is Desired.PAUSED
+    assert verbs.pause_mirror(link).desired is DesiredState.PAUSED
 
 
 def command(mirrored: Mirrored, *words: str, log: str = "said", before: Callable[[], object] = int) -> Forked:
@@ -154,11 +154,11 @@ def said(mirrored: Mirrored, *words: str) -> tuple[int, str]:
     return code, (mirrored.evidence / "said").read_text(encoding="utf-8")
 
 
-def now(mirrored: Mirrored) -> Conducted:
+def now(mirrored: Mirrored) -> ConductorStatus:
     state = mirrored.state
     run = state.active_run(mirrored.name)
     assert run is not None
-    return pulse.conducted(state, run)
+    return pulse.find_conductor_status(state, run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Asking:
 
     mirrored: Mirrored
     commands: Sequence[tuple[str, ...]]
-    seen: list[Conducted] = field(default_factory=list)
+    seen: list[ConductorStatus] = field(default_factory=list)
     answers: list[tuple[int, str]] = field(default_factory=list)
 
     def __call__(
@@ -176,27 +176,29 @@ class Asking:
         destination: ClusterName,
         ranges: Sequence[ParityRange],
         output: Path | None,
-        so_far: SoFar | None = None,
+        on_progress: OnParityProgress | None = None,
     ) -> ParityResult:
-        first = now(self.mirrored).seen_ms or 0
-        wait_until(lambda: (now(self.mirrored).seen_ms or 0) > first, timeout_s=TIMEOUT_S, why="somebody is heard of")
+        first = now(self.mirrored).last_seen_ms or 0
+        wait_until(
+            lambda: (now(self.mirrored).last_seen_ms or 0) > first, timeout_s=TIMEOUT_S, why="somebody is heard of"
+        )
         self.seen.append(now(self.mirrored))
         self.answers.extend(said(self.mirrored, "failover", *words) for words in self.commands)
-        return self.mirrored.services.parity(source, destination, ranges, output, so_far)
+        return self.mirrored.services.parity(source, destination, ranges, output, on_progress)
 
 
 def test_in_a_long_step_a_run_is_seen_to_be_conducted_and_nobody_else_resumes_it(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrored, topic = mirrored_topic(pair, tmp_path)
-    monkeypatch.setattr(pulse, "BEAT_S", 0.2)
-    monkeypatch.setattr(pulse, "_PATIENCE_S", TIMEOUT_S)
+    monkeypatch.setattr(pulse, "RUN_HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(pulse, "_FLUSH_TIMEOUT_S", TIMEOUT_S)
     parity = Asking(mirrored, [("resume",), ("abort", "--yes")])
     conductor = Failover(mirrored.link, replace(mirrored.services, parity=parity), started_by="ann@desk")
     run = begin(conductor)
-    assert now(mirrored).sign is Sign.RELEASED
+    assert now(mirrored).state is ConductorState.RELEASED
     assert conductor.drive(run).state is RunState.DONE
-    assert [(one.sign, one.by) for one in parity.seen] == [(Sign.HEARD, "ann@desk")]
+    assert [(one.state, one.by) for one in parity.seen] == [(ConductorState.ALIVE, "ann@desk")]
     for code, words in parity.answers:
         assert code == Refused.exit_code
         assert "conducted by ann@desk on" in " ".join(words.split())
@@ -215,8 +217,10 @@ def test_a_run_is_taken_over_from_a_conductor_that_hangs_and_beats_and_that_one_
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], state: RunState
 ) -> None:
     mirrored, topic = mirrored_topic(pair, tmp_path)
-    monkeypatch.setattr(pulse, "BEAT_S", 0.2)
-    monkeypatch.setattr(pulse, "_PATIENCE_S", TIMEOUT_S)  # beats that slow brokers take later are left to the next run
+    monkeypatch.setattr(pulse, "RUN_HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(
+        pulse, "_FLUSH_TIMEOUT_S", TIMEOUT_S
+    )  # beats that slow brokers take later are left to the next run
     parity = Asking(mirrored, [words])
     conductor = Failover(mirrored.link, replace(mirrored.services, parity=parity), started_by="ann@desk")
     run = begin(conductor)
@@ -249,15 +253,17 @@ def test_what_a_hanging_destination_does_not_take_in_time_ends_no_conductor(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrored, _ = mirrored_topic(pair, tmp_path)
-    monkeypatch.setattr(pulse, "BEAT_S", 0.1)
-    monkeypatch.setattr(pulse, "_PATIENCE_S", TIMEOUT_S)  # a broker that is slow for a moment is let go of all the same
+    monkeypatch.setattr(pulse, "RUN_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(
+        pulse, "_FLUSH_TIMEOUT_S", TIMEOUT_S
+    )  # a broker that is slow for a moment is let go of all the same
 
     def beats() -> object:
-        before = now(mirrored).seen_ms or 0
-        return wait_until(lambda: (now(mirrored).seen_ms or 0) > before, timeout_s=TIMEOUT_S, why="it beats")
+        before = now(mirrored).last_seen_ms or 0
+        return wait_until(lambda: (now(mirrored).last_seen_ms or 0) > before, timeout_s=TIMEOUT_S, why="it beats")
 
     run = begin(mirrored.failover)
-    with writer_of(mirrored.link) as writer, pulse.beating(writer, run, "test"):
+    with writer_of(mirrored.link) as writer, pulse.send_heartbeats(writer, run, "test"):
         beats()
         with suspended(pair.west):
             writer.timeout_s = 1.0
@@ -266,7 +272,7 @@ def test_what_a_hanging_destination_does_not_take_in_time_ends_no_conductor(
         writer.timeout_s = TIMEOUT_S
         writer.put(writer.state.runs[run])  # LostOwnership, if anything is in its way
         beats()
-    assert now(mirrored).sign is Sign.RELEASED
+    assert now(mirrored).state is ConductorState.RELEASED
     mirrored.failover.abort(run)
 
 
@@ -280,9 +286,11 @@ def test_a_failback_that_slept_before_it_deletes_a_topic_does_not_hit_its_succes
     produce(pair.east, topic, 3)  # a tail, so that the topic is to be created anew
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
-    failback.step(run.id, "salvage")
+    failback.run_step(run.id, "salvage")
 
-    def asleep(steps: FailbackSteps, old: ClusterClient, view: TopicView, salvaged: Mapping[Partition, Offset]) -> None:
+    def asleep(
+        steps: FailbackSteps, old: ClusterClient, view: TopicMetadata, salvaged: Mapping[Partition, Offset]
+    ) -> None:
         """Another conductor goes on meanwhile, as far as you like: applications may be home again."""
         delete_topic(old, topic, view.id)
         create_topics(old, [NewTopic(name=topic, partitions=1, replication_factor=1)])
@@ -290,7 +298,7 @@ def test_a_failback_that_slept_before_it_deletes_a_topic_does_not_hit_its_succes
 
     with monkeypatch.context() as patched:
         patched.setattr(FailbackSteps, "_refuse_if_grown", asleep)
-        failback.step(run.id, "align")
+        failback.run_step(run.id, "align")
     assert len(read_all(pair.east, topic)) == 7
 
 
@@ -302,17 +310,17 @@ def test_the_reverse_mirror_is_not_ended_while_applications_need_it_to_come_home
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
     assert failback.drive(run.id).state is RunState.RUNNING
-    back = reverse_link(mirrored.link)
-    assert back.mirror.name == reverse_name(mirrored.name)
-    for verb in (verbs.stop, verbs.delete):
+    back = load_reverse_link(mirrored.link)
+    assert back.mirror.name == format_reverse_name(mirrored.name)
+    for verb in (verbs.stop_mirror, verbs.delete_mirror):
         with pytest.raises(Refused, match=f"way home .*: failback {run.id} "):
             verb(back)
     with writer_of(back) as conductor:
         with pytest.raises(Refused, match="is not failed over yet: applications are still on west"):
-            failback.step(run.id, "reprotect")
+            failback.run_step(run.id, "reprotect")
         conductor.put(conductor.state.mirrors[back.mirror.name])
     go_home(failback, run.id)
-    assert verbs.intend(back, Verb.STOP).refused is None
+    assert verbs.preview(back, MirrorCommand.STOP).refusal is None
     assert read_all(pair.east, topic) == sent
 
 
@@ -320,17 +328,17 @@ def test_the_reverse_mirror_is_not_ended_while_applications_need_it_to_come_home
 def test_a_failback_is_not_resumed_while_somebody_conducts_the_failover_that_leads_home(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "BEAT_S", 0.2)
+    monkeypatch.setattr(pulse, "RUN_HEARTBEAT_S", 0.2)
     topic = app_topic(pair)
     sent = produce(pair.east, topic, 10)
     mirrored = failed_over(pair, tmp_path, topic)
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
-    assert failback.way_home(run) is None
+    assert failback.find_active_reverse_run(run) is None
     assert failback.drive(run.id).state is RunState.RUNNING
-    home = failback.home()
-    led = home.begin(home.plan(Mode.PLANNED).hash)
-    with writer_of(home.link) as writer, pulse.beating(writer, led.id, home.started_by):
+    home = failback.make_reverse_failover()
+    led = home.begin(home.plan(RunMode.PLANNED).hash)
+    with writer_of(home.link) as writer, pulse.send_heartbeats(writer, led.id, home.started_by):
         writer.put(led)
         code, words = said(mirrored, "failback", "resume", "--yes")
         assert (code, f"run {led.id}: resume" in " ".join(words.split())) == (Refused.exit_code, True), words

@@ -11,10 +11,10 @@ from kio.schema.describe_transactions.v0.response import DescribeTransactionsRes
 from kio.schema.errors import ErrorCode
 from kio.schema.list_transactions.v0.response import ListTransactionsResponse
 
-from mirror_core.kafka.client import ClusterClient, ClusterView
+from mirror_core.kafka.client import ClusterClient, ClusterMetadata
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.coordinators import TRANSACTIONS
-from mirror_core.kafka.transactions import open_transactions
+from mirror_core.kafka.coordinators import TRANSACTION_STATE_TOPIC
+from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.model.errors import Unreachable
 from tests.brokers import TIMEOUT_S, Pair, new_topic
 from tests.logs import transactional
@@ -40,11 +40,11 @@ def resigned(found: Any, left: int) -> Any:
 
 
 def moving(found: Any, left: int) -> Any:
-    if not isinstance(found, ClusterView) or TRANSACTIONS not in found.topics:
+    if not isinstance(found, ClusterMetadata) or TRANSACTION_STATE_TOPIC not in found.topics:
         return None
-    log = found.topics[TRANSACTIONS]
+    log = found.topics[TRANSACTION_STATE_TOPIC]
     leaders = {index: leader._replace(epoch=-left) for index, leader in log.partitions.items()}
-    return replace(found, topics={**found.topics, TRANSACTIONS: replace(log, partitions=leaders)})
+    return replace(found, topics={**found.topics, TRANSACTION_STATE_TOPIC: replace(log, partitions=leaders)})
 
 
 class Electing(ClusterClient):
@@ -78,12 +78,12 @@ def test_an_open_transaction_is_found_or_it_is_said_that_nobody_can_tell(pair: P
     with client:
         client.change = change
         client.left = 1
-        assert len(open_transactions(client, {topic})) == 1
+        assert len(list_open_transactions(client, {topic})) == 1
         assert client.left == 0, "it was not asked"
         client.left, client.timeout_s = 1_000_000, 2.0
         with pytest.raises(Unreachable, match="coordinator"):
-            open_transactions(client, {topic})
+            list_open_transactions(client, {topic})
         client.left, client.timeout_s = 0, TIMEOUT_S
         producer.abort_transaction(TIMEOUT_S)
-        over = lambda: open_transactions(client, {topic}) == ()  # noqa: E731
+        over = lambda: list_open_transactions(client, {topic}) == ()  # noqa: E731
         wait_until(over, timeout_s=TIMEOUT_S, why="it is over")

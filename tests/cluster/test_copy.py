@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.wire.batch import HEADER_SIZE, batches
+from mirror_core.wire.batch import HEADER_SIZE, split_batches
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all, read_all_aiokafka
 from tests.mirroring import Mirrored, new_mirror, replicate
@@ -36,7 +36,7 @@ def log_file(cluster: SandboxCluster, partition: str) -> Path:
 
 def payloads(log: bytes) -> list[tuple[int, int, bytes]]:
     """Base offset, last offset delta and bytes after the header, of each batch in a segment."""
-    whole = batches(memoryview(bytearray(log)))
+    whole = split_batches(memoryview(bytearray(log)))
     found = [(h.base_offset, h.last_offset_delta, bytes(batch[HEADER_SIZE:])) for h, batch in whole]
     assert found, "the segment holds no batch"
     return found
@@ -153,7 +153,9 @@ def test_a_foreign_record_while_copying_fails_exactly_that_partition_at_its_offs
 ) -> None:
     mirrored, good, bad = good_and_bad
     stop = threading.Event()
-    copying = Replication(mirrored.link, LocalRunner, Options(epoch_s=600), stop=stop, say=lambda line: None)
+    copying = Replication(
+        mirrored.link, LocalRunner, ReplicationOptions(epoch_s=600), stop=stop, report_line=lambda line: None
+    )
     with beside(copying.run, stop.set, timeout_s=TIMEOUT_S):
         produce(pair.east, bad, 10)
         wait_until(lambda: len(read_all(pair.west, bad)) == 310, timeout_s=TIMEOUT_S, why="the copier is at work")
@@ -178,7 +180,7 @@ def test_the_sources_log_start_is_followed(pair: Pair, tmp_path: Path) -> None:
         delete_records(client, {Partition(topic, 0): Offset(30)})
     mirrored.copy()
     with ClusterClient(mirrored.link.destination) as client:
-        assert list_offsets(client, [Partition(topic, 0)], Point.START) == {Partition(topic, 0): 30}
+        assert list_offsets(client, [Partition(topic, 0)], OffsetPoint.START) == {Partition(topic, 0): 30}
     assert read_all(pair.east, topic) == read_all(pair.west, topic)
 
 
@@ -189,7 +191,7 @@ def test_a_corrupt_source_batch_stops_its_partition_and_is_not_laundered(
     produce(pair.east, bad, 1)
     log = log_file(pair.east, f"{bad}-0")
     data = log.read_bytes()
-    [*_, (header, batch)] = list(batches(memoryview(bytearray(data))))
+    [*_, (header, batch)] = list(split_batches(memoryview(bytearray(data))))
     assert header.base_offset == 300
     start = len(data) - len(batch)
     with log.open("r+b") as file:  # in the page cache that the broker reads from, behind its back
@@ -205,7 +207,9 @@ def test_a_new_topic_and_new_partitions_are_taken_up_while_running(pair: Pair, t
     prefix = first + "-more-"
     mirrored = new_mirror(pair, tmp_path, first, prefix + ".*")
     stop = threading.Event()
-    copying = Replication(mirrored.link, LocalRunner, Options(epoch_s=3), stop=stop, say=lambda line: None)
+    copying = Replication(
+        mirrored.link, LocalRunner, ReplicationOptions(epoch_s=3), stop=stop, report_line=lambda line: None
+    )
     with beside(copying.run, stop.set, timeout_s=TIMEOUT_S):
         produce(pair.east, first, 10)
         wait_until(lambda: Partition(first, 0) in mirrored.statuses, timeout_s=TIMEOUT_S, why="first plan")

@@ -35,17 +35,17 @@ from kio.schema.fetch.v10.response import FetchResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from mirror_core.kafka.acls import create_acls, present_on_every_broker
+from mirror_core.kafka.acls import create_acls, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.model.acl import Acl, Operation, Resource
-from mirror_core.model.drift import Part
+from mirror_core.model.drift import SyncCategory
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, Offset, Partition
-from mirror_core.rights.needed import NEEDS, Role
+from mirror_core.rights.needed import REQUIRED_ACLS, ClusterRole
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import TOPIC
-from mirror_core.state.writer import control_id
-from mirror_core.sync.cycle import sync
+from mirror_core.state.records import STATE_TOPIC
+from mirror_core.state.writer import make_control_id
+from mirror_core.sync.cycle import sync_mirror
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.cluster.links import writer_of
@@ -184,16 +184,20 @@ def refusal(attempt: Callable[[], None]) -> str:
     return ""
 
 
-def with_needs(world: World, cluster: SandboxCluster, user: tuple[str, str], role: Role, principal: str) -> Thief:
+def with_needs(
+    world: World, cluster: SandboxCluster, user: tuple[str, str], role: ClusterRole, principal: str
+) -> Thief:
     """A user that may do what this principal needs in this role, and nothing else."""
-    needs = [need.acl(f"User:{user[0]}") for need in NEEDS if (need.role, need.principal) == (role, principal)]
+    needs = [
+        need.to_acl(f"User:{user[0]}") for need in REQUIRED_ACLS if (need.role, need.principal) == (role, principal)
+    ]
     return with_acls(world, cluster, user, *needs)
 
 
 def with_acls(world: World, cluster: SandboxCluster, user: tuple[str, str], *acls: Acl) -> Thief:
     with ClusterClient(load_config(world.pair.config_path).cluster(cluster.name)) as client:
         create_acls(client, acls)
-        present_on_every_broker(client, acls, TIMEOUT_S)
+        wait_until_acls_present(client, acls, TIMEOUT_S)
     return Thief(world, cluster, *user)
 
 
@@ -221,7 +225,7 @@ def unchanged(world: World) -> Iterator[None]:
 
 def test_the_data_principal_on_the_source(world: World, new_user: NewUser) -> None:
     east = world.pair.east
-    thief = with_needs(world, east, new_user(east), Role.SOURCE, "data")
+    thief = with_needs(world, east, new_user(east), ClusterRole.SOURCE, "data")
     assert refusal(lambda: thief.read(world.topic)) == "", "what it is for"
     assert refusal(lambda: thief.write(world.topic)) == "TOPIC_AUTHORIZATION_FAILED"
     assert refusal(lambda: thief.empty(world.topic)) == "TOPIC_AUTHORIZATION_FAILED"
@@ -232,13 +236,13 @@ def test_the_data_principal_on_the_source(world: World, new_user: NewUser) -> No
 
 def test_the_data_principal_on_the_destination(world: World, new_user: NewUser) -> None:
     west = world.pair.west
-    thief = with_needs(world, west, new_user(west), Role.DESTINATION, "data")
+    thief = with_needs(world, west, new_user(west), ClusterRole.DESTINATION, "data")
     assert refusal(lambda: thief.read(world.topic)) == "", "what it is for"
-    assert refusal(lambda: thief.write(TOPIC)) == "TOPIC_AUTHORIZATION_FAILED", "states, plans, approvals"
-    assert refusal(lambda: thief.empty(TOPIC)) == "TOPIC_AUTHORIZATION_FAILED"
-    assert refusal(lambda: thief.delete(TOPIC)) == "TOPIC_AUTHORIZATION_FAILED"
+    assert refusal(lambda: thief.write(STATE_TOPIC)) == "TOPIC_AUTHORIZATION_FAILED", "states, plans, approvals"
+    assert refusal(lambda: thief.empty(STATE_TOPIC)) == "TOPIC_AUTHORIZATION_FAILED"
+    assert refusal(lambda: thief.delete(STATE_TOPIC)) == "TOPIC_AUTHORIZATION_FAILED"
     assert refusal(lambda: thief.create(ACTIVE_TOPIC)) == "TOPIC_AUTHORIZATION_FAILED", "where applications go"
-    shut_out = refusal(lambda: thief.fence_owner(str(control_id(world.mirrored.name))))
+    shut_out = refusal(lambda: thief.fence_owner(str(make_control_id(world.mirrored.name))))
     assert shut_out == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "whoever owns the state topic"
     assert refusal(lambda: thief.change_settings(world.topic)) == "TOPIC_AUTHORIZATION_FAILED"
     assert refusal(lambda: thief.add_partitions(world.topic)) == "TOPIC_AUTHORIZATION_FAILED"
@@ -249,7 +253,7 @@ def test_the_data_principal_on_the_destination(world: World, new_user: NewUser) 
 def test_the_control_principal_on_the_source(world: World, new_user: NewUser) -> None:
     """As long as it grants itself no more, for which it has ALTER on the cluster."""
     east = world.pair.east
-    thief = with_needs(world, east, new_user(east), Role.SOURCE, "control")
+    thief = with_needs(world, east, new_user(east), ClusterRole.SOURCE, "control")
     assert refusal(lambda: thief.read(world.topic)) == "", "what it is for"
     assert refusal(lambda: thief.write(world.topic)) == "TOPIC_AUTHORIZATION_FAILED"
     assert refusal(lambda: thief.empty(world.topic)) == "TOPIC_AUTHORIZATION_FAILED"
@@ -262,8 +266,8 @@ def test_the_control_principal_on_the_source(world: World, new_user: NewUser) ->
 def test_the_control_principal_on_the_destination(world: World, new_user: NewUser) -> None:
     """The same."""
     west = world.pair.west
-    thief = with_needs(world, west, new_user(west), Role.DESTINATION, "control")
-    assert refusal(lambda: thief.read(TOPIC)) == "", "what it is for"
+    thief = with_needs(world, west, new_user(west), ClusterRole.DESTINATION, "control")
+    assert refusal(lambda: thief.read(STATE_TOPIC)) == "", "what it is for"
     assert refusal(lambda: thief.delete_group(world.group)) == "GROUP_AUTHORIZATION_FAILED"
     assert refusal(lambda: thief.fence_owner(world.transactional_id)) == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
     assert refusal(lambda: thief.read(world.other, replica=2)) == "TOPIC_AUTHORIZATION_FAILED"
@@ -282,15 +286,15 @@ def test_an_application_before_the_promotion(world: World, new_user: NewUser) ->
         acl = Acl(resource=resource, name=name, principal=f"User:{user[0]}", operation=operation)
         with_acls(world, world.pair.east, user, acl)
     with writer_of(world.mirrored.link) as writer:
-        sync(world.mirrored.link, writer, only=frozenset({Part.TOPICS, Part.ACLS}))
+        sync_mirror(world.mirrored.link, writer, only=frozenset({SyncCategory.TOPICS, SyncCategory.ACLS}))
     thief = Thief(world, world.pair.west, *user)
     assert refusal(lambda: thief.read(world.topic)) == "", "what it is for"
     assert refusal(lambda: thief.write(world.topic)) == "TOPIC_AUTHORIZATION_FAILED"
     assert refusal(lambda: thief.empty(world.topic)) == "TOPIC_AUTHORIZATION_FAILED"
     assert refusal(lambda: thief.delete(world.topic)) == "TOPIC_AUTHORIZATION_FAILED"
-    assert refusal(lambda: thief.read(TOPIC)) == "TOPIC_AUTHORIZATION_FAILED"
+    assert refusal(lambda: thief.read(STATE_TOPIC)) == "TOPIC_AUTHORIZATION_FAILED"
     assert refusal(lambda: thief.read(world.other)) == "TOPIC_AUTHORIZATION_FAILED"
-    shut_out = refusal(lambda: thief.fence_owner(str(control_id(world.mirrored.name))))
+    shut_out = refusal(lambda: thief.fence_owner(str(make_control_id(world.mirrored.name))))
     assert shut_out == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
     assert refusal(thief.grant_everything) == "CLUSTER_AUTHORIZATION_FAILED"
 
@@ -298,11 +302,11 @@ def test_an_application_before_the_promotion(world: World, new_user: NewUser) ->
 def test_an_observer_on_a_broker_s_host(world: World, new_user: NewUser) -> None:
     west = world.pair.west
     user = new_user(west)
-    read = Acl(resource=Resource.TOPIC, name=TOPIC, principal=f"User:{user[0]}", operation=Operation.READ)
+    read = Acl(resource=Resource.TOPIC, name=STATE_TOPIC, principal=f"User:{user[0]}", operation=Operation.READ)
     thief = with_acls(world, west, user, read)
-    assert refusal(lambda: thief.read(TOPIC)) == "", "what it is for"
-    assert refusal(lambda: thief.write(TOPIC)) == "TOPIC_AUTHORIZATION_FAILED"
-    assert refusal(lambda: thief.empty(TOPIC)) == "TOPIC_AUTHORIZATION_FAILED"
+    assert refusal(lambda: thief.read(STATE_TOPIC)) == "", "what it is for"
+    assert refusal(lambda: thief.write(STATE_TOPIC)) == "TOPIC_AUTHORIZATION_FAILED"
+    assert refusal(lambda: thief.empty(STATE_TOPIC)) == "TOPIC_AUTHORIZATION_FAILED"
     assert refusal(lambda: thief.read(world.topic)) == "TOPIC_AUTHORIZATION_FAILED", "records of applications"
     assert refusal(lambda: thief.commit(world.group)) == "GROUP_AUTHORIZATION_FAILED"
     assert refusal(thief.grant_everything) == "CLUSTER_AUTHORIZATION_FAILED"

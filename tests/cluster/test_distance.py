@@ -13,23 +13,23 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.copy.sending import Sender
+from mirror_core.copy.sending import BatchProducer
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.mirrors.gaps import limit_in_words
-from mirror_core.model.errors import Unwritten
-from mirror_core.model.limits import LIMITS, Limits
-from mirror_core.model.mirror import Gaps, PartitionState, PartitionStatus
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.mirrors.gaps import format_gap_limit
+from mirror_core.model.errors import StateNotWritten
+from mirror_core.model.limits import TIMEOUTS, Timeouts
+from mirror_core.model.mirror import GapFilling, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.parity import Verdict
-from mirror_core.model.run import Mode
+from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.run import RunMode
 from mirror_core.parity.salvage import LocalSalvage
 from mirror_core.runbook import observe
-from mirror_core.state.active import Active, announce, newest
-from mirror_core.state.lease import acquire, kept, new_owner
+from mirror_core.state.active import ActiveCluster, announce_active_cluster, read_active_cluster
+from mirror_core.state.lease import acquire_lease, make_owner_name, release_at_end
 from mirror_core.state.records import PartitionRecord
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.distant import Distant, distant_clusters
 from tests.drill.one_task import one_task
@@ -68,9 +68,9 @@ def test_a_plan_waits_for_a_side_that_goes_on_answering(
     produce(distant.pair.east, topic, 10)
     mirrored = new_mirror(distant.pair, tmp_path, topic)
     mirrored.copy()
-    monkeypatch.setattr(observe, "LIMITS", replace(LIMITS, planned_side_s=patience(1.0)))
+    monkeypatch.setattr(observe, "TIMEOUTS", replace(TIMEOUTS, plan_cluster_idle_s=patience(1.0)))
     with distant.is_far(distant.pair.east, 1000 * patience(0.4)):
-        plan = mirrored.failover.plan(Mode.PLANNED)
+        plan = mirrored.failover.plan(RunMode.PLANNED)
     assert plan.figures["lag in offsets"] == "0", plan.figures.get("source")
 
 
@@ -127,7 +127,7 @@ def test_ten_thousand_transactions_come_over(distant: Distant, tmp_path: Path, s
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write_to, range(8)))
-    mirrored = new_mirror(pair, tmp_path, topic, gaps=Gaps.HIDDEN)
+    mirrored = new_mirror(pair, tmp_path, topic, gaps=GapFilling.HIDDEN)
     with distant.is_far(getattr(pair, side), 200):
         begun = time.monotonic()
         mirrored.copy()
@@ -153,7 +153,7 @@ def test_both_sides_are_compared_and_tails_are_saved(
         produce(pair.east, topic, 1, partition=1)
         found = parity(mirrored)
         saved = LocalSalvage(pair.config_path)(ClusterName(side), [whole(topic, 300, start=100)], tmp_path / "saved")
-    assert found.verdict is Verdict.FAILED
+    assert found.verdict is ParityVerdict.FAILED
     assert {finding.partition for finding in found.findings} == {Partition(topic, 1)}
     assert {partition: one.records for partition, one in saved.items()} == {Partition(topic, 0): 200}
 
@@ -161,7 +161,7 @@ def test_both_sides_are_compared_and_tails_are_saved(
 def test_distance_is_said_before_a_mirror_is_created(distant: Distant) -> None:
     west = load_config(distant.pair.config_path).cluster("west")
     with distant.is_far(distant.pair.west, 100):
-        assert "hidden records (`--gaps hidden`)" in limit_in_words(west, Gaps.MARKERS)
+        assert "hidden records (`--gaps hidden`)" in format_gap_limit(west, GapFilling.MARKERS)
 
 
 @pytest.mark.timed
@@ -178,7 +178,7 @@ def test_much_is_on_its_way_at_a_time(distant: Distant, tmp_path: Path, side: st
     with distant.is_far(getattr(pair, side), 1000 * round_trip_s), ClusterClient(direct) as west:
 
         def copied() -> int:
-            return sum(list_offsets(west, partitions, Point.LOG_END).values())
+            return sum(list_offsets(west, partitions, OffsetPoint.LOG_END).values())
 
         with one_task(mirrored, partitions) as task:
             wait_until(lambda: copied() > 0, timeout_s=60, why="copying begins")
@@ -205,13 +205,13 @@ def fill(pair: Pair, topic: str, records: int) -> None:
 def test_a_thin_way_is_no_silence(distant: Distant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """8 MB at 200 KB/s: what is sent at once takes longer than a broker may keep silent."""
     pair, total, a_second = distant.pair, 8_000_000, 200_000
-    given_up, lost = list[str](), Sender.lost
+    given_up, lost = list[str](), BatchProducer.disconnect
 
-    def gives_up(self: Sender, broker: int, why: str) -> None:
+    def gives_up(self: BatchProducer, broker: int, why: str) -> None:
         given_up.append(why)
         lost(self, broker, why)
 
-    monkeypatch.setattr(Sender, "lost", gives_up)
+    monkeypatch.setattr(BatchProducer, "disconnect", gives_up)
     topic = new_topic(pair.east, 8)
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
@@ -248,7 +248,7 @@ def test_many_partitions_are_recorded_at_once_by_a_thin_way(distant: Distant, tm
         )
         for number in range(8_000)
     ]
-    with StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer:
+    with StateWriter(mirrored.link.destination, make_control_id(mirrored.name)) as writer:
         distant.becomes(distant.pair.west, Weather(delay_ms=10, bytes_per_s=100_000))
         try:
             writer.put(*records)
@@ -268,7 +268,7 @@ def test_a_mirror_is_found_400_ms_away(distant: Distant, tmp_path: Path, side: s
 def test_what_is_announced_is_read_and_replaced_400_ms_away(distant: Distant) -> None:
     """A generation that a switch does not get to read would be announced once more, and not be believed."""
     west = load_config(distant.pair.config_path).cluster("west")
-    first = Active(
+    first = ActiveCluster(
         mirror=MirrorName("far"),
         active=ClusterName("west"),
         cluster_id="a",
@@ -277,13 +277,13 @@ def test_what_is_announced_is_read_and_replaced_400_ms_away(distant: Distant) ->
         run="r",
         generation=1,
     )
-    assert announce(west, first, timeout_s=60) == first
+    assert announce_active_cluster(west, first, timeout_s=60) == first
     later = replace(first, generation=2)
-    silent_s = Limits().silent_source_s
+    silent_s = Timeouts().silent_source_s
     with distant.is_far(distant.pair.west, 400):
-        assert newest(west, first.mirror, silent_s) == first
-        assert announce(west, later, silent_s) == later
-        assert newest(west, first.mirror, silent_s) == later
+        assert read_active_cluster(west, first.mirror, silent_s) == first
+        assert announce_active_cluster(west, later, silent_s) == later
+        assert read_active_cluster(west, first.mirror, silent_s) == later
 
 
 @pytest.mark.slow
@@ -292,15 +292,15 @@ def test_a_lease_outlives_a_state_topic_that_hangs(distant: Distant, tmp_path: P
     """Whatever its writer was waiting for: afterwards librdkafka's is of no use."""
     pair = distant.pair
     mirrored = new_mirror(pair, tmp_path, new_topic(pair.east))
-    with kept(acquire(mirrored.config.cluster("west"), mirrored.name, new_owner())) as lease:
+    with release_at_end(acquire_lease(mirrored.config.cluster("west"), mirrored.name, make_owner_name())) as lease:
         distant.becomes(pair.west, Weather(held=(held,)))
-        with pytest.raises(Unwritten):
+        with pytest.raises(StateNotWritten):
             lease.put(lease.lease)
         distant.becomes(pair.west, Weather())
         distant.cut(pair.west)
 
         def written() -> bool:
-            with suppress(Unwritten):
+            with suppress(StateNotWritten):
                 lease.put(lease.lease)
                 return True
             return False

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from mirror_core.copy.divergence import Divergence
+from mirror_core.copy.divergence import DivergenceFinder
 from mirror_core.dataplane.local import LocalCopy
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
-from mirror_core.kafka.epochs import epoch_ends
+from mirror_core.kafka.epochs import list_epoch_ends
 from mirror_core.model.errors import PartitionFailed
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
@@ -78,14 +78,14 @@ def test_what_the_source_lost_fails_its_partition_at_the_first_record_that_diffe
     with (
         ClusterClient(mirrored.link.source, Principal.DATA) as source,
         ClusterClient(mirrored.link.destination, Principal.DATA) as destination,
-        Divergence(source, destination) as divergence,
+        DivergenceFinder(source, destination) as divergence,
     ):
         partition, epoch = Partition(grown, 0), before[grown]
         assert epoch is not None
-        assert epoch_ends(source, {partition: epoch}, source.leaders([partition])).offsets == {partition: 300}
+        assert list_epoch_ends(source, {partition: epoch}, source.leaders([partition])).offsets == {partition: 300}
         # Also without knowing the epoch the place is found; and what is below it agrees.
-        assert divergence.first_divergence(partition, Offset(3_000)) == 300
-        assert divergence.first_divergence(partition, Offset(300)) is None
+        assert divergence.find_first_divergence(partition, Offset(3_000)) == 300
+        assert divergence.find_first_divergence(partition, Offset(300)) is None
 
 
 def test_each_way_out_of_it_does_what_it_says(desk: Desk, tmp_path: Path) -> None:

@@ -12,23 +12,23 @@ from typing import Final
 
 import pytest
 
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.local import LocalRunner
-from mirror_core.decide.steps import names
-from mirror_core.decide.verbs import Verb
+from mirror_core.decide.steps import list_step_names
+from mirror_core.decide.verbs import MirrorCommand
 from mirror_core.mirrors import door, recovery, verbs
 from mirror_core.mirrors.recovery_plan import RecoveryPlan
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import HeldByRun, LostOwnership
-from mirror_core.model.mirror import Desired, PartitionState
-from mirror_core.model.names import Partition, heartbeat_topic
-from mirror_core.model.run import Mode, Run, RunKind, RunState, StepState
+from mirror_core.model.mirror import DesiredState, PartitionState
+from mirror_core.model.names import Partition, get_heartbeat_topic
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepState
 from mirror_core.runbook.failover import Failover
 from mirror_core.state import lease
-from mirror_core.state.lease import take_over
-from mirror_core.state.link import Link
-from mirror_core.state.records import Forget, Record
-from mirror_core.state.writer import StateWriter, WriterId, control_id
+from mirror_core.state.lease import take_over_lease
+from mirror_core.state.link import MirrorLink
+from mirror_core.state.records import StateRecord, Tombstone
+from mirror_core.state.writer import StateWriter, WriterId, make_control_id
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.cluster.desk import Desk
 from tests.cluster.links import writer_of
@@ -40,27 +40,29 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.cluster
 
 
-def command(verb: Verb, name: str) -> tuple[str, ...]:
+def command(verb: MirrorCommand, name: str) -> tuple[str, ...]:
     """As an operator types it."""
-    if verb is Verb.SYNC:
+    if verb is MirrorCommand.SYNC:
         return ("sync", name, "--yes")
-    rate = ("1MB/s",) if verb is Verb.THROTTLE else ()
+    rate = ("1MB/s",) if verb is MirrorCommand.THROTTLE else ()
     return ("mirror", verb, name, *rate, "--yes")
 
 
-TYPED: Final = tuple(verb for verb in Verb if verb not in (Verb.WATCH, Verb.PROVE, Verb.RECEIPTS))
+TYPED: Final = tuple(
+    verb for verb in MirrorCommand if verb not in (MirrorCommand.WATCH, MirrorCommand.PROVE, MirrorCommand.RECEIPTS)
+)
 """What people ask of a mirror. A watcher acts by itself, and only says so while a run holds the mirror; so does a
 comparison, whose answer stands though how far it is proved is not kept then: `test_proving`. Of receipts something is
 written down only where there is something to write: `test_receipts_compacted`."""
-CALLS: Final[Mapping[Verb, Callable[[Link], object]]] = {
-    Verb.START: verbs.start,
-    Verb.PAUSE: verbs.pause,
-    Verb.RESUME: verbs.resume,
-    Verb.THROTTLE: lambda link: verbs.throttle(link, 1_000_000),
-    Verb.SYNC: verbs.sync,
-    Verb.STOP: verbs.stop,
-    Verb.RECOVER: lambda link: recovery.recover(link, RecoveryPlan((), ()), print),
-    Verb.DELETE: verbs.delete,
+CALLS: Final[Mapping[MirrorCommand, Callable[[MirrorLink], object]]] = {
+    MirrorCommand.START: verbs.start_mirror,
+    MirrorCommand.PAUSE: verbs.pause_mirror,
+    MirrorCommand.RESUME: verbs.resume_mirror,
+    MirrorCommand.THROTTLE: lambda link: verbs.throttle_mirror(link, 1_000_000),
+    MirrorCommand.SYNC: verbs.run_sync,
+    MirrorCommand.STOP: verbs.stop_mirror,
+    MirrorCommand.RECOVER: lambda link: recovery.recover_partitions(link, RecoveryPlan((), ()), print),
+    MirrorCommand.DELETE: verbs.delete_mirror,
 }
 """As Airflow does it, which asks nothing before."""
 
@@ -94,20 +96,20 @@ def test_before_each_step_of_a_failover_every_verb_is_refused_and_the_run_never_
             with pytest.raises(HeldByRun, match=f"{verb}:\n  - failover {run.id} is under way"):
                 CALLS[verb](mirrored.link)
 
-    failover = Failover(mirrored.link, mirrored.services, started_by="test", say=operators_interfere)
-    run = failover.begin(failover.plan(Mode.PLANNED).hash)
+    failover = Failover(mirrored.link, mirrored.services, started_by="test", print_line=operators_interfere)
+    run = failover.begin(failover.plan(RunMode.PLANNED).hash)
     assert failover.drive(run.id).state is RunState.DONE
-    taken = list(names(RunKind.FAILOVER))
+    taken = list(list_step_names(RunKind.FAILOVER))
     assert standing == taken
-    _, steps = failover.status(run.id)
+    _, steps = failover.read_status(run.id)
     assert [(s.step, s.state, s.attempt) for s in steps] == [
-        (name, StepState.DONE, 1) for name in names(RunKind.FAILOVER)
+        (name, StepState.DONE, 1) for name in list_step_names(RunKind.FAILOVER)
     ]
     assert {p: (s.state, s.lmo) for p, s in mirrored.statuses.items()} == {
         Partition(topic, 0): (PartitionState.STOPPED, 40)
     }
     mirror = mirrored.link.mirror
-    assert (mirror.desired, mirror.throttle) == (Desired.STOPPED, None)
+    assert (mirror.desired, mirror.throttle) == (DesiredState.STOPPED, None)
     assert [record.value for record in read_all(desk.pair.west, topic)] == [value.value for value in sent]
 
 
@@ -126,13 +128,13 @@ def test_a_run_that_begins_in_the_moment_of_taking_over_is_told_and_can_be_resum
         """Another operator is a moment faster: his run begins between our look and our taking the id."""
 
         def __enter__(self) -> StateWriter:
-            begun.append(failover.begin(failover.plan(Mode.PLANNED).hash).id)
+            begun.append(failover.begin(failover.plan(RunMode.PLANNED).hash).id)
             return super().__enter__()
 
     with monkeypatch.context() as patched:
         patched.setattr(door, "StateWriter", JustBefore)
         with pytest.raises(HeldByRun) as refused:
-            verbs.pause(mirrored.link)
+            verbs.pause_mirror(mirrored.link)
     assert refused.value.reasons == (
         f"failover {begun[0]} began at this very moment, and whoever conducts it has been interrupted by this (exit "
         f"code 5). Nothing else was changed: `mirrorbook failover resume {mirrored.name}` goes on with it",
@@ -147,7 +149,7 @@ def test_a_dry_run_says_what_would_be_done_or_why_not_and_writes_nothing(desk: D
     mirrored = desk.started(topic)
     mirrored.copy()
     before = desk.traces()
-    refused = {Verb.RESUME: "it is STARTED", Verb.DELETE: "it is STARTED: stop it first"}
+    refused = {MirrorCommand.RESUME: "it is STARTED", MirrorCommand.DELETE: "it is STARTED: stop it first"}
     for verb in TYPED:
         said = desk.run(*command(verb, mirrored.name), "--dry-run")
         assert said.code == (3 if verb in refused else 0), f"{verb}: {said}"
@@ -159,7 +161,13 @@ def test_a_dry_run_says_what_would_be_done_or_why_not_and_writes_nothing(desk: D
 
 def test_off_a_terminal_only_what_is_easily_undone_goes_on_without_being_agreed_to(desk: Desk) -> None:
     mirrored = desk.started(new_topic(desk.pair.east))
-    for verb in (Verb.PAUSE, Verb.RESUME, Verb.THROTTLE, Verb.START, Verb.SYNC):
+    for verb in (
+        MirrorCommand.PAUSE,
+        MirrorCommand.RESUME,
+        MirrorCommand.THROTTLE,
+        MirrorCommand.START,
+        MirrorCommand.SYNC,
+    ):
         said = desk.run(*command(verb, mirrored.name)[:-1])
         assert said.code == 0, f"{verb}: {said.err}"
     before = desk.traces()
@@ -178,9 +186,9 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("verb", [Verb.PAUSE, Verb.STOP, Verb.SYNC])
+@pytest.mark.parametrize("verb", [MirrorCommand.PAUSE, MirrorCommand.STOP, MirrorCommand.SYNC])
 def test_on_a_terminal_a_person_is_asked_and_a_no_changes_nothing(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, verb: Verb
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, verb: MirrorCommand
 ) -> None:
     mirrored = desk.started(new_topic(desk.pair.east))
     typed = command(verb, mirrored.name)[:-1]
@@ -198,8 +206,8 @@ def test_a_stop_beside_a_running_data_plane_records_where_the_last_task_ended(pa
     topic = new_topic(pair.east)
     mirrored = new_mirror(pair, tmp_path, topic)
     stop = threading.Event()
-    options = Options(epoch_s=8.0)  # so that some of it is left, whoever is held up before the stop
-    copying = Replication(mirrored.link, LocalRunner, options, stop=stop, say=lambda line: None)
+    options = ReplicationOptions(epoch_s=8.0)  # so that some of it is left, whoever is held up before the stop
+    copying = Replication(mirrored.link, LocalRunner, options, stop=stop, report_line=lambda line: None)
     with ThreadPoolExecutor(1) as pool:
         driver = pool.submit(copying.run)
         try:
@@ -209,14 +217,14 @@ def test_a_stop_beside_a_running_data_plane_records_where_the_last_task_ended(pa
             )
             produce(pair.east, topic, 200)  # some are still on their way while it is stopped
             said: list[str] = []
-            ends = verbs.stop(mirrored.link, said.append)
+            ends = verbs.stop_mirror(mirrored.link, said.append)
             with pytest.raises(LostOwnership):
                 driver.result(TIMEOUT_S)
         finally:
             stop.set()
     assert any("tasks that may still write" in line for line in said)
     assert ends[Partition(topic, 0)] == len(read_all(pair.west, topic))
-    assert {p.topic for p in ends} - {topic} == {heartbeat_topic(mirrored.name)}
+    assert {p.topic for p in ends} - {topic} == {get_heartbeat_topic(mirrored.name)}
     assert {s.lmo for s in mirrored.statuses.values()} == set(ends.values())
 
 
@@ -229,7 +237,7 @@ def test_a_stop_that_was_taken_over_while_it_waited_records_nothing_and_the_next
     mirrored.copy()
     link, passed_ms = mirrored.link, 0
     until_ms = now_ms() + 60_000
-    take_over(link.destination, mirrored.name, "of a dead driver").beat(writers_until_ms=until_ms)
+    take_over_lease(link.destination, mirrored.name, "of a dead driver").renew(writers_until_ms=until_ms)
 
     def clock() -> int:
         """A second passes between two looks at it."""
@@ -242,12 +250,12 @@ def test_a_stop_that_was_taken_over_while_it_waited_records_nothing_and_the_next
     def another_takes_over(line: str) -> None:
         writer_of(link).__enter__()
 
-    monkeypatch.setattr(door, "TRIES", 1)
+    monkeypatch.setattr(door, "MAX_ATTEMPTS", 1)
     with pytest.raises(LostOwnership):
-        verbs.stop(link, another_takes_over)
+        verbs.stop_mirror(link, another_takes_over)
     assert now_ms() + passed_ms >= until_ms, "it would have read LMOs while tasks may still write"
     assert {(s.state, s.lmo) for s in mirrored.statuses.values()} == {(PartitionState.MIRRORING, None)}
-    assert verbs.stop(link) == {Partition(topic, 0): 7}
+    assert verbs.stop_mirror(link) == {Partition(topic, 0): 7}
     assert {(s.state, s.lmo) for s in mirrored.statuses.values()} == {(PartitionState.STOPPED, 7)}
 
 
@@ -258,30 +266,30 @@ def met(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     mirrored.copy()
     link, begun, put = mirrored.link, list[WriterId](), StateWriter.put
 
-    def meeting(writer: StateWriter, *records: Record | Forget) -> None:
+    def meeting(writer: StateWriter, *records: StateRecord | Tombstone) -> None:
         if not begun:
             begun.append(writer.id)
-            verbs.sync(link)
+            verbs.run_sync(link)
         put(writer, *records)
 
     monkeypatch.setattr(StateWriter, "put", meeting)
     yield mirrored
-    assert begun == [control_id(mirrored.name)]
+    assert begun == [make_control_id(mirrored.name)]
 
 
 def test_what_a_person_asks_for_is_done_though_a_sync_takes_over_in_the_middle(met: Mirrored) -> None:
-    verbs.pause(met.link)
-    assert met.link.mirror.desired is Desired.PAUSED
+    verbs.pause_mirror(met.link)
+    assert met.link.mirror.desired is DesiredState.PAUSED
 
 
 def test_a_mirror_is_stopped_though_a_sync_takes_over_in_the_middle(met: Mirrored) -> None:
-    verbs.stop(met.link)
-    assert met.link.mirror.desired is Desired.STOPPED
+    verbs.stop_mirror(met.link)
+    assert met.link.mirror.desired is DesiredState.STOPPED
     assert {s.state for s in met.statuses.values()} == {PartitionState.STOPPED}
 
 
 def test_a_run_begins_though_a_sync_takes_over_in_the_middle(met: Mirrored) -> None:
-    run = begin(met.failover, Mode.PLANNED)
+    run = begin(met.failover, RunMode.PLANNED)
     active = met.state.active_run(met.name)
     assert active is not None
     assert active.id == run.id
@@ -296,16 +304,16 @@ def test_a_run_that_begins_in_the_middle_is_not_insisted_against(
     mirrored.copy()
     link, runs, put = mirrored.link, list[Run](), StateWriter.put
 
-    def met_by_a_run(writer: StateWriter, *records: Record | Forget) -> None:
+    def met_by_a_run(writer: StateWriter, *records: StateRecord | Tombstone) -> None:
         if not runs:
             runs.append(Run)  # type: ignore[arg-type]  # what the run writes goes through here, too
-            runs[0] = begin(mirrored.failover, Mode.PLANNED)
+            runs[0] = begin(mirrored.failover, RunMode.PLANNED)
         put(writer, *records)
 
     monkeypatch.setattr(StateWriter, "put", met_by_a_run)
     with pytest.raises(HeldByRun):
-        verbs.pause(link)
-    assert mirrored.link.mirror.desired is Desired.STARTED
+        verbs.pause_mirror(link)
+    assert mirrored.link.mirror.desired is DesiredState.STARTED
     mirrored.failover.drive(runs[0].id)
 
 

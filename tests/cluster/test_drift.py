@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.copy.endings import ending_as_sent
+from mirror_core.copy.endings import find_ends_as_sent
 from mirror_core.dataplane.local import LocalRunner
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.producing import ProduceLink, Tag
 from mirror_core.kafka.topics import alter_configs, delete_records
 from mirror_core.model.copying import Assignment, TaskReport
@@ -33,7 +33,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.cluster
 
 
-def offset(cluster: SandboxCluster, partition: Partition, point: Point) -> int:
+def offset(cluster: SandboxCluster, partition: Partition, point: OffsetPoint) -> int:
     with as_admin(cluster) as client:
         return list_offsets(client, [partition], point)[partition]
 
@@ -56,20 +56,22 @@ def test_a_broker_that_gives_records_its_own_time_is_found(pair: Pair, tmp_path:
 @contextmanager
 def answers_lost(monkeypatch: pytest.MonkeyPatch, cluster: SandboxCluster, partition: Partition) -> Iterator[list[int]]:
     """The connection breaks as soon as what was sent is in the log; how far the log went then, once that happened."""
-    before, lost = offset(cluster, partition, Point.LOG_END), list[int]()
-    answers = ProduceLink.answers
+    before, lost = offset(cluster, partition, OffsetPoint.LOG_END), list[int]()
+    answers = ProduceLink.read_responses
 
     def broken(link: ProduceLink[Tag]) -> object:
         if lost:
             return answers(link)
         wait_until(
-            lambda: offset(cluster, partition, Point.LOG_END) > before, timeout_s=TIMEOUT_S, why="the batch has landed"
+            lambda: offset(cluster, partition, OffsetPoint.LOG_END) > before,
+            timeout_s=TIMEOUT_S,
+            why="the batch has landed",
         )
-        lost.append(offset(cluster, partition, Point.LOG_END))
+        lost.append(offset(cluster, partition, OffsetPoint.LOG_END))
         raise Unreachable("cut")
 
     with monkeypatch.context() as patched:
-        patched.setattr(ProduceLink, "answers", broken)
+        patched.setattr(ProduceLink, "read_responses", broken)
         yield lost
 
 
@@ -126,7 +128,7 @@ def test_what_is_deleted_on_the_destination_alone_is_found(pair: Pair, tmp_path:
         return (
             {here, both, none} <= known.keys()
             and {s.state for s in known.values()} == {PartitionState.MIRRORING}
-            and all(offset(pair.west, p, Point.LOG_END) == 10 for p in (here, both, none))
+            and all(offset(pair.west, p, OffsetPoint.LOG_END) == 10 for p in (here, both, none))
         )
 
     with driving(mirrored), as_admin(pair.east) as east, as_admin(pair.west) as west:
@@ -140,7 +142,7 @@ def test_what_is_deleted_on_the_destination_alone_is_found(pair: Pair, tmp_path:
         assert reason is not None
         assert f"{here}: records below 4 were deleted there, and the source still has those from 0 on" in reason
         wait_until(
-            lambda: offset(pair.west, both, Point.START) == 4,
+            lambda: offset(pair.west, both, OffsetPoint.START) == 4,
             timeout_s=TIMEOUT_S,
             why="what the source deletes goes here, too",
         )
@@ -162,7 +164,7 @@ def test_what_is_deleted_on_the_destination_while_nobody_copies_is_found(pair: P
             lambda: mirrored.statuses[here].kind is FailureKind.DELETED, timeout_s=TIMEOUT_S, why="that is found"
         )
         wait_until(
-            lambda: offset(pair.west, both, Point.START) == 6,
+            lambda: offset(pair.west, both, OffsetPoint.START) == 6,
             timeout_s=TIMEOUT_S,
             why="what the source deletes goes here, too",
         )
@@ -177,20 +179,22 @@ def test_where_a_log_began_that_an_older_version_recorded_is_taken_as_it_is_foun
     mirrored = new_mirror(pair, tmp_path, topic)
     produce(pair.east, topic, 10)
     mirrored.copy()
-    assert mirrored.statuses[partition].began == 0
+    assert mirrored.statuses[partition].initial_log_start == 0
     with writer_of(mirrored.link) as writer:
-        writer.put(PartitionRecord(mirrored.name, replace(mirrored.statuses[partition], began=None)))
+        writer.put(PartitionRecord(mirrored.name, replace(mirrored.statuses[partition], initial_log_start=None)))
     with as_admin(pair.west) as west:
         delete_records(west, {partition: Offset(4)})
         with driving(mirrored) as said:
-            wait_until(lambda: mirrored.statuses[partition].began == 4, timeout_s=TIMEOUT_S, why="that is recorded")
+            wait_until(
+                lambda: mirrored.statuses[partition].initial_log_start == 4, timeout_s=TIMEOUT_S, why="that is recorded"
+            )
         assert not [line for line in said if line.startswith("FAILED")]
         delete_records(west, {partition: Offset(6)})
     with driving(mirrored):
         wait_until(
             lambda: mirrored.statuses[partition].kind is FailureKind.DELETED, timeout_s=TIMEOUT_S, why="that is found"
         )
-    assert mirrored.statuses[partition].began == 4
+    assert mirrored.statuses[partition].initial_log_start == 4
 
 
 def test_the_ends_of_many_logs_are_looked_at_together(pair: Pair) -> None:
@@ -202,7 +206,7 @@ def test_the_ends_of_many_logs_are_looked_at_together(pair: Pair) -> None:
         for partition in ends:
             send(producer, partition.topic, [Row(value=bytes(300_000))], partition=partition.index)
         led = {broker: {p: ends[p] for p in mine} for broker, mine in client.leaders(ends).items()}
-        assert ending_as_sent(client, led) == {p for p in ends if p.topic == fine}
+        assert find_ends_as_sent(client, led) == {p for p in ends if p.topic == fine}
 
 
 @pytest.mark.slow
@@ -217,7 +221,7 @@ def test_a_data_plane_that_goes_on_looks_at_the_ends_of_logs_once(
     submit = LocalRunner.submit
 
     def listening(runner: LocalRunner, assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
-        told.extend(one.answered for a in assignments for one in a.partitions if one.partition.topic == topic)
+        told.extend(one.all_answered for a in assignments for one in a.partitions if one.partition.topic == topic)
         return submit(runner, assignments)
 
     monkeypatch.setattr(LocalRunner, "submit", listening)

@@ -9,28 +9,28 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
+from mirror_core.parity.on_progress import OnParityProgress
 
-from mirror_core.decide.ages import Known, known_since
-from mirror_core.decide.drills import NOT_EQUAL, drill_name, drill_topic, group_of
-from mirror_core.decide.steps import names
+from mirror_core.decide.ages import FreshnessKind, list_newest_times
+from mirror_core.decide.drills import NOT_EQUAL_TEXT, to_drill_group, to_drill_name, to_drill_topic
+from mirror_core.decide.steps import list_step_names
 from mirror_core.kafka import group_reader
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
-from mirror_core.kafka.group_batches import fetch_all
+from mirror_core.kafka.group_batches import fetch_group_offsets
 from mirror_core.kafka.groups import delete_group, list_groups
-from mirror_core.kafka.heartbeats import ensure_topic
+from mirror_core.kafka.heartbeats import ensure_heartbeat_topic
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.creation import create
-from mirror_core.model.documents import as_text
+from mirror_core.mirrors.creation import create_mirror
+from mirror_core.model.documents import format_json
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission, Refused
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityRange, ParityResult, Verdict
-from mirror_core.model.run import Mode, RunKind, RunState
-from mirror_core.parity.so_far import SoFar
+from mirror_core.model.parity import ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.run import RunKind, RunMode, RunState
 from mirror_core.runbook import drill as drills
 from mirror_core.runbook import drill_clean
-from mirror_core.state.link import Link
+from mirror_core.state.link import MirrorLink
 from tests.administering import as_admin
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.desk import Desk
@@ -51,7 +51,7 @@ RIGHTS: Mapping[str, Sequence[AclOperation]] = {
 def all_there_is(beside: Mirrored) -> set[tuple[str, object]]:
     """What a drill could leave on either side, but for what another mirror's ledger says that it needs there."""
     found: set[tuple[str, object]] = set()
-    ledger = [e for e in beside.state.ledger.values() if e.mirror != drill_name(beside.name)]
+    ledger = [e for e in beside.state.ledger.values() if e.mirror != to_drill_name(beside.name)]
     for cluster in (beside.pair.east, beside.pair.west):
         needed = {e.acl for e in ledger if e.cluster == cluster.name}
         with as_admin(cluster) as client:
@@ -60,10 +60,10 @@ def all_there_is(beside: Mirrored) -> set[tuple[str, object]]:
             topics = {name for name, topic in client.metadata().topics.items() if not topic.internal} - {ACTIVE_TOPIC}
             # Brokers forget a group by themselves some time after it has lost its offsets with its topic.
             listed = list_groups(client)
-            fetched = fetch_all(client, listed.values())
+            fetched = fetch_group_offsets(client, listed.values())
             assert not fetched.faults
             groups = {name for name, offsets in fetched.offsets.items() if offsets.committed}
-            groups |= listed.keys() & {group_of(beside.name)}
+            groups |= listed.keys() & {to_drill_group(beside.name)}
             found |= {(cluster.name, one) for one in (acls.entries - needed) | topics | groups}
     return found
 
@@ -85,51 +85,62 @@ def beside(pair: Pair, tmp_path: Path) -> Iterator[Mirrored]:
     assert mirrored.link.mirror == mirrored.state.mirrors[mirrored.name]
 
 
-def drilled(mirrored: Mirrored, mode: Mode, say: drill_clean.Say = lambda line: None) -> drills.Outcome:
-    return drills.drill(mirrored.config, mirrored.name, mode, mirrored.services, started_by="test", say=say)
+def drilled(mirrored: Mirrored, mode: RunMode, say: drill_clean.PrintLine = lambda line: None) -> drills.DrillOutcome:
+    return drills.run_drill(mirrored.config, mirrored.name, mode, mirrored.services, started_by="test", print_line=say)
 
 
 def left_in_state(mirrored: Mirrored) -> list[object]:
-    state, name = mirrored.state, drill_name(mirrored.name)
-    per_mirror = (state.mirrors, state.partitions, state.debts, state.proofs, state.sightings)
-    return [kept[name] for kept in per_mirror if kept.get(name)] + list(state.ledger_of(name))
+    state, name = mirrored.state, to_drill_name(mirrored.name)
+    per_mirror = (state.mirrors, state.partitions, state.pending_fences, state.verifications, state.source_observations)
+    return [kept[name] for kept in per_mirror if kept.get(name)] + list(state.ledger_entries(name))
 
 
 @pytest.mark.parametrize(
     ("mode", "lost", "again", "forecast"),
     [
         pytest.param(
-            Mode.PLANNED,
+            RunMode.PLANNED,
             0,
             0,
-            f"{(drills.COPIED + drills.TAIL) // 2} record(s) would be read again as of the last sync; 0 after",
+            f"{(drills.COPIED_RECORDS + drills.TAIL_RECORDS) // 2} record(s) would be read again as of the last sync; 0 after",
             marks=pytest.mark.slow,
         ),
-        (Mode.UNPLANNED, drills.TAIL, drills.COPIED // 2, f"0 to {drills.COPIED // 2} record(s) read again"),
+        (
+            RunMode.UNPLANNED,
+            drills.TAIL_RECORDS,
+            drills.COPIED_RECORDS // 2,
+            f"0 to {drills.COPIED_RECORDS // 2} record(s) read again",
+        ),
     ],
 )
 def test_a_drill_says_what_came_of_it_and_leaves_nothing(
-    beside: Mirrored, mode: Mode, lost: int, again: int, forecast: str
+    beside: Mirrored, mode: RunMode, lost: int, again: int, forecast: str
 ) -> None:
     before = all_there_is(beside)
     steps: list[str] = []
     found = drilled(beside, mode, steps.append)
-    assert (found.written, found.lost, found.drilled.state) == (drills.COPIED + drills.TAIL, lost, RunState.DONE)
+    assert (found.written, found.lost, found.drilled.state) == (
+        drills.COPIED_RECORDS + drills.TAIL_RECORDS,
+        lost,
+        RunState.DONE,
+    )
     assert found.compared == found.written - lost
     assert (found.group.repeated, found.group.skipped) == (again, 0)
-    check_document(("drill", "run", "--json"), as_text(found))
+    check_document(("drill", "run", "--json"), format_json(found))
     assert found.group.predicted.startswith(forecast)
     assert found.drilled.measured_s is not None
-    assert [line.removesuffix(" ...") for line in steps if line.endswith(" ...")] == list(names(RunKind.FAILOVER, mode))
+    assert [line.removesuffix(" ...") for line in steps if line.endswith(" ...")] == list(
+        list_step_names(RunKind.FAILOVER, mode)
+    )
     assert all_there_is(beside) ^ before == set()
     assert left_in_state(beside) == []
     second = drilled(beside, mode)
     assert second.drilled.predicted == f"{found.drilled.measured_s:.1f} (last run)"
     forecast = beside.failover.plan(mode).figures["seconds without writes, predicted"]
     assert forecast == f"{second.drilled.measured_s:.1f} (last drill)"
-    past = drills.past(beside.state, beside.name)
+    past = drills.list_past_drills(beside.state, beside.name)
     assert [one.run for one in past] == [second.drilled.run, found.drilled.run]
-    assert {one.words for one in past} == {f"{found.compared} records equal, {lost} offsets lost"}
+    assert {one.text for one in past} == {f"{found.compared} records equal, {lost} offsets lost"}
 
 
 @pytest.mark.slow
@@ -137,24 +148,31 @@ def test_a_drill_that_promoted_something_else_has_not_come_through(
     beside: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its run is done, and nobody must take that for a drill that was good."""
-    failed, gate = ParityResult(verdict=Verdict.FAILED, records=9, chunks=1, proven={}, sampled={}), beside.services
+    failed, gate = (
+        ParityResult(verdict=ParityVerdict.FAILED, records=9, chunks=1, verified_ends={}, compared_records={}),
+        beside.services,
+    )
 
     def at_the_end(
         source: ClusterName,
         destination: ClusterName,
         ranges: Sequence[ParityRange],
         output: Path | None,
-        so_far: SoFar | None = None,
+        on_progress: OnParityProgress | None = None,
     ) -> ParityResult:
         """A run's own comparisons have a report."""
-        return gate.quick_parity(source, destination, ranges, output, so_far) if output else failed
+        return gate.quick_parity(source, destination, ranges, output, on_progress) if output else failed
 
     services = replace(gate, quick_parity=at_the_end)
     with pytest.raises(MirrorError, match="what was promoted is not what was written"):
-        drills.drill(beside.config, beside.name, Mode.PLANNED, services, started_by="test", say=lambda line: None)
-    [one] = drills.past(beside.state, beside.name)
-    assert (one.state, one.outcome, one.words) == (RunState.DONE, "", NOT_EQUAL)
-    assert Known.DRILL not in dict(known_since(beside.name, None, None, iter(beside.state.runs.values()), {}))
+        drills.run_drill(
+            beside.config, beside.name, RunMode.PLANNED, services, started_by="test", print_line=lambda line: None
+        )
+    [one] = drills.list_past_drills(beside.state, beside.name)
+    assert (one.state, one.outcome, one.text) == (RunState.DONE, "", NOT_EQUAL_TEXT)
+    assert FreshnessKind.DRILL not in dict(
+        list_newest_times(beside.name, None, None, iter(beside.state.runs.values()), {})
+    )
 
 
 class Killed(BaseException):
@@ -164,11 +182,11 @@ class Killed(BaseException):
 BEFORE_IT = "its group has committed, and no run has begun"
 
 
-def kill_at(step: str, beside: Mirrored, mode: Mode, patched: pytest.MonkeyPatch) -> None:
-    clean, before = drill_clean.clean, list[str]()
+def kill_at(step: str, beside: Mirrored, mode: RunMode, patched: pytest.MonkeyPatch) -> None:
+    clean, before = drill_clean.clean_drill, list[str]()
 
     def dies(line: object) -> None:
-        if isinstance(line, Link) or line == f"{step} ...":
+        if isinstance(line, MirrorLink) or line == f"{step} ...":
             raise Killed
 
     def not_by_the_dead(*args: Any, **options: Any) -> None:
@@ -176,28 +194,28 @@ def kill_at(step: str, beside: Mirrored, mode: Mode, patched: pytest.MonkeyPatch
         if len(before) == 1:
             clean(*args, **options)
 
-    patched.setattr(drills, "clean", not_by_the_dead)
+    patched.setattr(drills, "clean_drill", not_by_the_dead)
     if step == BEFORE_IT:
-        patched.setattr(drills, "sync_groups", dies)
+        patched.setattr(drills, "sync_drill_groups", dies)
     with pytest.raises(Killed):
         drilled(beside, mode, dies)
-    begun = beside.state.active_run(drill_name(beside.name)) is not None
+    begun = beside.state.active_run(to_drill_name(beside.name)) is not None
     assert begun == (step != BEFORE_IT), f"{step}: it was killed in the middle"
     with as_admin(beside.pair.east) as client:
-        assert group_of(beside.name) in list_groups(client)
+        assert to_drill_group(beside.name) in list_groups(client)
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("mode", [Mode.PLANNED, Mode.UNPLANNED])
+@pytest.mark.parametrize("mode", [RunMode.PLANNED, RunMode.UNPLANNED])
 def test_killed_at_any_step_nothing_is_left_behind_by_the_next_one(
-    beside: Mirrored, mode: Mode, monkeypatch: pytest.MonkeyPatch
+    beside: Mirrored, mode: RunMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = all_there_is(beside)
-    for step in (BEFORE_IT, *names(RunKind.FAILOVER, mode)):
+    for step in (BEFORE_IT, *list_step_names(RunKind.FAILOVER, mode)):
         with monkeypatch.context() as patched:
             kill_at(step, beside, mode, patched)
         said: list[str] = []
-        drill_clean.clean(beside.config, beside.name, beside.services, started_by="test", say=said.append)
+        drill_clean.clean_drill(beside.config, beside.name, beside.services, started_by="test", print_line=said.append)
         assert said == []
         assert all_there_is(beside) ^ before == set(), step
         assert left_in_state(beside) == [], step
@@ -207,19 +225,19 @@ def test_killed_at_any_step_nothing_is_left_behind_by_the_next_one(
 def test_two_may_clean_at_once(beside: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
     before = all_there_is(beside)
     with monkeypatch.context() as patched:
-        kill_at(BEFORE_IT, beside, Mode.PLANNED, patched)
-    lift, others = drill_clean._lift, list[str]()
+        kill_at(BEFORE_IT, beside, RunMode.PLANNED, patched)
+    lift, others = drill_clean._lift_drill_fence, list[str]()
 
     def clean(who: str) -> None:
-        drill_clean.clean(beside.config, beside.name, beside.services, started_by=who, say=print)
+        drill_clean.clean_drill(beside.config, beside.name, beside.services, started_by=who, print_line=print)
 
-    def behind_the_other(link: Link, side: ClusterConfig) -> None:
+    def behind_the_other(link: MirrorLink, side: ClusterConfig) -> None:
         if not others:
             others.append(side.name)
             clean("another")
         lift(link, side)
 
-    monkeypatch.setattr(drill_clean, "_lift", behind_the_other)
+    monkeypatch.setattr(drill_clean, "_lift_drill_fence", behind_the_other)
     clean("test")
     assert others, "nobody was quicker"
     assert all_there_is(beside) ^ before == set()
@@ -236,14 +254,14 @@ def test_what_a_drill_has_left_goes_when_its_mirror_was_deleted_and_as_far_as_a_
     mirrored.copy()
     before = all_there_is(mirrored)
     with monkeypatch.context() as patched:
-        kill_at("parity", mirrored, Mode.PLANNED, patched)
-    verbs.stop(mirrored.link)
-    verbs.delete(mirrored.link)
+        kill_at("parity", mirrored, RunMode.PLANNED, patched)
+    verbs.stop_mirror(mirrored.link)
+    verbs.delete_mirror(mirrored.link)
     left = all_there_is(mirrored) - before
     assert {cluster for cluster, _ in left} == {"east", "west"}
 
     def clean() -> None:
-        drill_clean.clean(mirrored.config, mirrored.name, mirrored.services, started_by="test", say=print)
+        drill_clean.clean_drill(mirrored.config, mirrored.name, mirrored.services, started_by="test", print_line=print)
 
     with suspended(pair.east), pytest.raises(Indeterminate, match=rf"cluster east: .*drill clean {mirrored.name}`"):
         clean()
@@ -260,11 +278,11 @@ def test_a_topic_of_a_drill_that_nobody_knows_any_more_goes_by_its_name(pair: Pa
     mirrored = new_mirror(pair, tmp_path, new_topic(pair.east))
     before = all_there_is(mirrored)
     with ClusterClient(mirrored.link.source) as source:
-        ensure_topic(source, drill_topic(mirrored.name))
+        ensure_heartbeat_topic(source, to_drill_topic(mirrored.name))
     config, services = mirrored.config, mirrored.services
-    verbs.stop(mirrored.link)
-    verbs.delete(mirrored.link)
-    drill_clean.clean(config, mirrored.name, services, started_by="test", say=print)
+    verbs.stop_mirror(mirrored.link)
+    verbs.delete_mirror(mirrored.link)
+    drill_clean.clean_drill(config, mirrored.name, services, started_by="test", print_line=print)
     assert all_there_is(mirrored) ^ before == set()
 
 
@@ -279,33 +297,33 @@ def test_by_hand(desk: Desk) -> None:
     assert "planned" in listed.out
     cleaned = desk.run("drill", "clean", mirrored.name)
     assert (cleaned.code, cleaned.out) == (0, f"of drills of mirror {mirrored.name} nothing is left\n")
-    assert drill_topic(mirrored.name) not in mirrored.link.mirror.topics
+    assert to_drill_topic(mirrored.name) not in mirrored.link.mirror.topics
 
 
 def test_a_mirror_that_only_has_such_a_name_is_not_touched(pair: Pair, tmp_path: Path, beside: Mirrored) -> None:
     topic = new_topic(pair.east)
-    theirs = create(
-        beside.config, drill_name(beside.name), source="east", destination="west", topics=(topic,), groups=()
+    theirs = create_mirror(
+        beside.config, to_drill_name(beside.name), source="east", destination="west", topics=(topic,), groups=()
     )
     with pytest.raises(Refused, match="is no drill's"):
-        drilled(beside, Mode.PLANNED)
+        drilled(beside, RunMode.PLANNED)
     assert beside.state.mirrors[theirs.name] == theirs
 
 
 def test_who_may_not_commit_for_the_group_or_delete_it_is_told_so_and_an_offset_that_is_not_there_too(
     desk: Desk,
 ) -> None:
-    topic, group = new_topic(desk.pair.east), group_of("denied")
+    topic, group = new_topic(desk.pair.east), to_drill_group("denied")
     produce(desk.pair.east, topic, 4)
     first, middle, end = ({Partition(topic, 0): Offset(offset)} for offset in (0, 2, 4))
     with pytest.raises(MirrorError, match="have no offset of it"):
-        group_reader.go_on(load_config(desk.config).cluster("east"), group, end)
+        group_reader.consume_from_committed(load_config(desk.config).cluster("east"), group, end)
     user, password = desk.new_user(desk.pair.east)
     grant(desk.pair.east, user, ResourceType.TOPIC, topic, (AclOperation.READ,))
     grant(desk.pair.east, user, ResourceType.GROUP, "mirrorbook.", (AclOperation.DESCRIBE,), prefixed=True)
     desk.change("east", sasl_username=user, sasl_password=password)
     east = load_config(desk.config).cluster("east")
     with pytest.raises(MissingPermission, match=f"GROUP_AUTHORIZATION_FAILED for {user}"):
-        group_reader.work(east, group, first, middle)
+        group_reader.consume_and_commit(east, group, first, middle)
     with ClusterClient(east) as client, pytest.raises(MissingPermission, match="needs DELETE"):
         delete_group(client, group)

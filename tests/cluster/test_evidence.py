@@ -11,14 +11,14 @@ import msgspec
 import pytest
 import yaml
 
-from mirror_core.decide.evidence import Conclusion
-from mirror_core.evidence.bundle import ENTRIES, HEAD
+from mirror_core.decide.evidence import RunConclusion
+from mirror_core.evidence.bundle import ENTRIES_FILE, HEAD_FILE
 from mirror_core.evidence.signing import PublicKey
-from mirror_core.evidence.verify import Verified, verify
+from mirror_core.evidence.verify import BundleVerification, verify_bundle
 from mirror_core.kafka.config import load_config
-from mirror_core.model.chronicle import Entry
+from mirror_core.model.chronicle import AuditEntry
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.runbook.failover import Failover
 from tests.brokers import Pair, new_topic, produce
 from tests.commands import mirrorbook
@@ -57,9 +57,9 @@ def bundle(mirrored: Mirrored, run: str) -> Path:
     return mirrored.evidence / f"run-{run}"
 
 
-def verified(mirrored: Mirrored, run: str) -> Verified:
+def verified(mirrored: Mirrored, run: str) -> BundleVerification:
     key = PublicKey(mirrored.config.path.parent / PUBLIC)
-    return verify(bundle(mirrored, run), key, run, mirrored.state.told)
+    return verify_bundle(bundle(mirrored, run), key, run, mirrored.state.audit_entries)
 
 
 def by(mirrored: Mirrored, who: str) -> Failover:
@@ -68,39 +68,39 @@ def by(mirrored: Mirrored, who: str) -> Failover:
 
 def begun(mirrored: Mirrored) -> str:
     ann = by(mirrored, "ann")
-    return ann.begin(ann.plan(Mode.PLANNED).hash, Mode.PLANNED, approved_by="ann@desk").id
+    return ann.begin(ann.plan(RunMode.PLANNED).hash, RunMode.PLANNED, approved_by="ann@desk").id
 
 
 def test_a_failover_that_two_people_drove_proves_itself(mirrored: Mirrored) -> None:
     run = begun(mirrored)
-    by(mirrored, "ann").take(run, ("prove", "fence"))
+    by(mirrored, "ann").run_steps(run, ("prove", "fence"))
     by(mirrored, "bob").drive(run)
     found = verified(mirrored, run)
-    assert (found.verdict, found.flaws, found.approved_by) == (Conclusion.PROVED, (), "ann@desk")
-    lines = (bundle(mirrored, run) / ENTRIES).read_bytes().splitlines()
-    entries = [msgspec.json.decode(line, type=Entry) for line in lines]
+    assert (found.verdict, found.flaws, found.approved_by) == (RunConclusion.VERIFIED, (), "ann@desk")
+    lines = (bundle(mirrored, run) / ENTRIES_FILE).read_bytes().splitlines()
+    entries = [msgspec.json.decode(line, type=AuditEntry) for line in lines]
     assert list(dict.fromkeys(e.by for e in entries)) == ["ann", "bob"]
     names = {e.body["name"] for e in entries if e.kind == "file"}
     assert {"run.json", "report.html"} <= names
     assert any(name.startswith("parity/") for name in names)
 
     copied = mirrored.config.path.parent / "copies" / f"run-{run}"
-    there = verify(copied, PublicKey(mirrored.config.path.parent / PUBLIC), run, mirrored.state.told)
-    assert (there.verdict, there.flaws, there.files) == (Conclusion.PROVED, (), found.files)
+    there = verify_bundle(copied, PublicKey(mirrored.config.path.parent / PUBLIC), run, mirrored.state.audit_entries)
+    assert (there.verdict, there.flaws, there.files) == (RunConclusion.VERIFIED, (), found.files)
 
     folder, config = bundle(mirrored, run), str(mirrored.config.path)
     public = str(mirrored.config.path.parent / PUBLIC)
     genuine = mirrorbook("evidence", "verify", str(folder), "--public-key", public, "--json")
     assert (genuine.returncode, json.loads(genuine.stdout)["verdict"]) == (0, "moved, and proved equal")
     assert mirrorbook("evidence", "verify", str(folder)).returncode == 4
-    before = (folder / HEAD).read_bytes()
+    before = (folder / HEAD_FILE).read_bytes()
     again = mirrorbook(
         *("evidence", "write", mirrored.name, "--run", run),
         *("--config", config, "--evidence", str(mirrored.evidence), "--json"),
     )
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["copy"].endswith(f"copies/run-{run}")
-    assert (folder / HEAD).read_bytes() == before
+    assert (folder / HEAD_FILE).read_bytes() == before
     page = (folder / "report.html").read_bytes()
     (folder / "report.html").write_bytes(page.replace(b"20", b"21"))
     altered = mirrorbook("evidence", "verify", str(folder), "--public-key", public)
@@ -111,17 +111,17 @@ def test_a_failover_that_two_people_drove_proves_itself(mirrored: Mirrored) -> N
 @pytest.mark.slow
 def test_an_older_bundle_in_place_of_the_last_one_is_found_while_the_state_topic_lives(mirrored: Mirrored) -> None:
     run = begun(mirrored)
-    by(mirrored, "ann").take(run, ("prove",))
+    by(mirrored, "ann").run_steps(run, ("prove",))
     options = ("--run", run, "--config", str(mirrored.config.path), "--evidence", str(mirrored.evidence))
     assert mirrorbook("evidence", "write", mirrored.name, *options).returncode == 0
     assert verified(mirrored, run).flaws == ()
     older = {path.name: path.read_bytes() for path in bundle(mirrored, run).iterdir() if path.is_file()}
     ended = by(mirrored, "ann").abort(run)
     assert ended.state is RunState.ABORTED
-    assert (verified(mirrored, run).verdict, verified(mirrored, run).flaws) == (Conclusion.ABORTED, ())
+    assert (verified(mirrored, run).verdict, verified(mirrored, run).flaws) == (RunConclusion.ABORTED, ())
     for name, content in older.items():
         (bundle(mirrored, run) / name).write_bytes(content)
-    assert [flaw.where for flaw in verified(mirrored, run).flaws] == [ENTRIES]
+    assert [flaw.where for flaw in verified(mirrored, run).flaws] == [ENTRIES_FILE]
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_a_key_that_cannot_be_used_is_said_before_a_run_begins(mirrored: Mirrore
     run = begun(mirrored)
     key.unlink()
     said: list[str] = []
-    failover = Failover(mirrored.link, mirrored.services, started_by="ann", say=said.append)
+    failover = Failover(mirrored.link, mirrored.services, started_by="ann", print_line=said.append)
     assert failover.drive(run).state is RunState.DONE
     assert "the evidence could not be written" in said[-1]
     assert f"`mirrorbook evidence write {mirrored.name} --run {run}`" in said[-1]

@@ -18,9 +18,9 @@ from mirror_core.kafka import exclusive, transaction_brokers
 from mirror_core.kafka.codec import Request
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.exclusive import ExclusiveProducer
+from mirror_core.kafka.exclusive import TransactionalProducer
 from mirror_core.kafka.faults import ErrorCode
-from mirror_core.kafka.transaction_brokers import Fenced
+from mirror_core.kafka.transaction_brokers import ProducerFenced
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 from tests.administering import as_admin, undecided
@@ -44,11 +44,11 @@ class Log:
         self.partition = Partition(new_topic(pair.west, 1, "t-"), 0)
         self.id = f"mirrorbook.control.{secrets.token_hex(4)}"
 
-    def producer(self) -> ExclusiveProducer:
-        made = ExclusiveProducer(
+    def producer(self) -> TransactionalProducer:
+        made = TransactionalProducer(
             self.cluster, self.id, self.partition, transaction_ms=10_000, where=f"topic {self.partition.topic}"
         )
-        made.take(TIMEOUT_S)
+        made.take_over(TIMEOUT_S)
         return made
 
     @property
@@ -84,15 +84,17 @@ class Lossy:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, part: str, count: float, *, answers: bool) -> None:
-        real, begun = ExclusiveProducer._exchanged, getattr(ExclusiveProducer, part)
+        real, begun = TransactionalProducer._call_broker, getattr(TransactionalProducer, part)
         self.lost, self._begun = 0, False
         clock = Clock(monkeypatch)
 
-        def begin(producer: ExclusiveProducer, *arguments: Any, **more: Any) -> None:
+        def begin(producer: TransactionalProducer, *arguments: Any, **more: Any) -> None:
             self._begun = True
             begun(producer, *arguments, **more)
 
-        def exchanged(producer: ExclusiveProducer, broker: int, limit_s: float, exchange: Callable[..., Any]) -> Any:
+        def exchanged(
+            producer: TransactionalProducer, broker: int, limit_s: float, exchange: Callable[..., Any]
+        ) -> Any:
             losing = self._begun and self.lost < count
             self.lost += losing
             found = real(producer, broker, limit_s, exchange) if answers or not losing else None
@@ -101,8 +103,8 @@ class Lossy:
                 raise Unreachable("the answer was lost" if answers else "the request was lost")
             return found
 
-        monkeypatch.setattr(ExclusiveProducer, part, begin)
-        monkeypatch.setattr(ExclusiveProducer, "_exchanged", exchanged)
+        monkeypatch.setattr(TransactionalProducer, part, begin)
+        monkeypatch.setattr(TransactionalProducer, "_call_broker", exchanged)
 
 
 @pytest.mark.parametrize("answers", [False, True])
@@ -133,10 +135,10 @@ def test_what_came_of_a_write_that_was_not_answered_is_settled(
         with pytest.raises(Unreachable, match="cannot write: no answer in time"):
             producer.write([("lost", b"x")], TIMEOUT_S)
         with pytest.raises(Unreachable, match="cannot write: no answer in time"):
-            producer.settle(TIMEOUT_S)
-    given_up = producer.settle(TIMEOUT_S)
+            producer.finish_transaction(TIMEOUT_S)
+    given_up = producer.finish_transaction(TIMEOUT_S)
     assert given_up is (part != END)
-    assert not producer.settle(TIMEOUT_S), "there is nothing more to settle"
+    assert not producer.finish_transaction(TIMEOUT_S), "there is nothing more to settle"
     producer.write([("after", None)], TIMEOUT_S)
     assert log.keys == ["before", *["lost"] * (not given_up), "after"]
 
@@ -153,11 +155,11 @@ def test_who_takes_the_id_fences_its_owner_and_ends_what_he_left_open(
     second = log.producer()
     second.write([("second", b"x")], TIMEOUT_S)
     for _ in range(2):
-        with pytest.raises(Fenced):
-            first.settle(TIMEOUT_S)
+        with pytest.raises(ProducerFenced):
+            first.finish_transaction(TIMEOUT_S)
     assert log.keys == ["first", "second"]
     idle = log.producer()
-    with pytest.raises(Fenced):
+    with pytest.raises(ProducerFenced):
         second.write([("too late", b"x")], TIMEOUT_S)
     idle.write([("third", b"x")], TIMEOUT_S)
     assert log.keys == ["first", "second", "third"]
@@ -175,7 +177,7 @@ def test_it_and_librdkafkas_producer_fence_each_other(log: Log, ours: bool) -> N
     producer.write([("ours", b"x")], TIMEOUT_S)
     if not ours:
         other.init_transactions(TIMEOUT_S)
-        with pytest.raises(Fenced):
+        with pytest.raises(ProducerFenced):
             producer.write([("open", b"x")], TIMEOUT_S)
     assert log.keys == ["ours"]
 
@@ -192,7 +194,7 @@ def test_much_goes_in_many_batches_all_or_none(log: Log, monkeypatch: pytest.Mon
         Lossy(patched, APPEND, FOR_GOOD, answers=True)
         with pytest.raises(Unreachable):
             producer.write(rows, TIMEOUT_S)
-    assert producer.settle(TIMEOUT_S)
+    assert producer.finish_transaction(TIMEOUT_S)
     assert log.keys == [key for key, _ in rows]
 
 
@@ -204,8 +206,8 @@ def test_a_transaction_that_brokers_have_ended_is_nobodys(log: Log, monkeypatch:
         with pytest.raises(Unreachable):
             producer.write([("open", b"x")], TIMEOUT_S)
     assert log.keys == [], "the coordinator ends it"
-    with pytest.raises(Fenced):
-        producer.settle(TIMEOUT_S)
+    with pytest.raises(ProducerFenced):
+        producer.finish_transaction(TIMEOUT_S)
 
 
 def test_who_may_not_write_is_told_which_right_is_missing(log: Log) -> None:
@@ -213,21 +215,21 @@ def test_who_may_not_write_is_told_which_right_is_missing(log: Log) -> None:
     producer._partition = Partition("__consumer_offsets", 0)
     with pytest.raises(MissingPermission, match="cannot write: TOPIC_AUTHORIZATION_FAILED for mirror-control"):
         producer.write([("x", b"x")], TIMEOUT_S)
-    stranger = ExclusiveProducer(log.cluster, "a-strangers", log.partition, transaction_ms=10_000, where="here")
+    stranger = TransactionalProducer(log.cluster, "a-strangers", log.partition, transaction_ms=10_000, where="here")
     with pytest.raises(MissingPermission, match="here: cannot take over: TRANSACTIONAL_ID_AUTHORIZATION_FAILED for"):
-        stranger.take(TIMEOUT_S)
+        stranger.take_over(TIMEOUT_S)
 
 
 def test_a_topic_that_is_not_there_is_waited_for_and_then_said(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     producer, clock, asked = log.producer(), Clock(monkeypatch), itertools.count(1)
     producer._partition = Partition("t-nowhere", 0)
-    real = ExclusiveProducer._exchanged
+    real = TransactionalProducer._call_broker
 
-    def exchanged(self: ExclusiveProducer, *arguments: Any) -> Any:
+    def exchanged(self: TransactionalProducer, *arguments: Any) -> Any:
         clock.passed_s = next(asked) * TIMEOUT_S / 3
         return real(self, *arguments)
 
-    monkeypatch.setattr(ExclusiveProducer, "_exchanged", exchanged)
+    monkeypatch.setattr(TransactionalProducer, "_call_broker", exchanged)
     with pytest.raises(RemoteFault, match="UNKNOWN_TOPIC_OR_PARTITION"):
         producer.write([("x", b"x")], TIMEOUT_S)
     assert next(asked) > 3
@@ -238,7 +240,7 @@ def test_the_copy_of_a_commit_that_was_interrupted_ends_no_later_write(
 ) -> None:
     """It comes while the next write is half done."""
     producer, late = log.producer(), list[Request]()
-    real, append = Connection.call, ExclusiveProducer._append
+    real, append = Connection.call, TransactionalProducer._append
 
     def call(connection: Connection, request: Request, answer: Any, timeout_s: float | None = None) -> Any:
         if isinstance(request, EndTxnRequest) and not late:
@@ -246,7 +248,7 @@ def test_the_copy_of_a_commit_that_was_interrupted_ends_no_later_write(
             raise KeyboardInterrupt
         return real(connection, request, answer, timeout_s)
 
-    def appended(self: ExclusiveProducer, batches: Sequence[tuple[bytearray, int]], deadline: float) -> None:
+    def appended(self: TransactionalProducer, batches: Sequence[tuple[bytearray, int]], deadline: float) -> None:
         append(self, batches[:1], deadline)
         with as_admin(log.pair.west) as client:
             assert client.call(late[0], EndTxnResponse).error_code is ErrorCode.producer_fenced
@@ -255,8 +257,8 @@ def test_the_copy_of_a_commit_that_was_interrupted_ends_no_later_write(
     monkeypatch.setattr(Connection, "call", call)
     with pytest.raises(KeyboardInterrupt):
         producer.write([("first", b"x")], TIMEOUT_S)
-    assert not producer.settle(TIMEOUT_S)
-    monkeypatch.setattr(ExclusiveProducer, "_append", appended)
+    assert not producer.finish_transaction(TIMEOUT_S)
+    monkeypatch.setattr(TransactionalProducer, "_append", appended)
     producer.write([("second", secrets.token_bytes(exclusive._BATCH_BYTES)), ("third", b"x")], TIMEOUT_S)
     assert log.keys == ["first", "second", "third"]
 
@@ -272,15 +274,15 @@ def test_who_has_lost_the_id_in_the_middle_of_an_abort_does_not_take_it_from_its
     with monkeypatch.context() as patched:
         Lossy(patched, "_renew", FOR_GOOD, answers=False)
         with pytest.raises(Unreachable):
-            loser.settle(TIMEOUT_S)
-    owner, append = log.producer(), ExclusiveProducer._append
+            loser.finish_transaction(TIMEOUT_S)
+    owner, append = log.producer(), TransactionalProducer._append
 
-    def appended(self: ExclusiveProducer, batches: Sequence[tuple[bytearray, int]], deadline: float) -> None:
+    def appended(self: TransactionalProducer, batches: Sequence[tuple[bytearray, int]], deadline: float) -> None:
         append(self, batches, deadline)
-        with pytest.raises(Fenced):
-            loser.settle(TIMEOUT_S)
+        with pytest.raises(ProducerFenced):
+            loser.finish_transaction(TIMEOUT_S)
 
-    monkeypatch.setattr(ExclusiveProducer, "_append", appended)
+    monkeypatch.setattr(TransactionalProducer, "_append", appended)
     owner.write([("owner", b"x")], TIMEOUT_S)
     assert log.keys == ["owner"]
 
@@ -288,16 +290,16 @@ def test_who_has_lost_the_id_in_the_middle_of_an_abort_does_not_take_it_from_its
 def test_a_write_that_failed_hides_nothing_of_others_and_fences_nobody(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    producer, sent = log.producer(), ExclusiveProducer._sent
+    producer, sent = log.producer(), TransactionalProducer._send_batches
 
-    def short(self: ExclusiveProducer, *arguments: Any) -> ErrorCode:
+    def short(self: TransactionalProducer, *arguments: Any) -> ErrorCode:
         sent(self, *arguments)
         clock.passed_s += TIMEOUT_S / 3
         return ErrorCode.not_enough_replicas_after_append
 
     with monkeypatch.context() as patched:
         clock = Clock(patched)
-        patched.setattr(ExclusiveProducer, "_sent", short)
+        patched.setattr(TransactionalProducer, "_send_batches", short)
         with pytest.raises(Unreachable, match="NOT_ENOUGH_REPLICAS_AFTER_APPEND"):
             producer.write([("failed", b"x")], TIMEOUT_S)
     with as_admin(log.pair.west) as client:
@@ -309,11 +311,11 @@ def test_a_write_that_failed_hides_nothing_of_others_and_fences_nobody(
 def test_the_end_of_a_connection_that_was_idle_costs_no_new_epoch(log: Log) -> None:
     producer = log.producer()
     producer.write([("one", b"x")], TIMEOUT_S)
-    epoch = producer._producer
+    epoch = producer._producer_id_epoch
     for idle in producer._client._connections.values():
         idle.sock.shutdown(socket.SHUT_WR)  # the broker closes its side, as it does with what is idle for long
-        wait_until(lambda one=idle: one.has_something, timeout_s=TIMEOUT_S, why="its end has come")  # type: ignore[misc]
+        wait_until(lambda one=idle: one.is_readable, timeout_s=TIMEOUT_S, why="its end has come")  # type: ignore[misc]
     for number in range(2):
         producer.write([(str(number), b"x")], TIMEOUT_S)
-    assert producer._producer == epoch
+    assert producer._producer_id_epoch == epoch
     assert log.keys == ["one", "0", "1"]

@@ -29,6 +29,6 @@ def test_a_task_needs_no_secret_of_the_control_principal(pair: Pair, tmp_path: P
     path.write_text(known.replace(":mirror-control}", ":gone}"), encoding="utf-8")
     now = int(time.time() * 1000)
     given = replace(assignment(mirrored, 7, now, now + 120_000), config_path=str(path))
-    ends = tuple(replace(one, until=Offset(6)) for one in given.partitions if one.partition.topic == topic)
+    ends = tuple(replace(one, stop_offset=Offset(6)) for one in given.partitions if one.partition.topic == topic)
     assert copy_task.run(replace(given, partitions=ends)).failures == ()
     assert_equal(pair, topic)

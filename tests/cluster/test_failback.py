@@ -9,19 +9,19 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.strategies import Allowed
-from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
+from mirror_core.decide.strategies import AllowedStrategies
+from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import delete_topic, describe_configs
 from mirror_core.mirrors import verbs
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
-from mirror_core.model.mirror import Desired, FailureKind, PartitionState
-from mirror_core.model.names import ClusterName, Partition, reverse_name
-from mirror_core.model.run import Mode, RunState, Strategy
+from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
+from mirror_core.model.names import ClusterName, Partition, format_reverse_name
+from mirror_core.model.run import FailbackStrategy, RunMode, RunState
 from mirror_core.parity.salvage import MANIFEST
-from mirror_core.rights.acls import denial
+from mirror_core.rights.acls import build_denial
 from mirror_core.rights.needed import CLUSTER_NAME
 from mirror_core.runbook import conductor
 from mirror_core.runbook.failback import Failback
@@ -56,8 +56,8 @@ def failback_of(mirrored: Mirrored) -> Failback:
 
 def go_home(failback: Failback, run_id: str) -> None:
     """The second approval, and what follows it."""
-    home = failback.home()
-    home.drive(home.begin(home.plan(Mode.PLANNED).hash).id)
+    home = failback.make_reverse_failover()
+    home.drive(home.begin(home.plan(RunMode.PLANNED).hash).id)
     assert failback.drive(run_id).state is RunState.DONE
 
 
@@ -67,7 +67,7 @@ def test_twice_around_without_a_tail(pair: Pair, tmp_path: Path) -> None:
     sent = produce(pair.east, topic, 100) + produce(pair.east, topic, 40, partition=1)
     mirrored = failed_over(pair, tmp_path, topic)
     sent += produce(pair.west, topic, 60)
-    assert mirrored.state.proofs[mirrored.name].topics
+    assert mirrored.state.verifications[mirrored.name].topics
     failback = failback_of(mirrored)
     plan = failback.plan()
     assert plan.strategies == {topic: "none"}
@@ -77,7 +77,7 @@ def test_twice_around_without_a_tail(pair: Pair, tmp_path: Path) -> None:
     run = failback.begin(plan.hash)
     assert failback.drive(run.id).state is RunState.RUNNING
     with pytest.raises(Refused, match="is not failed over yet"):
-        failback.step(run.id, "reprotect")
+        failback.run_step(run.id, "reprotect")
     assert not denied(pair.west, topic), "applications must be able to write while the old source catches up"
     assert denied(pair.east, topic), "two primaries"
     go_home(failback, run.id)
@@ -87,8 +87,8 @@ def test_twice_around_without_a_tail(pair: Pair, tmp_path: Path) -> None:
     assert content(read_all(pair.east, topic)) == sorted(sent)
     assert content(read_all_aiokafka(pair.east, topic)) == sorted(sent)
     assert {s.state for s in mirrored.statuses.values()} == {PartitionState.MIRRORING}
-    assert mirrored.state.mirrors[mirrored.name].desired is Desired.STARTED
-    assert mirrored.name not in mirrored.state.proofs, "what was proved spoke of the source as it was then"
+    assert mirrored.state.mirrors[mirrored.name].desired is DesiredState.STARTED
+    assert mirrored.name not in mirrored.state.verifications, "what was proved spoke of the source as it was then"
     with ClusterClient(mirrored.config.cluster("east")) as client:
         assert describe_configs(client, [topic])[topic].overrides == {"retention.ms": "86400000"}
     assert (tmp_path / f"run-{run.id}" / "report.html").exists()
@@ -102,11 +102,13 @@ def test_twice_around_without_a_tail(pair: Pair, tmp_path: Path) -> None:
     assert denied(pair.east, topic)
     sent += produce(pair.west, topic, 7, partition=1)
     failback = failback_of(mirrored)
-    east, back = mirrored.config.cluster("east"), reverse_name(mirrored.name)
-    assert back in read_state(east).proofs, "of the first way home"
+    east, back = mirrored.config.cluster("east"), format_reverse_name(mirrored.name)
+    assert back in read_state(east).verifications, "of the first way home"
     run = failback.begin(failback.plan().hash)
     failback.drive(run.id)
-    assert back not in read_state(east).proofs, "the new primary's logs are others than those that were compared then"
+    assert back not in read_state(east).verifications, (
+        "the new primary's logs are others than those that were compared then"
+    )
     go_home(failback, run.id)
     assert not denied(pair.east, topic)
     assert content(read_all(pair.east, topic)) == sorted(sent)
@@ -125,8 +127,8 @@ def test_a_late_write_on_the_new_primary_is_kept_to_be_saved_and_protects_the_re
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
     failback.drive(run.id)
-    home = failback.home()
-    home.drive(home.begin(home.plan(Mode.PLANNED).hash).id)
+    home = failback.make_reverse_failover()
+    home.drive(home.begin(home.plan(RunMode.PLANNED).hash).id)
     late = produce(pair.west, topic, 2)
     assert failback.drive(run.id).state is RunState.DONE
     assert denied(pair.west, topic)
@@ -178,7 +180,7 @@ def test_a_divergent_tail_is_salvaged_and_the_topic_copied_anew(pair: Pair, tmp_
     produce(pair.west, topic, 9)
     primary = read_all(pair.west, topic)
     failback = failback_of(mirrored)
-    nothing = Allowed(Strategy.NONE)
+    nothing = AllowedStrategies(FailbackStrategy.NONE)
     with pytest.raises(Refused, match=f"or other ones below it, in {topic}"):
         failback.begin(failback.plan(nothing).hash, nothing)
     plan = failback.plan()
@@ -222,11 +224,11 @@ def test_a_way_home_is_known_by_its_run_and_not_by_clocks(
         failback = failback_of(mirrored)
         run = failback.begin(failback.plan().hash)
         failback.drive(run.id)
-        assert not failback.is_home(run), "an earlier way home is taken for this one"
+        assert not failback.is_reverse_failover_done(run), "an earlier way home is taken for this one"
         with monkeypatch.context() as patched:
             patched.setattr(conductor, "now_ms", lambda hours=hours: now_ms() + hours * 3_600_000)
-            home = failback.home()
-            home.drive(home.begin(home.plan(Mode.PLANNED).hash).id)
+            home = failback.make_reverse_failover()
+            home.drive(home.begin(home.plan(RunMode.PLANNED).hash).id)
         assert failback.drive(run.id).state is RunState.DONE
     assert content(read_all(pair.east, topic)) == sorted(sent)
 
@@ -266,9 +268,9 @@ def test_a_grant_to_everybody_is_found_before_anything_is_changed(pair: Pair, tm
         assert f"cluster {cluster.name}: writers cannot be kept from mirror topics" in str(refused.value)
         assert f"--remove --allow-principal 'User:*' --operation Write --topic {topic}" in str(refused.value)
         with ClusterClient(mirrored.config.cluster(cluster.name)) as client:
-            everybody = replace(denial(topic), permission=Permission.ALLOW)
+            everybody = replace(build_denial(topic), permission=Permission.ALLOW)
             delete_acls(client, [everybody])
-            absent_on_every_broker(client, {everybody})
+            wait_until_acls_absent(client, {everybody})
     assert failback.decide().reasons == ()
 
 
@@ -278,7 +280,7 @@ def test_a_failback_can_be_given_up_before_anything_is_changed(pair: Pair, tmp_p
     mirrored = failed_over(pair, tmp_path, topic)
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
-    failback.step(run.id, "salvage")
+    failback.run_step(run.id, "salvage")
     assert failback.abort(run.id).state is RunState.ABORTED
     assert not denied(pair.west, topic)
     assert denied(pair.east, topic), "the failover's fence"
@@ -292,7 +294,7 @@ def test_a_mirror_that_was_only_stopped_cannot_come_home_and_the_live_primary_is
     produce(pair.east, topic, 4)
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
-    verbs.stop(mirrored.link)
+    verbs.stop_mirror(mirrored.link)
     produce(pair.east, topic, 4)
 
     failback = failback_of(mirrored)
@@ -301,7 +303,7 @@ def test_a_mirror_that_was_only_stopped_cannot_come_home_and_the_live_primary_is
 
     assert not denied(pair.east, topic)
     produce(pair.east, topic, 4)
-    verbs.start(mirrored.link)
+    verbs.start_mirror(mirrored.link)
     mirrored.copy()
     assert_same(pair, [topic])
 
@@ -323,10 +325,10 @@ def test_a_plan_names_the_rights_that_its_strategy_lacks_and_a_run_asks_again_be
     produce(pair.east, topic, 5)
     mirrored = failed_over(pair, tmp_path, topic)
     produce(pair.east, topic, 3)
-    offline = Allowed(Strategy.OFFLINE)
+    offline = AllowedStrategies(FailbackStrategy.OFFLINE)
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan(offline).hash, offline)
-    failback.step(run.id, "salvage")
+    failback.run_step(run.id, "salvage")
     user = "User:mirror-control"
     rights = [
         Acl(resource=Resource.CLUSTER, name=CLUSTER_NAME, principal=user, operation=operation)
@@ -334,14 +336,17 @@ def test_a_plan_names_the_rights_that_its_strategy_lacks_and_a_run_asks_again_be
     ]
     with as_admin(pair.east) as client:
         delete_acls(client, rights)
-        absent_on_every_broker(client, rights)
+        wait_until_acls_absent(client, rights)
     try:
         with pytest.raises(Refused, match="strategy offline needs ALTER on the cluster"):
-            failback.step(run.id, "align")
+            failback.run_step(run.id, "align")
         failback.abort(run.id)
         with pytest.raises(Refused, match="strategy replica needs ALTER and ALTER_CONFIGS on the cluster"):
-            failback.begin(failback.plan(Allowed(Strategy.REPLICA)).hash, Allowed(Strategy.REPLICA))
+            failback.begin(
+                failback.plan(AllowedStrategies(FailbackStrategy.REPLICA)).hash,
+                AllowedStrategies(FailbackStrategy.REPLICA),
+            )
     finally:
         with as_admin(pair.east) as client:
             create_acls(client, rights)
-            present_on_every_broker(client, rights)
+            wait_until_acls_present(client, rights)

@@ -13,7 +13,7 @@ from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, dele
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.runbook.way_home import reverse_link
+from mirror_core.runbook.way_home import load_reverse_link
 from tests.administering import as_admin
 from tests.brokers import Pair, grant, produce, read_all
 from tests.cluster.test_failback import failback_of, go_home
@@ -36,7 +36,7 @@ def test_a_topic_that_is_deleted_on_the_new_primary_on_the_way_holds_nothing_up(
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
     for step in ("salvage", "align"):
-        failback.step(run.id, step)
+        failback.run_step(run.id, step)
     with as_admin(pair.west) as client:
         delete_topic(client, gone, client.metadata([gone]).topics[gone].id)
     produce(pair.west, kept, 5)
@@ -67,12 +67,12 @@ def test_a_topic_without_a_copy_on_the_way_home_holds_it_up_until_its_owner_make
             new = NewTopic(name=strange, partitions=1, replication_factor=1, configs={})
             create_topics(client, [new])
         produce(cluster, strange, 3 if cluster is pair.east else 7)
-    assert set(replicate(reverse_link(mirrored.link)).failed) == {Partition(strange, 0)}
+    assert set(replicate(load_reverse_link(mirrored.link)).failed) == {Partition(strange, 0)}
     with pytest.raises(Refused, match=f"topic {strange} has no copy on east"):
         go_home(failback, run.id)
     with as_admin(pair.east) as client:
         delete_topics(client, [strange])
-    raise_if_failed(replicate(reverse_link(mirrored.link)))
+    raise_if_failed(replicate(load_reverse_link(mirrored.link)))
     go_home(failback, run.id)
     assert len(read_all(pair.east, strange)) == 7
     assert {status.state for status in mirrored.statuses.values()} == {PartitionState.MIRRORING}
@@ -93,7 +93,7 @@ def test_a_topic_that_began_on_the_new_primary_is_a_mirror_topic_there_afterward
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
     failback.drive(run.id)
-    raise_if_failed(replicate(reverse_link(mirrored.link)))
+    raise_if_failed(replicate(load_reverse_link(mirrored.link)))
     go_home(failback, run.id)
     assert read_all(pair.east, newcomer) == sent
     mirrored.copy()

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from mirror_core.decide.strategies import Allowed
+from mirror_core.decide.strategies import AllowedStrategies
 from mirror_core.kafka.topics import NewTopic, create_topics
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Partition
-from mirror_core.model.run import RunState, Strategy
+from mirror_core.model.run import FailbackStrategy, RunState
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, produce, read_all
@@ -72,9 +72,9 @@ def test_partitions_that_no_plan_has_recorded_are_salvaged_before_their_topic_is
     primary = {topic: read_all(pair.west, topic) for topic in topics}
     failback = failback_of(mirrored)
 
-    for strategy in (Strategy.NONE, Strategy.OFFLINE, Strategy.REPLICA):
+    for strategy in (FailbackStrategy.NONE, FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA):
         with pytest.raises(Refused) as refused:
-            failback.begin(failback.plan(Allowed(strategy)).hash, Allowed(strategy))
+            failback.begin(failback.plan(AllowedStrategies(strategy)).hash, AllowedStrategies(strategy))
         for topic in (tailed, widened, both):
             assert topic in str(refused.value), strategy
     plan = failback.plan()
@@ -83,10 +83,10 @@ def test_partitions_that_no_plan_has_recorded_are_salvaged_before_their_topic_is
     assert plan.partitions[f"{widened}-4"] == "5 offset(s) discarded, [0, 5)"
     assert plan.figures["not mirrored"].startswith("3 partition(s), 15 offset(s): ")
     run = failback.begin(plan.hash)
-    failback.step(run.id, "salvage")
+    failback.run_step(run.id, "salvage")
     saved = saved_in(tmp_path / f"run-{run.id}" / "salvage")
     assert saved == Counter((p.topic, p.index, r.offset, r.value) for p, records in only_east.items() for r in records)
-    (salvaged,) = [s for s in failback.status(run.id)[1] if s.step == "salvage"]
+    (salvaged,) = [s for s in failback.read_status(run.id)[1] if s.step == "salvage"]
     assert f"{widened}-4 [0, 5): 5 record(s)" in str(salvaged.evidence["salvaged"])
     failback.drive(run.id)
     go_home(failback, run.id)
@@ -108,15 +108,15 @@ def test_partitions_that_are_added_after_the_plan_make_another_plan(pair: Pair, 
     mirrored, topic = failed_over_with_growth(pair, tmp_path)
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
-    failback.step(run.id, "salvage")
+    failback.run_step(run.id, "salvage")
     widen(pair.east, topic, 3)
     with pytest.raises(Refused, match=f"{topic} has 3 partition"):
-        failback.step(run.id, "align")
+        failback.run_step(run.id, "align")
     failback.abort(run.id)
     late = produce(pair.east, topic, 4, partition=2)
 
     run = failback.begin(failback.plan().hash)
-    failback.step(run.id, "salvage")
+    failback.run_step(run.id, "salvage")
     widen(pair.east, topic, 4)
     later = produce(pair.east, topic, 2, partition=3)
     failback.drive(run.id)
@@ -135,12 +135,12 @@ def test_a_run_that_goes_on_where_its_salvage_is_not_saves_it_again_before_it_de
     tail = produce(pair.east, topic, 3) + produce(pair.east, topic, 4, partition=2)
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
-    failback.step(run.id, "salvage")
+    failback.run_step(run.id, "salvage")
     folder = tmp_path / f"run-{run.id}"
     before = saved_in(folder / "salvage")
     assert len(before) == len(tail)
     shutil.rmtree(folder / "salvage")  # as on another machine
-    failback.step(run.id, "align")
+    failback.run_step(run.id, "align")
     assert saved_in(folder / "salvage") == before
     assert width_of(pair.east, topic) == 2
     assert failback.drive(run.id).state is RunState.RUNNING, "until applications are home"

@@ -14,16 +14,16 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.evidence import BOTH_EMPTY
-from mirror_core.decide.steps import Need, names, needing
-from mirror_core.kafka.acls import Acls, describe_acls
+from mirror_core.decide.evidence import BOTH_EMPTY_VERDICT
+from mirror_core.decide.steps import StepNeed, list_step_names, list_steps_needing
+from mirror_core.kafka.acls import BrokerAcls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import delete_records, describe_configs
 from mirror_core.model.acl import Acl
 from mirror_core.model.errors import MirrorError, PartitionFailed, Refused
-from mirror_core.model.mirror import Desired, PartitionState
+from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode, RunKind, RunState, StepState
+from mirror_core.model.run import RunKind, RunMode, RunState, StepState
 from mirror_core.runbook.comparing import GateClosed
 from mirror_core.runbook.failover import Failover
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -36,7 +36,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
-STEPS = names(RunKind.FAILOVER)
+STEPS = list_step_names(RunKind.FAILOVER)
 
 
 def app_topic(pair: Pair, partitions: int = 1, prefix: str = "t-", **config: str) -> str:
@@ -78,12 +78,12 @@ def committed(cluster: SandboxCluster, group: str, topic: str) -> int:
 def acls(mirrored: Mirrored, cluster: str) -> frozenset[Acl]:
     with ClusterClient(mirrored.config.cluster(cluster)) as client:
         found = describe_acls(client)
-    assert isinstance(found, Acls)
+    assert isinstance(found, BrokerAcls)
     return found.entries
 
 
 def begin(failover: Failover) -> str:
-    return failover.begin(failover.plan(Mode.PLANNED).hash).id
+    return failover.begin(failover.plan(RunMode.PLANNED).hash).id
 
 
 def test_what_the_source_deleted_at_the_last_moment_does_not_rise_from_the_dead(pair: Pair, tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ def test_a_planned_failover_moves_records_groups_and_rights(pair: Pair, tmp_path
     sent += produce(pair.east, topic, 50)  # not copied yet when the run begins: the drain's work
     assert denied(pair.west, topic), "an application can write to a mirror topic"
     failover = mirrored.failover
-    run = failover.begin(failover.plan(Mode.PLANNED).hash)
+    run = failover.begin(failover.plan(RunMode.PLANNED).hash)
     for name in STEPS[: STEPS.index("promote")]:
-        failover.step(run.id, name)
+        failover.run_step(run.id, name)
     commit(pair.east, group, topic, 150)  # it still reads there, behind the final sync
     assert denied(pair.east, topic), "the fence does not hold"
     assert denied(pair.west, topic), "promoted too early"
@@ -126,11 +126,11 @@ def test_a_planned_failover_moves_records_groups_and_rights(pair: Pair, tmp_path
     assert committed(pair.west, group, topic) == 120
     assert {p: s.lmo for p, s in mirrored.statuses.items()} == {Partition(topic, 0): 550, Partition(topic, 1): 300}
     assert {s.state for s in mirrored.statuses.values()} == {PartitionState.STOPPED}
-    assert mirrored.state.mirrors[mirrored.name].desired is Desired.STOPPED
+    assert mirrored.state.mirrors[mirrored.name].desired is DesiredState.STOPPED
     assert mirrored.state.leases[mirrored.name].released
     with ClusterClient(mirrored.config.cluster("west")) as client:
         assert describe_configs(client, [topic])[topic].overrides == {"retention.ms": "86400000"}
-    _, steps = failover.status(run.id)
+    _, steps = failover.read_status(run.id)
     assert [(s.step, s.state, s.attempt) for s in steps] == [(name, StepState.DONE, 1) for name in STEPS]
     evidence = json.loads((tmp_path / f"run-{run.id}" / "run.json").read_text())
     assert [p["lmo"] for p in evidence["partitions"]] == [550, 300]
@@ -155,7 +155,7 @@ def test_an_abort_before_promotion_restores_everything(pair: Pair, tmp_path: Pat
     failover = mirrored.failover
     run = begin(failover)
     for name in STEPS[: STEPS.index(last) + 1] if last in STEPS else ():
-        failover.step(run, name)
+        failover.run_step(run, name)
 
     assert failover.abort(run).state is RunState.ABORTED
 
@@ -166,9 +166,9 @@ def test_an_abort_before_promotion_restores_everything(pair: Pair, tmp_path: Pat
     assert not denied(pair.east, topic)
     assert denied(pair.west, topic)
     assert {s.state for s in mirrored.statuses.values()} == {PartitionState.MIRRORING}
-    assert mirrored.state.mirrors[mirrored.name].desired is Desired.STARTED
+    assert mirrored.state.mirrors[mirrored.name].desired is DesiredState.STARTED
     with pytest.raises(Refused, match="the run is ABORTED"):
-        failover.step(run, "canary" if last == "begin" else "promote")
+        failover.run_step(run, "canary" if last == "begin" else "promote")
     produce(pair.east, topic, 5)
     mirrored.copy()
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
@@ -192,7 +192,7 @@ def test_a_plan_that_no_longer_holds_is_refused_with_the_new_hash(pair: Pair, tm
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     failover = mirrored.failover
-    with pytest.raises(Refused, match=f"the current one is {failover.plan(Mode.PLANNED).hash[:12]}"):
+    with pytest.raises(Refused, match=f"the current one is {failover.plan(RunMode.PLANNED).hash[:12]}"):
         failover.begin("0123456789ab")
     assert mirrored.state.active_run(mirrored.name) is None
     begin(failover)
@@ -233,19 +233,19 @@ def test_a_foreign_record_on_the_destination_is_never_promoted(
     failover = mirrored.failover
     run = begin(failover)
     for name in STEPS[: STEPS.index(behind) + 1]:
-        failover.step(run, name)
+        failover.run_step(run, name)
     produce(pair.west, topic, 1)  # a super user, whom no missing right keeps out
     produce(pair.east, topic, 1)  # the same length on both sides: only the content tells
 
     with pytest.raises(error, match=f"{topic}.*{said}"):
         failover.drive(run)
 
-    last = failover.status(run)[1][-1]
+    last = failover.read_status(run)[1][-1]
     assert (last.step, last.state) == (closed, StepState.FAILED)
     assert denied(pair.west, topic), "promoted in spite of a difference"
     failover.abort(run)
     if error is GateClosed:
-        lost = failover.plan(Mode.UNPLANNED).warnings[0]
+        lost = failover.plan(RunMode.UNPLANNED).warnings[0]
         assert f"THE COPY DIFFERS from east in 1 partition(s): {topic}-0 from offset 10 on (" in lost
 
 
@@ -258,10 +258,14 @@ def test_logs_that_retention_has_emptied_go_over_with_their_offsets(pair: Pair, 
         delete_records(client, {Partition(topic, 0): Offset(5)})
     mirrored.copy()
     failover = mirrored.failover
-    run = failover.drive(failover.begin(failover.plan(Mode.PLANNED).hash).id)
-    _, steps = failover.status(run.id)
+    run = failover.drive(failover.begin(failover.plan(RunMode.PLANNED).hash).id)
+    _, steps = failover.read_status(run.id)
     gate = next(s for s in steps if s.step == "parity")
-    assert (run.state, gate.evidence["verdict"], gate.evidence["records_in_all"]) == (RunState.DONE, BOTH_EMPTY, 0)
+    assert (run.state, gate.evidence["verdict"], gate.evidence["records_in_all"]) == (
+        RunState.DONE,
+        BOTH_EMPTY_VERDICT,
+        0,
+    )
     produce(pair.west, topic, 1)
     assert [record.offset for record in read_all(pair.west, topic)] == [5]
 
@@ -276,7 +280,7 @@ def test_a_failed_partition_is_promoted_as_it_is_and_the_others_whole(pair: Pair
     assert [*replicate(mirrored.link).failed] == [Partition(topic, 1)]
     sent += produce(pair.east, topic, 7)  # the drain's work
     failover = mirrored.failover
-    plan = failover.plan(Mode.PLANNED)
+    plan = failover.plan(RunMode.PLANNED)
     words = (
         f"1 partition(s) FAILED and will be promoted as they are, without their newer records: {topic}-1 at offset 10"
     )
@@ -306,8 +310,8 @@ def test_a_source_that_dies_when_no_step_needs_it_any_more_does_not_hold_the_fai
     mirrored.copy()
     failover = mirrored.failover
     run = begin(failover)
-    for name in STEPS[: STEPS.index(needing(RunKind.FAILOVER, Need.SOURCE)[-1]) + 1]:
-        failover.step(run, name)
+    for name in STEPS[: STEPS.index(list_steps_needing(RunKind.FAILOVER, StepNeed.SOURCE)[-1]) + 1]:
+        failover.run_step(run, name)
     pair.east.kill()
     try:
         assert failover.drive(run).state is RunState.DONE

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from mirror_core.decide.steps import names
+from mirror_core.decide.steps import list_step_names
 from mirror_core.kafka.acls import create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import delete_topics
@@ -16,10 +16,10 @@ from mirror_core.model.acl import Acl
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode, RunKind, RunState
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.model.run import RunKind, RunMode, RunState
+from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.sync import ledger
-from mirror_core.sync.fence import denials_of, deny, lift_fence
+from mirror_core.sync.fence import build_denials, deny_writes, lift_fence
 from tests.brokers import Pair, admin_client, produce, read_all
 from tests.cluster.test_failover import acls, app_topic, begin, denied
 from tests.mirroring import Mirrored, new_mirror, replicate
@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
-STEPS = names(RunKind.FAILOVER)
+STEPS = list_step_names(RunKind.FAILOVER)
 
 
 def copied(pair: Pair, evidence: Path, records: int = 10) -> tuple[Mirrored, str]:
@@ -41,7 +41,7 @@ def copied(pair: Pair, evidence: Path, records: int = 10) -> tuple[Mirrored, str
 def through(mirrored: Mirrored, last: str) -> str:
     run = begin(mirrored.failover)
     for name in STEPS[: STEPS.index(last) + 1]:
-        mirrored.failover.step(run, name)
+        mirrored.failover.run_step(run, name)
     return run
 
 
@@ -76,10 +76,10 @@ def test_a_topic_without_a_copy_forbids_a_planned_failover_and_holds_no_unplanne
         delete_topics(client, [gone])
     assert [*replicate(mirrored.link).failed] == [Partition(gone, 0)]
 
-    (reason,) = mirrored.failover.decide(Mode.PLANNED).reasons
+    (reason,) = mirrored.failover.decide(RunMode.PLANNED).reasons
     assert reason.startswith(f"topic {gone} has no copy on west"), "nothing of it would be there"
     assert f"`mirrorbook mirror recover {mirrored.name} --topics {gone} --action recopy`" in reason
-    run = mirrored.failover.begin(mirrored.failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED).id
+    run = mirrored.failover.begin(mirrored.failover.plan(RunMode.UNPLANNED).hash, RunMode.UNPLANNED).id
     assert mirrored.failover.drive(run).state is RunState.DONE
 
     assert read_all(pair.west, kept) == sent
@@ -128,7 +128,7 @@ def test_denials_that_somebody_took_away_forbid_the_promotion(pair: Pair, tmp_pa
     mirrored, topic = copied(pair, tmp_path)
     run = through(mirrored, "parity")
     with ClusterClient(mirrored.config.cluster("east")) as client:
-        delete_acls(client, denials_of([topic]))
+        delete_acls(client, build_denials([topic]))
 
         def gone() -> bool:
             return not any(a.name == topic and a.permission == "DENY" for a in acls(mirrored, "east"))
@@ -158,16 +158,16 @@ def test_a_fence_that_is_put_up_after_somebody_elses_abort_is_withdrawn(
     mirrored, topic = copied(pair, tmp_path)
     before = acls(mirrored, "east")
     link = mirrored.link
-    with StateWriter(link.destination, control_id(mirrored.name)) as sleeper, ClusterClient(link.source) as source:
+    with StateWriter(link.destination, make_control_id(mirrored.name)) as sleeper, ClusterClient(link.source) as source:
 
         def late(client: ClusterClient, wanted: list[Acl]) -> None:
-            with StateWriter(link.destination, control_id(mirrored.name)) as other:
+            with StateWriter(link.destination, make_control_id(mirrored.name)) as other:
                 lift_fence(link.mirror, other, client)
             create_acls(client, wanted)
 
         monkeypatch.setattr(ledger, "create_acls", late)
         with pytest.raises(LostOwnership):
-            deny(link, sleeper, source, [topic])
+            deny_writes(link, sleeper, source, [topic])
     wait_until(lambda: acls(mirrored, "east") == before, timeout_s=30, why="the denial of nobody is gone")
     assert not denied(pair.east, topic)
 
@@ -178,4 +178,4 @@ def test_a_run_cannot_do_without_the_scope_that_it_began_with(pair: Pair, tmp_pa
     kept = {c.kind: c.value for c in mirrored.state.checkpoints.values() if c.run == run}
     assert sorted(kept) == ["Beat", "Scope"]
     assert f'"{topic}"' in kept["Scope"]
-    assert mirrored.failover.decide(Mode.PLANNED).reasons != ()
+    assert mirrored.failover.decide(RunMode.PLANNED).reasons != ()

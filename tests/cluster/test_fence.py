@@ -12,17 +12,17 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.kafka.acls import Acls, describe_acls
+from mirror_core.kafka.acls import BrokerAcls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
-from mirror_core.kafka.group_batches import GroupBatches
-from mirror_core.kafka.transactions import open_transactions
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Lifted
-from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.kafka.group_batches import GroupOffsetsClient
+from mirror_core.kafka.transactions import list_open_transactions
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, LiftedDenial
+from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.state.link import Link, link_of
-from mirror_core.state.records import Forget, Record
-from mirror_core.sync.fence import NotFenced, lift_fence, raise_fence
+from mirror_core.state.link import MirrorLink, make_mirror_link
+from mirror_core.state.records import StateRecord, Tombstone
+from mirror_core.sync.fence import NotFenced, apply_fence, lift_fence
 from tests.brokers import Pair, grant, new_topic
 from tests.memory import MemoryLog
 from tests.threads import beside
@@ -36,10 +36,10 @@ class WatchfulLog(MemoryLog):
 
     def __init__(self, cluster: ClusterConfig | None = None) -> None:
         super().__init__()
-        self.met: list[tuple[type[Record | Forget], frozenset[str]]] = []
+        self.met: list[tuple[type[StateRecord | Tombstone], frozenset[str]]] = []
         self._cluster = cluster
 
-    def put(self, *records: Record | Forget) -> None:
+    def put(self, *records: StateRecord | Tombstone) -> None:
         if self._cluster:
             shown = frozenset(acl.name for acl in entries(self._cluster) if acl.permission == "DENY")
             self.met += [(type(record), shown) for record in records]
@@ -47,7 +47,7 @@ class WatchfulLog(MemoryLog):
 
 
 @pytest.fixture
-def link(pair: Pair) -> Link:
+def link(pair: Pair) -> MirrorLink:
     mirror = Mirror(
         name=MirrorName("fence-" + secrets.token_hex(4)),
         source=ClusterName("east"),
@@ -56,10 +56,10 @@ def link(pair: Pair) -> Link:
         destination_id="",
         topics=("app-.*",),
         producer_id=1 << 62,
-        desired=Desired.STARTED,
+        desired=DesiredState.STARTED,
         created_ms=0,
     )
-    return link_of(load_config(pair.config_path), mirror)
+    return make_mirror_link(load_config(pair.config_path), mirror)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def east(pair: Pair) -> ClusterConfig:
 def entries(config: ClusterConfig) -> frozenset[Acl]:
     with ClusterClient(config) as client:
         found = describe_acls(client)
-    assert isinstance(found, Acls)
+    assert isinstance(found, BrokerAcls)
     return found.entries
 
 
@@ -113,12 +113,12 @@ def writing(pair: Pair, topic: str, user: str = "app") -> Iterator[list[int]]:
 
 
 def test_nothing_is_acknowledged_beyond_the_log_end_that_the_fence_proved(
-    pair: Pair, link: Link, east: ClusterConfig
+    pair: Pair, link: MirrorLink, east: ClusterConfig
 ) -> None:
     topic = new_topic(pair.east, prefix="app-")
     log, before = WatchfulLog(east), entries(east)
     with writing(pair, topic) as acked, ClusterClient(east) as client:
-        fence = raise_fence(link, log, client, [topic], [Partition(topic, 0)])
+        fence = apply_fence(link, log, client, [topic], [Partition(topic, 0)])
         end = fence.ends[Partition(topic, 0)]
         assert fence.brokers == (1,)
     assert acked
@@ -131,12 +131,14 @@ def test_nothing_is_acknowledged_beyond_the_log_end_that_the_fence_proved(
     assert entries(east) == before
     assert log.state.ledger == {}
     # A crash at any moment leaves no denial that the ledger does not know.
-    assert [kind for kind, _ in log.met] == [LedgerEntry, LedgerEntry, Forget, Lifted]
+    assert [kind for kind, _ in log.met] == [LedgerEntry, LedgerEntry, Tombstone, LiftedDenial]
     assert [topic in shown for _, shown in (log.met[0], log.met[-1])] == [False, False]
     assert refusal(pair, topic, "app") is None
 
 
-def test_an_open_transaction_holds_the_fence_up_until_its_end(pair: Pair, link: Link, east: ClusterConfig) -> None:
+def test_an_open_transaction_holds_the_fence_up_until_its_end(
+    pair: Pair, link: MirrorLink, east: ClusterConfig
+) -> None:
     topic, tx = new_topic(pair.east, prefix="app-"), "tx-" + secrets.token_hex(4)
     grant(pair.east, "app", ResourceType.TRANSACTIONAL_ID, tx, [AclOperation.WRITE])
     producer = Producer(
@@ -153,13 +155,13 @@ def test_an_open_transaction_holds_the_fence_up_until_its_end(pair: Pair, link: 
         beforehand.append(({acl.name for acl in acls}, set(acls) & entries(east)))
 
     with ClusterClient(east) as client:
-        assert [t.id for t in open_transactions(client, {topic})] == [tx]
+        assert [t.id for t in list_open_transactions(client, {topic})] == [tx]
         with pytest.raises(NotFenced, match=f"transaction '{tx}' is Ongoing"):
-            raise_fence(link, log, client, [topic], [partition], resolve_s=0, before=told)
+            apply_fence(link, log, client, [topic], [partition], transaction_wait_s=0, before_deny=told)
         # Whoever has to lift it without the ledger knew of the transaction before it was denied.
         assert beforehand == [({topic, tx}, set())]
-        fence = raise_fence(link, log, client, [topic], [partition], resolve_s=90)
-        assert open_transactions(client, {topic}) == ()
+        fence = apply_fence(link, log, client, [topic], [partition], transaction_wait_s=90)
+        assert list_open_transactions(client, {topic}) == ()
         # The record, and the marker by which the coordinator aborted it.
         assert fence.ends == {partition: 2}
         assert ("TRANSACTIONAL_ID", tx) in {(acl.resource, acl.name) for acl in fence.denials}
@@ -168,7 +170,7 @@ def test_an_open_transaction_holds_the_fence_up_until_its_end(pair: Pair, link: 
 
 
 def test_a_transaction_beside_what_is_drained_holds_the_fence_up_since_groups_offsets_are_in_it(
-    pair: Pair, link: Link, east: ClusterConfig
+    pair: Pair, link: MirrorLink, east: ClusterConfig
 ) -> None:
     topic, group = new_topic(pair.east, 2, prefix="app-"), "g-" + secrets.token_hex(4)
     drained, beside_it = Partition(topic, 0), Partition(topic, 1)
@@ -182,20 +184,20 @@ def test_a_transaction_beside_what_is_drained_holds_the_fence_up_since_groups_of
     consumer.close()
     log = WatchfulLog()
     with ClusterClient(east) as client:
-        [found] = open_transactions(client, {topic})
-        assert (found.partitions, len(found.groups)) == (frozenset({beside_it}), 1)
+        [found] = list_open_transactions(client, {topic})
+        assert (found.partitions, len(found.offsets_partitions)) == (frozenset({beside_it}), 1)
         with pytest.raises(NotFenced, match=f"transaction '{group}' is Ongoing"):
-            raise_fence(link, log, client, [topic], [drained], resolve_s=0)
-        assert GroupBatches(client).fetch({group: [drained]})[group].unsettled == {drained}
+            apply_fence(link, log, client, [topic], [drained], transaction_wait_s=0)
+        assert GroupOffsetsClient(client).fetch({group: [drained]})[group].unstable == {drained}
         producer.commit_transaction(30)
-        assert raise_fence(link, log, client, [topic], [drained]).ends == {drained: 0}
-        offsets = GroupBatches(client).fetch({group: [drained]})[group]
-        assert (offsets.unsettled, offsets.committed[drained].offset) == (frozenset(), 5)
+        assert apply_fence(link, log, client, [topic], [drained]).ends == {drained: 0}
+        offsets = GroupOffsetsClient(client).fetch({group: [drained]})[group]
+        assert (offsets.unstable, offsets.committed[drained].offset) == (frozenset(), 5)
         lift_fence(link.mirror, log, client)
 
 
 def test_a_transactional_id_that_reads_like_all_of_them_is_only_waited_for(
-    pair: Pair, link: Link, east: ClusterConfig
+    pair: Pair, link: MirrorLink, east: ClusterConfig
 ) -> None:
     topic, every = new_topic(pair.east, prefix="app-"), "*"
     producer = Producer({**pair.east.client_config("admin"), "transactional.id": every, "log_level": 0})
@@ -206,15 +208,15 @@ def test_a_transactional_id_that_reads_like_all_of_them_is_only_waited_for(
     log = WatchfulLog()
     with ClusterClient(east) as client:
         with pytest.raises(NotFenced, match=r"transaction '\*' is Ongoing"):
-            raise_fence(link, log, client, [topic], [Partition(topic, 0)], resolve_s=0)
+            apply_fence(link, log, client, [topic], [Partition(topic, 0)], transaction_wait_s=0)
         denied = {acl.name for acl in entries(east) if acl.permission == "DENY" and acl.resource == "TRANSACTIONAL_ID"}
         assert every not in denied, "nobody in the whole cluster can write in transactions any more"
         producer.abort_transaction(30)
-        assert raise_fence(link, log, client, [topic], [Partition(topic, 0)]).ends == {Partition(topic, 0): 2}
+        assert apply_fence(link, log, client, [topic], [Partition(topic, 0)]).ends == {Partition(topic, 0): 2}
         lift_fence(link.mirror, log, client)
 
 
-def test_a_denial_of_somebody_else_is_used_and_left_in_place(pair: Pair, link: Link, east: ClusterConfig) -> None:
+def test_a_denial_of_somebody_else_is_used_and_left_in_place(pair: Pair, link: MirrorLink, east: ClusterConfig) -> None:
     topic = new_topic(pair.east, prefix="app-")
     grant(pair.east, "*", ResourceType.TOPIC, topic, [AclOperation.WRITE], permission=AclPermissionType.DENY)
     wait_until(
@@ -222,13 +224,13 @@ def test_a_denial_of_somebody_else_is_used_and_left_in_place(pair: Pair, link: L
     )
     log, before = WatchfulLog(), entries(east)
     with ClusterClient(east) as client:
-        raise_fence(link, log, client, [topic], [Partition(topic, 0)])
+        apply_fence(link, log, client, [topic], [Partition(topic, 0)])
         assert log.state.ledger == {}
         lift_fence(link.mirror, log, client)
     assert entries(east) == before
 
 
-def test_our_own_journal_is_never_fenced(pair: Pair, link: Link, east: ClusterConfig) -> None:
+def test_our_own_journal_is_never_fenced(pair: Pair, link: MirrorLink, east: ClusterConfig) -> None:
     topic = new_topic(pair.east, prefix="app-")
     producer = Producer({**pair.east.client_config("admin"), "transactional.id": "mirrorbook.control.another"})
     producer.init_transactions(30)
@@ -238,14 +240,14 @@ def test_our_own_journal_is_never_fenced(pair: Pair, link: Link, east: ClusterCo
     log = WatchfulLog()
     with ClusterClient(east) as client:
         with pytest.raises(NotFenced, match="last stable offset 0"):
-            raise_fence(link, log, client, [topic], [Partition(topic, 0)], resolve_s=0)
+            apply_fence(link, log, client, [topic], [Partition(topic, 0)], transaction_wait_s=0)
         assert {e.acl.resource for e in log.state.ledger.values()} == {"TOPIC"}
         producer.abort_transaction(30)
-        raise_fence(link, log, client, [topic], [Partition(topic, 0)])
+        apply_fence(link, log, client, [topic], [Partition(topic, 0)])
         lift_fence(link.mirror, log, client)
 
 
-def test_a_writer_that_no_denial_stops_is_noticed(pair: Pair, link: Link, east: ClusterConfig) -> None:
+def test_a_writer_that_no_denial_stops_is_noticed(pair: Pair, link: MirrorLink, east: ClusterConfig) -> None:
     topic = new_topic(pair.east, prefix="app-")
     log = WatchfulLog()
     with ClusterClient(east) as client:
@@ -253,7 +255,7 @@ def test_a_writer_that_no_denial_stops_is_noticed(pair: Pair, link: Link, east: 
         def refused() -> str:
             """Why there is no fence; empty when the writer happened to write nothing between two looks."""
             try:
-                raise_fence(link, log, client, [topic], [Partition(topic, 0)], resolve_s=0)
+                apply_fence(link, log, client, [topic], [Partition(topic, 0)], transaction_wait_s=0)
             except NotFenced as error:
                 return str(error)
             finally:

@@ -16,17 +16,24 @@ import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.kafka.admission import Admission, admissions
+from mirror_core.kafka.admission import BrokerAuthorization, probe_brokers
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.preflight import Verdict, check, not_known_to_shut_out, shuts_out
-from mirror_core.mirrors.standing import look_after
+from mirror_core.mirrors.preflight import RightStatus, check_cluster, check_shut_out, format_unknown_shut_out
+from mirror_core.mirrors.standing import check_fence
 from mirror_core.model.acl import Resource
-from mirror_core.model.drift import Action, Part
+from mirror_core.model.drift import SyncAction, SyncCategory
 from mirror_core.model.names import ClusterName
-from mirror_core.model.run import Mode, RunState
-from mirror_core.rights.first_acl import AUTHORIZER, KAFKAS_OWN, SETTING, SETTLING_GROUP, SUPER_USERS, ShutsOut
+from mirror_core.model.run import RunMode, RunState
+from mirror_core.rights.first_acl import (
+    ALLOW_EVERYONE_SETTING,
+    AUTHORIZER_SETTING,
+    KAFKA_AUTHORIZER_CLASSES,
+    SUPER_USER_CHECK_GROUP,
+    SUPER_USERS_SETTING,
+    FirstAclEffect,
+)
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import admin_config, restore_rights, rights_of, tool_properties
 from tests.brokers import TIMEOUT_S, Pair, admin_client, grant, new_topic, produce, read_all
@@ -52,7 +59,7 @@ ALL_USERS = ("app", "admin", "mirror-control", "mirror-data")
 
 @pytest.fixture(scope="module")
 def open_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with two_clusters(tmp_path_factory.mktemp("open"), extra={SETTING: "true"}) as pair:
+    with two_clusters(tmp_path_factory.mktemp("open"), extra={ALLOW_EVERYONE_SETTING: "true"}) as pair:
         yield pair
 
 
@@ -94,10 +101,12 @@ def ours(cluster: SandboxCluster) -> set[str]:
     return {t for t in admin_client(cluster).list_topics(timeout=TIMEOUT_S).topics if t.startswith("__mirrorbook")}
 
 
-def said_by(config: ClusterConfig, *named: tuple[Resource, str]) -> Admission:
+def said_by(config: ClusterConfig, *named: tuple[Resource, str]) -> BrokerAuthorization:
     with ClusterClient(config) as client:
-        [answer] = admissions(client, (SETTING, SUPER_USERS, AUTHORIZER), named).values()
-    assert isinstance(answer, Admission), answer
+        [answer] = probe_brokers(
+            client, (ALLOW_EVERYONE_SETTING, SUPER_USERS_SETTING, AUTHORIZER_SETTING), named
+        ).values()
+    assert isinstance(answer, BrokerAuthorization), answer
     return answer
 
 
@@ -106,13 +115,13 @@ def test_no_mirror_is_created_where_a_first_acl_would_shut_others_out(bare: Pair
     checked = mirrorbook("cluster", "check", "west", "--config", str(bare.config_path))
     assert checked.returncode == 1, checked
     assert "a first ACL shuts others out: likely" in checked.stdout
-    assert f"has set {SETTING} and hides the value" in checked.stderr
+    assert f"has set {ALLOW_EVERYONE_SETTING} and hides the value" in checked.stderr
     for dry in ((), ("--dry-run",)):
         code, said = create(bare, topic, *dry)
         assert code == 3, said
         assert "cluster east: a first ACL probably shuts out" in said
         assert "cluster west: a first ACL probably shuts out" in said
-        assert f"then set {SETTING}=false" in said
+        assert f"then set {ALLOW_EVERYONE_SETTING}=false" in said
         assert "`authorizer: none`" in said
     assert (rights_of(bare.east), rights_of(bare.west)) == (frozenset(), frozenset())
     assert (ours(bare.east), ours(bare.west)) == (set(), set())
@@ -120,19 +129,23 @@ def test_no_mirror_is_created_where_a_first_acl_would_shut_others_out(bare: Pair
 
 def test_an_acl_that_concerns_nobody_tells_everybody_from_super_users(bare: Pair) -> None:
     west = config_of(bare, "west")
-    assert shuts_out(west).answer is ShutsOut.LIKELY
-    assert shuts_out(admin_config(bare.west)).answer is ShutsOut.LIKELY
-    grant(bare.west, "nobody", ResourceType.GROUP, SETTLING_GROUP, [AclOperation.DESCRIBE])
-    wait_until(lambda: shuts_out(west).answer is ShutsOut.YES, timeout_s=TIMEOUT_S, why="it is told from a super user")
+    assert check_shut_out(west).effect is FirstAclEffect.LIKELY
+    assert check_shut_out(admin_config(bare.west)).effect is FirstAclEffect.LIKELY
+    grant(bare.west, "nobody", ResourceType.GROUP, SUPER_USER_CHECK_GROUP, [AclOperation.DESCRIBE])
+    wait_until(
+        lambda: check_shut_out(west).effect is FirstAclEffect.YES,
+        timeout_s=TIMEOUT_S,
+        why="it is told from a super user",
+    )
     found = json.loads(mirrorbook("cluster", "check", "west", "--config", str(bare.config_path), "--json").stdout)
     assert found["shuts_out"]["answer"] == "yes"
     assert "is no super user" in found["shuts_out"]["why"]
     assert [line for line in found["problems"] if "a first ACL shuts out everybody else" in line]
-    as_admin = shuts_out(admin_config(bare.west))
-    assert as_admin.answer is ShutsOut.UNKNOWN
-    assert "User:admin is a super user there" in as_admin.why
-    found_by = {ClusterName("as admin"): as_admin, ClusterName("west"): shuts_out(west)}
-    assert len(not_known_to_shut_out(found_by)) == 1
+    as_admin = check_shut_out(admin_config(bare.west))
+    assert as_admin.effect is FirstAclEffect.UNKNOWN
+    assert "User:admin is a super user there" in as_admin.reason
+    found_by = {ClusterName("as admin"): as_admin, ClusterName("west"): check_shut_out(west)}
+    assert len(format_unknown_shut_out(found_by)) == 1
 
 
 def test_a_first_acl_does_shut_others_out_there(bare: Pair) -> None:
@@ -141,10 +154,10 @@ def test_a_first_acl_does_shut_others_out_there(bare: Pair) -> None:
     named = {(Resource.TOPIC, topic), (Resource.TOPIC, "no-such"), (Resource.GROUP, "no-such")}
     named |= {(Resource.TRANSACTIONAL_ID, "no-such"), (Resource.CLUSTER, "kafka-cluster")}
     before = said_by(west, *named)
-    assert before.named == dict.fromkeys(named, True)
+    assert before.can_describe == dict.fromkeys(named, True)
     assert before.settings is not None
-    assert (before.settings[SETTING], before.settings[SUPER_USERS]) == (None, None)
-    assert before.settings[AUTHORIZER] in KAFKAS_OWN
+    assert (before.settings[ALLOW_EVERYONE_SETTING], before.settings[SUPER_USERS_SETTING]) == (None, None)
+    assert before.settings[AUTHORIZER_SETTING] in KAFKA_AUTHORIZER_CLASSES
     for kind, name in (
         (ResourceType.TOPIC, topic),
         (ResourceType.TOPIC, "no-such"),
@@ -154,7 +167,9 @@ def test_a_first_acl_does_shut_others_out_there(bare: Pair) -> None:
     ):
         grant(bare.west, "nobody", kind, name, [AclOperation.DESCRIBE])
     wait_until(
-        lambda: said_by(west, *named).named == dict.fromkeys(named, False), timeout_s=TIMEOUT_S, why="it is shut out"
+        lambda: said_by(west, *named).can_describe == dict.fromkeys(named, False),
+        timeout_s=TIMEOUT_S,
+        why="it is shut out",
     )
     denied = said_by(west, *named)
     assert denied.settings is None  # DESCRIBE_CONFIGS on the cluster went with the rest
@@ -167,10 +182,10 @@ def test_an_acl_for_everybody_on_everything_shuts_nobody_out(bare: Pair) -> None
     done = bare.west.tool(*tool, "--bootstrap-server", bare.west.bootstrap, "--add", *EVERYBODY)
     assert done.returncode == 0, done.stderr
     wait_until(lambda: rights_of(bare.west), timeout_s=TIMEOUT_S, why="the broker shows it")
-    assert shuts_out(west).answer is ShutsOut.NO
+    assert check_shut_out(west).effect is FirstAclEffect.NO
     named = {(Resource.TOPIC, topic), (Resource.GROUP, "g"), (Resource.TRANSACTIONAL_ID, "x")}
     named |= {(Resource.CLUSTER, "kafka-cluster")}
-    assert said_by(west, *named).named == dict.fromkeys(named, True)
+    assert said_by(west, *named).can_describe == dict.fromkeys(named, True)
 
 
 def test_a_mirror_that_was_created_before_is_not_failed_over_where_its_fence_would_shut_readers_out(
@@ -194,13 +209,13 @@ def test_a_mirror_that_was_created_before_is_not_failed_over_where_its_fence_wou
     assert found[0].startswith(f"the fence would shut out more than writers on east: {topic} have no ACL, and a first")
     assert (said.returncode, "the fence would shut out more than writers" in said.stderr) == (3, True), said
     assert not any(a.name == topic for a in left), "nothing is fenced"
-    assert mirrored.failover.decide(Mode.UNPLANNED).reasons == ()
+    assert mirrored.failover.decide(RunMode.UNPLANNED).reasons == ()
 
 
 def test_where_everything_has_an_acl_mirrors_are_created_whatever_the_setting(open_pair: Pair) -> None:
     """With the rights of the documentation: they are on `*`, so that nobody lives on the default any more."""
     topic = new_topic(open_pair.east)
-    assert shuts_out(config_of(open_pair, "west")).answer is ShutsOut.NO
+    assert check_shut_out(config_of(open_pair, "west")).effect is FirstAclEffect.NO
     code, said = create(open_pair, topic)
     assert code == 0, said
     assert "warning" not in said
@@ -208,22 +223,22 @@ def test_where_everything_has_an_acl_mirrors_are_created_whatever_the_setting(op
 
 @pytest.mark.slow
 def test_where_the_setting_is_false_mirrors_are_created(tmp_path: Path) -> None:
-    with two_clusters(tmp_path, extra={SETTING: "false"}) as pair:
+    with two_clusters(tmp_path, extra={ALLOW_EVERYONE_SETTING: "false"}) as pair:
         for cluster in (pair.east, pair.west):
             entries = rights_of(cluster)
             of_all = {a for a in entries if a.resource is Resource.TRANSACTIONAL_ID and a.name == "*"}
             assert of_all
             restore_rights(cluster, entries - of_all)
         west = config_of(pair, "west")
-        found = shuts_out(west)
-        assert found.answer is ShutsOut.NO
-        assert "refuses User:mirror-control to TRANSACTIONAL_ID" in found.why
+        found = check_shut_out(west)
+        assert found.effect is FirstAclEffect.NO
+        assert "refuses User:mirror-control to TRANSACTIONAL_ID" in found.reason
         code, said = create(pair, new_topic(pair.east))
         assert code == 0, said
         only_super = admin_config(pair.west)  # is refused nothing, which proves nothing
-        assert shuts_out(only_super).answer is ShutsOut.UNKNOWN
+        assert check_shut_out(only_super).effect is FirstAclEffect.UNKNOWN
         with_data = replace(only_super, data=west.properties(Principal.DATA))
-        assert shuts_out(with_data).answer is ShutsOut.NO
+        assert check_shut_out(with_data).effect is FirstAclEffect.NO
 
 
 def test_where_the_setting_is_not_set_nobody_is_shut_out(pair: Pair) -> None:
@@ -233,7 +248,7 @@ def test_where_the_setting_is_not_set_nobody_is_shut_out(pair: Pair) -> None:
         restore_rights(pair.west, frozenset(a for a in entries if a.resource is not Resource.TRANSACTIONAL_ID))
         assert said_by(config_of(pair, "west")).settings is not None
         for config in (config_of(pair, "west"), admin_config(pair.west)):
-            assert shuts_out(config).answer is ShutsOut.NO
+            assert check_shut_out(config).effect is FirstAclEffect.NO
     finally:
         restore_rights(pair.west, entries)
 
@@ -276,8 +291,8 @@ def mirror_of_all(pair: Pair, folder: Path) -> tuple[Mirrored, Mapping[str, str]
     used_by_all(pair.east, topic)
     mirrored = new_mirror(pair, folder, topic, groups=("g-.*",))
     mirrored.copy()
-    rows = verbs.sync(mirrored.link).rows
-    assert [row.action for row in rows if row.part is Part.ACLS] == [Action.SKIP, Action.SKIP]
+    rows = verbs.run_sync(mirrored.link).rows
+    assert [row.action for row in rows if row.part is SyncCategory.ACLS] == [SyncAction.SKIP, SyncAction.SKIP]
     as_ever(pair, topic, elsewhere, active=pair.east)
     return mirrored, elsewhere
 
@@ -293,12 +308,12 @@ def unfenced(told: Sequence[str], source: str, destination: str) -> bool:
 
 def test_a_plan_says_what_cannot_be_fenced_and_everybody_goes_on(left_open: Pair, tmp_path: Path) -> None:
     mirrored, _ = mirror_of_all(left_open, tmp_path)
-    checked = check(config_of(left_open, "west"))
-    assert {right.verdict for right in checked.rights} == {Verdict.OK}
+    checked = check_cluster(config_of(left_open, "west"))
+    assert {right.verdict for right in checked.rights} == {RightStatus.OK}
     assert {right.detail for right in checked.rights} == {"not looked at: it gets no ACLs (`authorizer: none`)"}
-    assert checked.shuts_out is not None
-    assert "no authorizer" not in checked.shuts_out.words
-    plan = mirrored.failover.decide(Mode.PLANNED).plan
+    assert checked.first_acl is not None
+    assert "no authorizer" not in checked.first_acl.text
+    plan = mirrored.failover.decide(RunMode.PLANNED).plan
     assert unfenced(plan.warnings, "east", "west"), plan.warnings
     assert any("east cannot be fenced by Mirrorbook" in step.action for step in plan.steps)
 
@@ -308,11 +323,11 @@ def test_everybody_can_do_what_he_could_there_and_at_home_again(left_open: Pair,
     mirrored, elsewhere = mirror_of_all(left_open, tmp_path)
     east, west, [topic] = left_open.east, left_open.west, mirrored.link.mirror.topics
     mirrored.copy()
-    run = begin(mirrored.failover, Mode.PLANNED)
+    run = begin(mirrored.failover, RunMode.PLANNED)
     assert mirrored.failover.drive(run.id).state is RunState.DONE
     as_ever(left_open, topic, elsewhere, active=west)
-    assert look_after(mirrored.link).alarms == ()
-    assert "gets no ACLs from Mirrorbook" in mirrored.state.debts[mirrored.name].trouble
+    assert check_fence(mirrored.link).alarms == ()
+    assert "gets no ACLs from Mirrorbook" in mirrored.state.pending_fences[mirrored.name].problem
 
     failback = failback_of(mirrored)
     plan = failback.plan()
@@ -320,7 +335,7 @@ def test_everybody_can_do_what_he_could_there_and_at_home_again(left_open: Pair,
     home = failback.begin(plan.hash)
     assert failback.drive(home.id).state is RunState.RUNNING
     as_ever(left_open, topic, elsewhere, active=west)
-    told = failback.home().decide(Mode.PLANNED).plan.warnings
+    told = failback.make_reverse_failover().decide(RunMode.PLANNED).plan.warnings
     assert unfenced(told, "west", "east"), told
     go_home(failback, home.id)
     as_ever(left_open, topic, elsewhere, active=east)

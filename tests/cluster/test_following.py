@@ -16,19 +16,19 @@ import yaml
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.dataplane.counters import Retry
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.counters import RetriedWork
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
-from mirror_core.kafka.groups import Committed
-from mirror_core.kafka.offsets_topic import OffsetsTopic
+from mirror_core.kafka.groups import CommittedOffset
+from mirror_core.kafka.offsets_topic import ConsumerOffsetsFollower
 from mirror_core.mirrors import verbs
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import Offset, Partition
-from mirror_core.state.link import Link
-from mirror_core.sync.group_commits import OwnOffsets
-from mirror_core.sync.group_rounds import Rounds, Waiting
+from mirror_core.state.link import MirrorLink
+from mirror_core.sync.group_commits import OwnCommittedOffsets
+from mirror_core.sync.group_rounds import OffsetCommitRounds, PendingOffsetCommits
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.test_sync_groups import consumer, made_anew
 from tests.committing import commit_offsets, fetch_offsets
@@ -40,10 +40,10 @@ pytestmark = pytest.mark.cluster
 
 
 @contextmanager
-def replicating(link: Link) -> Iterator[Replication]:
+def replicating(link: MirrorLink) -> Iterator[Replication]:
     """The data plane, in a thread of this process, until the end of the block."""
     stop = threading.Event()
-    driver = Replication(link, LocalRunner, Options(), stop=stop, say=lambda line: None)
+    driver = Replication(link, LocalRunner, ReplicationOptions(), stop=stop, report_line=lambda line: None)
     with beside(driver.run, stop.set, name=f"data plane of {link.mirror.name}"):
         yield driver
 
@@ -138,32 +138,32 @@ def test_what_the_copy_has_not_reached_is_committed_as_soon_as_it_has(
     """The group has read all of 20 more records, of which the destination has none yet."""
     produce(pair.east, topic, 20)
     commit(35)
-    waiting = Waiting()
-    waiting.take(group, Partition(topic, 0), Committed(Offset(35), -1, ""))
-    own = OwnOffsets(mirrored.name, mirrored.state)
-    with Rounds(mirrored.link.destination, lambda: None, own) as rounds:
+    waiting = PendingOffsetCommits()
+    waiting.set_committed(group, Partition(topic, 0), CommittedOffset(Offset(35), -1, ""))
+    own = OwnCommittedOffsets(mirrored.name, mirrored.state)
+    with OffsetCommitRounds(mirrored.link.destination, lambda: None, own) as rounds:
 
         def carried_to() -> int | None:
             """A round leaves to the next one what a coordinator that loads, or moves, does not take."""
-            rounds.commit(waiting)
+            rounds.commit_due(waiting)
             return offset_on(west, group, topic)
 
         assert wait_until(carried_to, timeout_s=60, why="what the copy has is committed") == 20
         mirrored.copy()
         assert carried_to() == 35
-    assert waiting.said == {}
+    assert waiting.committed == {}
 
 
 def test_nothing_is_committed_into_another_topic_of_the_same_name(
     mirrored: Mirrored, west: ClusterClient, group: str, topic: str
 ) -> None:
-    waiting, own = Waiting(), OwnOffsets(mirrored.name, mirrored.state)
-    waiting.take(group, Partition(topic, 0), Committed(Offset(7), -1, ""))
+    waiting, own = PendingOffsetCommits(), OwnCommittedOffsets(mirrored.name, mirrored.state)
+    waiting.set_committed(group, Partition(topic, 0), CommittedOffset(Offset(7), -1, ""))
     (recorded,) = {status.destination_topic_id for status in mirrored.statuses.values()}
-    with Rounds(mirrored.link.destination, lambda: None, own) as rounds:
+    with OffsetCommitRounds(mirrored.link.destination, lambda: None, own) as rounds:
 
         def committed() -> bool:
-            rounds.commit(waiting)
+            rounds.commit_due(waiting)
             return offset_on(west, group, topic) is not None
 
         waiting.destination_ids = {topic: "0" * 32}
@@ -219,8 +219,8 @@ def test_progress_without_a_leader_epoch_stays_and_a_group_that_is_set_back_is_s
 
 
 def _left(mirrored: Mirrored) -> list[tuple[str, int | None]]:
-    left = mirrored.state.groups_left.get(mirrored.name)
-    return [(one.group, one.stands) for one in left.uncommitted] if left else []
+    left = mirrored.state.uncommitted_groups.get(mirrored.name)
+    return [(one.group, one.destination_offset) for one in left.uncommitted] if left else []
 
 
 def test_a_group_with_members_there_keeps_its_progress(
@@ -271,15 +271,15 @@ def test_where_the_offsets_topic_may_not_be_read_copying_goes_on_and_syncs_look(
         wait_until(lambda: len(read_all(pair.west, topic)) == 23, timeout_s=60, why="copying goes on")
         assert offset_on(west, group, topic) is None
         assert mirrored.state.groups.get(mirrored.name) is None
-        assert driver.counters.snapshot().retries[Retry.GROUPS] == 0
-    verbs.sync(mirrored.link)
+        assert driver.counters.snapshot().retries[RetriedWork.GROUPS] == 0
+    verbs.run_sync(mirrored.link)
     assert offset_on(west, group, topic) == 5
     seen = mirrored.state.groups[mirrored.name]
     assert not seen.followed
 
 
 def _readable(client: ClusterClient) -> bool:
-    with OffsetsTopic(client) as topic:
+    with ConsumerOffsetsFollower(client) as topic:
         try:
             list(topic.poll(10))
         except MissingPermission:

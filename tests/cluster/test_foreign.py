@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mirror_core.decide.standing import Action, Standing
+from mirror_core.decide.standing import FenceNextAction, FenceState
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.preflight import Verdict, check
-from mirror_core.mirrors.standing import look_after
-from mirror_core.model.drift import Action as Change
-from mirror_core.model.drift import Part
-from mirror_core.model.run import Mode, RunState
+from mirror_core.mirrors.preflight import RightStatus, check_cluster
+from mirror_core.mirrors.standing import check_fence
+from mirror_core.model.drift import SyncAction as Change
+from mirror_core.model.drift import SyncCategory
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.runbook.failover import Failover
-from mirror_core.state.link import find
+from mirror_core.state.link import find_mirror_link
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.test_failback import failback_of, go_home
 from tests.cluster.test_failover import app_topic, denied
@@ -42,8 +42,8 @@ def mirrored_of(pair: Pair, folder: Path, topic: str) -> Mirrored:
     produce(pair.east, topic, 30)
     mirrored = new_mirror(pair, folder, topic)
     mirrored.copy()
-    rows = verbs.sync(mirrored.link).rows
-    acls = [(row.subject, row.action) for row in rows if row.part is Part.ACLS]
+    rows = verbs.run_sync(mirrored.link).rows
+    acls = [(row.subject, row.action) for row in rows if row.part is SyncCategory.ACLS]
     assert acls == [("cluster east", Change.SKIP), ("cluster west", Change.SKIP)]
     return mirrored
 
@@ -56,7 +56,7 @@ def as_kafkas(mirrored: Mirrored) -> Failover:
             side.pop(entry, None)
     path = mirrored.config.path.with_name("kafkas.yaml")
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return Failover(find(load_config(path), mirrored.name)[0], mirrored.services, started_by="test")
+    return Failover(find_mirror_link(load_config(path), mirrored.name)[0], mirrored.services, started_by="test")
 
 
 def test_a_dead_source_is_left_without_any_acl_and_closed_by_its_command_when_it_is_back(
@@ -65,7 +65,7 @@ def test_a_dead_source_is_left_without_any_acl_and_closed_by_its_command_when_it
     topic = app_topic(apart)
     mirrored = mirrored_of(apart, tmp_path, topic)
     with killed(apart.east):
-        refused = as_kafkas(mirrored).decide(Mode.UNPLANNED).reasons
+        refused = as_kafkas(mirrored).decide(RunMode.UNPLANNED).reasons
         assert any("DescribeAcls" in reason for reason in refused), "nobody would need `authorizer: foreign`"
         assert denied(apart.west, topic)
         run = begin(mirrored.failover)
@@ -74,17 +74,17 @@ def test_a_dead_source_is_left_without_any_acl_and_closed_by_its_command_when_it
         assert not denied(apart.west, topic)
         assert called(apart, "east") == []
     assert not denied(apart.east, topic), "it is back, and nobody has closed it yet"
-    found = wait_until(lambda: look_after(mirrored.link), timeout_s=60, why="east answers")
+    found = wait_until(lambda: check_fence(mirrored.link), timeout_s=60, why="east answers")
     assert found is not None
-    assert (found.standing, found.action) == (Standing.STANDS, Action.FENCE)
+    assert (found.state, found.action) == (FenceState.APPLIED, FenceNextAction.APPLY)
     assert called(apart, "east") == ["fence"]
     assert denied(apart.east, topic)
-    debt = mirrored.state.debts[mirrored.name]
+    debt = mirrored.state.pending_fences[mirrored.name]
     assert debt.by_command
-    assert debt.paid_ms is not None
-    assert look_after(mirrored.link).action is Action.NOTHING
+    assert debt.applied_at_ms is not None
+    assert check_fence(mirrored.link).action is FenceNextAction.NOTHING
     produce(apart.east, topic, 2)  # as a super user, whom no command stops
-    again = look_after(mirrored.link)
+    again = check_fence(mirrored.link)
     assert any("2 offset(s) that no fence stopped" in alarm for alarm in again.alarms)
     assert called(apart, "east") == ["fence", "fence"]
 
@@ -94,20 +94,20 @@ def test_a_planned_failover_closes_its_source_by_command_and_an_abort_opens_it(a
     topic = app_topic(apart)
     mirrored = mirrored_of(apart, tmp_path, topic)
     failover = mirrored.failover
-    run = begin(failover, Mode.PLANNED)
+    run = begin(failover, RunMode.PLANNED)
     for step in ("prove", "fence"):
-        failover.step(run.id, step)
+        failover.run_step(run.id, step)
     assert denied(apart.east, topic)
     assert failover.abort(run.id).state is RunState.ABORTED
     assert called(apart, "east") == ["fence", "unfence"]
     assert not denied(apart.east, topic)
 
-    run = begin(failover, Mode.PLANNED)
+    run = begin(failover, RunMode.PLANNED)
     assert failover.drive(run.id).state is RunState.DONE
     assert denied(apart.east, topic)
     assert not denied(apart.west, topic)
     assert read_all(apart.east, topic) == read_all(apart.west, topic)[: len(read_all(apart.east, topic))]
-    assert look_after(mirrored.link).standing is Standing.STANDS
+    assert check_fence(mirrored.link).state is FenceState.APPLIED
 
     failback = failback_of(mirrored)
     home = failback.begin(failback.plan().hash)
@@ -135,18 +135,18 @@ def test_without_commands_a_planned_failover_is_refused_and_people_are_called_be
             run = begin(mirrored.failover)
             assert mirrored.failover.drive(run.id).state is RunState.DONE
         for _ in range(2):
-            found = wait_until(lambda: look_after(mirrored.link), timeout_s=60, why="east answers")
+            found = wait_until(lambda: check_fence(mirrored.link), timeout_s=60, why="east answers")
             assert found is not None
-            assert found.standing is Standing.WATCHED
-            assert found.exposed
+            assert found.state is FenceState.WATCHED_ONLY
+            assert found.is_exposed
             assert "close it by its own means" in found.alarms[0]
 
 
 def test_a_check_asks_for_no_right_on_acls_and_says_what_is_missing(pair: Pair, tmp_path: Path) -> None:
     with foreign(pair, tmp_path, commands=False) as apart:
-        found = check(load_config(apart.config_path).cluster("west"))
+        found = check_cluster(load_config(apart.config_path).cluster("west"))
         assert found.authorizer == "foreign"
-        assert not [right for right in found.rights if right.verdict is Verdict.MISSING or right.command]
+        assert not [right for right in found.rights if right.verdict is RightStatus.MISSING or right.command]
         said = mirrorbook("cluster", "check", "west", "--json", "--config", str(apart.config_path))
         advice = " ".join(json.loads(said.stdout)["advice"])
         assert "Mirrorbook gives and denies nothing there" in advice

@@ -22,21 +22,21 @@ from kio.static.primitive import i16, i32
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
-from mirror_core.kafka.exclusive import ExclusiveProducer
+from mirror_core.kafka.exclusive import TransactionalProducer
 from mirror_core.kafka.offsets import describe_producers
 from mirror_core.mirrors.creation import ensure_state_topic
 from mirror_core.model.errors import LostOwnership, RemoteFault
-from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.state.records import TOPIC
-from mirror_core.state.topic import read_state, read_whole
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.state.records import STATE_TOPIC
+from mirror_core.state.topic import read_complete_state, read_state
+from mirror_core.state.writer import StateWriter, make_control_id
 from tests.administering import undecided
 from tests.brokers import Pair
 
 pytestmark = pytest.mark.cluster
 
-STATE: Final = Partition(TOPIC, 0)
+STATE: Final = Partition(STATE_TOPIC, 0)
 LAST_COORDINATOR_EPOCH: Final = 2**31 - 1
 LAST_PRODUCER_EPOCH: Final = 2**15 - 1
 
@@ -55,7 +55,7 @@ class Thief:
             states = describe_producers(self._client, [STATE])[STATE]
             seen = (state.coordinator_epoch for state in states if state.producer_id == producer_id)
             coordinator_epoch = max(0, *seen)
-        topic = WritableTxnMarkerTopic(name=TopicName(TOPIC), partition_indexes=(i32(0),))
+        topic = WritableTxnMarkerTopic(name=TopicName(STATE_TOPIC), partition_indexes=(i32(0),))
         marker = WritableTxnMarker(
             producer_id=ProducerId(producer_id),
             producer_epoch=i16(epoch),
@@ -70,7 +70,7 @@ class Thief:
 
     def poison(self, writer: StateWriter, coordinator_epoch: int = LAST_COORDINATOR_EPOCH) -> None:
         """No marker of the coordinator is taken any more for what the writer has written under."""
-        producer_id, epoch = writer._producer._producer
+        producer_id, epoch = writer._producer._producer_id_epoch
         self.send_marker(producer_id, epoch, coordinator_epoch)
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class Desk:
         self.name = MirrorName(f"m-{secrets.token_hex(4)}")
 
     def conductor(self) -> StateWriter:
-        return StateWriter(self.cluster, control_id(self.name)).__enter__()
+        return StateWriter(self.cluster, make_control_id(self.name)).__enter__()
 
     def record(self, created_ms: int) -> Mirror:
         return Mirror(
@@ -96,14 +96,14 @@ class Desk:
             destination_id="w",
             topics=("never-there",),
             producer_id=1 << 62,
-            desired=Desired.STOPPED,
+            desired=DesiredState.STOPPED,
             created_ms=created_ms,
         )
 
     @property
     def created_ms(self) -> int | None:
         """What a reader who is about to act is told."""
-        found = read_whole(self.cluster).mirrors.get(self.name)
+        found = read_complete_state(self.cluster).mirrors.get(self.name)
         return found.created_ms if found else None
 
 
@@ -119,24 +119,24 @@ def desk(pair: Pair) -> Any:
 
 
 def forge_before_commit(
-    monkeypatch: pytest.MonkeyPatch, forge: Callable[[ExclusiveProducer], None], times: int
+    monkeypatch: pytest.MonkeyPatch, forge: Callable[[TransactionalProducer], None], times: int
 ) -> None:
     """The thief wins the race against the end of a transaction, so many times."""
-    end, left = ExclusiveProducer._end, [times]
+    end, left = TransactionalProducer._end_transaction, [times]
 
-    def forged_first(self: ExclusiveProducer, deadline: float, *, committed: bool) -> None:
+    def forged_first(self: TransactionalProducer, deadline: float, *, committed: bool) -> None:
         if committed and left[0]:
             left[0] -= 1
             forge(self)
         end(self, deadline, committed=committed)
 
-    monkeypatch.setattr(ExclusiveProducer, "_end", forged_first)
+    monkeypatch.setattr(TransactionalProducer, "_end_transaction", forged_first)
 
 
 def test_a_forged_abort_before_the_commit_loses_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     conductor = desk.conductor()
     conductor.put(desk.record(1))
-    forge_before_commit(monkeypatch, lambda p: desk.thief.send_marker(*p._producer), times=2)
+    forge_before_commit(monkeypatch, lambda p: desk.thief.send_marker(*p._producer_id_epoch), times=2)
     conductor.put(desk.record(2))
     assert desk.created_ms == 2
     conductor.put(desk.record(3))
@@ -149,7 +149,7 @@ def test_a_conductor_whose_transactions_are_always_aborted_is_not_told_that_it_h
     conductor = desk.conductor()
     conductor.put(desk.record(1))
     with monkeypatch.context() as patched:
-        forge_before_commit(patched, lambda p: desk.thief.send_marker(*p._producer), times=100)
+        forge_before_commit(patched, lambda p: desk.thief.send_marker(*p._producer_id_epoch), times=100)
         with pytest.raises(RemoteFault, match="somebody else aborted 3 transactions"):
             conductor.put(desk.record(2))
     assert desk.created_ms == 1
@@ -158,16 +158,16 @@ def test_a_conductor_whose_transactions_are_always_aborted_is_not_told_that_it_h
 
 
 def test_a_forged_commit_before_an_abort_is_seen_by_the_next_write(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    conductor, append = desk.conductor(), ExclusiveProducer._append
+    conductor, append = desk.conductor(), TransactionalProducer._append
     conductor.put(desk.record(1))
 
-    def fails_behind_a_forged_commit(self: ExclusiveProducer, made: Sequence[Any], deadline: float) -> Any:
+    def fails_behind_a_forged_commit(self: TransactionalProducer, made: Sequence[Any], deadline: float) -> Any:
         append(self, made, deadline)
-        desk.thief.send_marker(*self._producer, commit=True)
+        desk.thief.send_marker(*self._producer_id_epoch, commit=True)
         raise RemoteFault("the answer made no sense")
 
     with monkeypatch.context() as patched:
-        patched.setattr(ExclusiveProducer, "_append", fails_behind_a_forged_commit)
+        patched.setattr(TransactionalProducer, "_append", fails_behind_a_forged_commit)
         with pytest.raises(RemoteFault, match="made no sense"):
             conductor.put(desk.record(2))
     conductor.put()
@@ -204,7 +204,7 @@ def test_the_next_conductor_takes_over_where_the_last_one_died_shut_out(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(ExclusiveProducer, "_is_committed", killed)
+        patched.setattr(TransactionalProducer, "_is_committed", killed)
         with pytest.raises(KeyboardInterrupt):
             conductor.put(desk.record(2))
     with ClusterClient(desk.cluster) as client:
@@ -221,7 +221,7 @@ def test_the_next_conductor_takes_over_where_the_last_one_died_shut_out(
 def test_an_epoch_that_is_used_up_by_a_marker_is_not_taken_for_another_owner(desk: Desk) -> None:
     conductor = desk.conductor()
     conductor.put(desk.record(1))
-    producer_id, _ = conductor._producer._producer
+    producer_id, _ = conductor._producer._producer_id_epoch
     desk.thief.send_marker(producer_id, LAST_PRODUCER_EPOCH)
     conductor.put(desk.record(2))
     assert desk.created_ms == 2

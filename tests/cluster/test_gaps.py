@@ -16,20 +16,20 @@ from confluent_kafka.admin import AclOperation
 
 from mirror_core.copy import ownership
 from mirror_core.copy import task as copy_task
-from mirror_core.copy.datagrams import Sort
-from mirror_core.copy.handover import Board
-from mirror_core.dataplane.channel import Channel
+from mirror_core.copy.datagrams import DatagramKind
+from mirror_core.copy.handover import ClaimBoard
+from mirror_core.dataplane.channel import DatagramReceiver
 from mirror_core.decide.gaps import MAX_ATTEMPT
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.marking import MarkerLink
 from mirror_core.kafka.offsets import describe_producers
-from mirror_core.model.copying import Assigned, Assignment, Listening
-from mirror_core.model.mirror import FailureKind, Gaps
+from mirror_core.model.copying import Assignment, ListenAddress, PartitionAssignment
+from mirror_core.model.mirror import FailureKind, GapFilling
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode, RunState
-from mirror_core.wire.markers import Entry
+from mirror_core.model.run import RunMode, RunState
+from mirror_core.wire.markers import MarkerEntry
 from tests.administering import as_admin, restore_rights, rights_of
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.logs import assert_equal, bounds, transaction, transactional, write
@@ -104,7 +104,7 @@ def test_a_marker_too_many_fails_the_partition_at_its_offset(pair: Pair, tmp_pat
     mirrored.copy()
     partition = Partition(topic, 0)
     with as_admin(pair.west) as client, client_connection(client, partition) as connection:
-        append(MarkerLink(connection), Entry(mirrored.link.mirror.producer_id, 0, 1 << 3 | 1, (partition,)))
+        append(MarkerLink(connection), MarkerEntry(mirrored.link.mirror.producer_id, 0, 1 << 3 | 1, (partition,)))
     produce(pair.east, topic, 5)
     assert "the log ends at 5, and should end at 4: a gap was filled by more markers" in failed(mirrored, topic)
 
@@ -120,7 +120,7 @@ def test_a_marker_too_many_among_nothing_but_markers_is_not_put_down_to_the_sour
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     with as_admin(pair.west) as client, client_connection(client, partition) as connection:
-        append(MarkerLink(connection), Entry(mirrored.link.mirror.producer_id, 0, 4 << 3 | 2, (partition,)))
+        append(MarkerLink(connection), MarkerEntry(mirrored.link.mirror.producer_id, 0, 4 << 3 | 2, (partition,)))
     if more:
         produce(pair.east, topic, more)
     assert "the log ends at 5, and should end at 4: a gap was filled by more markers" in failed(mirrored, topic)
@@ -144,9 +144,9 @@ def test_what_slips_in_behind_an_owners_marker_is_found_by_the_data_behind_it(
     for _ in range(3):
         transaction(producer, topic, 2, commit=True)
     mirrored = new_mirror(pair, tmp_path, topic)
-    ask, take, sent = MarkerLink.ask_markers, MarkerLink.codes, list[Entry]()
+    ask, take, sent = MarkerLink.send_markers, MarkerLink.receive_codes, list[MarkerEntry]()
 
-    def ask_and_note(link: MarkerLink, entries: Iterable[Entry]) -> None:
+    def ask_and_note(link: MarkerLink, entries: Iterable[MarkerEntry]) -> None:
         sent.extend(entries)
         ask(link, sent[-1:])
 
@@ -157,13 +157,13 @@ def test_what_slips_in_behind_an_owners_marker_is_found_by_the_data_behind_it(
                 produce(pair.west, topic, 1)
             else:
                 with monkeypatch.context() as plainly:
-                    plainly.setattr(MarkerLink, "ask_markers", ask)
-                    plainly.setattr(MarkerLink, "codes", take)
+                    plainly.setattr(MarkerLink, "send_markers", ask)
+                    plainly.setattr(MarkerLink, "receive_codes", take)
                     append(link, sent[-1]._replace(coordinator_epoch=sent[-1].coordinator_epoch + 1))
         return found
 
-    monkeypatch.setattr(MarkerLink, "ask_markers", ask_and_note)
-    monkeypatch.setattr(MarkerLink, "codes", take_and_intrude)
+    monkeypatch.setattr(MarkerLink, "send_markers", ask_and_note)
+    monkeypatch.setattr(MarkerLink, "receive_codes", take_and_intrude)
     assert reason in failed(mirrored, topic)
     assert len(sent) == 2, "nothing was written behind what is wrong"
 
@@ -173,7 +173,7 @@ def test_without_the_right_to_write_markers_the_grant_is_named(pair: Pair, tmp_p
     transaction(transactional(pair.east), topic, 3, commit=True)
     with managed(pair, tmp_path, AclOperation.CLUSTER_ACTION) as given:
         mirrored = new_mirror(given, tmp_path, topic)
-        assert mirrored.link.mirror.gaps is Gaps.MARKERS
+        assert mirrored.link.mirror.gaps is GapFilling.MARKERS
         user = mirrored.link.destination.user(Principal.DATA)
         lost = {acl for acl in rights_of(pair.west) if (acl.principal, acl.resource) == (f"User:{user}", "CLUSTER")}
         assert lost
@@ -183,9 +183,9 @@ def test_without_the_right_to_write_markers_the_grant_is_named(pair: Pair, tmp_p
     assert f"--add --allow-principal User:{user} --operation ClusterAction --cluster`" in reason
 
 
-def append(link: MarkerLink, marker: Entry) -> None:
-    link.ask_markers([marker])
-    codes = wait_until(link.codes, timeout_s=TIMEOUT_S, why="markers are answered")
+def append(link: MarkerLink, marker: MarkerEntry) -> None:
+    link.send_markers([marker])
+    codes = wait_until(link.receive_codes, timeout_s=TIMEOUT_S, why="markers are answered")
     assert codes is not None
     assert set(codes.values()) == {0}
 
@@ -213,7 +213,7 @@ def test_a_failover_drains_and_proves_logs_with_gaps(pair: Pair, tmp_path: Path)
     for commit in (True, False):
         transaction(producer, topic, 3, commit=commit)  # the drain's work; ends with a gap
     failover = mirrored.failover
-    run = failover.begin(failover.plan(Mode.PLANNED).hash)
+    run = failover.begin(failover.plan(RunMode.PLANNED).hash)
     assert failover.drive(run.id).state is RunState.DONE
     assert mirrored.statuses[Partition(topic, 0)].lmo == 3 * 6 + 2 * 4
     assert_equal(pair, topic, records=13)
@@ -275,14 +275,19 @@ def test_an_epoch_goes_on_with_the_markers_of_the_one_before(
     transaction(producer, topic, 2, commit=True, partitions=range(3))
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
-    with Channel(Listening(), {Sort.CLAIMS: Board().take}) as channel, ThreadPoolExecutor(1) as pool:
+    with (
+        DatagramReceiver(ListenAddress(), {DatagramKind.CLAIMS: ClaimBoard().handle}) as channel,
+        ThreadPoolExecutor(1) as pool,
+    ):
         for epoch in (1, 2):
             if told and epoch == 2:  # who is told in time waits for no quiet, though the driver's thread be held up
                 monkeypatch.setattr(ownership, "QUIET_S", 20.0)
             now = int(time.time() * 1000)
             work = assignment(mirrored, epoch, now, now + 120_000)
             ended = threading.Event()
-            task = pool.submit(copy_task.run, replace(work, driver=channel.at(epoch) if told else None), ended.is_set)
+            task = pool.submit(
+                copy_task.run, replace(work, driver_address=channel.address_for(epoch) if told else None), ended.is_set
+            )
             transaction(producer, topic, epoch, commit=True, partitions=range(3))
             wait_until(
                 lambda: bounds(pair.west, topic) == bounds(pair.east, topic), timeout_s=60, why="the gap is filled"
@@ -306,7 +311,7 @@ def assignment(mirrored: Mirrored, epoch: int, start_ms: int, stop_ms: int) -> A
         producer_id=mirror.producer_id,
         gaps=mirror.gaps,
         partitions=tuple(
-            Assigned(
+            PartitionAssignment(
                 partition=status.partition,
                 source_topic_id=status.source_topic_id,
                 destination_topic_id=status.destination_topic_id,

@@ -34,20 +34,20 @@ class Cutter:
         self.limit = limit
         self.calls = self.cuts = 0
 
-    def __call__(self, link: MarkerLink, entries: Iterable[markers.Entry]) -> None:
+    def __call__(self, link: MarkerLink, entries: Iterable[markers.MarkerEntry]) -> None:
         self.calls += 1
         if self.cuts >= self.limit or self.calls % 3:
             ASK(link, entries)
             return
         self.cuts += 1
-        link.connection.send([markers.encode(entries, link.connection.next_id(), CLIENT_ID)])
+        link.connection.send([markers.encode_request(entries, link.connection.next_id(), CLIENT_ID)])
         if self.chance.random() < 0.5:
             link.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         link.connection.close()
         raise Unreachable("cut by the test")
 
 
-ASK = MarkerLink.ask_markers
+ASK = MarkerLink.send_markers
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -62,7 +62,7 @@ def test_no_marker_too_many_and_none_too_few_whatever_is_cut(
         # A committed one leaves a gap of one offset, an aborted one a wide gap.
         transaction(producer, topic, chance.choice([1, 3, 20]), commit=chance.random() < 0.6, partitions=chosen)
     cutter = Cutter(seed, CUTS)
-    monkeypatch.setattr(MarkerLink, "ask_markers", lambda link, entries: cutter(link, entries))
+    monkeypatch.setattr(MarkerLink, "send_markers", lambda link, entries: cutter(link, entries))
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     assert cutter.cuts == CUTS

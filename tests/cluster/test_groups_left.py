@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
+from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.describe import describe
+from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.clock import now_ms
-from mirror_core.model.drift import Action, DriftRow, Part
+from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode, RunState
-from mirror_core.rights.acls import denial
-from mirror_core.runbook.readiness import look
+from mirror_core.model.run import RunMode, RunState
+from mirror_core.rights.acls import build_denial
+from mirror_core.runbook.readiness import assess_readiness
 from tests.aside import in_place_of
 from tests.brokers import Pair, new_topic, produce
 from tests.cluster.test_following import replicating
@@ -54,7 +54,7 @@ def commit_on_source(
 
 
 def rows_of(mirrored: Mirrored) -> list[DriftRow]:
-    return list(verbs.sync(mirrored.link, only=frozenset({Part.GROUPS})).rows)
+    return list(verbs.run_sync(mirrored.link, only=frozenset({SyncCategory.GROUPS})).rows)
 
 
 def test_an_offset_is_committed_without_metadata_that_the_destination_refuses(pair: Pair, tmp_path: Path) -> None:
@@ -66,10 +66,10 @@ def test_an_offset_is_committed_without_metadata_that_the_destination_refuses(pa
         mirrored.copy()
         commit_on_source(wide, group, topic, 4, "x" * LARGE)
         (row,) = rows_of(mirrored)
-        assert (row.action, row.done, row.offset) == (Action.COMMIT, True, 4)
+        assert (row.action, row.done, row.offset) == (SyncAction.COMMIT, True, 4)
         assert "without the application's metadata" in row.reason
         (row,) = rows_of(mirrored)
-        assert (row.action, row.offset) == (Action.EQUAL, 4)
+        assert (row.action, row.offset) == (SyncAction.EQUAL, 4)
         assert "without the application's metadata" in row.reason
         with ClusterClient(mirrored.link.destination) as west, replicating(mirrored.link):  # and by the data plane
             commit_on_source(wide, group, topic, 7, "y" * LARGE)
@@ -104,7 +104,9 @@ def test_offsets_that_no_batch_of_the_destination_holds_together_are_committed_i
         alter_configs(west, {OFFSETS: {"max.message.bytes": "20000"}})
         try:
             rows = rows_of(mirrored)
-            assert {(row.action, row.done, row.reason, row.offset) for row in rows} == {(Action.COMMIT, True, "", 1)}
+            assert {(row.action, row.done, row.reason, row.offset) for row in rows} == {
+                (SyncAction.COMMIT, True, "", 1)
+            }
             assert len(rows) == width
             with replicating(mirrored.link):  # and by the data plane
                 commit(2)
@@ -153,35 +155,35 @@ def test_what_cannot_be_committed_is_named_wherever_somebody_looks_in_a_disaster
     with ClusterClient(mirrored.link.destination) as west:
         create_acls(west, denied)
         try:
-            present_on_every_broker(west, denied)
+            wait_until_acls_present(west, denied)
             (row,) = rows_of(mirrored)
-            assert (row.action, row.done) == (Action.SKIP, False)
+            assert (row.action, row.done) == (SyncAction.SKIP, False)
             name, why = f"{group} {topic}-0", "group_authorization_failed"
-            assert named(str(describe(mirrored.link, mirrored.state, now_ms()).facts), name, why)
-            assert any(named(line, name, why) for line in mirrored.failover.plan(Mode.PLANNED).warnings)
+            assert named(str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts), name, why)
+            assert any(named(line, name, why) for line in mirrored.failover.plan(RunMode.PLANNED).warnings)
             with killed(pair.east):
-                assert named(str(describe(mirrored.link, mirrored.state, now_ms()).facts), name, why)
-                ready = look(mirrored.link, mirrored.state, mirrored.services, whole=False)
-                assert any(named(point.words, name, why) for point in ready.points)
+                assert named(str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts), name, why)
+                ready = assess_readiness(mirrored.link, mirrored.state, mirrored.services, with_drift=False)
+                assert any(named(point.text, name, why) for point in ready.points)
                 assert any(named(line, name, why) for line in ready.unplanned.warnings)
                 groups = ready.unplanned.groups
                 assert groups is not None
                 assert groups[group].most is None
-                plan = mirrored.failover.plan(Mode.UNPLANNED)
+                plan = mirrored.failover.plan(RunMode.UNPLANNED)
                 assert any(named(line, name, why) for line in plan.warnings)
                 assert "starts there where auto.offset.reset says" in plan.groups[group]
                 run = begin(mirrored.failover)
                 done = mirrored.failover.drive(run.id)
                 assert done.state is RunState.DONE
-                steps = {step.step: step for step in mirrored.failover.status(run.id)[1]}
+                steps = {step.step: step for step in mirrored.failover.read_status(run.id)[1]}
                 assert named(str(steps["final_offsets"].evidence["offsets_not_committed"]), name, why)
         finally:
             delete_acls(west, denied)
-            absent_on_every_broker(west, denied)
+            wait_until_acls_absent(west, denied)
 
 
 def _denied(group: str, user: str) -> Acl:
-    return denial(group, user, resource=Resource.GROUP, operation=Operation.READ)
+    return build_denial(group, user, resource=Resource.GROUP, operation=Operation.READ)
 
 
 def named(words: str, name: str, why: str) -> bool:

@@ -14,12 +14,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.broker import java_command
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sync.group_rounds import Rounds, Waiting
+from mirror_core.sync.group_rounds import OffsetCommitRounds, PendingOffsetCommits
 from tests.administering import tool_properties
 from tests.brokers import Pair, new_topic, produce
 from tests.cluster.test_following import replicating
@@ -141,15 +141,15 @@ class Watched:
     def __init__(self, source: ClusterClient, group: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ended = 0
         self.committed = list[dict[Partition, int]]()
-        commit = Rounds.commit
+        commit = OffsetCommitRounds.commit_due
 
-        def watched(rounds: Rounds, waiting: Waiting) -> None:
+        def watched(rounds: OffsetCommitRounds, waiting: PendingOffsetCommits) -> None:
             with suppress(MirrorError):
                 self.committed.append(offsets_of(source, group))
             commit(rounds, waiting)
             self.ended += 1
 
-        monkeypatch.setattr(Rounds, "commit", watched)
+        monkeypatch.setattr(OffsetCommitRounds, "commit_due", watched)
 
 
 class Still:
@@ -205,14 +205,14 @@ def repeated_s(pair: Pair, folder: Path, monkeypatch: pytest.MonkeyPatch, consum
         wait_until(lambda: len(handled) > before + 500 and watched.ended > ROUNDS, timeout_s=60, why="it goes on")
 
         def arrived() -> tuple[object, object]:
-            return list_offsets(west, partitions, Point.LOG_END), offsets_of(west, group)
+            return list_offsets(west, partitions, OffsetPoint.LOG_END), offsets_of(west, group)
 
         with killed(pair.east):
             died = time.monotonic()
             # The copy's last records, and a last round behind them: then nothing moves any more.
             wait_until(Still(arrived, watched), timeout_s=60, why="nothing moves any more")
             there = offsets_of(west, group)
-            ends = list_offsets(west, partitions, Point.LOG_END)
+            ends = list_offsets(west, partitions, OffsetPoint.LOG_END)
     worst_s, known = 0.0, watched.committed[-1 - ROUNDS]
     for partition in partitions:
         mine = [(when, offset) for when, index, offset in handled if index == partition.index]

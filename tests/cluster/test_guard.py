@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.mirrors.standing import look_after
+from mirror_core.mirrors.standing import check_fence
 from mirror_core.sandbox.ports import choose_ports
-from mirror_core.state.records import TOPIC
+from mirror_core.state.records import STATE_TOPIC
 from tests.brokers import grant, produce
 from tests.cluster.desk import Desk
 from tests.cluster.test_failover import app_topic
@@ -31,7 +31,7 @@ def test_it_opens_until_it_is_failed_away_from_and_again_when_its_fence_is_seen(
         shut = desk.run(*east, "--on-silence", "allow")
         assert (shut.code, shut.out) == (3, "")
         assert f"`mirrorbook mirror watch {mirrored.name} --once` makes this check pass" in shut.err
-    wait_until(lambda: stood(look_after(mirrored.link)), timeout_s=TIMEOUT_S, why="east answers again")
+    wait_until(lambda: stood(check_fence(mirrored.link)), timeout_s=TIMEOUT_S, why="east answers again")
     seen = desk.run(*east)
     assert (seen.code, seen.err) == (0, "")
     assert "each broker of east had its fence" in seen.out
@@ -46,7 +46,7 @@ def test_an_observer_with_one_right_is_enough(desk: Desk) -> None:
     desk.change("west", sasl_username=name, sasl_password=password)
     asked = ("guard", mirrored.name, "--cluster", "east")
     assert desk.run(*asked).code == 4, "without any right it knows nothing, and does not say that all is well"
-    grant(pair.west, name, ResourceType.TOPIC, TOPIC, [AclOperation.READ])
+    grant(pair.west, name, ResourceType.TOPIC, STATE_TOPIC, [AclOperation.READ])
     assert desk.run(*asked).code == 0
     assert desk.run("mirror", "pause", mirrored.name, "--yes").code != 0
     with suspended(pair.east):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.mirrors.describe import describe
+from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.model.clock import now_ms
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, new_topic, produce, read_all
@@ -34,7 +34,7 @@ def topic_exists(cluster: SandboxCluster, topic: str) -> bool:
 
 
 def waits(mirrored: Mirrored) -> str:
-    return str(describe(mirrored.link, mirrored.state, now_ms()).facts["copying waits for"])
+    return str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["copying waits for"])
 
 
 @pytest.mark.parametrize(

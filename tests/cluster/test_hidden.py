@@ -14,12 +14,12 @@ import pytest
 from confluent_kafka.admin import AclOperation
 
 from mirror_core.copy import task as copy_task
-from mirror_core.copy.sending import Tag
+from mirror_core.copy.sending import InFlightBatch
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.producing import ProduceLink, Row
-from mirror_core.mirrors.gaps import chosen_gaps, gaps_home, gaps_on
+from mirror_core.kafka.producing import ProduceBatch, ProduceLink
+from mirror_core.mirrors.gaps import choose_gap_method, choose_reverse_gap_method, find_gap_method
 from mirror_core.model.errors import Refused, Unreachable
-from mirror_core.model.mirror import Gaps
+from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import Offset, Partition
 from tests.brokers import Pair, new_topic, produce, read_all
 from tests.cluster.test_gaps import assignment
@@ -42,41 +42,44 @@ def hosted(pair: Pair, tmp_path: Path) -> Iterator[Pair]:
 @pytest.mark.parametrize(
     ("rights", "gaps"),
     [
-        ([], Gaps.HIDDEN),
-        ([AclOperation.DESCRIBE, AclOperation.CREATE], Gaps.HIDDEN),
-        ([AclOperation.CLUSTER_ACTION], Gaps.MARKERS),
-        ([AclOperation.ALTER], Gaps.MARKERS),
+        ([], GapFilling.HIDDEN),
+        ([AclOperation.DESCRIBE, AclOperation.CREATE], GapFilling.HIDDEN),
+        ([AclOperation.CLUSTER_ACTION], GapFilling.MARKERS),
+        ([AclOperation.ALTER], GapFilling.MARKERS),
     ],
 )
 def test_what_the_data_principal_may_do_decides_how_gaps_are_filled(
-    pair: Pair, tmp_path: Path, rights: list[AclOperation], gaps: Gaps
+    pair: Pair, tmp_path: Path, rights: list[AclOperation], gaps: GapFilling
 ) -> None:
     with managed(pair, tmp_path, *rights) as made:
-        assert gaps_on(load_config(made.config_path).cluster("west")) is gaps
+        assert find_gap_method(load_config(made.config_path).cluster("west")) is gaps
 
 
 def test_hidden_records_can_be_chosen_and_go_home_so(pair: Pair, tmp_path: Path) -> None:
     topic = new_topic(pair.east)
-    mirrored = new_mirror(pair, tmp_path, topic, gaps=Gaps.HIDDEN)
-    assert mirrored.link.mirror.gaps is Gaps.HIDDEN
-    assert gaps_home(mirrored.link.mirror, mirrored.link) is Gaps.HIDDEN
-    assert gaps_home(replace(mirrored.link.mirror, gaps=Gaps.MARKERS), mirrored.link) is Gaps.MARKERS
+    mirrored = new_mirror(pair, tmp_path, topic, gaps=GapFilling.HIDDEN)
+    assert mirrored.link.mirror.gaps is GapFilling.HIDDEN
+    assert choose_reverse_gap_method(mirrored.link.mirror, mirrored.link) is GapFilling.HIDDEN
+    assert (
+        choose_reverse_gap_method(replace(mirrored.link.mirror, gaps=GapFilling.MARKERS), mirrored.link)
+        is GapFilling.MARKERS
+    )
 
 
 def test_markers_cannot_be_chosen_where_they_may_not_be_written(hosted: Pair, tmp_path: Path) -> None:
     west = load_config(hosted.config_path).cluster("west")
-    assert chosen_gaps(west, None) is Gaps.HIDDEN
+    assert choose_gap_method(west, None) is GapFilling.HIDDEN
     with pytest.raises(Refused, match="grant it CLUSTER_ACTION"):
-        chosen_gaps(west, Gaps.MARKERS)
+        choose_gap_method(west, GapFilling.MARKERS)
     forced = new_mirror(hosted, tmp_path, new_topic(hosted.east))
-    assert gaps_home(forced.link.mirror, forced.link) is Gaps.MARKERS, "nobody chose it"
+    assert choose_reverse_gap_method(forced.link.mirror, forced.link) is GapFilling.MARKERS, "nobody chose it"
 
 
 def test_transactions_are_copied_and_taken_up_again_in_the_middle_of_gaps(hosted: Pair, tmp_path: Path) -> None:
     topic = new_topic(hosted.east, partitions=2)
     one, two = transactional(hosted.east), transactional(hosted.east, compression_type="zstd")
     mirrored = new_mirror(hosted, tmp_path, topic)
-    assert mirrored.link.mirror.gaps is Gaps.HIDDEN
+    assert mirrored.link.mirror.gaps is GapFilling.HIDDEN
     for turn in range(2):
         transaction(one, topic, 3, commit=turn % 2 == 0, partitions=(0, 1))
         produce(hosted.east, topic, 2, partition=turn % 2)
@@ -99,7 +102,9 @@ def test_whatever_is_cut_the_copy_and_its_receipts_are_exact(
         transaction(producer, topic, 1 + turn % 7, commit=turn % 3 != 0)
     send = ProduceLink.send
 
-    def send_and_perhaps_cut(link: ProduceLink[Tag], rows: Sequence[Row[Tag]], patience_s: float) -> None:
+    def send_and_perhaps_cut(
+        link: ProduceLink[InFlightBatch], rows: Sequence[ProduceBatch[InFlightBatch]], patience_s: float
+    ) -> None:
         nonlocal sent, cuts
         send(link, rows, patience_s)
         sent += 1
@@ -112,7 +117,7 @@ def test_whatever_is_cut_the_copy_and_its_receipts_are_exact(
     now_ms = int(time.time() * 1000)
     made = assignment(mirrored, 1, now_ms, now_ms + 300_000)
     end = Offset(bounds(hosted.east, topic)[Partition(topic, 0)][1])
-    report = copy_task.run(replace(made, partitions=tuple(replace(p, until=end) for p in made.partitions)))
+    report = copy_task.run(replace(made, partitions=tuple(replace(p, stop_offset=end) for p in made.partitions)))
     assert cuts == 6
     assert report.failures == ()
     assert_equal(hosted, topic)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.model.mirror import Gaps
+from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import MirrorName
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.topic import read_state
@@ -31,11 +31,11 @@ def applications(cluster: SandboxCluster, *topics: str) -> None:
         transaction(producer, topic, 2, commit=False, partitions=(1,))
 
 
-@pytest.mark.parametrize("home", [Gaps.MARKERS, Gaps.HIDDEN])
-def test_transactions_go_there_and_back(desk: Desk, tmp_path: Path, home: Gaps) -> None:
+@pytest.mark.parametrize("home", [GapFilling.MARKERS, GapFilling.HIDDEN])
+def test_transactions_go_there_and_back(desk: Desk, tmp_path: Path, home: GapFilling) -> None:
     with ExitStack() as stack:
         pair = stack.enter_context(managed(desk.pair, tmp_path))
-        if home is Gaps.HIDDEN:
+        if home is GapFilling.HIDDEN:
             pair = stack.enter_context(managed(pair, tmp_path, side="east"))
         desk.config.write_text(pair.config_path.read_text(encoding="utf-8"), encoding="utf-8")
         kept, tailed = new_topic(pair.east, 2), new_topic(pair.east, 2)
@@ -43,7 +43,7 @@ def test_transactions_go_there_and_back(desk: Desk, tmp_path: Path, home: Gaps) 
         topics = kept, tailed, cleaned
         applications(pair.east, *topics)
         mirrored = replace(desk, pair=pair).started(*topics)
-        assert mirrored.link.mirror.gaps is Gaps.HIDDEN
+        assert mirrored.link.mirror.gaps is GapFilling.HIDDEN
         mirrored.copy()
 
         def equal() -> None:

@@ -11,15 +11,15 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from mirror_core.copy.gap_hidden import HIDDEN_AT_ONCE
+from mirror_core.copy.gap_hidden import MAX_HIDDEN_RECORDS
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.producing import ProduceLink, Row
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.producing import ProduceBatch, ProduceLink
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import readdress
-from mirror_core.wire.hidden import hidden_batch
+from mirror_core.wire.hidden import build_hidden_batch
 from tests import shapes
 from tests.administering import as_admin, broker_setting, tool_properties
 from tests.brokers import TIMEOUT_S, Pair, Record, new_topic, produce, read_all, read_all_aiokafka
@@ -131,7 +131,7 @@ def java_from(cluster: SandboxCluster, topic: str, offset: int, folder: Path) ->
 def log_end(cluster: SandboxCluster, topic: str) -> int:
     partition = Partition(topic, 0)
     with as_admin(cluster) as client:
-        return list_offsets(client, [partition], Point.LOG_END)[partition]
+        return list_offsets(client, [partition], OffsetPoint.LOG_END)[partition]
 
 
 def test_lookups_by_time_find_what_the_source_has(hosted: Pair, tmp_path: Path) -> None:
@@ -201,8 +201,8 @@ def test_a_gap_wider_than_any_answer_is_passed_over(hosted: Pair, tmp_path: Path
 def append_hidden(connection: Connection, topic: str, count: int) -> None:
     """As the copy of a mirror would be, were it to be mirrored on: a source with hidden records."""
     link = ProduceLink[str](connection)
-    for base in range(0, count, HIDDEN_AT_ONCE):
-        batch = memoryview(hidden_batch(min(HIDDEN_AT_ONCE, count - base), -1))
+    for base in range(0, count, MAX_HIDDEN_RECORDS):
+        batch = memoryview(build_hidden_batch(min(MAX_HIDDEN_RECORDS, count - base), -1))
         readdress(batch, 1 << 62, 0, base)
-        link.send([Row(topic, 0, batch, "hidden")])
-        assert [row.error for _, row in link.answers()] == [0]
+        link.send([ProduceBatch(topic, 0, batch, "hidden")])
+        assert [row.error for _, row in link.read_responses()] == [0]

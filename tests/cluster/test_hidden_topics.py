@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
+from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.existing import existing
+from mirror_core.kafka.existing import find_existing_topics
 from mirror_core.mirrors import verbs
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.clock import now_ms
-from mirror_core.model.drift import Action
+from mirror_core.model.drift import SyncAction
 from mirror_core.model.errors import MissingPermission, Refused
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Partition
-from mirror_core.model.run import Mode
+from mirror_core.model.run import RunMode
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
@@ -45,12 +45,12 @@ def hidden(cluster: SandboxCluster, topic: str) -> Iterator[None]:
     )
     with as_admin(cluster) as client:
         create_acls(client, [denial])
-        present_on_every_broker(client, [denial])
+        wait_until_acls_present(client, [denial])
         try:
             yield
         finally:
             delete_acls(client, [denial])
-            absent_on_every_broker(client, [denial])
+            wait_until_acls_absent(client, [denial])
 
 
 def test_brokers_say_of_a_hidden_topic_by_its_name_that_it_is_denied_and_leave_it_out_of_listings(pair: Pair) -> None:
@@ -58,9 +58,9 @@ def test_brokers_say_of_a_hidden_topic_by_its_name_that_it_is_denied_and_leave_i
     config = load_config(pair.config_path).cluster(ClusterName("east"))
     with hidden(pair.east, topic), ClusterClient(config) as client:
         assert topic not in client.metadata().topics
-        assert existing(client, [never]) == {}
+        assert find_existing_topics(client, [never]) == {}
         with pytest.raises(MissingPermission, match=f"mirror-control may not DESCRIBE {topic}"):
-            existing(client, [topic, never])
+            find_existing_topics(client, [topic, never])
 
 
 def test_a_failback_is_not_planned_over_a_topic_that_may_not_be_seen(pair: Pair, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_failover_does_not_leave_out_a_topic_that_may_not_be_seen(pair: Pair, 
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     produce(pair.east, topic, 5)
-    for side, modes in ((pair.east, (Mode.PLANNED,)), (pair.west, tuple(Mode))):
+    for side, modes in ((pair.east, (RunMode.PLANNED,)), (pair.west, tuple(RunMode))):
         for mode in modes:
             with hidden(side, topic), pytest.raises(Refused, match=f"may not DESCRIBE {topic}, so brokers do not tell"):
                 mirrored.failover.begin(mirrored.failover.plan(mode).hash)
@@ -107,7 +107,7 @@ def test_what_is_hidden_from_the_data_planes_driver_is_denied_and_goes_on_afterw
             )
             assert "--operation Describe" in (mirrored.statuses[mine].reason or "")
             assert mirrored.statuses[Partition(other, 0)].state is PartitionState.MIRRORING
-            refused = [row.subject for row in verbs.sync(mirrored.link).rows if row.action is Action.REFUSE]
+            refused = [row.subject for row in verbs.run_sync(mirrored.link).rows if row.action is SyncAction.REFUSE]
             assert refused == [topic]
         produce(pair.east, topic, 5)
         with monkeypatch.context() as patched:

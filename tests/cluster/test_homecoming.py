@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
+from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import Operation, Resource
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import Offset, Partition
-from mirror_core.rights.acls import denial
-from mirror_core.sync.group_commits import OwnOffsets
-from mirror_core.sync.homecoming import bring_home
+from mirror_core.rights.acls import build_denial
+from mirror_core.sync.group_commits import OwnCommittedOffsets
+from mirror_core.sync.homecoming import reset_group_offsets
 from tests.brokers import Pair, new_topic, produce
 from tests.committing import commit_offsets, fetch_offsets
 from tests.memory import MemoryLog
@@ -31,20 +31,20 @@ def test_an_offset_of_another_life_is_ours_and_one_that_cannot_be_replaced_is_na
     mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
     mirrored.copy()
     link, log = mirrored.link, MemoryLog()
-    late = {denial(group, "User:mirror-control", resource=Resource.GROUP, operation=Operation.READ)}
+    late = {build_denial(group, "User:mirror-control", resource=Resource.GROUP, operation=Operation.READ)}
     with ClusterClient(link.destination) as west:
         there = {Partition(topic, 0): (Offset(15), ""), Partition(topic, 1): (Offset(8), "note")}
         assert commit_offsets(west, group, there) == {}
         create_acls(west, late)
         try:
-            present_on_every_broker(west, late)
+            wait_until_acls_present(west, late)
             with pytest.raises(MissingPermission, match=f"group {group}, {topic}-0: group_authorization_failed"):
-                bring_home(link.mirror, west, [topic], log)
+                reset_group_offsets(link.mirror, west, [topic], log)
         finally:
             delete_acls(west, late)
-            absent_on_every_broker(west, late)
-        assert bring_home(link.mirror, west, [topic], log) == 1
+            wait_until_acls_absent(west, late)
+        assert reset_group_offsets(link.mirror, west, [topic], log) == 1
         found = fetch_offsets(west, group).committed
         assert {p.index: (c.offset, c.metadata) for p, c in found.items()} == {0: (10, ""), 1: (8, "note")}
-        own = OwnOffsets(mirrored.name, log.state)
-        assert [list(own.of(group, Partition(topic, index))) for index in (0, 1)] == [[10], [8]]
+        own = OwnCommittedOffsets(mirrored.name, log.state)
+        assert [list(own.find_known(group, Partition(topic, index))) for index in (0, 1)] == [[10], [8]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from kio.schema.metadata.v12.response import MetadataResponse
 
-from mirror_core.kafka.client import _NO_TOPICS, ClusterClient
+from mirror_core.kafka.client import _BROKERS_ONLY_REQUEST, ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.kept import KEPT
+from mirror_core.kafka.kept import CONNECTION_POOL
 from mirror_core.model.errors import Unreachable
 from tests.brokers import TIMEOUT_S, Pair
 from tests.harm import killed, suspended
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
     """Connections that are opened from now on. One that was kept is waited for, however slow."""
-    monkeypatch.setattr("mirror_core.kafka.client._KEPT_S", TIMEOUT_S)
+    monkeypatch.setattr("mirror_core.kafka.client._POOLED_TIMEOUT_S", TIMEOUT_S)
     made, usual = list[Connection](), Connection.__init__
 
     def opens(self: Connection, *given: object, **named: object) -> None:
@@ -41,9 +41,9 @@ def east(pair: Pair) -> ClusterConfig:
 
 
 def test_a_run_signs_in_once_and_leaves_nothing_open(east: ClusterConfig, opened: list[Connection]) -> None:
-    with KEPT.keeping():
+    with CONNECTION_POOL.keep_connections():
         look(east)
-        with KEPT.keeping():
+        with CONNECTION_POOL.keep_connections():
             look(east)
         look(east)
         assert len(opened) == 1
@@ -59,14 +59,14 @@ def test_nothing_is_kept_where_no_run_is_at_work(east: ClusterConfig, opened: li
 
 
 def test_two_at_a_time_have_a_connection_each(east: ClusterConfig, opened: list[Connection]) -> None:
-    with KEPT.keeping():
+    with CONNECTION_POOL.keep_connections():
         with ClusterClient(east) as one, ClusterClient(east) as other:
             assert one.brokers() == other.brokers()
         assert len(opened) == 2
 
 
 def test_a_principal_goes_on_with_its_own_only(east: ClusterConfig, opened: list[Connection]) -> None:
-    with KEPT.keeping():
+    with CONNECTION_POOL.keep_connections():
         look(east)
         look(east, Principal.DATA)
         assert len(opened) == 2
@@ -75,7 +75,7 @@ def test_a_principal_goes_on_with_its_own_only(east: ClusterConfig, opened: list
 
 
 def test_one_that_the_broker_has_closed_is_not_used(pair: Pair, east: ClusterConfig, opened: list[Connection]) -> None:
-    with KEPT.keeping():
+    with CONNECTION_POOL.keep_connections():
         look(east)
         with killed(pair.east):
             pass
@@ -89,12 +89,12 @@ def test_one_with_an_answer_to_come_answers_nobody_else(
     pair: Pair, east: ClusterConfig, opened: list[Connection]
 ) -> None:
     """The next question would get the answer to the last one."""
-    with KEPT.keeping():
+    with CONNECTION_POOL.keep_connections():
         look(east)
-        connection = KEPT.take(next(iter(KEPT._idle)))
+        connection = CONNECTION_POOL.acquire(next(iter(CONNECTION_POOL._idle)))
         assert connection is opened[0]
         with suspended(pair.east), pytest.raises(Unreachable):
-            connection.call(_NO_TOPICS, MetadataResponse, timeout_s=0.1)
-        KEPT.put("whose", connection)
-        assert KEPT.take("whose") is None
+            connection.call(_BROKERS_ONLY_REQUEST, MetadataResponse, timeout_s=0.1)
+        CONNECTION_POOL.release("whose", connection)
+        assert CONNECTION_POOL.acquire("whose") is None
         assert connection.sock.fileno() == -1

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.steps import names
-from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
+from mirror_core.decide.steps import list_step_names
+from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topics
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.standing import look_after
+from mirror_core.mirrors.standing import check_fence
 from mirror_core.model import clock
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.errors import MissingPermission, Refused
-from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.model.run import RunKind, RunMode, RunState
 from mirror_core.runbook import lost_steps
-from mirror_core.runbook.last_look import EVIDENCE
+from mirror_core.runbook.last_look import PROBE_EVIDENCE_KEY
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sync import access
 from tests.administering import as_admin
@@ -49,22 +49,22 @@ def denial(operation: Operation) -> Acl:
 def take_right(cluster: SandboxCluster, operation: Operation) -> None:
     with as_admin(cluster) as client:
         create_acls(client, [denial(operation)])
-        present_on_every_broker(client, {denial(operation)})
+        wait_until_acls_present(client, {denial(operation)})
 
 
 def give_back(cluster: SandboxCluster, operation: Operation) -> None:
     with as_admin(cluster) as client:
         delete_acls(client, [denial(operation)])
-        absent_on_every_broker(client, {denial(operation)})
+        wait_until_acls_absent(client, {denial(operation)})
 
 
 def up_to_promotion(mirrored: Mirrored, *, silent: bool = False) -> str:
     """An unplanned run that is about to promote. `silent`: its source was, when somebody gave it up."""
-    plan = mirrored.failover.plan(Mode.UNPLANNED)
-    run = mirrored.failover.begin(plan.hash, Mode.UNPLANNED, silent=silent).id
-    done = names(RunKind.FAILOVER, Mode.UNPLANNED)
+    plan = mirrored.failover.plan(RunMode.UNPLANNED)
+    run = mirrored.failover.begin(plan.hash, RunMode.UNPLANNED, silent=silent).id
+    done = list_step_names(RunKind.FAILOVER, RunMode.UNPLANNED)
     for name in done[: done.index("promote")]:
-        mirrored.failover.step(run, name)
+        mirrored.failover.run_step(run, name)
     return run
 
 
@@ -72,7 +72,7 @@ def give_nothing(pair: Pair, mirrored: Mirrored, run: str) -> None:
     """The promotion begins, and fails before it has given anybody a right."""
     take_right(pair.west, Operation.ALTER)
     with pytest.raises(MissingPermission, match="needs ALTER on the cluster"):
-        mirrored.failover.step(run, "promote")
+        mirrored.failover.run_step(run, "promote")
     give_back(pair.west, Operation.ALTER)
 
 
@@ -94,7 +94,7 @@ def test_a_source_that_may_not_be_asked_for_everything_is_asked_for_the_rest(
         assert mirrored.failover.abort(run).state is RunState.ABORTED
         return
     assert mirrored.failover.drive(run).state is RunState.DONE
-    seen = str(mirrored.state.steps[run, "promote"].evidence[EVIDENCE])
+    seen = str(mirrored.state.steps[run, "promote"].evidence[PROBE_EVIDENCE_KEY])
     assert seen.startswith("seen in part: broker 1: "), seen
 
 
@@ -120,7 +120,7 @@ def test_who_sleeps_between_the_last_look_and_the_first_right_looks_again(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrored, topic = copied(pair, tmp_path)
-    verbs.sync(mirrored.link)
+    verbs.run_sync(mirrored.link)
     run = through(mirrored, "record_lmo")
     giving = access.apply_promotion
 
@@ -131,7 +131,7 @@ def test_who_sleeps_between_the_last_look_and_the_first_right_looks_again(
 
     monkeypatch.setattr("mirror_core.runbook.promotion.apply_promotion", slept)
     with pytest.raises(Refused, match="east accepted writes behind the fence"):
-        mirrored.failover.step(run, "promote")
+        mirrored.failover.run_step(run, "promote")
     monkeypatch.undo()
     assert denied(pair.west, topic), "promoted beside a source that takes writes"
     assert mirrored.failover.abort(run).state is RunState.ABORTED
@@ -142,26 +142,26 @@ def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_
     pair: Pair, tmp_path: Path, by_a_word: bool
 ) -> None:
     mirrored, topic = copied(pair, tmp_path)
-    verbs.sync(mirrored.link)  # rights are staged
+    verbs.run_sync(mirrored.link)  # rights are staged
     with suspended(pair.east):
         run = up_to_promotion(mirrored)
         give_nothing(pair, mirrored, run)
     take_right(pair.east, Operation.ALTER)
 
-    wait_until(mirrored.failover.source_answers, timeout_s=TIMEOUT_S, why="east answers again")
+    wait_until(mirrored.failover.can_reach_source, timeout_s=TIMEOUT_S, why="east answers again")
     with pytest.raises(Refused, match="east answers now and could not be fenced"):
         mirrored.failover.drive(run)
     assert denied(pair.west, topic), "promoted beside a source that takes writes"
 
     if by_a_word:
-        mirrored.failover.leave_behind(run)
+        mirrored.failover.confirm_leave_behind(run)
     else:
         give_back(pair.east, Operation.ALTER)
     assert mirrored.failover.drive(run).state is RunState.DONE
     assert (denied(pair.east, topic), denied(pair.west, topic)) == (not by_a_word, False)
     if by_a_word:
         give_back(pair.east, Operation.ALTER)
-        look_after(mirrored.link)
+        check_fence(mirrored.link)
         assert denied(pair.east, topic), "the fence is pending, and nobody puts it up"
 
 
@@ -171,7 +171,7 @@ def test_what_a_source_took_before_a_promotion_is_resumed_is_left_behind_only_by
 ) -> None:
     """Also of a run that was held up before its promotion had begun: the source had the same time to take writes."""
     mirrored, topic = copied(pair, tmp_path)
-    verbs.sync(mirrored.link)  # rights are staged
+    verbs.run_sync(mirrored.link)  # rights are staged
     with suspended(pair.east):
         run = up_to_promotion(mirrored)
         if begun:
@@ -179,19 +179,19 @@ def test_what_a_source_took_before_a_promotion_is_resumed_is_left_behind_only_by
     produce(pair.east, topic, 3)
 
     if not begun:
-        monkeypatch.setattr(lost_steps, "FLUENT_S", -1.0)
-        monkeypatch.setattr("mirror_core.decide.abandoned.HELD_UP_MS", -1)
-    found = look_after(mirrored.link)
+        monkeypatch.setattr(lost_steps, "UNDELAYED_PROMOTION_S", -1.0)
+        monkeypatch.setattr("mirror_core.decide.abandoned.STALLED_AFTER_MS", -1)
+    found = check_fence(mirrored.link)
     assert [line for line in found.alarms if f"{topic}-0 [10, 13)" in line], found
     with pytest.raises(Refused, match="has not stopped for records"):
-        mirrored.failover.leave_behind(run)
+        mirrored.failover.confirm_leave_behind(run)
     for _ in range(2):  # once more when its fence stands already
         with pytest.raises(Refused, match=rf"{topic}-0 \[10, 13\)"):
             mirrored.failover.drive(run)
         assert denied(pair.west, topic), "three records were given up, and nobody was asked"
     assert denied(pair.east, topic)
 
-    mirrored.failover.leave_behind(run)
+    mirrored.failover.confirm_leave_behind(run)
     assert mirrored.failover.drive(run).state is RunState.DONE
     assert (denied(pair.east, topic), denied(pair.west, topic)) == (True, False)
 
@@ -201,7 +201,7 @@ def test_a_source_that_comes_back_before_the_promotion_is_given_up_by_no_approva
 ) -> None:
     """Nothing has held the run up: it is seconds ago that somebody gave up a silent one."""
     mirrored, topic = copied(pair, tmp_path)
-    verbs.sync(mirrored.link)  # rights are staged
+    verbs.run_sync(mirrored.link)  # rights are staged
     produce(pair.east, topic, 3)
     with suspended(pair.east):
         run = up_to_promotion(mirrored, silent=True)
@@ -213,7 +213,7 @@ def test_a_source_that_comes_back_before_the_promotion_is_given_up_by_no_approva
     with suspended(pair.east), pytest.raises(Refused, match="leave-behind"):
         mirrored.failover.drive(run)  # it has them, all the same
     with suspended(pair.east):  # it flaps, and whoever has the word is not held up by that
-        mirrored.failover.leave_behind(run)
+        mirrored.failover.confirm_leave_behind(run)
         assert mirrored.failover.drive(run).state is RunState.DONE
     assert (denied(pair.east, topic), denied(pair.west, topic)) == (True, False)
 

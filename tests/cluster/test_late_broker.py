@@ -10,8 +10,8 @@ import pytest
 from kio.schema.metadata.v12.request import MetadataRequest
 from kio.schema.metadata.v12.response import MetadataResponse
 
-from mirror_core.copy.asking import Asked, Asking, Logs
-from mirror_core.kafka.at_once import Late, Silent, ask_brokers
+from mirror_core.copy.asking import LogEndRequest, LogEndRequests, LogEndsResponse
+from mirror_core.kafka.at_once import BrokerResponsePending, BrokerTimeout, call_brokers
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import Connection
@@ -49,21 +49,21 @@ def broker_id(connection: Connection) -> int:
 def test_who_has_not_answered_is_late_in_a_hurry_and_may_turn_out_to_hang(pair: Pair, asked: tuple[int, ...]) -> None:
     with beside_one_that_hangs(pair.east, 8.0) as client:
         questions = dict.fromkeys(asked, broker_id)
-        client.hurries(True)
-        found = ask_brokers(client, questions)
-        assert isinstance(found[HANGS], Late)
-        assert not client.silent, "nobody knows yet that it hangs"
-        wait_until(lambda: client.silent, timeout_s=LIMIT_S, why="its time is over")
-        assert isinstance(ask_brokers(client, questions)[HANGS], Silent), "it is not asked for a while"
+        client.set_fail_fast(True)
+        found = call_brokers(client, questions)
+        assert isinstance(found[HANGS], BrokerResponsePending)
+        assert not client.timed_out_at, "nobody knows yet that it hangs"
+        wait_until(lambda: client.timed_out_at, timeout_s=LIMIT_S, why="its time is over")
+        assert isinstance(call_brokers(client, questions)[HANGS], BrokerTimeout), "it is not asked for a while"
 
 
 @pytest.mark.parametrize("at_leisure", [False, True])
 def test_without_hurry_it_has_its_whole_time(pair: Pair, at_leisure: bool) -> None:
     with beside_one_that_hangs(pair.east, 8.0) as client:
-        client.hurries(at_leisure)
-        found = ask_brokers(client, dict.fromkeys((HANGS, WELL), broker_id), at_leisure=at_leisure)
+        client.set_fail_fast(at_leisure)
+        found = call_brokers(client, dict.fromkeys((HANGS, WELL), broker_id), wait_full_timeout=at_leisure)
         assert found[WELL] == WELL
-        assert isinstance(found[HANGS], Silent)
+        assert isinstance(found[HANGS], BrokerTimeout)
 
 
 @pytest.mark.parametrize("side", ["source", "destination"])
@@ -75,30 +75,30 @@ def test_the_logs_that_others_lead_are_known(pair: Pair, side: str, vouched: int
     led = {Partition(topic, 0): WELL, Partition(topic, 1): HANGS}
     with ExitStack() as stack:
         east, west = (stack.enter_context(beside_one_that_hangs(one, LIMIT_S)) for one in (pair.east, pair.west))
-        asking = Asking(east, west, 1 << 62)
-        asking.hurries(True)
+        asking = LogEndRequests(east, west, 1 << 62)
+        asking.set_hurry(True)
         questions = [
-            Asked(
+            LogEndRequest(
                 p,
                 broker if side == "source" else WELL,
                 1,
                 vouched if broker == HANGS else 1,
                 broker if side == "destination" else WELL,
-                unvouched=True,
-                proved_end=None,
+                end_unverified=True,
+                verified_end=None,
             )
             for p, broker in led.items()
         ]
 
-        def looked() -> Logs | None:
+        def looked() -> LogEndsResponse | None:
             """None: in such a hurry, the broker that is well was late itself."""
-            found = asking.logs(questions)
-            return found if Partition(topic, 0) in found.seen else None
+            found = asking.fetch_log_ends(questions)
+            return found if Partition(topic, 0) in found.bounds else None
 
         found = wait_until(looked, timeout_s=LIMIT_S / 3, why="the broker that is well answers soon")
         assert found is not None
-    assert found.seen.keys() == {Partition(topic, 0)}
-    assert found.seen[Partition(topic, 0)].source_end == 10
-    unsure = found.unsure[Partition(topic, 1)]
-    assert isinstance(unsure.why, Late)
-    assert unsure.misled in (None, pair.east.name if side == "source" else pair.west.name)
+    assert found.bounds.keys() == {Partition(topic, 0)}
+    assert found.bounds[Partition(topic, 0)].source_end == 10
+    unsure = found.unknown[Partition(topic, 1)]
+    assert isinstance(unsure.reason, BrokerResponsePending)
+    assert unsure.misleading_cluster in (None, pair.east.name if side == "source" else pair.west.name)

@@ -11,17 +11,22 @@ from types import MappingProxyType
 
 import pytest
 
-from mirror_core.kafka.acls import Acls, describe_acls
+from mirror_core.kafka.acls import BrokerAcls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
-from mirror_core.kafka.epochs import Place
-from mirror_core.kafka.group_batches import Commits, GroupBatches
-from mirror_core.kafka.groups import Committed
+from mirror_core.kafka.epochs import LogPosition
+from mirror_core.kafka.group_batches import GroupOffsetsClient, OffsetsToCommit
+from mirror_core.kafka.groups import CommittedOffset
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.sync.fence import lift_denials
-from mirror_core.sync.group_commits import GroupCommits, OwnOffsets, late_commits, stop_commits
-from mirror_core.sync.group_rounds import Rounds, Waiting
+from mirror_core.sync.fence import lift_all_denials
+from mirror_core.sync.group_commits import (
+    OffsetCommitter,
+    OwnCommittedOffsets,
+    build_commit_denial,
+    deny_offset_commits,
+)
+from mirror_core.sync.group_rounds import OffsetCommitRounds, PendingOffsetCommits
 from tests.brokers import Pair, new_topic, produce
 from tests.cluster.test_failback import failback_of, go_home
 from tests.cluster.test_failover import app_topic, begin, committed
@@ -33,7 +38,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
-LATE = late_commits("User:mirror-data")
+LATE = build_commit_denial("User:mirror-data")
 
 
 @pytest.fixture
@@ -58,7 +63,7 @@ def west(mirrored: Mirrored) -> Iterator[ClusterClient]:
 
 def denied(client: ClusterClient) -> bool:
     found = describe_acls(client)
-    assert isinstance(found, Acls)
+    assert isinstance(found, BrokerAcls)
     return LATE in found.entries
 
 
@@ -71,24 +76,28 @@ def test_whoever_slept_through_a_promotion_commits_nothing(
 ) -> None:
     """A follower falls asleep between its decision and its commit; the failover passes; it wakes up."""
     partition, log = Partition(mirrored.link.mirror.topics[0], 0), MemoryLog()
-    awake: Callable[..., dict[str, dict[Partition, str]]] = GroupBatches.commit
+    awake: Callable[..., dict[str, dict[Partition, str]]] = GroupOffsetsClient.commit
     passed = list[str]()
 
     def asleep(
-        self: GroupBatches, wanted: Mapping[str, Commits], epochs: Mapping[Place, int] = MappingProxyType({})
+        self: GroupOffsetsClient,
+        wanted: Mapping[str, OffsetsToCommit],
+        epochs: Mapping[LogPosition, int] = MappingProxyType({}),
     ) -> dict[str, dict[Partition, str]]:
         if not passed:
-            passed.append(stop_commits(mirrored.link.mirror, log, west))
+            passed.append(deny_offset_commits(mirrored.link.mirror, log, west))
             assert commit_offsets(west, group, {partition: (Offset(15), "final")}) == {}
         return awake(self, wanted, epochs)
 
-    monkeypatch.setattr(GroupBatches, "commit", asleep)
-    waiting = Waiting()
-    waiting.take(group, partition, Committed(Offset(7), -1, ""))
-    with Rounds(mirrored.link.destination, not_ours, OwnOffsets(mirrored.name, mirrored.state)) as rounds:
+    monkeypatch.setattr(GroupOffsetsClient, "commit", asleep)
+    waiting = PendingOffsetCommits()
+    waiting.set_committed(group, partition, CommittedOffset(Offset(7), -1, ""))
+    with OffsetCommitRounds(
+        mirrored.link.destination, not_ours, OwnCommittedOffsets(mirrored.name, mirrored.state)
+    ) as rounds:
 
         def decided() -> bool:
-            rounds.commit(waiting)
+            rounds.commit_due(waiting)
             return bool(passed)
 
         # While the coordinators of a new cluster load, a round has nothing to decide about.
@@ -105,7 +114,7 @@ def test_a_failover_stops_late_commits_before_its_final_sync_and_an_abort_lets_t
     run = begin(failover)
     for step in ("prove", "fence", "drain"):
         assert not denied(west)
-        failover.step(run, step)
+        failover.run_step(run, step)
     assert denied(west)
     mirrored.failover.abort(run)
     assert not denied(west)
@@ -119,14 +128,14 @@ def test_other_mirrors_go_on_with_another_look_and_a_shared_denial_stays_for_the
 ) -> None:
     log, topic, looks = MemoryLog(), mirrored.link.mirror.topics[0], list[int]()
     one, other = mirrored.link.mirror, MirrorName("m-" + secrets.token_hex(4))
-    stop_commits(one, log, west)
-    stop_commits(replace(one, name=other), log, west)
-    with GroupCommits(west, lambda: looks.append(1)) as commits:
+    deny_offset_commits(one, log, west)
+    deny_offset_commits(replace(one, name=other), log, west)
+    with OffsetCommitter(west, lambda: looks.append(1)) as commits:
         wanted = {group: {Partition(topic, 0): (Offset(4), "")}}
-        assert commits.put(wanted) == {group: {Partition(topic, 0): "none"}}
+        assert commits.commit_offsets(wanted) == {group: {Partition(topic, 0): "none"}}
     assert looks == [1]
     assert committed(mirrored.pair.west, group, topic) == 4
-    lift_denials(one, log, west)
+    lift_all_denials(one, log, west)
     assert denied(west), "the other mirror's sleepers may commit"
     assert [e.mirror for e in log.state.ledger.values()] == [other]
 
@@ -135,10 +144,12 @@ def test_the_data_principal_alone_commits_while_nothing_is_denied(
     mirrored: Mirrored, west: ClusterClient, group: str
 ) -> None:
     topic = mirrored.link.mirror.topics[0]
-    with GroupCommits(west, not_ours) as commits:
-        assert commits.put({group: {Partition(topic, 0): (Offset(4), "")}}) == {group: {Partition(topic, 0): "none"}}
+    with OffsetCommitter(west, not_ours) as commits:
+        assert commits.commit_offsets({group: {Partition(topic, 0): (Offset(4), "")}}) == {
+            group: {Partition(topic, 0): "none"}
+        }
     with ClusterClient(mirrored.link.destination, Principal.DATA) as data:
-        assert GroupBatches(data).fetch({group: None})[group].committed[Partition(topic, 0)].offset == 4
+        assert GroupOffsetsClient(data).fetch({group: None})[group].committed[Partition(topic, 0)].offset == 4
 
 
 @pytest.mark.parametrize("rewound", [3, pytest.param(0, marks=pytest.mark.slow)])

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.state.records import TOPIC
+from mirror_core.state.records import STATE_TOPIC
 from tests import leftovers
 from tests.brokers import TIMEOUT_S, Pair, grant, new_topic, produce
 from tests.driving import beating, driving
@@ -68,10 +68,10 @@ def test_a_transaction_that_nobody_ends_is_found(
     producer = Producer({**pair.west.client_config("admin"), "transactional.id": f"tx-{secrets.token_hex(4)}"})
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
-    producer.produce(TOPIC, key="lease/nobody", partition=0)
+    producer.produce(STATE_TOPIC, key="lease/nobody", partition=0)
     assert producer.flush(TIMEOUT_S) == 0
     with monkeypatch.context() as hurried:  # that one has ended may take longer to be seen
         hurried.setattr(leftovers, "DECIDED_S", 0.5)
-        assert west.found() == [f"cluster west: a transaction is open in {TOPIC}-0"]
+        assert west.found() == [f"cluster west: a transaction is open in {STATE_TOPIC}-0"]
     producer.abort_transaction(TIMEOUT_S)
     assert west.found() == []

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.kafka.offsets import Point, describe_producers, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, describe_producers, list_offsets
 from mirror_core.kafka.topics import delete_records
-from mirror_core.logdir.actions import do
-from mirror_core.logdir.stopped import planned, stopped
+from mirror_core.logdir.actions import perform_action
+from mirror_core.logdir.stopped import hold_stopped_broker, plan_broker_truncation
 from mirror_core.logdir.targets import parse_targets
 from mirror_core.model.clock import now_ms
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.wire.batch import BatchHeader, batches
+from mirror_core.wire.batch import BatchHeader, split_batches
 from tests.administering import as_admin, broker_setting
 from tests.brokers import TIMEOUT_S, Record, new_topic, produce, read_all, read_all_aiokafka
 from tests.cluster.desk import Desk
@@ -65,14 +65,14 @@ def braided(cluster: SandboxCluster, topic: str) -> None:
 def stored(folder: Path) -> list[BatchHeader]:
     """What lies there, in the order of offsets."""
     paths = sorted(folder.glob("*.log"))
-    return [header for path in paths for header, _ in batches(memoryview(bytearray(path.read_bytes())))]
+    return [header for path in paths for header, _ in split_batches(memoryview(bytearray(path.read_bytes())))]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def ends(cluster: SandboxCluster, topics: Iterable[str], point: Point = Point.LOG_END) -> dict[str, int]:
+def ends(cluster: SandboxCluster, topics: Iterable[str], point: OffsetPoint = OffsetPoint.LOG_END) -> dict[str, int]:
     with as_admin(cluster) as client:
         found = list_offsets(client, [Partition(topic, 0) for topic in topics], point)
     return {partition.topic: int(offset) for partition, offset in found.items()}
@@ -135,7 +135,7 @@ def test_logs_end_where_it_is_said_and_go_on_from_there(desk: Desk, tmp_path: Pa
             at_most = max((h.next_offset for h in last_of[topic] if h.next_offset <= offsets[topic]), default=0)
             assert told[f"{topic}-0"]["boundary"] == at_most
             restored = b"".join(p.read_bytes() for p in sorted((backup / f"{topic}-0").glob("*.log*")))
-            assert [header for header, _ in batches(memoryview(restored))] == lost
+            assert [header for header, _ in split_batches(memoryview(restored))] == lost
         assert told[f"{parted}-0"]["records"] == 800
         assert len(list((backup / f"{parted}-0").glob("*.log"))) == 1
         done = contents(east.log_dir())
@@ -150,7 +150,7 @@ def test_logs_end_where_it_is_said_and_go_on_from_there(desk: Desk, tmp_path: Pa
         inside: 1200, parted: 1200, mixed: 50, whole: 2000, first: 0,
     }  # fmt: skip
     assert 0 < expected[cleaned] <= 200
-    for point in (Point.LOG_END, Point.HIGH_WATERMARK, Point.STABLE_END):
+    for point in (OffsetPoint.LOG_END, OffsetPoint.HIGH_WATERMARK, OffsetPoint.STABLE_END):
         assert ends(east, topics, point) == expected
     for topic in topics:
         for now, then in zip(seen(east, topic), before[topic], strict=True):
@@ -184,11 +184,11 @@ def test_whoever_is_killed_in_the_middle_repeats_the_command(desk: Desk, tmp_pat
     command = ("log", "truncate", "--log-dir", str(east.log_dir()), *as_options(offsets), "--yes")
     east.terminate()
     try:
-        with stopped([east.log_dir()]) as log_dirs:
-            plan = planned(log_dirs, parse_targets(command[5:-1:2]))
-            for number, cut in enumerate(plan.due, start=1):
-                for action in cut.actions[: len(cut.actions) * number // len(plan.due)]:
-                    do(cut.log.partition, action)
+        with hold_stopped_broker([east.log_dir()]) as log_dirs:
+            plan = plan_broker_truncation(log_dirs, parse_targets(command[5:-1:2]))
+            for number, cut in enumerate(plan.due_truncations, start=1):
+                for action in cut.actions[: len(cut.actions) * number // len(plan.due_truncations)]:
+                    perform_action(cut.log.partition, action)
         # Whoever starts the broker now has logs that are whole, only longer than they should be.
         east.start()
         middle = ends(east, topics)
@@ -201,7 +201,7 @@ def test_whoever_is_killed_in_the_middle_repeats_the_command(desk: Desk, tmp_pat
         assert "warning: the broker was killed, or died" in said.out
     finally:
         east.start()
-    assert ends(east, topics, Point.STABLE_END) == ends(east, topics) == dict.fromkeys(topics, 1050)
+    assert ends(east, topics, OffsetPoint.STABLE_END) == ends(east, topics) == dict.fromkeys(topics, 1050)
 
 
 def test_what_cannot_be_cut_is_refused_with_all_reasons(desk: Desk, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.copy.asking import Asked, Asking, Unsure
-from mirror_core.copy.divergence import Divergence
-from mirror_core.decide.position import ANYWHERE
+from mirror_core.copy.asking import LogEndRequest, LogEndRequests, UnknownLogEnd
+from mirror_core.copy.divergence import DivergenceFinder
+from mirror_core.decide.position import NO_KNOWN_OFFSET
 from mirror_core.model.names import Partition
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.driving import driving
@@ -33,22 +33,22 @@ def test_it_ends_in_a_longer_epoch_and_holds_up_nothing_else(
     mirrored = new_mirror(pair, tmp_path, topic)
 
     def agreed(
-        asking: Asking, wanted: Mapping[Partition, Asked], unsure: dict[Partition, Unsure]
+        asking: LogEndRequests, wanted: Mapping[Partition, LogEndRequest], unsure: dict[Partition, UnknownLogEnd]
     ) -> dict[Partition, int]:
-        return {long: ANYWHERE} if long in wanted and not ended else {}
+        return {long: NO_KNOWN_OFFSET} if long in wanted and not ended else {}
 
-    def compare(divergence: Divergence, partition: Partition, position: int, since: int | None) -> None:
+    def compare(divergence: DivergenceFinder, partition: Partition, position: int, since: int | None) -> None:
         begun.append(time.monotonic())
         while time.monotonic() < begun[-1] + COMPARED_S or not seen.is_set():
-            divergence._go_on()
+            divergence._check_cancelled()
             time.sleep(0.01)
         ended.append(time.monotonic())
 
     for partition in (long, other):
         produce(pair.east, topic, 10, partition=partition.index)
     mirrored.copy()
-    monkeypatch.setattr(Asking, "_agreed", agreed)
-    monkeypatch.setattr(Divergence, "first_divergence", compare)
+    monkeypatch.setattr(LogEndRequests, "_fetch_agreed_ends", agreed)
+    monkeypatch.setattr(DivergenceFinder, "find_first_divergence", compare)
     with driving(mirrored, epoch_s=1.5) as said:
         wait_until(lambda: begun, timeout_s=TIMEOUT_S, why="it is not compared")
         for partition in (long, other):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirror_core.copy.divergence import Divergence
+from mirror_core.copy.divergence import DivergenceFinder
 from mirror_core.model.names import Offset, Partition
 from tests.administering import as_admin
 from tests.brokers import Pair
@@ -34,9 +34,9 @@ def test_the_first_offset_that_differs_is_found_by_reading_few_records(pair: Pai
         read[0] += 1
 
     partition = Partition(topic, 0)
-    with as_admin(pair.east) as east, as_admin(pair.west) as west, Divergence(east, west, count) as divergence:
+    with as_admin(pair.east) as east, as_admin(pair.west) as west, DivergenceFinder(east, west, count) as divergence:
         for since in (0, None):
             read[0] = 0
-            assert divergence.first_divergence(partition, Offset(LENGTH), since) == parts
+            assert divergence.find_first_divergence(partition, Offset(LENGTH), since) == parts
             assert read[0] < LOOKED_AT, "of twice so many as each log holds"
-        assert divergence.first_divergence(partition, Offset(parts), 0) is None
+        assert divergence.find_first_divergence(partition, Offset(parts), 0) is None

@@ -18,7 +18,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.mirrors import verbs
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import RunMode, RunState
 from tests.brokers import Pair, new_topic, produce
 from tests.committing import commit_offsets
 from tests.mirroring import Mirrored, new_mirror
@@ -100,15 +100,15 @@ def work_through(mirrored: Mirrored, topics: Sequence[str], doing: list[str]) ->
             len(Planner(mirrored.link, east, west).plan(mirrored.state, all_ends=False).partitions) == len(topics) * 2
         )
     doing.append("first sync")
-    rows = verbs.sync(mirrored.link).rows
+    rows = verbs.run_sync(mirrored.link).rows
     assert sum(row.done for row in rows if row.part == "groups") == len(topics)
     doing.append("sync")
-    assert not any(row.done for row in verbs.sync(mirrored.link).rows if row.part == "groups")
+    assert not any(row.done for row in verbs.run_sync(mirrored.link).rows if row.part == "groups")
     failover = mirrored.failover
     doing.append("failover plan")
-    plan = failover.plan(Mode.PLANNED)
+    plan = failover.plan(RunMode.PLANNED)
     doing.append("failover")
-    assert failover.drive(failover.begin(plan.hash, Mode.PLANNED).id).state is RunState.DONE
+    assert failover.drive(failover.begin(plan.hash, RunMode.PLANNED).id).state is RunState.DONE
 
 
 def test_many_topics_and_groups_are_asked_about_together(

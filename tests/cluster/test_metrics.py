@@ -14,12 +14,12 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mirror_core.cli.metrics import served
+from mirror_core.cli.metrics import serve_metrics
 from mirror_core.dataplane.counters import Counters
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.metrics import Exposition
-from mirror_core.dataplane.progress import Progress
+from mirror_core.dataplane.metrics import MetricsCollector
+from mirror_core.dataplane.progress import ProgressTracker
 from mirror_core.evidence.folders import LocalFolder
 from mirror_core.model.names import Partition
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
@@ -58,12 +58,12 @@ class Scraped:
 def measured(mirrored: Mirrored) -> Iterator[str]:
     """Copy in a thread of this process with short epochs; the endpoint's address. Ends well, or the test does not."""
     stop, counters, said = threading.Event(), Counters(), list[str]()
-    progress, link = Progress(), mirrored.link
-    options = Options(epoch_s=EPOCH_S, receipts=str(mirrored.evidence / "receipts"), progress=progress)
-    copying = Replication(link, LocalRunner, options, stop=stop, say=lambda line: None, counters=counters)
+    progress, link = ProgressTracker(), mirrored.link
+    options = ReplicationOptions(epoch_s=EPOCH_S, receipts=str(mirrored.evidence / "receipts"), progress=progress)
+    copying = Replication(link, LocalRunner, options, stop=stop, report_line=lambda line: None, counters=counters)
 
     with (
-        served(("127.0.0.1", 0), Exposition(link.mirror, counters, progress), said.append),
+        serve_metrics(("127.0.0.1", 0), MetricsCollector(link.mirror, counters, progress), said.append),
         beside(copying.run, stop.set, name="copying", timeout_s=TIMEOUT_S),
     ):
         yield said[0].removeprefix("metrics: ")

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.local import LocalRunner
-from mirror_core.decide.verbs import Verb
+from mirror_core.decide.verbs import MirrorCommand
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.creation import create
-from mirror_core.model.drift import Action
+from mirror_core.mirrors.creation import create_mirror
+from mirror_core.model.drift import SyncAction
 from mirror_core.model.errors import Refused
-from mirror_core.model.mirror import Desired, FailureKind, Gaps, PartitionState
+from mirror_core.model.mirror import DesiredState, FailureKind, GapFilling, PartitionState
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.link import Link, find
+from mirror_core.state.link import MirrorLink, find_mirror_link
 from mirror_core.state.topic import read_state
 from tests.administering import as_admin
 from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka
@@ -37,20 +37,20 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.cluster
 
 
-def made(config: Config, source: str, destination: str, *topics: str, gaps: Gaps | None = None) -> Link:
+def made(config: Config, source: str, destination: str, *topics: str, gaps: GapFilling | None = None) -> MirrorLink:
     """Created, not started."""
     name = MirrorName("c-" + secrets.token_hex(4))
-    create(config, name, source=source, destination=destination, topics=topics, groups=(), gaps=gaps)
-    return find(config, name)[0]
+    create_mirror(config, name, source=source, destination=destination, topics=topics, groups=(), gaps=gaps)
+    return find_mirror_link(config, name)[0]
 
 
-def started(config: Config, source: str, destination: str, *topics: str, gaps: Gaps | None = None) -> Link:
+def started(config: Config, source: str, destination: str, *topics: str, gaps: GapFilling | None = None) -> MirrorLink:
     link = made(config, source, destination, *topics, gaps=gaps)
-    verbs.start(link)
+    verbs.start_mirror(link)
     return link
 
 
-def copied(*links: Link) -> None:
+def copied(*links: MirrorLink) -> None:
     for link in links:
         summary = replicate(link)
         assert not summary.failed, summary.failed
@@ -62,15 +62,15 @@ def prefixes() -> tuple[str, str]:
     return f"east-{run}-", f"west-{run}-"
 
 
-def refused(link: Link, verb: Verb) -> str:
-    intent = verbs.intend(link, verb)
-    assert intent.refused is not None
-    return str(intent.refused)
+def refused(link: MirrorLink, verb: MirrorCommand) -> str:
+    intent = verbs.preview(link, verb)
+    assert intent.refusal is not None
+    return str(intent.refusal)
 
 
 def copied_both_ways(pair: Pair, folder: Path, count: int) -> None:
     """So many pairs of mirrors, each with a topic of its own in each direction, while both sides are written to."""
-    config, links, topics = load_config(pair.config_path), list[Link](), list[tuple[SandboxCluster, str]]()
+    config, links, topics = load_config(pair.config_path), list[MirrorLink](), list[tuple[SandboxCluster, str]]()
     for _ in range(count):
         there, back = prefixes()
         topics += [(pair.east, new_topic(pair.east, 2, there)), (pair.west, new_topic(pair.west, 2, back))]
@@ -78,9 +78,9 @@ def copied_both_ways(pair: Pair, folder: Path, count: int) -> None:
     sent = dict[str, int]()
     stop, errors = threading.Event(), list[BaseException]()
 
-    def keep_copying(link: Link) -> None:
+    def keep_copying(link: MirrorLink) -> None:
         try:
-            Replication(link, LocalRunner, Options(), stop=stop, say=lambda line: None).run()
+            Replication(link, LocalRunner, ReplicationOptions(), stop=stop, report_line=lambda line: None).run()
         except BaseException as error:  # noqa: BLE001 - shown by the test
             errors.append(error)
 
@@ -140,13 +140,15 @@ def test_mirrors_in_both_directions_are_refused_where_a_topic_passes_both_filter
     forward = made(config, "east", "west", f"{there}.*", f"{mine}.*")
     both = f"({there}|{back}).*"
     backward = made(config, "west", "east", both)
-    assert verbs.intend(backward, Verb.START).refused is None, "nothing runs in the other direction yet"
-    verbs.start(forward)
-    assert f"it would close a circle with {forward.mirror.name}, back to cluster west" in refused(backward, Verb.START)
+    assert verbs.preview(backward, MirrorCommand.START).refusal is None, "nothing runs in the other direction yet"
+    verbs.start_mirror(forward)
+    assert f"it would close a circle with {forward.mirror.name}, back to cluster west" in refused(
+        backward, MirrorCommand.START
+    )
     with pytest.raises(Refused, match=f"both directions select topic .*{mine}"):
         made(config, "west", "east", f"{back}.*")
-    verbs.pause(forward)
-    assert "it would close a circle" in refused(backward, Verb.START), "a paused mirror can be resumed"
+    verbs.pause_mirror(forward)
+    assert "it would close a circle" in refused(backward, MirrorCommand.START), "a paused mirror can be resumed"
 
 
 def test_pause_start_resume_does_not_pass_the_check(pair: Pair) -> None:
@@ -154,18 +156,18 @@ def test_pause_start_resume_does_not_pass_the_check(pair: Pair) -> None:
     new_topic(pair.east, prefix=there)
     forward = started(config, "east", "west", f"{there}.*", f"{back}.*")
     new_topic(pair.west, prefix=back + "own-")
-    verbs.pause(forward)
+    verbs.pause_mirror(forward)
     backward = made_in_spite(config, forward, f"{back}.*")
-    assert "it would close a circle" in refused(find(config, forward.mirror.name)[0], Verb.RESUME)
-    verbs.stop(backward)
-    verbs.resume(forward)
+    assert "it would close a circle" in refused(find_mirror_link(config, forward.mirror.name)[0], MirrorCommand.RESUME)
+    verbs.stop_mirror(backward)
+    verbs.resume_mirror(forward)
 
 
-def made_in_spite(config: Config, forward: Link, topics: str) -> Link:
+def made_in_spite(config: Config, forward: MirrorLink, topics: str) -> MirrorLink:
     """A started mirror in the other direction, made by a version that did not look at paused mirrors."""
     with writer_of(forward) as writer:
         paused = writer.state.mirrors[forward.mirror.name]
-        writer.put(replace(paused, desired=Desired.STOPPED))
+        writer.put(replace(paused, desired=DesiredState.STOPPED))
         backward = started(config, "west", "east", topics)
         writer.put(paused)
     return backward
@@ -185,8 +187,8 @@ def test_a_topic_that_begins_to_match_both_ways_is_copied_by_neither_and_told(pa
     assert late not in _topics(pair.west)
     status = read_state(forward.destination).partitions[forward.mirror.name][Partition(late, 0)]
     assert (status.state, status.kind) == (PartitionState.FAILED, FailureKind.OCCUPIED)
-    row = next(row for row in verbs.sync(forward).rows if row.subject == late)
-    assert (row.action, f"mirror {backward.mirror.name} would bring it back" in row.reason) == (Action.REFUSE, True)
+    row = next(row for row in verbs.run_sync(forward).rows if row.subject == late)
+    assert (row.action, f"mirror {backward.mirror.name} would bring it back" in row.reason) == (SyncAction.REFUSE, True)
     copied(backward)
     assert read_all(pair.east, late) == records
     for topic in (own, other):
@@ -208,8 +210,8 @@ def test_a_failback_is_refused_while_another_mirror_would_take_what_comes_home_a
     new_topic(pair.west, prefix=back + "both-")
     [reason] = failback_of(mirrored).decide().reasons
     assert f"it would close a circle with {other.mirror.name}, back to cluster west" in reason
-    verbs.stop(other)
-    verbs.stop(beside)
+    verbs.stop_mirror(other)
+    verbs.stop_mirror(beside)
 
 
 def test_a_circle_is_said_by_the_command_and_nothing_is_changed(desk: Desk) -> None:
@@ -243,7 +245,7 @@ def test_a_ring_of_three_is_refused_and_clusters_that_cannot_be_asked_are_named(
     (prefix, other) = prefixes()
     new_topic(pair.east, prefix=prefix)
     one, two = started(config, "east", "west", f"{prefix}.*"), made(config, "west", "south", f"{prefix}.*")
-    verbs.start(two)
+    verbs.start_mirror(two)
     copied(one, two)
     new_topic(south, prefix=other)
     with pytest.raises(Refused, match=f"close a circle with {one.mirror.name} -> {two.mirror.name}, back to"):
@@ -251,24 +253,24 @@ def test_a_ring_of_three_is_refused_and_clusters_that_cannot_be_asked_are_named(
     free = started(config, "south", "east", f"{other}.*")
     copied(free)
 
-    verbs.pause(one)
+    verbs.pause_mirror(one)
     south.terminate()
-    assert verbs.intend(one, Verb.RESUME).refused is None
-    assert not [line for line in verbs.intend(one, Verb.RESUME).lines if "could not be asked" in line], (
+    assert verbs.preview(one, MirrorCommand.RESUME).refusal is None
+    assert not [line for line in verbs.preview(one, MirrorCommand.RESUME).lines if "could not be asked" in line], (
         "nothing of these topics can come from there"
     )
     south.start()
-    verbs.stop(two)
-    verbs.stop(free)
+    verbs.stop_mirror(two)
+    verbs.stop_mirror(free)
     coming = started(config, "south", "east", f"{prefix}more-.*")
     new_topic(pair.east, prefix=prefix + "more-")
     south.terminate()
-    intent = verbs.intend(one, Verb.RESUME)
-    assert intent.refused is None
+    intent = verbs.preview(one, MirrorCommand.RESUME)
+    assert intent.refusal is None
     [line] = [line for line in intent.lines if "could not be asked" in line]
     assert line.startswith("cluster south could not be asked whether a mirror brings these topics back over it")
     south.start()
-    verbs.stop(coming)
+    verbs.stop_mirror(coming)
 
 
 @pytest.mark.slow
@@ -289,10 +291,10 @@ def test_two_sources_are_copied_into_one_destination(pair: Pair, three: tuple[Sa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", Gaps)
-@pytest.mark.parametrize("then", Gaps)
+@pytest.mark.parametrize("first", GapFilling)
+@pytest.mark.parametrize("then", GapFilling)
 def test_a_chain_of_mirrors_is_exact_at_its_end(
-    pair: Pair, three: tuple[SandboxCluster, Config], first: Gaps, then: Gaps
+    pair: Pair, three: tuple[SandboxCluster, Config], first: GapFilling, then: GapFilling
 ) -> None:
     """East to west to south: gaps that the first mirror has filled are gaps to the second one."""
     south, config = three
@@ -300,7 +302,7 @@ def test_a_chain_of_mirrors_is_exact_at_its_end(
     topic = new_topic(pair.east, 2, prefix)
     producer = transactional(pair.east)
     one = started(config, "east", "west", f"{prefix}.*", gaps=first)
-    two: Link | None = None
+    two: MirrorLink | None = None
     for turn in range(3):
         transaction(producer, topic, 5, commit=turn % 2 == 0, partitions=(0, 1))
         produce(pair.east, topic, 7, partition=turn % 2)

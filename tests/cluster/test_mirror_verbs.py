@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.verbs import Verb
+from mirror_core.decide.verbs import MirrorCommand
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import ensure_state_topic
 from mirror_core.mirrors.deletion import DeletionChoice
-from mirror_core.mirrors.describe import NOT_BEHIND, describe
+from mirror_core.mirrors.describe import CLOCK_NOT_BEHIND, describe_mirror
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Indeterminate, Refused
-from mirror_core.model.mirror import Desired, PartitionState
+from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.state.link import find
-from mirror_core.state.records import Forget
-from mirror_core.state.writer import StateWriter, control_id
-from mirror_core.sync.access import demote
-from mirror_core.sync.fence import deny
+from mirror_core.state.link import find_mirror_link
+from mirror_core.state.records import Tombstone
+from mirror_core.state.writer import StateWriter, make_control_id
+from mirror_core.sync.access import demote_topics
+from mirror_core.sync.fence import deny_writes
 from tests.administering import rights_of
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.links import writer_of
@@ -49,24 +49,24 @@ def test_a_record_on_its_source_is_not_taken_for_a_mirror(mirrored: Mirrored) ->
     ours, config = mirrored.link.mirror, mirrored.config
     with ClusterClient(config.cluster("east")) as east:
         ensure_state_topic(east)
-    with StateWriter(config.cluster("east"), control_id(ours.name)) as stranger:
+    with StateWriter(config.cluster("east"), make_control_id(ours.name)) as stranger:
         stranger.put(replace(ours, topics=(".*",)))
         with (
             suspended(mirrored.pair.west),
             pytest.raises(Indeterminate, match=f"cluster east has a record of mirror {ours.name} towards west"),
         ):
-            find(config, ours.name)
-        assert find(config, ours.name)[0].mirror == ours
-        stranger.put(Forget(ours))
+            find_mirror_link(config, ours.name)
+        assert find_mirror_link(config, ours.name)[0].mirror == ours
+        stranger.put(Tombstone(ours))
 
 
 def test_a_paused_mirror_is_not_copied_and_goes_on_when_resumed(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
-    verbs.pause(mirrored.link)
+    verbs.pause_mirror(mirrored.link)
     produce(mirrored.pair.east, topic, 10)
     with pytest.raises(Refused, match="it is PAUSED"):
         replicate(mirrored.link)
-    verbs.resume(mirrored.link)
+    verbs.resume_mirror(mirrored.link)
     mirrored.copy()
     assert read_all(mirrored.pair.east, topic) == read_all(mirrored.pair.west, topic)
 
@@ -75,12 +75,12 @@ def test_of_a_mirror_that_has_copied_nothing_nothing_is_said_to_be_there(pair: P
     topic = new_topic(pair.east)
     produce(pair.east, topic, 100)
     made = new_mirror(pair, tmp_path, topic)
-    facts = describe(made.link, made.state, now_ms()).facts
+    facts = describe_mirror(made.link, made.state, now_ms()).facts
     assert (facts["lag"], facts["offsets known to be missing"]) == (None, None)
     made.copy()
-    facts = describe(made.link, made.state, now_ms()).facts
-    assert (facts["lag"], facts["clock"]) == (0, NOT_BEHIND)
-    slow = describe(made.link, made.state, now_ms() - 600_000).facts
+    facts = describe_mirror(made.link, made.state, now_ms()).facts
+    assert (facts["lag"], facts["clock"]) == (0, CLOCK_NOT_BEHIND)
+    slow = describe_mirror(made.link, made.state, now_ms() - 600_000).facts
     assert "the clock here is at least " in str(slow["clock"])
     assert slow["source last looked at"] == "at an unknown time (clocks differ)"
 
@@ -88,35 +88,35 @@ def test_of_a_mirror_that_has_copied_nothing_nothing_is_said_to_be_there(pair: P
 def test_stop_records_where_mirroring_ended_and_start_goes_on_from_there(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
     east, west = mirrored.pair.east, mirrored.pair.west
-    assert verbs.stop(mirrored.link) == {Partition(topic, 0): 100}
+    assert verbs.stop_mirror(mirrored.link) == {Partition(topic, 0): 100}
     status = mirrored.statuses[Partition(topic, 0)]
     assert (status.state, status.lmo) == (PartitionState.STOPPED, 100)
-    assert mirrored.link.mirror.desired is Desired.STOPPED
+    assert mirrored.link.mirror.desired is DesiredState.STOPPED
 
     produce(east, topic, 50)
-    verbs.start(mirrored.link)
+    verbs.start_mirror(mirrored.link)
     assert mirrored.statuses[Partition(topic, 0)].lmo is None
     mirrored.copy()
     assert read_all(east, topic) == read_all(west, topic)
 
-    verbs.stop(mirrored.link)
+    verbs.stop_mirror(mirrored.link)
     produce(west, topic, 1)
     with pytest.raises(Refused, match=f"cluster west, {topic}-0: mirroring ended at 150, it ends at 151 now"):
-        verbs.start(mirrored.link)
+        verbs.start_mirror(mirrored.link)
     assert mirrored.statuses[Partition(topic, 0)].lmo == 150
-    assert mirrored.link.mirror.desired is Desired.STOPPED
+    assert mirrored.link.mirror.desired is DesiredState.STOPPED
 
 
 def test_only_a_stopped_mirror_can_be_deleted_and_then_nothing_of_it_is_left(mirrored: Mirrored) -> None:
     with pytest.raises(Refused, match="stop it first"):
-        verbs.delete(mirrored.link)
-    verbs.stop(mirrored.link)
-    verbs.delete(mirrored.link)
+        verbs.delete_mirror(mirrored.link)
+    verbs.stop_mirror(mirrored.link)
+    verbs.delete_mirror(mirrored.link)
     after = mirrored.state
     assert mirrored.name not in after.mirrors
     assert not after.partitions.get(mirrored.name)
-    assert not after.ledger_of(mirrored.name)
-    assert mirrored.name not in {mirror for mirror, _ in after.settings}
+    assert not after.ledger_entries(mirrored.name)
+    assert mirrored.name not in {mirror for mirror, _ in after.topic_settings}
 
 
 def copied_rights(mirrored: Mirrored) -> tuple[Acl, Acl]:
@@ -129,20 +129,20 @@ def copied_rights(mirrored: Mirrored) -> tuple[Acl, Acl]:
         Acl(resource=Resource.TOPIC, name=topic, principal=f"User:{user}", operation=Operation.READ)
         for user in ("app", "local")
     )
-    verbs.sync(mirrored.link)
+    verbs.run_sync(mirrored.link)
     assert {ours, local} <= rights_of(west)
-    verbs.stop(mirrored.link)
+    verbs.stop_mirror(mirrored.link)
     return ours, local
 
 
 def test_a_deleted_mirror_takes_the_rights_along_that_it_copied(mirrored: Mirrored) -> None:
     ours, local = copied_rights(mirrored)
     link = mirrored.link
-    lines = verbs.intend(link, Verb.DELETE).lines
+    lines = verbs.preview(link, MirrorCommand.DELETE).lines
     assert [line for line in lines if "copied to west" in line and "are withdrawn" in line]
-    assert verbs.delete(link) == ()
+    assert verbs.delete_mirror(link) == ()
     assert rights_of(mirrored.pair.west) & {ours, local} == {local}
-    assert not mirrored.state.ledger_of(mirrored.name)
+    assert not mirrored.state.ledger_entries(mirrored.name)
 
 
 def test_a_deleted_mirror_leaves_a_right_that_another_mirror_has_copied_too(mirrored: Mirrored, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_deleted_mirror_leaves_a_right_that_another_mirror_has_copied_too(mirr
     other = new_mirror(mirrored.pair, tmp_path / "other", new_topic(mirrored.pair.east))
     with writer_of(other.link) as log:
         log.put(LedgerEntry(mirror=other.name, cluster=link.destination.name, acl=ours, purpose=AclPurpose.COPIED))
-    verbs.delete(link)
+    verbs.delete_mirror(link)
     assert ours in rights_of(mirrored.pair.west)
 
 
@@ -159,12 +159,16 @@ def test_copied_rights_are_handed_over_by_a_list_on_request(mirrored: Mirrored) 
     ours, local = copied_rights(mirrored)
     [topic], link = mirrored.link.mirror.topics, mirrored.link
     choice = DeletionChoice(keep_rights=True)
-    assert [line for line in verbs.intend(link, Verb.DELETE, choice=choice).lines if "Mirrorbook forgets them" in line]
-    listed = verbs.delete(link, choice=choice)
+    assert [
+        line
+        for line in verbs.preview(link, MirrorCommand.DELETE, choice=choice).lines
+        if "Mirrorbook forgets them" in line
+    ]
+    listed = verbs.delete_mirror(link, choice=choice)
     assert rights_of(mirrored.pair.west) >= {ours, local}
     assert [line for line in listed if "--remove" in line and "User:app" in line and topic in line]
     assert not [line for line in listed if "User:local" in line]
-    assert not mirrored.state.ledger_of(mirrored.name)
+    assert not mirrored.state.ledger_entries(mirrored.name)
 
 
 @pytest.mark.parametrize("restored", [True, False])
@@ -174,14 +178,14 @@ def test_a_deleted_mirrors_topics_get_the_sources_settings_if_that_is_wanted(
     topic = new_topic(pair.east, retention_ms="7200000")
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
-    verbs.sync(mirrored.link)
-    verbs.stop(mirrored.link)
+    verbs.run_sync(mirrored.link)
+    verbs.stop_mirror(mirrored.link)
     choice = DeletionChoice(restore_settings=restored)
-    lines = verbs.intend(mirrored.link, Verb.DELETE, choice=choice).lines
+    lines = verbs.preview(mirrored.link, MirrorCommand.DELETE, choice=choice).lines
     assert bool([line for line in lines if "get the settings of east" in line]) is restored
     assert bool([line for line in lines if "keep a mirror topic's settings" in line]) is not restored
     config = mirrored.link.destination
-    verbs.delete(mirrored.link, choice=choice)
+    verbs.delete_mirror(mirrored.link, choice=choice)
 
     def shown() -> bool:
         with ClusterClient(config) as client:
@@ -196,11 +200,11 @@ def test_a_mirror_whose_denials_stand_is_not_forgotten(mirrored: Mirrored) -> No
     [topic] = mirrored.link.mirror.topics
     link = mirrored.link
     grant(mirrored.pair.east, "app", ResourceType.TOPIC, topic, [AclOperation.WRITE])
-    verbs.stop(link)
+    verbs.stop_mirror(link)
     with writer_of(link) as log:
-        demote(link, log, [topic], link.source.name)
+        demote_topics(link, log, [topic], link.source.name)
     with pytest.raises(Refused, match=f"--remove --deny-principal User:app --operation Write --topic {topic}"):
-        verbs.delete(link)
+        verbs.delete_mirror(link)
     assert mirrored.name in mirrored.state.mirrors
 
 
@@ -208,18 +212,18 @@ def test_a_mirror_whose_denials_stand_is_not_forgotten(mirrored: Mirrored) -> No
 def test_a_mirror_is_forgotten_with_a_cluster_that_is_gone_for_good(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
     link, east = mirrored.link, mirrored.pair.east
-    verbs.stop(link)
+    verbs.stop_mirror(link)
     with writer_of(link) as log, ClusterClient(link.source) as source:
-        deny(link, log, source, [topic])
+        deny_writes(link, log, source, [topic])
     with pytest.raises(Refused, match="cluster east answers: it is not gone"):
-        verbs.delete(link, link.source.name)
+        verbs.delete_mirror(link, link.source.name)
     east.kill()
     try:
         with pytest.raises(Refused, match=r"stand there is not known: .* never come back: --gone east"):
-            verbs.delete(link)
+            verbs.delete_mirror(link)
         assert mirrored.name in mirrored.state.mirrors
-        verbs.delete(link, link.source.name)
+        verbs.delete_mirror(link, link.source.name)
     finally:
         east.start()
     assert mirrored.name not in mirrored.state.mirrors
-    assert not mirrored.state.ledger_of(mirrored.name)
+    assert not mirrored.state.ledger_entries(mirrored.name)

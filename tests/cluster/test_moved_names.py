@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mirror_core.decide.standing import Action
+from mirror_core.decide.standing import FenceNextAction
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.standing import look_after
-from mirror_core.model.run import Mode, RunState
-from mirror_core.model.standing import Owed
-from mirror_core.runbook.observe import observe
+from mirror_core.mirrors.standing import check_fence
+from mirror_core.model.run import RunMode, RunState
+from mirror_core.model.standing import FenceAction
+from mirror_core.runbook.observe import take_snapshot
 from tests.administering import rights_of
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import app_topic, denied
@@ -41,21 +41,21 @@ def test_a_name_that_leads_to_the_new_primary_fences_it_not(pair: Pair, tmp_path
     topic = app_topic(pair)
     produce(pair.east, topic, 20)
     mirrored = copied(pair, tmp_path, topic)
-    verbs.sync(mirrored.link)
+    verbs.run_sync(mirrored.link)
     moved = led_to_west(mirrored, tmp_path)
     with suspended(pair.east):
         promoted(moved)
         debt = debt_of(mirrored)
-        assert (debt.owed, debt.paid_ms) == (Owed.FENCE, None)
+        assert (debt.action, debt.applied_at_ms) == (FenceAction.APPLY, None)
         assert not denied(pair.west, topic), "the run fenced the cluster that it promoted"
 
-        found = look_after(moved.link)
+        found = check_fence(moved.link)
 
         assert not denied(pair.west, topic), "the watch fenced the new primary"
-        assert found.action is Action.NOTHING
+        assert found.action is FenceNextAction.NOTHING
         assert "correct the address" in found.alarms[0]
-        assert debt_of(mirrored).paid_ms is None
-    assert look_after(mirrored.link).action is Action.FENCE
+        assert debt_of(mirrored).applied_at_ms is None
+    assert check_fence(mirrored.link).action is FenceNextAction.APPLY
     assert denied(pair.east, topic)
 
 
@@ -65,15 +65,15 @@ def test_a_fence_is_owed_to_be_lifted_where_it_is(pair: Pair, tmp_path: Path) ->
     produce(pair.east, topic, 20)
     mirrored = copied(pair, tmp_path, topic)
     moved, before = led_to_west(mirrored, tmp_path), rights_of(pair.east)
-    run = begin(mirrored.failover, Mode.PLANNED)
+    run = begin(mirrored.failover, RunMode.PLANNED)
     for name in ("prove", "fence"):
-        mirrored.failover.step(run.id, name)
+        mirrored.failover.run_step(run.id, name)
     assert moved.failover.abort(run.id).state is RunState.ABORTED
     for _ in range(2):
-        assert debt_of(mirrored).owed is Owed.UNFENCE
-        assert "correct the address" in debt_of(mirrored).trouble
-        assert look_after(moved.link).alarms
-    assert look_after(mirrored.link).action is Action.UNFENCE
+        assert debt_of(mirrored).action is FenceAction.LIFT
+        assert "correct the address" in debt_of(mirrored).problem
+        assert check_fence(moved.link).alarms
+    assert check_fence(mirrored.link).action is FenceNextAction.LIFT
     assert rights_of(pair.east) == before
 
 
@@ -83,5 +83,5 @@ def test_a_plan_knows_no_ends_by_another_cluster(pair: Pair, tmp_path: Path) -> 
     mirrored = copied(pair, tmp_path, topic)
     produce(pair.east, topic, 3)
     moved = led_to_west(mirrored, tmp_path)
-    view = observe(moved.link, mirrored.state, Mode.UNPLANNED)
+    view = take_snapshot(moved.link, mirrored.state, RunMode.UNPLANNED)
     assert "its address leads to cluster" in str(view.source)

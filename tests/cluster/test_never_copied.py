@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.copy.handover import Board
-from mirror_core.dataplane.results import Results
+from mirror_core.copy.handover import ClaimBoard
+from mirror_core.dataplane.results import EpochResults
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import NeverCopied
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import Pair, new_topic, produce
@@ -80,7 +80,7 @@ def test_it_is_told_with_its_offsets_and_not_again(desk: Desk) -> None:
     }
     assert f"{topic}-0 (15, the last of them [20, 35))" in described["facts"]["deleted before they were copied"]
     assert "[20, 35)" in desk.run("mirror", "describe", mirrored.name).out
-    warnings = mirrored.failover.plan(Mode.PLANNED).warnings
+    warnings = mirrored.failover.plan(RunMode.PLANNED).warnings
     assert [w for w in warnings if w.startswith("east deleted offsets before they were copied, and west never had")]
 
 
@@ -97,7 +97,9 @@ def test_a_new_mirror_of_a_log_that_begins_late_has_missed_nothing(pair: Pair, t
 
 
 @pytest.mark.parametrize(
-    ("room", "act", "told"), [(Results, "_put", False), (Board, "recorded", True)], ids=["not recorded", "not answered"]
+    ("room", "act", "told"),
+    [(EpochResults, "_put", False), (ClaimBoard, "recorded", True)],
+    ids=["not recorded", "not answered"],
 )
 def test_a_driver_that_dies_before_its_task_goes_on_neither_forgets_it_nor_counts_it_twice(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: type, act: str, told: bool
@@ -134,6 +136,6 @@ def test_the_drain_of_a_failover_records_it_before_it_goes_on(pair: Pair, tmp_pa
     mirrored.copy()
     overtaken(pair, topic)
     failover = mirrored.failover
-    assert failover.drive(begin(failover, Mode.PLANNED).id).state is RunState.DONE
+    assert failover.drive(begin(failover, RunMode.PLANNED).id).state is RunState.DONE
     assert_told(mirrored, 15, 20, 35)
     assert_equal(pair, topic, records=5)

@@ -36,7 +36,7 @@ def test_newcomers_take_turns(pair: Pair, tmp_path: Path) -> None:
     now, until = int(time.time() * 1000), Offset(whole_log[1])
     # Each ends when it has seen that all partitions are where they should be, whoever of both has brought them there.
     works = [assignment(mirrored, epoch, now, now + 120_000) for epoch in (7, 8)]
-    whole = [replace(w, partitions=tuple(replace(p, until=until) for p in w.partitions)) for w in works]
+    whole = [replace(w, partitions=tuple(replace(p, stop_offset=until) for p in w.partitions)) for w in works]
     with ThreadPoolExecutor(2) as pool:
         newcomers = [pool.submit(copy_task.run, work) for work in whole]
     assert [newcomer.result().failures for newcomer in newcomers] == [(), ()]

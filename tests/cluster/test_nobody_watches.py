@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.decide.watchers import LOOKS, newest
-from mirror_core.mirrors.describe import describe
-from mirror_core.mirrors.standing import WAIT_S, look_after
-from mirror_core.model.checkpoint import Watcher
+from mirror_core.decide.watchers import MAX_MISSED_PROBES, find_watcher_heartbeat
+from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.standing import ANSWER_WAIT_S, check_fence
+from mirror_core.model.checkpoint import WatcherHeartbeat
 from mirror_core.runbook.failback import Failback
-from mirror_core.state.watchers import watched
+from mirror_core.state.watchers import find_watcher_status
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import app_topic
 from tests.cluster.test_standing import copied, promoted, stood, watching
@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 TIMEOUT_S = 90.0
-SILENT_MS = round(LOOKS * WAIT_S * 1000)
+SILENT_MS = round(MAX_MISSED_PROBES * ANSWER_WAIT_S * 1000)
 
 
 @contextmanager
@@ -40,25 +40,25 @@ def another_process(mirrored: Mirrored) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def sign_of(mirrored: Mirrored) -> Watcher | None:
-    return newest(mirrored.name, mirrored.state.checkpoints)
+def sign_of(mirrored: Mirrored) -> WatcherHeartbeat | None:
+    return find_watcher_heartbeat(mirrored.name, mirrored.state.checkpoints)
 
 
 def described(mirrored: Mirrored, at_ms: int) -> str:
     """As `mirror describe` says it at this time."""
-    return str(describe(mirrored.link, mirrored.state, at_ms).facts["watcher"])
+    return str(describe_mirror(mirrored.link, mirrored.state, at_ms).facts["watcher"])
 
 
 def test_a_watcher_that_is_killed_is_missed_until_another_one_watches(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair)
     produce(pair.east, topic, 20)
     mirrored = copied(pair, tmp_path, topic)
-    assert str(watched(mirrored.state, mirrored.name)) == "none needed"
+    assert str(find_watcher_status(mirrored.state, mirrored.name)) == "none needed"
     with suspended(pair.east):
         promoted(mirrored)
-        look_after(mirrored.link)
+        check_fence(mirrored.link)
         assert sign_of(mirrored) is None, "one look is no watching"
-        assert str(watched(mirrored.state, mirrored.name)).startswith("none yet, ")
+        assert str(find_watcher_status(mirrored.state, mirrored.name)).startswith("none yet, ")
         with another_process(mirrored) as process:
             wait_until(lambda: sign_of(mirrored), timeout_s=TIMEOUT_S, why="it gives a sign of life")
         last = sign_of(mirrored)
@@ -71,7 +71,7 @@ def test_a_watcher_that_is_killed_is_missed_until_another_one_watches(pair: Pair
         with watching(mirrored):
             wait_until(lambda: sign_of(mirrored) != last, timeout_s=TIMEOUT_S, why="another one watches")
         assert described(mirrored, missed_ms).startswith("mirrorbook mirror watch on ")
-    found = wait_until(lambda: stood(look_after(mirrored.link)), timeout_s=TIMEOUT_S, why="east answers again")
+    found = wait_until(lambda: stood(check_fence(mirrored.link)), timeout_s=TIMEOUT_S, why="east answers again")
     assert found is not None
     plan = Failback(mirrored.link, mirrored.services, started_by="test").plan()
     assert not [line for line in plan.warnings if "watches cluster" in line], "somebody did a moment ago"

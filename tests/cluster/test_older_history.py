@@ -12,7 +12,7 @@ import pytest
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.producing import ProduceLink, Row, Tag
+from mirror_core.kafka.producing import ProduceBatch, ProduceLink, Tag
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
-Rows = list[Row[object]]
+Rows = list[ProduceBatch[object]]
 SEND = ProduceLink.send
 
 
@@ -36,8 +36,8 @@ SEND = ProduceLink.send
 def before_sending(monkeypatch: pytest.MonkeyPatch, act: Callable[[Rows], bool]) -> Iterator[None]:
     """What is done before a task's batches are sent; it says whether they are."""
 
-    def send_perhaps(link: ProduceLink[Tag], rows: Sequence[Row[Tag]], patience_s: float) -> None:
-        if act([Row(row.topic, row.partition, memoryview(bytes(row.batch)), "late") for row in rows]):
+    def send_perhaps(link: ProduceLink[Tag], rows: Sequence[ProduceBatch[Tag]], patience_s: float) -> None:
+        if act([ProduceBatch(row.topic, row.partition, memoryview(bytes(row.batch)), "late") for row in rows]):
             SEND(link, rows, patience_s)
 
     with monkeypatch.context() as patched:
@@ -52,8 +52,8 @@ def arrive(mirrored: Mirrored, rows: Rows) -> None:
         with Connection(client.config, client.principal, *client.address(broker)) as connection:
             link = ProduceLink[object](connection)
             SEND(link, rows)
-            while link.outstanding:
-                assert [answer.error for _, answer in link.answers()] == [0] * len(rows), "the broker takes them"
+            while link.in_flight:
+                assert [answer.error for _, answer in link.read_responses()] == [0] * len(rows), "the broker takes them"
 
 
 def test_a_batch_of_an_older_history_that_lands_after_the_place_was_taken_up_is_found(

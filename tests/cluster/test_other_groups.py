@@ -18,10 +18,10 @@ from kio.static.primitive import i32, i64
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.groups import find_coordinator
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.describe import describe
+from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.model.clock import now_ms
-from mirror_core.model.run import Mode
-from mirror_core.runbook.readiness import look
+from mirror_core.model.run import RunMode
+from mirror_core.runbook.readiness import assess_readiness
 from tests.brokers import TIMEOUT_S, Pair, new_topic
 from tests.harm import killed
 from tests.mirroring import new_mirror
@@ -44,16 +44,17 @@ def test_a_share_group_is_named_in_the_plan_also_when_the_source_is_dead(pair: P
             return answer.error_code is ErrorCode.none
 
         wait_until(made, timeout_s=TIMEOUT_S, why="the share group is there")
-    warnings = mirrored.failover.plan(Mode.PLANNED).warnings
+    warnings = mirrored.failover.plan(RunMode.PLANNED).warnings
     assert [line for line in warnings if f"will not be there on west: {group} (share)." in line]
     mirrored.copy()
-    verbs.sync(mirrored.link)
+    verbs.run_sync(mirrored.link)
     remembered = f"will not be there on west, as of the last sync: {group} (share)."
     with killed(pair.east):
-        assert [line for line in mirrored.failover.plan(Mode.UNPLANNED).warnings if remembered in line]
-        ready = look(mirrored.link, mirrored.state, mirrored.services, whole=False)
-        assert [point for point in ready.points if remembered in point.words]
+        assert [line for line in mirrored.failover.plan(RunMode.UNPLANNED).warnings if remembered in line]
+        ready = assess_readiness(mirrored.link, mirrored.state, mirrored.services, with_drift=False)
+        assert [point for point in ready.points if remembered in point.text]
         assert [line for line in ready.unplanned.warnings if remembered in line]
         assert (
-            describe(mirrored.link, mirrored.state, now_ms()).facts["groups that are not synced"] == f"{group} (share)"
+            describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["groups that are not synced"]
+            == f"{group} (share)"
         )

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.decide.strategies import Allowed
+from mirror_core.decide.strategies import AllowedStrategies
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Strategy
+from mirror_core.model.run import FailbackStrategy
 from mirror_core.state.records import PartitionRecord
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import Pair, Record, produce, read_all
 from tests.cluster.desk import Desk
 from tests.cluster.test_failback import content, failback_of, failed_over, go_home
@@ -43,7 +43,7 @@ def another_past(mirrored: Mirrored, topic: str, write: Callable[[list[Row]], No
         create_topics(client, [anew])
         new_id = client.metadata([topic]).topics[topic].id
     write([Row(key=r.key, value=r.value, timestamp_ms=r.timestamp_ms, headers=list(r.headers)) for r in primary])
-    with StateWriter(mirrored.config.cluster("west"), control_id(mirrored.name)) as writer:
+    with StateWriter(mirrored.config.cluster("west"), make_control_id(mirrored.name)) as writer:
         status = writer.state.partitions[mirrored.name][Partition(topic, 0)]
         writer.put(PartitionRecord(mirrored.name, replace(status, source_topic_id=new_id)))
     return primary
@@ -67,9 +67,9 @@ def test_other_content_below_the_last_mirrored_offset_is_found_and_salvaged(pair
     assert (plan.strategies, plan.discarded) == ({topic: "none"}, 0)
     run = failback.begin(plan.hash)
     with pytest.raises(Refused, match=f"below the last mirrored offset it differs in {topic}-0 from offset 30"):
-        failback.step(run.id, "salvage")
+        failback.run_step(run.id, "salvage")
     with pytest.raises(Refused, match="is not what was approved"):
-        failback.step(run.id, "salvage")
+        failback.run_step(run.id, "salvage")
     failback.abort(run.id)
 
     plan = failback.plan()
@@ -115,15 +115,15 @@ def test_a_log_is_cut_in_the_folder_of_a_stopped_broker(
     mirrored.failover.drive(begin(mirrored.failover))
     primary = another_past(mirrored, topic, partial(write, pair, topic))
     send(new_producer(pair.west), topic, [Row(key=b"later", value=b"west")])
-    failback, offline = failback_of(mirrored), Allowed(Strategy.OFFLINE)
+    failback, offline = failback_of(mirrored), AllowedStrategies(FailbackStrategy.OFFLINE)
     run = failback.begin(failback.plan(offline).hash, offline)
     with pytest.raises(Refused, match=f"differs in {topic}-0 from offset 30"):
-        failback.step(run.id, "salvage")
+        failback.run_step(run.id, "salvage")
     failback.abort(run.id)
     plan = failback.plan(offline)
     assert plan.strategies == {topic: "offline", well: "none"}
     run = failback.begin(plan.hash, offline)
-    failback.step(run.id, "salvage")
+    failback.run_step(run.id, "salvage")
 
     points = tmp_path / f"run-{run.id}" / "points.json"
     for _ in range(2):
@@ -143,7 +143,7 @@ def test_a_log_is_cut_in_the_folder_of_a_stopped_broker(
 
     failback.drive(run.id)
 
-    aligned = next(s for s in failback.status(run.id)[1] if s.step == "align")
+    aligned = next(s for s in failback.read_status(run.id)[1] if s.step == "align")
     assert aligned.evidence["cut"] == f"{topic}-0 at 20, at most 30"
     go_home(failback, run.id)
     home = content(read_all(pair.east, topic))

@@ -11,9 +11,9 @@ from typing import Final
 import pyspark
 import pytest
 
-from mirror_core.java import java_home
+from mirror_core.java import find_java_home
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.jars import ensure_jars
@@ -55,7 +55,7 @@ def jars_with_selector(folder: Path) -> Path:
     compiler = ":".join(str(jar) for name in ("janino", "commons-compiler") for jar in spark.glob(f"{name}-*.jar"))
     kafka = ":".join(str(jar) for jar in jars.glob("kafka-clients-*.jar"))
     main = "org.codehaus.commons.compiler.samples.CompilerDemo"
-    command = [str(java_home() / "bin" / "java"), "-cp", f"{compiler}:{kafka}", main]
+    command = [str(find_java_home() / "bin" / "java"), "-cp", f"{compiler}:{kafka}", main]
     subprocess.run([*command, "-d", str(classes), "-classpath", kafka, str(code)], check=True, timeout=TIMEOUT_S)
     with zipfile.ZipFile(jars / "selector.jar", "w") as out:
         out.write(classes / f"{SELECTOR}.class", f"{SELECTOR}.class")
@@ -80,7 +80,7 @@ def test_a_leader_that_sends_readers_elsewhere_is_read_all_the_same(elsewhere: P
     source = mirrored.config.cluster("east")
     partitions = [Partition(topic, number) for number in range(2)]
     with ClusterClient(source) as client, LogReader(source) as reader:
-        ends = list_offsets(client, partitions, Point.STABLE_END)
+        ends = list_offsets(client, partitions, OffsetPoint.STABLE_END)
         for partition in partitions:
             found = [record.value for _, record in reader.records(partition, Offset(0), ends[partition])]
             assert found == [record.value for record in sent if record.partition == partition.index]

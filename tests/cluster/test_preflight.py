@@ -12,16 +12,16 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
-from mirror_core.kafka.rights import broker_setting
+from mirror_core.kafka.rights import fetch_broker_setting
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.mirrors.broker_settings import AUTO_CREATE, UNCLEAN
-from mirror_core.mirrors.estimate import lines
-from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, ClusterCheck, Verdict, check, lacks_heartbeats
+from mirror_core.mirrors.broker_settings import AUTO_CREATE_KEY, UNCLEAN_ELECTION_KEY
+from mirror_core.mirrors.estimate import describe_copy_estimate
+from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, ClusterCheck, RightStatus, check_cluster, lacks_heartbeats
 from mirror_core.model.acl import Operation, Permission
 from mirror_core.model.errors import BadRequest, Unreachable
-from mirror_core.model.mirror import Gaps
-from mirror_core.model.names import HEARTBEATS, ClusterName
-from mirror_core.rights.needed import CLUSTER_NAME, Role
+from mirror_core.model.mirror import GapFilling
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName
+from mirror_core.rights.needed import CLUSTER_NAME, ClusterRole
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.jars import ensure_jars
 from tests.administering import tool_properties
@@ -37,23 +37,23 @@ def as_users(pair: Pair, control: str, data: str) -> ClusterConfig:
     return ClusterConfig(ClusterName("west"), pair.west.client_config(control), pair.west.client_config(data))
 
 
-def verdicts(found: ClusterCheck, role: Role, principal: str) -> dict[tuple[str, str], Verdict]:
+def verdicts(found: ClusterCheck, role: ClusterRole, principal: str) -> dict[tuple[str, str], RightStatus]:
     rights = [r for r in found.rights if (r.role, r.principal, r.permission) == (role, principal, Permission.ALLOW)]
     return {(r.operation, r.resource): r.verdict for r in rights}
 
 
 def test_the_sandboxes_principals_lack_nothing(pair: Pair) -> None:
     new_topic(pair.west)
-    found = check(load_config(pair.config_path).cluster("west"))
-    assert [(r.principal, r.operation, r.detail) for r in found.rights if r.verdict is not Verdict.OK] == []
+    found = check_cluster(load_config(pair.config_path).cluster("west"))
+    assert [(r.principal, r.operation, r.detail) for r in found.rights if r.verdict is not RightStatus.OK] == []
     assert (found.authorizer, found.problems, found.advice) == ("on", (), ())
-    assert found.roles == (Role.SOURCE, Role.DESTINATION)
+    assert found.roles == (ClusterRole.SOURCE, ClusterRole.DESTINATION)
     assert found.features["metadata.version"] > 0
 
 
 def test_a_super_user_lacks_nothing_though_no_acl_says_so(pair: Pair) -> None:
     new_topic(pair.west)
-    assert {r.verdict for r in check(as_users(pair, "admin", "admin")).rights} == {Verdict.OK}
+    assert {r.verdict for r in check_cluster(as_users(pair, "admin", "admin")).rights} == {RightStatus.OK}
 
 
 def test_what_is_missing_is_said_as_a_line_that_grants_it(
@@ -64,28 +64,28 @@ def test_what_is_missing_is_said_as_a_line_that_grants_it(
     login = {"sasl.username": user, "sasl.password": password}
     config = as_users(pair, "mirror-data", "app")
     config = replace(config, data={**config.properties(Principal.DATA), **login})
-    found = check(config)
+    found = check_cluster(config)
     assert found.roles == ()
-    control = verdicts(found, Role.DESTINATION, "control")
-    assert control["READ", "TOPIC"] is Verdict.OK
-    assert control["ALTER", "TOPIC"] is Verdict.MISSING
-    assert control["READ", "GROUP"] is Verdict.OK
-    assert control["ALTER", "CLUSTER"] is Verdict.UNKNOWN  # without DESCRIBE nobody tells it
-    nothing = verdicts(found, Role.DESTINATION, "data")
-    assert nothing.pop(("CLUSTER_ACTION", "CLUSTER")) is Verdict.SPARED  # it said so itself; mirrors do without
-    assert nothing.pop(("READ", "GROUP")) is Verdict.SPARED  # the control principal commits, then
-    assert set(nothing.values()) == {Verdict.UNKNOWN}
-    lines = [r.command for r in found.rights if r.verdict is Verdict.MISSING and r.operation == "ALTER"]
+    control = verdicts(found, ClusterRole.DESTINATION, "control")
+    assert control["READ", "TOPIC"] is RightStatus.OK
+    assert control["ALTER", "TOPIC"] is RightStatus.MISSING
+    assert control["READ", "GROUP"] is RightStatus.OK
+    assert control["ALTER", "CLUSTER"] is RightStatus.UNKNOWN  # without DESCRIBE nobody tells it
+    nothing = verdicts(found, ClusterRole.DESTINATION, "data")
+    assert nothing.pop(("CLUSTER_ACTION", "CLUSTER")) is RightStatus.SPARED  # it said so itself; mirrors do without
+    assert nothing.pop(("READ", "GROUP")) is RightStatus.SPARED  # the control principal commits, then
+    assert set(nothing.values()) == {RightStatus.UNKNOWN}
+    lines = [r.command for r in found.rights if r.verdict is RightStatus.MISSING and r.operation == "ALTER"]
     assert lines == [
         f"kafka-acls.sh --bootstrap-server {pair.west.bootstrap} --add --allow-principal User:mirror-data "
         "--operation Alter --topic '*'"
     ]
     grant(pair.west, user, ResourceType.TOPIC, topic, [AclOperation.READ])
-    partly = check(replace(as_users(pair, "mirror-control", "app"), data=config.data))
-    data = verdicts(partly, Role.DESTINATION, "data")
-    assert data["READ", "TOPIC"] is Verdict.OK  # on the only topic that it may see
-    assert data["WRITE", "TOPIC"] is Verdict.MISSING
-    assert data["CLUSTER_ACTION", "CLUSTER"] is Verdict.SPARED
+    partly = check_cluster(replace(as_users(pair, "mirror-control", "app"), data=config.data))
+    data = verdicts(partly, ClusterRole.DESTINATION, "data")
+    assert data["READ", "TOPIC"] is RightStatus.OK  # on the only topic that it may see
+    assert data["WRITE", "TOPIC"] is RightStatus.MISSING
+    assert data["CLUSTER_ACTION", "CLUSTER"] is RightStatus.SPARED
 
 
 def test_the_right_to_heartbeats_can_be_done_without_and_its_line_grants_it(
@@ -96,14 +96,21 @@ def test_the_right_to_heartbeats_can_be_done_without_and_its_line_grants_it(
     config = as_users(pair, "app", "mirror-data")
     login = {"sasl.username": user, "sasl.password": password}
     config = replace(config, control={**config.properties(Principal.CONTROL), **login})
-    lacking = [r for r in check(config).rights if r.detail == WITHOUT_HEARTBEATS]
+    lacking = [r for r in check_cluster(config).rights if r.detail == WITHOUT_HEARTBEATS]
     assert {(r.role, r.operation, r.verdict) for r in lacking} == {
-        (Role.SOURCE, Operation.CREATE, Verdict.SPARED),
-        (Role.SOURCE, Operation.WRITE, Verdict.SPARED),
+        (ClusterRole.SOURCE, Operation.CREATE, RightStatus.SPARED),
+        (ClusterRole.SOURCE, Operation.WRITE, RightStatus.SPARED),
     }
-    assert all(f"{HEARTBEATS} --resource-pattern-type prefixed" in r.command for r in lacking)
+    assert all(f"{HEARTBEAT_TOPIC_PREFIX} --resource-pattern-type prefixed" in r.command for r in lacking)
     assert lacks_heartbeats(config)
-    grant(pair.west, user, ResourceType.TOPIC, HEARTBEATS, [AclOperation.CREATE, AclOperation.WRITE], prefixed=True)
+    grant(
+        pair.west,
+        user,
+        ResourceType.TOPIC,
+        HEARTBEAT_TOPIC_PREFIX,
+        [AclOperation.CREATE, AclOperation.WRITE],
+        prefixed=True,
+    )
     assert not lacks_heartbeats(config)
 
 
@@ -111,13 +118,16 @@ def test_the_proposed_lines_grant_what_was_missing(pair: Pair, tmp_path: Path) -
     """Kafka's own tool takes them, and the next check finds nothing to say about that right."""
     new_topic(pair.west)
     config = as_users(pair, "mirror-control", "app")
-    line = next(r for r in check(config).rights if r.operation == "CLUSTER_ACTION").command
+    line = next(r for r in check_cluster(config).rights if r.operation == "CLUSTER_ACTION").command
     words = shlex.split(line)[1:]
     tool = ["org.apache.kafka.tools.AclCommand", "--command-config", str(tool_properties(pair.west, tmp_path))]
     try:
         done = pair.west.tool(*tool, *words)
         assert done.returncode == 0, done.stderr
-        assert verdicts(check(config), Role.DESTINATION, "data")["CLUSTER_ACTION", "CLUSTER"] is Verdict.OK
+        assert (
+            verdicts(check_cluster(config), ClusterRole.DESTINATION, "data")["CLUSTER_ACTION", "CLUSTER"]
+            is RightStatus.OK
+        )
     finally:
         pair.west.tool(*tool, "--force", *(word.replace("--add", "--remove") for word in words))
 
@@ -126,26 +136,26 @@ def test_checking_leaves_nothing_behind(pair: Pair) -> None:
     config = load_config(pair.config_path).cluster("west")
     with ClusterClient(config) as client:
         before = client.metadata().topics.keys()
-        check(config)
+        check_cluster(config)
         assert client.metadata().topics.keys() == before
 
 
 def test_a_brokers_setting_is_static_only_when_it_is_in_its_file(pair: Pair) -> None:
     with ClusterClient(load_config(pair.config_path).cluster("west")) as client:
-        assert broker_setting(client, 1, "producer.id.expiration.ms") == ("2147483647", True)
-        assert broker_setting(client, 1, "log.retention.ms") in (("", False), None)
-        assert broker_setting(client, 1, "no.such.setting") is None
+        assert fetch_broker_setting(client, 1, "producer.id.expiration.ms") == ("2147483647", True)
+        assert fetch_broker_setting(client, 1, "log.retention.ms") in (("", False), None)
+        assert fetch_broker_setting(client, 1, "no.such.setting") is None
 
 
 def test_a_wrong_password_and_a_dead_address_are_told_apart(pair: Pair) -> None:
     config = load_config(pair.config_path).cluster("west")
     wrong = replace(config, control={**config.properties(), "sasl.password": "wrong"})
     with pytest.raises(BadRequest, match=r"check sasl[.]username") as refusal:
-        check(wrong)
+        check_cluster(wrong)
     assert config.properties(Principal.CONTROL)["sasl.password"] not in str(refusal.value)
     dead = replace(config, control={**config.properties(), "bootstrap.servers": "127.0.0.1:1"})
     with pytest.raises(Unreachable, match=r"127[.]0[.]0[.]1:1"):
-        check(dead)
+        check_cluster(dead)
 
 
 def test_unknown_topics_have_no_configuration(pair: Pair) -> None:
@@ -162,24 +172,26 @@ def test_what_settings_of_the_source_mean_for_a_mirror_is_said_before_it_is_crea
     producer.produce(with_transactions, b"value", b"key")
     producer.commit_transaction(TIMEOUT_S)
     link = new_link(pair, plain, with_transactions, unclean)
-    said = lines(link)
+    said = describe_copy_estimate(link)
     (clients,) = [line for line in said if line.startswith("clients: ")]
     assert f"1 compacted topics without transactions ({plain})" in clients
     assert "--gaps hidden" in clients
     (elections,) = [line for line in said if line.startswith("unclean elections: ")]
     assert f"1 topics have unclean.leader.election.enable=true on east ({unclean})" in elections
-    hidden = replace(link, mirror=replace(link.mirror, gaps=Gaps.HIDDEN))
-    assert not [line for line in lines(hidden) if line.startswith("clients: ")]
+    hidden = replace(link, mirror=replace(link.mirror, gaps=GapFilling.HIDDEN))
+    assert not [line for line in describe_copy_estimate(hidden) if line.startswith("clients: ")]
 
 
 def test_a_cluster_that_creates_topics_by_itself_and_elects_unclean_leaders_is_told_what_it_means(
     pair: Pair, tmp_path: Path
 ) -> None:
-    settings = {UNCLEAN: "true", AUTO_CREATE: "true"}
+    settings = {UNCLEAN_ELECTION_KEY: "true", AUTO_CREATE_KEY: "true"}
     with in_place_of(pair, "west", tmp_path, ensure_jars(), settings) as other:
         config = load_config(other.config_path).cluster("west")
-        advice = check(config).advice
-        (created,) = [line for line in lines(new_link(other, new_topic(other.east))) if AUTO_CREATE in line]
-    assert [line.split(" is true")[0] for line in advice] == [UNCLEAN, AUTO_CREATE]
+        advice = check_cluster(config).advice
+        (created,) = [
+            line for line in describe_copy_estimate(new_link(other, new_topic(other.east))) if AUTO_CREATE_KEY in line
+        ]
+    assert [line.split(" is true")[0] for line in advice] == [UNCLEAN_ELECTION_KEY, AUTO_CREATE_KEY]
     assert created == advice[1]
-    assert created.startswith(f"{AUTO_CREATE} is true on broker 1 of west: as a destination, set it to false")
+    assert created.startswith(f"{AUTO_CREATE_KEY} is true on broker 1 of west: as a destination, set it to false")

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.kafka.config import load_config
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.rights.needed import CLUSTER_NAME
 from tests.brokers import TIMEOUT_S, grant, new_topic, produce, read_all
 from tests.cluster.desk import Desk
@@ -43,8 +43,8 @@ def test_what_can_be_promoted_is_and_nobody_is_locked_out_on_both_sides(desk: De
             why="the one is copied, and the other one known to be denied",
         )
     failover = mirrored.failover
-    (reason,) = failover.decide(Mode.PLANNED).reasons
+    (reason,) = failover.decide(RunMode.PLANNED).reasons
     assert reason.startswith(f"topic {beside.topic} has no copy on west")
-    run = failover.begin(failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED)
+    run = failover.begin(failover.plan(RunMode.UNPLANNED).hash, RunMode.UNPLANNED)
     assert failover.drive(run.id).state is RunState.DONE
     assert beside.topic in str([s.evidence for s in mirrored.state.steps_of(run)])

@@ -14,15 +14,15 @@ from typer.testing import Result
 
 from mirror_core.decide import proof as decide_proof
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics, delete_records
+from mirror_core.kafka.topics import NewTopic, create_topics, delete_records, wait_for_leaders
 from mirror_core.mirrors import proving
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.parity.check import LocalParity
-from mirror_core.parity.scope import scope
-from mirror_core.parity.so_far import SoFar
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.parity.scope import read_parity_scope
+from mirror_core.parity.so_far import OnParityProgress
+from mirror_core.state.writer import StateWriter, make_control_id
 from tests.administering import broker_setting
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.cluster.test_compare_compacted import keyed
@@ -74,7 +74,7 @@ def compared(mirrored: Mirrored, *options: str) -> int:
 def proved(mirrored: Mirrored) -> dict[Partition, tuple[int, int]]:
     """Next offset after the last one proved, and records, by what still holds."""
     with ClusterClient(mirrored.link.destination) as client:
-        holding = proving.known(mirrored.link, mirrored.state, client).holding
+        holding = proving.read_basis(mirrored.link, mirrored.state, client).valid
     return {partition: (one.end, one.records) for partition, one in holding.items()}
 
 
@@ -95,7 +95,7 @@ def test_the_next_comparison_reads_what_is_new(mirrored: Mirrored) -> None:
 def test_an_idle_mirror_whose_logs_end_with_gaps_is_proved_all_the_same(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decide_proof, "AGAIN", 6)
+    monkeypatch.setattr(decide_proof, "RECHECKED_OFFSETS", 6)
     topic = new_topic(pair.east, retention_ms="-1")
     mirrored = new_mirror(pair, tmp_path / "evidence", topic)
     aborted = [replace(one, aborted=True) for one in content(4)]
@@ -168,7 +168,7 @@ def test_another_topic_of_the_same_name_on_the_source_was_never_compared(mirrore
     with ClusterClient(mirrored.link.source) as client:
         wait_until(lambda: topic not in client.metadata([topic]).topics, timeout_s=TIMEOUT_S, why="it is gone")
         create_topics(client, [NewTopic(name=topic, partitions=2, replication_factor=1)])
-        await_leaders(client, [topic])
+        wait_for_leaders(client, [topic])
     for partition in (0, 1):
         produce(mirrored.pair.east, topic, 100, partition=partition)
     found = parity(mirrored)
@@ -213,17 +213,17 @@ def test_a_comparison_does_not_put_back_what_was_taken_out_of_the_proof_meanwhil
     link, said = mirrored.link, list[str]()
 
     def compare(taken: set[Partition], later: int = 0) -> ParityResult:
-        def comparing(rest: Sequence[ParityRange], so_far: SoFar) -> ParityResult:
-            with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-                writer.put(writer.state.proofs[link.mirror.name].without(taken))
+        def comparing(rest: Sequence[ParityRange], so_far: OnParityProgress) -> ParityResult:
+            with StateWriter(link.destination, make_control_id(link.mirror.name)) as writer:
+                writer.put(writer.state.verifications[link.mirror.name].forget_partitions(taken))
                 mirror = writer.state.mirrors[link.mirror.name]
                 writer.put(replace(mirror, producer_id=mirror.producer_id + later))
             found = LocalParity(mirrored.config.path)("east", "west", rest, None)  # type: ignore[arg-type]  # names
             so_far(found)
             return found
 
-        ranges, state = scope(link, mirrored.state).ranges, mirrored.state
-        return proving.compare_and_remember(link, state, ranges, comparing, whole=False, say=said.append)
+        ranges, state = read_parity_scope(link, mirrored.state).ranges, mirrored.state
+        return proving.compare_and_record(link, state, ranges, comparing, compare_all=False, report=said.append)
 
     compare({first})
     assert proved(mirrored) == {second: (110, 110)}
@@ -239,8 +239,8 @@ def test_a_failover_proves_what_is_new_and_goes_by_what_was_proved(mirrored: Mir
     topic = topic_of(mirrored)
     compared(mirrored)
     more(mirrored, topic, 10)
-    run = begin(mirrored.failover, Mode.PLANNED)
-    said = mirrored.failover.step(run.id, "prove")
+    run = begin(mirrored.failover, RunMode.PLANNED)
+    said = mirrored.failover.run_step(run.id, "prove")
     evidence = mirrored.state.steps[run.id, "prove"].evidence
     assert said is not None
     assert (evidence["records"], evidence["records_proved_before"]) == (20, 200)
@@ -250,7 +250,7 @@ def test_a_failover_proves_what_is_new_and_goes_by_what_was_proved(mirrored: Mir
     assert beside.exit_code == 0
     assert "how far it is proved is not kept" in beside.stderr
     for name in ("fence", "drain", "final_sync", "parity"):
-        mirrored.failover.step(run.id, name)
+        mirrored.failover.run_step(run.id, name)
     assert mirrored.state.steps[run.id, "parity"].evidence["records_in_all"] == 220
     mirrored.failover.drive(run.id)
 

@@ -14,7 +14,7 @@ from kio.schema.alter_client_quotas.v0.response import AlterClientQuotasResponse
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import f64
 
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.results import raise_if_failed
 from mirror_core.kafka.config import Principal
@@ -61,8 +61,8 @@ def test_a_destination_with_a_quota_gets_everything_once_in_its_own_time(pair: P
     user = mirrored.link.destination.user(Principal.DATA)
     assert user is not None
     with quota(pair.west, user):
-        options = Options(until_caught_up=True)
-        made = Replication(mirrored.link, LocalRunner, options, stop=threading.Event(), say=said.append)
+        options = ReplicationOptions(until_caught_up=True)
+        made = Replication(mirrored.link, LocalRunner, options, stop=threading.Event(), report_line=said.append)
         raise_if_failed(made.run())
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
     assert not [line for line in said if "no answer to a Produce" in line or "connection lost" in line]

@@ -15,7 +15,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.reader import LogReader
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import Verdict
+from mirror_core.model.parity import ParityVerdict
 from mirror_core.parity.check import LocalParity
 from tests.brokers import Pair
 from tests.parity_topics import Content, content, copy_bytes, send, twin_topics, whole
@@ -54,7 +54,7 @@ def topic(pair: Pair) -> str:
 
 def compared(
     pair: Pair, topic: str, chunk: int = PARTITIONS // TASKS * RECORDS
-) -> tuple[Verdict, set[tuple[int, str, int | None]], int]:
+) -> tuple[ParityVerdict, set[tuple[int, str, int | None]], int]:
     ranges = [whole(topic, RECORDS, partition=number) for number in range(PARTITIONS)]
     parity = LocalParity(pair.config_path, threads=THREADS, chunk=chunk)
     result = parity(ClusterName("east"), ClusterName("west"), ranges, None)
@@ -64,21 +64,21 @@ def compared(
 @pytest.mark.slow
 def test_many_small_logs_cost_few_requests(pair: Pair, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Counter[int]()
-    send_usually: Any = LogReader._send
+    send_usually: Any = LogReader._send_fetch
 
     def counting(self: LogReader, connection: Connection, wanted: Mapping[Partition, Offset], *rest: Any) -> Any:
         asked[len(wanted)] += 1
         return send_usually(self, connection, wanted, *rest)
 
-    monkeypatch.setattr(LogReader, "_send", counting)
+    monkeypatch.setattr(LogReader, "_send_fetch", counting)
     verdict, findings, records = compared(pair, topic)
     print(asked)
     assert sum(count for size, count in asked.items() if size > 1) == 2 * TASKS, "one a side for each task"
     assert asked[1] <= 20, "what did not come whole, and what differs, once more by itself"
 
-    monkeypatch.setattr(LogReader, "ahead", lambda *_: None)
+    monkeypatch.setattr(LogReader, "prefetch", lambda *_: None)
     assert compared(pair, topic) == (verdict, findings, records)
-    assert verdict is Verdict.FAILED
+    assert verdict is ParityVerdict.FAILED
     assert {(index, kind) for index, kind, _ in findings} == {(ALTERED, "value"), (SHORT, "log end")}
     assert asked[1] > 2 * PARTITIONS
 
@@ -93,7 +93,7 @@ def test_tasks_of_all_rounds_share_connections(pair: Pair, topic: str, monkeypat
         opened[self.where] += 1
 
     monkeypatch.setattr(Connection, "__init__", counting)
-    assert compared(pair, topic, chunk=RECORDS)[0] is Verdict.FAILED
+    assert compared(pair, topic, chunk=RECORDS)[0] is ParityVerdict.FAILED
     print(opened)
     assert opened.keys() == {f"cluster {side.name}, broker {side.bootstrap}" for side in (pair.east, pair.west)}
     # To read, and to ask who leads; and once to see where the logs end.
@@ -104,22 +104,22 @@ def test_an_answer_that_does_not_come_costs_nothing_but_time(
     pair: Pair, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = compared(pair, topic)
-    receive: Any = LogReader._received
+    receive: Any = LogReader._receive_fetch
 
     def breaking(self: LogReader, connection: Connection, correlation: int, wanted: Iterable[Partition]) -> Any:
         if len(known := list(wanted)) > 1:
             raise Unreachable("cut")
         return receive(self, connection, correlation, known)
 
-    monkeypatch.setattr(LogReader, "_received", breaking)
+    monkeypatch.setattr(LogReader, "_receive_fetch", breaking)
     assert compared(pair, topic) == expected
 
 
 def test_what_lies_ready_is_read_from_its_own_place_only(pair: Pair, topic: str) -> None:
     with LogReader(load_config(pair.config_path).cluster("east")) as reader:
         nobodys = Partition("nobodys", 0)
-        reader.ahead({nobodys: Offset(0), **{Partition(topic, n): Offset(5) for n in range(PARTITIONS)}})
-        assert len(reader._ahead) >= PARTITIONS - 2
+        reader.prefetch({nobodys: Offset(0), **{Partition(topic, n): Offset(5) for n in range(PARTITIONS)}})
+        assert len(reader._prefetched) >= PARTITIONS - 2
         for start in (0, 6, 5):
             read = [r.offset for _, r in reader.records(Partition(topic, 0), Offset(start), Offset(RECORDS))]
             assert read == list(range(start, RECORDS))

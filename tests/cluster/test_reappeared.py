@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
+from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.mirrors.describe import describe
+from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.model.clock import now_ms
-from mirror_core.model.run import Mode, RunState
-from mirror_core.sync.fence import denials_of
+from mirror_core.model.run import RunMode, RunState
+from mirror_core.sync.fence import build_denials
 from tests.brokers import Pair
 from tests.cluster.test_failover import denied
 from tests.cluster.test_failover_scope import copied, through
@@ -22,18 +22,18 @@ pytestmark = pytest.mark.cluster
 
 def woken_and_killed(mirrored: Mirrored, topic: str) -> None:
     with ClusterClient(mirrored.config.cluster("east")) as east:
-        create_acls(east, denials_of([topic]))
-        present_on_every_broker(east, set(denials_of([topic])))
+        create_acls(east, build_denials([topic]))
+        wait_until_acls_present(east, set(build_denials([topic])))
 
 
 def removed_by_hand(mirrored: Mirrored, topic: str, cluster: str) -> None:
     with ClusterClient(mirrored.config.cluster(cluster)) as client:
-        delete_acls(client, tuple(denials_of([topic])))
-        absent_on_every_broker(client, set(denials_of([topic])))
+        delete_acls(client, tuple(build_denials([topic])))
+        wait_until_acls_absent(client, set(build_denials([topic])))
 
 
 def words(mirrored: Mirrored) -> str:
-    return str(describe(mirrored.link, mirrored.state, now_ms()).facts["lifted denials that stand again"])
+    return str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["lifted denials that stand again"])
 
 
 def test_a_fence_that_stands_again_is_named_where_it_stands_unless_a_ledger_has_it(pair: Pair, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_fence_that_stands_again_is_named_where_it_stands_unless_a_ledger_has_
     assert words(mirrored) == "none"
 
     woken_and_killed(mirrored, topic)
-    warnings = mirrored.failover.plan(Mode.PLANNED).warnings
+    warnings = mirrored.failover.plan(RunMode.PLANNED).warnings
     assert any(line.endswith(f"see `mirrorbook mirror describe {mirrored.name}`") for line in warnings)
     third = through(mirrored, "fence")
     assert "stand on east again" in words(mirrored), (

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from mirror_core.evidence.folders import LocalFolder
-from mirror_core.evidence.heads import Checked
-from mirror_core.mirrors.receipts import compact
-from mirror_core.model.parity import Verdict
+from mirror_core.evidence.heads import CheckedReceipts
+from mirror_core.mirrors.receipts import compact_receipts
+from mirror_core.model.parity import ParityVerdict
 from mirror_core.model.receipts import ReceiptsHead
-from mirror_core.state.records import Forget
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.state.records import Tombstone
+from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import TIMEOUT_S, Pair, admin_client
 from tests.cluster.copied import TOMORROW, Copied, copied, mixed
 from tests.commands import invoked
@@ -54,23 +54,23 @@ class Mortal(LocalFolder):
 @pytest.mark.slow
 def test_a_compaction_killed_at_any_action_leaves_receipts_that_say_the_same(pair: Pair, tmp_path: Path) -> None:
     made = copied(pair, tmp_path, mixed(100), content(30))
-    link, before, whole = made.mirrored.link, made.scope.vouched, tmp_path / "whole"
+    link, before, whole = made.mirrored.link, made.scope.certified, tmp_path / "whole"
     shutil.copytree(made.receipts.path, whole)
     heads = made.mirrored.state.receipts[made.mirrored.name]
     for left in range(3):  # one file is written, and two are removed
         for after in (False, True):
             with pytest.raises(Killed):
-                compact(link, Mortal(made.receipts.path, left=left, after=after), TOMORROW)
+                compact_receipts(link, Mortal(made.receipts.path, left=left, after=after), TOMORROW)
             killed = made.scope
-            assert (killed.vouched, killed.checked.sound) == (before, True)
-            compact(link, made.receipts, TOMORROW)
+            assert (killed.certified, killed.checked.is_sound) == (before, True)
+            compact_receipts(link, made.receipts, TOMORROW)
             [one] = made.receipts.names()
             assert "/day-" in one
             if (left, after) != (2, True):
                 _as_before(made, heads, whole)
     scope = made.scope
-    assert (scope.vouched, scope.checked.left_over) == (before, ())
-    assert made.proved(scope).verdict is Verdict.PASSED
+    assert (scope.certified, scope.checked.left_over) == (before, ())
+    assert made.proved(scope).verdict is ParityVerdict.PASSED
 
 
 def test_a_day_of_which_nothing_is_left_leaves_no_file_and_no_alarm(pair: Pair, tmp_path: Path) -> None:
@@ -79,10 +79,10 @@ def test_a_day_of_which_nothing_is_left_leaves_no_file_and_no_alarm(pair: Pair, 
     admin.delete_topics([made.topic])[made.topic].result(TIMEOUT_S)
     wait_until(lambda: made.topic not in admin.list_topics().topics, timeout_s=TIMEOUT_S, why="it is gone")
     for files in ([1], []):
-        done = compact(made.mirrored.link, made.receipts, TOMORROW)
+        done = compact_receipts(made.mirrored.link, made.receipts, TOMORROW)
         assert [before for before, _ in done.files.values()] == files
         assert made.receipts.names() == []
-        assert made.scope.checked == Checked(good=())
+        assert made.scope.checked == CheckedReceipts(readable=())
 
 
 def test_the_command_puts_days_together_and_says_how_many_files_there_were(
@@ -90,7 +90,7 @@ def test_the_command_puts_days_together_and_says_how_many_files_there_were(
 ) -> None:
     made = copied(pair, tmp_path, content(100), content(30))
     assert len(made.receipts.names()) == 2
-    monkeypatch.setattr("mirror_core.cli.receipts.closed", lambda: TOMORROW)
+    monkeypatch.setattr("mirror_core.cli.receipts.first_open_day", lambda: TOMORROW)
     command = ["receipts", "compact", made.mirrored.name, "--receipts", str(made.receipts.path), "--runner", "local"]
     command += ["--config", str(pair.config_path), "--json"]
     said = invoked(*command)
@@ -98,12 +98,12 @@ def test_the_command_puts_days_together_and_says_how_many_files_there_were(
     answer = json.loads(said.stdout)
     assert ([*answer["days"].values()], answer["left"]) == ([[2, 1]], {})
     assert len(made.receipts.names()) == 1
-    assert made.proved().verdict is Verdict.PASSED
+    assert made.proved().verdict is ParityVerdict.PASSED
 
 
 def _as_before(made: Copied, heads: Mapping[str, ReceiptsHead], files: Path) -> None:
     shutil.rmtree(made.receipts.path)
     shutil.copytree(files, made.receipts.path)
-    with StateWriter(made.mirrored.link.destination, control_id(made.mirrored.name)) as writer:
+    with StateWriter(made.mirrored.link.destination, make_control_id(made.mirrored.name)) as writer:
         told = writer.state.receipts[made.mirrored.name]
-        writer.put(*(Forget(head) for part, head in told.items() if part not in heads), *heads.values())
+        writer.put(*(Tombstone(head) for part, head in told.items() if part not in heads), *heads.values())

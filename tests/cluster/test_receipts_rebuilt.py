@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.evidence.folders import LocalFolder
 from mirror_core.model.files import Unwritable
 from mirror_core.model.names import Partition
-from mirror_core.model.parity import Verdict
+from mirror_core.model.parity import ParityVerdict
 from tests.brokers import TIMEOUT_S, Pair
 from tests.cluster.copied import copied, mixed, unproved
 from tests.commands import invoked
@@ -41,12 +41,12 @@ def test_a_data_plane_that_ends_between_a_head_and_its_file_leaves_a_hole_and_no
         def folder(self, place: str) -> LocalFolder:
             return Full(made.receipts.path)
 
-    options = Options(until_caught_up=True, receipts=str(made.receipts.path))
-    Replication(made.mirrored.link, Runner, options, stop=threading.Event(), say=lambda line: None).run()
+    options = ReplicationOptions(until_caught_up=True, receipts=str(made.receipts.path))
+    Replication(made.mirrored.link, Runner, options, stop=threading.Event(), report_line=lambda line: None).run()
     scope = made.scope
-    assert (len(scope.checked.unwritten), scope.checked.sound) == (1, True)
+    assert (len(scope.checked.unwritten), scope.checked.is_sound) == (1, True)
     assert unproved(scope) == {Partition(made.topic, 0): [(100, 130)]}
-    assert (made.proved(scope).verdict, made.proved(scope).records) == (Verdict.INDETERMINATE, 100)
+    assert (made.proved(scope).verdict, made.proved(scope).records) == (ParityVerdict.INDETERMINATE, 100)
 
 
 def test_lost_and_altered_receipts_are_rebuilt_and_prove_the_copy_when_the_source_is_dead(
@@ -56,7 +56,7 @@ def test_lost_and_altered_receipts_are_rebuilt_and_prove_the_copy_when_the_sourc
     first, second, _ = [made.receipts.path / name for name in made.receipts.names()]
     first.unlink()
     second.write_bytes(b"PAR1")
-    assert made.proved().verdict is Verdict.FAILED
+    assert made.proved().verdict is ParityVerdict.FAILED
     command = ["receipts", "rebuild", made.mirrored.name, "--receipts", str(made.receipts.path), "--runner", "local"]
     command += ["--config", str(pair.config_path), "--json"]
     said = invoked(*command)
@@ -66,8 +66,8 @@ def test_lost_and_altered_receipts_are_rebuilt_and_prove_the_copy_when_the_sourc
     assert len(answer["settled"]) == 2
     with suspended(pair.east):
         found = made.proved()
-    assert (found.verdict, found.reasons, found.records) == (Verdict.PASSED, (), 2 * (200 - 2 + 50))
-    assert (made.scope.left_out, made.scope.unproved) == ({}, {})
+    assert (found.verdict, found.reasons, found.records) == (ParityVerdict.PASSED, (), 2 * (200 - 2 + 50))
+    assert (made.scope.left_out, made.scope.uncertified) == ({}, {})
     again = json.loads(invoked(*command).stdout)
     assert (again["records"], again["files"], again["settled"]) == (0, 0, []), "and there is nothing left to do"
 
@@ -82,8 +82,8 @@ def test_what_differs_from_the_source_is_not_vouched_for_by_a_rebuild(pair: Pair
     found = made.rebuilt()
     partition = Partition(made.topic, 0)
     assert (found.records, found.settled) == (0, ())
-    assert "[0, 107): it differs from the source" in found.left[partition][0]
-    assert made.proved().verdict is Verdict.INDETERMINATE
+    assert "[0, 107): it differs from the source" in found.uncovered[partition][0]
+    assert made.proved().verdict is ParityVerdict.INDETERMINATE
 
 
 def test_beside_a_running_data_plane_no_file_seems_lost_and_those_that_are_can_be_rebuilt(
@@ -91,21 +91,21 @@ def test_beside_a_running_data_plane_no_file_seems_lost_and_those_that_are_can_b
 ) -> None:
     made = copied(pair, tmp_path, content(100))
     partition, stop = Partition(made.topic, 0), threading.Event()
-    options = Options(receipts=str(made.receipts.path), epoch_s=1.0)
-    running = Replication(made.mirrored.link, LocalRunner, options, stop=stop, say=lambda line: None)
+    options = ReplicationOptions(receipts=str(made.receipts.path), epoch_s=1.0)
+    running = Replication(made.mirrored.link, LocalRunner, options, stop=stop, report_line=lambda line: None)
     with beside(running.run, stop.set, timeout_s=TIMEOUT_S):
 
         def has_told(epochs: int) -> bool:
             scope = made.scope
-            assert scope.checked.sound, [*scope.checked.words()]
-            return scope.newest[partition][:2] >= (2, epochs)
+            assert scope.checked.is_sound, [*scope.checked.format_faults()]
+            return scope.newest_receipts[partition][:2] >= (2, epochs)
 
         wait_until(lambda: has_told(4), timeout_s=TIMEOUT_S, why="several epochs have told")
         shutil.rmtree(made.receipts.path, ignore_errors=True)  # a file may come, or get its name, in the midst of it
         assert made.scope.checked.lost
-        wait_until(lambda: partition in made.scope.newest, timeout_s=TIMEOUT_S, why="an epoch has told anew")
+        wait_until(lambda: partition in made.scope.newest_receipts, timeout_s=TIMEOUT_S, why="an epoch has told anew")
         found = made.rebuilt()
-        assert found.left == {}
+        assert found.uncovered == {}
         assert found.records >= 100, "heartbeats are copied, too"
         wait_until(lambda: has_told(8), timeout_s=TIMEOUT_S, why="more epochs have told")
-        assert made.proved().verdict is Verdict.PASSED
+        assert made.proved().verdict is ParityVerdict.PASSED

@@ -17,20 +17,20 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from mirror_core.dataplane.planning import Planner
-from mirror_core.decide.recovery import Action
+from mirror_core.decide.recovery import RecoveryAction
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.topics import delete_topic
 from mirror_core.mirrors import recovery
-from mirror_core.mirrors.recovery_plan import survey
+from mirror_core.mirrors.recovery_plan import plan_recovery
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.parity import salvage
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.lease import acquire
-from mirror_core.state.writer import StateWriter, control_id, data_id
-from mirror_core.wire.batch import HEADER_SIZE, batches
+from mirror_core.state.lease import acquire_lease
+from mirror_core.state.writer import StateWriter, make_control_id, make_data_id
+from mirror_core.wire.batch import HEADER_SIZE, split_batches
 from tests.administering import alter_topic
 from tests.brokers import TIMEOUT_S, admin_client, new_topic, produce, read_all
 from tests.cluster.desk import Desk, Said
@@ -153,11 +153,11 @@ def test_partitions_that_only_the_destination_has_are_shown_and_saved_before_a_r
         before = client.metadata([topic]).topics[topic].id
     told = recover(desk, mirrored, "--action", "recopy", "--dry-run")
     assert f"  lost by it, too: 5 offsets of {topic}-1 from offset 0 on, which only cluster west has\n" in told.out
-    seen = survey(mirrored.link, mirrored.state, None, Action.RECOPY)
+    seen = plan_recovery(mirrored.link, mirrored.state, None, RecoveryAction.RECOPY)
     widen(3)
     produce(desk.pair.west, topic, 1, partition=2)
     with pytest.raises(Refused, match=f"{topic}-2 has grown from 0 to 1"):
-        recovery.recover(mirrored.link, seen, print)
+        recovery.recover_partitions(mirrored.link, seen, print)
     with ClusterClient(mirrored.config.cluster("west")) as client:
         assert client.metadata([topic]).topics[topic].id == before
     folder = tmp_path / "saved"
@@ -189,7 +189,7 @@ def test_nothing_is_recopied_while_somebody_copies(desk: Desk) -> None:
     mirrored, topic = copied(desk)
     produce(desk.pair.west, topic, 1)
     failed(mirrored, topic, FailureKind.FOREIGN)
-    lease = acquire(mirrored.link.destination, mirrored.name, "another-host/1/x")
+    lease = acquire_lease(mirrored.link.destination, mirrored.name, "another-host/1/x")
     try:
         said = recover(desk, mirrored, "--action", "recopy", "--yes")
         reason = (
@@ -217,18 +217,18 @@ def test_what_was_not_saved_is_not_deleted(desk: Desk, tmp_path: Path, monkeypat
     assert said == Said(2, "", "error: --salvage saves what a recopy would delete: add --action recopy\n")
     anew = "--action", "recopy", "--salvage", str(folder), "--yes"
     with monkeypatch.context() as patched:
-        patched.setattr(salvage, "record_batches", lambda task: iter(()))
+        patched.setattr(salvage, "read_record_batches", lambda task: iter(()))
         said = recover(desk, mirrored, *anew)
         assert said.code == 1
         assert f"{topic}-0: 0 saved, 3 in the log" in said.err
-    real = recovery.salvage
+    real = recovery.salvage_lost_records
 
     def save_and_grow(*arguments: Any) -> None:
         real(*arguments)
         produce(desk.pair.west, topic, 1)
 
     with monkeypatch.context() as patched:
-        patched.setattr(recovery, "salvage", save_and_grow)
+        patched.setattr(recovery, "salvage_lost_records", save_and_grow)
         said = recover(desk, mirrored, *anew)
         assert said.code == 3
         assert f"{topic}-0 has grown from 103 to 104 since you were asked" in said.err
@@ -283,9 +283,9 @@ def test_a_recopy_that_has_not_deleted_yet_can_be_given_up(desk: Desk) -> None:
     mirrored, topic = copied(desk)
     produce(desk.pair.west, topic, 1)
     failed(mirrored, topic, FailureKind.FOREIGN)
-    seen = survey(mirrored.link, mirrored.state, None, Action.RECOPY)
-    with StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer:
-        recovery.begin_recopy(mirrored.link, writer, seen.costs[0])
+    seen = plan_recovery(mirrored.link, mirrored.state, None, RecoveryAction.RECOPY)
+    with StateWriter(mirrored.link.destination, make_control_id(mirrored.name)) as writer:
+        recovery.record_recopy(mirrored.link, writer, seen.costs[0])
     assert recover(desk, mirrored, "--action", "retry", "--yes").code == 0
     failed(mirrored, topic, FailureKind.FOREIGN)
     assert len(read_all(desk.pair.west, topic)) == 101
@@ -296,12 +296,12 @@ def test_another_topic_than_the_one_that_was_shown_is_not_deleted(desk: Desk) ->
     mirrored, topic = copied(desk)
     produce(desk.pair.west, topic, 1)
     failed(mirrored, topic, FailureKind.FOREIGN)
-    seen = survey(mirrored.link, mirrored.state, None, Action.RECOPY)
+    seen = plan_recovery(mirrored.link, mirrored.state, None, RecoveryAction.RECOPY)
     delete(desk.pair.west, topic)
     create(desk.pair.west, topic)
     produce(desk.pair.west, topic, 5)
     with pytest.raises(Refused, match="it is another topic now"):
-        recovery.recover(mirrored.link, seen, print)
+        recovery.recover_partitions(mirrored.link, seen, print)
     assert len(read_all(desk.pair.west, topic)) == 5
 
 
@@ -347,7 +347,7 @@ def test_a_copy_of_a_topic_that_is_gone_from_the_source_can_be_let_go_and_stays(
     with (
         ClusterClient(mirrored.link.source) as source,
         ClusterClient(mirrored.link.destination) as destination,
-        StateWriter(mirrored.link.destination, data_id(mirrored.name)) as writer,
+        StateWriter(mirrored.link.destination, make_data_id(mirrored.name)) as writer,
     ):
         planner = Planner(mirrored.link, source, destination)
         assert planner.plan(writer.state, all_ends=False).failed == {}, "metadata may lag behind: not believed at once"
@@ -413,7 +413,7 @@ def test_a_corrupt_batch_crosses_once_it_is_repaired(desk: Desk) -> None:
     produce(desk.pair.east, topic, 1)
     log = desk.pair.east.log_dir() / f"{topic}-0" / f"{0:020}.log"
     data = log.read_bytes()
-    [*_, (_, batch)] = list(batches(memoryview(bytearray(data))))
+    [*_, (_, batch)] = list(split_batches(memoryview(bytearray(data))))
     at = len(data) - len(batch) + HEADER_SIZE + 10
     for flip, after in ((0xFF, None), (0, FailureKind.CORRUPT)):
         if after is not None:

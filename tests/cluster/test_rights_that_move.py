@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
+from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Resource
-from mirror_core.model.drift import Action, Part
-from mirror_core.model.run import Mode, RunState
-from mirror_core.rights.acls import OUR_NAMES, OUR_TOPICS, denial, may_change
+from mirror_core.model.drift import SyncAction, SyncCategory
+from mirror_core.model.run import RunMode, RunState
+from mirror_core.rights.acls import OWN_NAME_PREFIX, OWN_TOPIC_PREFIX, build_denial, can_change_topic
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import TOPIC as STATE
-from mirror_core.sync.access import apply_promotion, demote
-from mirror_core.sync.cycle import sync
+from mirror_core.state.records import STATE_TOPIC as STATE
+from mirror_core.sync.access import apply_promotion, demote_topics
+from mirror_core.sync.cycle import sync_mirror
 from tests.administering import as_admin, rights_of
 from tests.brokers import Pair, new_topic, produce, read_all
 from tests.cluster.links import new_link, writer_of
@@ -26,7 +26,7 @@ from tests.mirroring import new_mirror
 
 pytestmark = pytest.mark.cluster
 APP = "User:app"
-ACLS = frozenset({Part.TOPICS, Part.ACLS})
+ACLS = frozenset({SyncCategory.TOPICS, SyncCategory.ACLS})
 
 
 def right(
@@ -38,13 +38,13 @@ def right(
 def grant(cluster: SandboxCluster, *acls: Acl) -> None:
     with as_admin(cluster) as client:
         create_acls(client, acls)
-        present_on_every_broker(client, acls)
+        wait_until_acls_present(client, acls)
 
 
 def withdraw(cluster: SandboxCluster, *acls: Acl) -> None:
     with as_admin(cluster) as client:
         delete_acls(client, acls)
-        absent_on_every_broker(client, acls)
+        wait_until_acls_absent(client, acls)
 
 
 def transactional(cluster: SandboxCluster, name: str) -> Producer:
@@ -79,14 +79,14 @@ def test_a_transactional_application_goes_over_with_nothing_done_by_hand(pair: P
     mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
     mirrored.copy()
     with writer_of(mirrored.link) as writer:
-        assert not [row for row in sync(mirrored.link, writer, only=ACLS).rows if row.action is Action.SKIP]
+        assert not [row for row in sync_mirror(mirrored.link, writer, only=ACLS).rows if row.action is SyncAction.SKIP]
     for name in (ids + "1", "another"):
         with pytest.raises(KafkaException) as early:
             transactional(pair.west, name)
         assert refused(early) == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
     failover = mirrored.failover
-    run = failover.begin(failover.plan(Mode.PLANNED).hash)
+    run = failover.begin(failover.plan(RunMode.PLANNED).hash)
     assert mirrored.failover.drive(run.id).state is RunState.DONE
 
     round_on(pair.west, transactional(pair.west, ids + "1"), b"on west", 2)
@@ -103,14 +103,14 @@ def test_a_right_to_all_transactional_ids_takes_nobodys_journal_over(pair: Pair)
     grant(pair.east, *every, *right(Resource.TOPIC, topic, Operation.WRITE))
     link = new_link(pair, topic)
     with writer_of(link) as writer:
-        sync(link, writer)
-        ours = denial(OUR_NAMES, APP, resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED)
+        sync_mirror(link, writer)
+        ours = build_denial(OWN_NAME_PREFIX, APP, resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED)
         assert rights_of(pair.west) & {*every, ours} == {ours}, "nobody needs the right before promotion"
         withdraw(pair.east, *every)
-        sync(link, writer, only=ACLS)
+        sync_mirror(link, writer, only=ACLS)
         assert not rights_of(pair.west) & {*every, ours}
         grant(pair.east, *every)
-        sync(link, writer)
+        sync_mirror(link, writer)
         apply_promotion(link, writer, [topic])
     assert rights_of(pair.west) >= {*every, ours}
     transactional(pair.west, "anything")
@@ -128,9 +128,9 @@ def test_delegation_between_applications_is_carried(pair: Pair) -> None:
     grant(pair.east, *for_app, *for_all, *readers)
     link = new_link(pair, topic)
     with writer_of(link) as writer:
-        rows = {row.subject: row.action for row in sync(link, writer, only=ACLS).rows}
-    assert {rows[str(a)] for a in for_app} == {Action.CREATE}
-    assert {rows[str(a)] for a in for_all} == {Action.SKIP}
+        rows = {row.subject: row.action for row in sync_mirror(link, writer, only=ACLS).rows}
+    assert {rows[str(a)] for a in for_app} == {SyncAction.CREATE}
+    assert {rows[str(a)] for a in for_all} == {SyncAction.SKIP}
     assert for_app <= rights_of(pair.west)
     assert not for_all & rights_of(pair.west)
 
@@ -140,38 +140,38 @@ def test_a_forged_record_makes_nobody_an_administrator(pair: Pair, tmp_path: Pat
     write = right(Resource.TOPIC, topic, Operation.WRITE)
     grant(pair.east, *write)
     forged = right(Resource.CLUSTER, "kafka-cluster", Operation.ALTER) | {
-        denial("*", resource=Resource.TRANSACTIONAL_ID)
+        build_denial("*", resource=Resource.TRANSACTIONAL_ID)
     }
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     link = mirrored.link
     with writer_of(link) as writer:
-        sync(link, writer, only=ACLS)
+        sync_mirror(link, writer, only=ACLS)
         name, cluster, staged = link.mirror.name, link.destination.name, AclPurpose.STAGED
         writer.put(*(LedgerEntry(mirror=name, cluster=cluster, acl=a, purpose=staged) for a in forged))
-    plan = mirrored.failover.plan(Mode.PLANNED)
+    plan = mirrored.failover.plan(RunMode.PLANNED)
     for acl in forged:
         assert [w for w in plan.warnings if w.startswith(f"{acl} is recorded as staged, but will not be granted")]
     with writer_of(link) as writer:
         rows = {row.subject: row for row in apply_promotion(link, writer, [topic])}
-    assert {rows[str(acl)].action for acl in forged} == {Action.REFUSE}
+    assert {rows[str(acl)].action for acl in forged} == {SyncAction.REFUSE}
     assert not rights_of(pair.west) & forged
     assert not denied(pair.west, topic), "held up by it"
 
 
 def test_copying_tasks_cannot_write_what_is_remembered(pair: Pair) -> None:
     guards = {
-        denial(OUR_TOPICS, "User:mirror-data", operation=operation, pattern=Pattern.PREFIXED)
+        build_denial(OWN_TOPIC_PREFIX, "User:mirror-data", operation=operation, pattern=Pattern.PREFIXED)
         for operation in (Operation.WRITE, Operation.DELETE)
     }
     link = new_link(pair, new_topic(pair.east))
     assert denied(pair.west, STATE, "mirror-data"), "the sandbox has them from the beginning"
     withdraw(pair.west, *guards)
     with writer_of(link) as writer:
-        assert {str(g) for g in guards} <= {r.subject for r in sync(link, writer, only=ACLS).rows if r.done}
+        assert {str(g) for g in guards} <= {r.subject for r in sync_mirror(link, writer, only=ACLS).rows if r.done}
         assert guards <= rights_of(pair.west)
         assert denied(pair.west, STATE, "mirror-data")
-        assert not [r for r in sync(link, writer, only=ACLS).rows if r.done and r.part is Part.ACLS]
+        assert not [r for r in sync_mirror(link, writer, only=ACLS).rows if r.done and r.part is SyncCategory.ACLS]
 
 
 @pytest.mark.parametrize("pattern", Pattern)
@@ -185,9 +185,9 @@ def test_a_grant_that_would_open_more_is_given_topic_by_topic(pair: Pair, tmp_pa
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     with writer_of(mirrored.link) as writer:
-        sync(mirrored.link, writer, only=ACLS)
+        sync_mirror(mirrored.link, writer, only=ACLS)
     failover = mirrored.failover
-    plan = failover.plan(Mode.PLANNED)
+    plan = failover.plan(RunMode.PLANNED)
     [said] = [w for w in plan.warnings if str(wide) in w]
     assert said.startswith(f"{wide} will be granted topic by topic: on west it would open ")
     run = failover.begin(plan.hash)
@@ -198,7 +198,7 @@ def test_a_grant_that_would_open_more_is_given_topic_by_topic(pair: Pair, tmp_pa
     assert replace(wide, name=topic, pattern=Pattern.LITERAL) in rights_of(pair.west)
     assert wide not in rights_of(pair.west)
     with writer_of(mirrored.link) as writer:  # as a failback does it at its end, and the failover after that
-        demote(mirrored.link, writer, [topic], mirrored.link.destination.name)
+        demote_topics(mirrored.link, writer, [topic], mirrored.link.destination.name)
         assert denied(pair.west, topic)
         apply_promotion(mirrored.link, writer, [topic])
     assert not denied(pair.west, topic)
@@ -213,7 +213,7 @@ def test_a_plan_lists_exactly_the_rights_that_promotion_gives(pair: Pair, tmp_pa
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     with writer_of(mirrored.link) as writer:
-        sync(mirrored.link, writer, only=ACLS)
+        sync_mirror(mirrored.link, writer, only=ACLS)
         entry = LedgerEntry(
             mirror=mirrored.link.mirror.name,
             cluster=mirrored.link.mirror.destination,
@@ -224,13 +224,13 @@ def test_a_plan_lists_exactly_the_rights_that_promotion_gives(pair: Pair, tmp_pa
     grant(pair.east, *new)
     withdraw(pair.east, *gone)
 
-    lost = mirrored.failover.plan(Mode.UNPLANNED)
+    lost = mirrored.failover.plan(RunMode.UNPLANNED)
     assert lost.rights == tuple(sorted(str(a) for a in {*kept, *gone, *forged}))
     (unbacked,) = [line for line in lost.warnings if "nobody holds on east now" in line]
     assert [str(a) in unbacked for a in (*kept, *gone, *forged)] == [False, True, True]
 
-    plan = mirrored.failover.plan(Mode.PLANNED)
+    plan = mirrored.failover.plan(RunMode.PLANNED)
     assert mirrored.failover.drive(mirrored.failover.begin(plan.hash).id).state is RunState.DONE
-    given = {a for a in rights_of(pair.west) - before if may_change(a)}
+    given = {a for a in rights_of(pair.west) - before if can_change_topic(a)}
     assert given == {*kept, *new}
     assert plan.rights == tuple(sorted(str(a) for a in given))

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from mirror_core.kafka.connection import Connection
-from mirror_core.model.run import Mode
+from mirror_core.model.run import RunMode
 from mirror_core.runbook.conductor import Conductor
 from tests.brokers import Pair
 from tests.crowds import crowd
@@ -48,7 +48,7 @@ Asked = Counter[tuple[str, str, str]]
 def counted(mirrored: Mirrored) -> Asked:
     """Those of a planned failover's steps, up to its promotion."""
     asked, step, polling = Asked(), "", set[int]()
-    take: Any = Conductor._take
+    take: Any = Conductor._run_step
     sleep = time.sleep
 
     def sleeping(seconds: float) -> None:
@@ -76,13 +76,13 @@ def counted(mirrored: Mirrored) -> Asked:
         patch.setattr(Connection, kind, count)
 
     failover = mirrored.failover
-    run = failover.begin(failover.plan(Mode.PLANNED).hash, Mode.PLANNED)
+    run = failover.begin(failover.plan(RunMode.PLANNED).hash, RunMode.PLANNED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "sleep", sleeping)
-        patch.setattr(Conductor, "_take", taking)
+        patch.setattr(Conductor, "_run_step", taking)
         counting(patch, "call", lambda request: request)
         counting(patch, "_exchanged", lambda requests: requests[0])
-        failover.take(run.id, ("prove", *STEPS))
+        failover.run_steps(run.id, ("prove", *STEPS))
     return asked
 
 

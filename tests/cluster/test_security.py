@@ -21,43 +21,50 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
-from mirror_core.copy.ahead import Ahead
-from mirror_core.copy.lanes import Lanes
-from mirror_core.dataplane.counters import Retry
-from mirror_core.dataplane.driver import Options, Replication
-from mirror_core.dataplane.heart import Outcome
+from mirror_core.copy.ahead import ConnectionOpener
+from mirror_core.copy.lanes import FetchLinks
+from mirror_core.dataplane.counters import RetriedWork
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
+from mirror_core.dataplane.heart import HeartbeatOutcome
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.results import raise_if_failed
 from mirror_core.kafka.acls import (
-    Acls,
     AuthorizerOff,
-    absent_on_every_broker,
+    BrokerAcls,
     create_acls,
     delete_acls,
     describe_acls,
-    present_on_every_broker,
+    wait_until_acls_absent,
+    wait_until_acls_present,
 )
-from mirror_core.kafka.client import ClusterClient, ClusterView
+from mirror_core.kafka.client import ClusterClient, ClusterMetadata
 from mirror_core.kafka.config import ClusterConfig, Config, Principal, load_config
 from mirror_core.kafka.fetching import FetchLink
-from mirror_core.kafka.tls import tls_context
-from mirror_core.kafka.window import Window
+from mirror_core.kafka.tls import get_tls_context
+from mirror_core.kafka.window import InflightWindow
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.creation import create
-from mirror_core.mirrors.preflight import check
+from mirror_core.mirrors.creation import create_mirror
+from mirror_core.mirrors.preflight import check_cluster
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
-from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, NotLetIn, Refused, Unreachable
+from mirror_core.model.errors import (
+    BadRequest,
+    ConnectionRejected,
+    MirrorError,
+    MissingPermission,
+    Refused,
+    Unreachable,
+)
 from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.model.run import Evidence, Mode, RunState
-from mirror_core.rights.acls import denial
+from mirror_core.model.run import RunMode, RunState, StepEvidence
+from mirror_core.rights.acls import build_denial
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import local_services
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import ADMIN
 from mirror_core.sandbox.ports import HOST, choose_ports
-from mirror_core.state.link import Link, find
-from mirror_core.state.writer import StateWriter, control_id
-from mirror_core.sync.access import demote
+from mirror_core.state.link import MirrorLink, find_mirror_link
+from mirror_core.state.writer import StateWriter, make_control_id
+from mirror_core.sync.access import demote_topics
 from tests.addresses import has_ipv6
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
@@ -105,24 +112,24 @@ class Way:
     source: SandboxCluster
     destination: SandboxCluster
 
-    def mirror(self, topic: str, groups: tuple[str, ...] = ("none",)) -> Link:
+    def mirror(self, topic: str, groups: tuple[str, ...] = ("none",)) -> MirrorLink:
         name = MirrorName("m-" + secrets.token_hex(4))
         ends = {"source": self.source.name, "destination": self.destination.name}
-        create(self.config, name, topics=[topic], groups=groups, **ends)  # type: ignore[arg-type]
-        verbs.start(find(self.config, name)[0])
-        return find(self.config, name)[0]
+        create_mirror(self.config, name, topics=[topic], groups=groups, **ends)  # type: ignore[arg-type]
+        verbs.start_mirror(find_mirror_link(self.config, name)[0])
+        return find_mirror_link(self.config, name)[0]
 
     def copy(self, topic: str) -> None:
-        options = Options(until_caught_up=True)
+        options = ReplicationOptions(until_caught_up=True)
         summary = Replication(
-            self.mirror(topic), LocalRunner, options, stop=threading.Event(), say=lambda line: None
+            self.mirror(topic), LocalRunner, options, stop=threading.Event(), report_line=lambda line: None
         ).run()
         assert (summary.caught_up, summary.failed) == (True, {})
 
 
 def beats_of(driver: Replication) -> int:
     """Seconds in which all heartbeats were acknowledged."""
-    return driver.counters.snapshot().heartbeats.get(Outcome.ACKNOWLEDGED, 0)
+    return driver.counters.snapshot().heartbeats.get(HeartbeatOutcome.ACKNOWLEDGED, 0)
 
 
 def holds(way: Way, topic: str, records: int) -> bool:
@@ -132,7 +139,7 @@ def holds(way: Way, topic: str, records: int) -> bool:
     return there and len(read_all(way.destination, topic)) == records
 
 
-def is_committed(link: Link, group: str, topic: str, offset: int) -> bool:
+def is_committed(link: MirrorLink, group: str, topic: str, offset: int) -> bool:
     """Whether a group stands there on the destination."""
     with ClusterClient(link.destination) as client:
         found = fetch_offsets(client, group).committed.get(Partition(topic, 0))
@@ -180,7 +187,7 @@ def test_sessions_that_brokers_end_are_renewed_without_a_fault(
     topic, group = new_topic(way.source, partitions=2), f"g-{secrets.token_hex(4)}"
     link = way.mirror(topic, groups=(group,))
     began, stop = time.monotonic(), threading.Event()
-    driver = Replication(link, LocalRunner, Options(epoch_s=20), stop=stop, say=lambda line: None)
+    driver = Replication(link, LocalRunner, ReplicationOptions(epoch_s=20), stop=stop, report_line=lambda line: None)
     with caplog.at_level("INFO", "mirror_core"), beside(driver.run, stop.set, name="data plane"):
         for number in itertools.count(1):
             produce(way.source, topic, 50, partition=number % 2)
@@ -192,8 +199,8 @@ def test_sessions_that_brokers_end_are_renewed_without_a_fault(
         beaten = driver.counters.snapshot()
     assert read_all(way.source, topic) == read_all(way.destination, topic)
     assert [r.getMessage() for r in caplog.records if "closed" in r.getMessage() or "lost" in r.getMessage()] == []
-    assert beaten.retries.get(Retry.GROUPS, 0) == beaten.retries.get(Retry.TASK, 0) == 0
-    assert beaten.heartbeats[Outcome.ACKNOWLEDGED] > 6
+    assert beaten.retries.get(RetriedWork.GROUPS, 0) == beaten.retries.get(RetriedWork.TASK, 0) == 0
+    assert beaten.heartbeats[HeartbeatOutcome.ACKNOWLEDGED] > 6
 
 
 def test_a_data_plane_goes_on_when_all_certificates_are_replaced_under_it(
@@ -204,7 +211,7 @@ def test_a_data_plane_goes_on_when_all_certificates_are_replaced_under_it(
     topic, stop = new_topic(way.source), threading.Event()
     produce(way.source, topic, 20)
     link = way.mirror(topic)
-    driver = Replication(link, LocalRunner, Options(epoch_s=5), stop=stop, say=lambda line: None)
+    driver = Replication(link, LocalRunner, ReplicationOptions(epoch_s=5), stop=stop, report_line=lambda line: None)
     with beside(driver.run, stop.set, name="data plane"):
         wait_until(lambda: beats_of(driver) > 2, timeout_s=TIMEOUT_S, why="it beats")
         secure.cluster.terminate()
@@ -224,7 +231,9 @@ def test_a_certificate_and_a_key_that_do_not_match_yet_end_no_data_plane(
     way = way_through(pair, secure, tmp_path, "mutual", "from")
     topic, stop = new_topic(way.source), threading.Event()
     produce(way.source, topic, 20)
-    driver = Replication(way.mirror(topic), LocalRunner, Options(epoch_s=3), stop=stop, say=lambda line: None)
+    driver = Replication(
+        way.mirror(topic), LocalRunner, ReplicationOptions(epoch_s=3), stop=stop, report_line=lambda line: None
+    )
     whole = {name: (secure.folder / name).read_bytes() for name in ("client.key", "client.pem")}
     with caplog.at_level("WARNING", "mirror_core"), beside(driver.run, stop.set, name="data plane"):
         wait_until(partial(holds, way, topic, 20), timeout_s=TIMEOUT_S, why="it copies")
@@ -250,14 +259,14 @@ def test_the_round_trip_is_the_brokers_where_a_proxy_ends_tcp(secure: Secure, li
     config = ClusterConfig(ClusterName(NAME), properties, properties)
     with relay({near: int(direct.rpartition(":")[2])}) as link, ClusterClient(config) as client:
         link.becomes([near], Weather(delay_ms=1000 * round_trip_s / 2))
-        ahead = Ahead(client)
-        ahead.learn(ClusterView("", 1, {1: (HOST, near)}, {}, frozenset()))
+        ahead = ConnectionOpener(client)
+        ahead.set_brokers(ClusterMetadata("", 1, {1: (HOST, near)}, {}, frozenset()))
         with closing(ahead), closing(ahead.connect(1)) as connection:
             assert connection.round_trip_s >= round_trip_s
-            window = Window(connection.round_trip_s, 64 << 20)
-            window.acknowledged(100_000_000, 1.0)  # within a second, from 0.0 on
-            assert window.bytes >= 4 * round_trip_s * 100_000_000
-            assert Lanes(connection, lambda connection, far: cast("FetchLink", None)).far
+            window = InflightWindow(connection.round_trip_s, 64 << 20)
+            window.record_ack(100_000_000, 1.0)  # within a second, from 0.0 on
+            assert window.window_bytes >= 4 * round_trip_s * 100_000_000
+            assert FetchLinks(connection, lambda connection, far: cast("FetchLink", None)).is_far
 
 
 def test_a_certificate_of_an_unknown_authority_is_refused_with_the_remedy(secure: Secure) -> None:
@@ -304,7 +313,7 @@ def test_the_authorities_in_the_configuration_are_the_only_ones(secure: Secure, 
     del properties["ssl.ca.location"]
     assert (refusal(properties) is None) is trusted
     assert (librdkafka_refusal(properties) == "") is trusted
-    assert len(tls_context(NAME, properties).get_ca_certs()) == 1, "and none of the system's"
+    assert len(get_tls_context(NAME, properties).get_ca_certs()) == 1, "and none of the system's"
 
 
 def test_a_certificate_for_another_host_is_refused_with_the_remedy(secure: Secure) -> None:
@@ -336,7 +345,9 @@ def test_without_a_client_certificate_the_broker_refuses_and_we_say_what_it_want
     properties = secure.properties("mutual")
     del properties["ssl.certificate.location"], properties["ssl.key.location"]
     error = refusal(properties)
-    assert isinstance(error, NotLetIn), "taken for one that is silent, it could be given up while it takes writes"
+    assert isinstance(error, ConnectionRejected), (
+        "taken for one that is silent, it could be given up while it takes writes"
+    )
     assert f"cluster {NAME}, broker 127.0.0.1:{secure.mutual}: " in str(error)
     assert "; if it wants client certificates, set ssl.certificate.location and ssl.key.location" in str(error)
 
@@ -373,7 +384,7 @@ def test_a_key_that_does_not_open_is_refused_and_no_password_shown(
 
 def test_no_tls_where_the_broker_expects_it(secure: Secure) -> None:
     error = refusal({**secure.properties("tls"), "security.protocol": "SASL_PLAINTEXT"})
-    assert isinstance(error, NotLetIn)
+    assert isinstance(error, ConnectionRejected)
     assert "TLS is expected there" in str(error)
 
 
@@ -401,14 +412,14 @@ def test_rights_are_granted_to_a_certificate_under_the_name_that_we_read_in_it(s
     with as_admin(secure.cluster) as admin, ClusterClient(config) as client:
         anybody = replace(right, principal="User:*")
         create_acls(admin, [anybody])
-        present_on_every_broker(admin, [anybody])
-        assert [p for p in check(config).problems if f"no access right there names {name}, the subject of" in p]
+        wait_until_acls_present(admin, [anybody])
+        assert [p for p in check_cluster(config).problems if f"no access right there names {name}, the subject of" in p]
         delete_acls(admin, [anybody])
-        absent_on_every_broker(admin, [anybody])
+        wait_until_acls_absent(admin, [anybody])
         create_acls(admin, [right])
-        present_on_every_broker(admin, [right])
+        wait_until_acls_present(admin, [right])
         assert right in seen(describe_acls(client)), f"brokers do not call it {name}"
-        assert check(config).problems == ()
+        assert check_cluster(config).problems == ()
         delete_acls(admin, [right])
 
 
@@ -429,24 +440,26 @@ def test_copying_tasks_that_brokers_may_call_otherwise_are_not_counted_as_denied
     data = f"User:{config.cluster(NAME).user(Principal.DATA)}"
     named = replace(everything, name=topic, principal=data, operation=Operation.READ)
 
-    def settled() -> Evidence:
-        failover = Failover(find(config, name)[0], local_services(path, evidence_dir=tmp_path), started_by="test")
-        run = failover.begin(failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED)
-        evidence = failover.step(run.id, "settle").evidence
+    def settled() -> StepEvidence:
+        failover = Failover(
+            find_mirror_link(config, name)[0], local_services(path, evidence_dir=tmp_path), started_by="test"
+        )
+        run = failover.begin(failover.plan(RunMode.UNPLANNED).hash, RunMode.UNPLANNED)
+        evidence = failover.run_step(run.id, "settle").evidence
         assert failover.abort(run.id).state is RunState.ABORTED
         return evidence
 
     with as_admin(secure.cluster) as admin:
         create_acls(admin, anybody)
-        present_on_every_broker(admin, anybody)
-        create(config, name, topics=[topic], groups=["none"], source="east", destination=NAME)
-        verbs.start(find(config, name)[0])
-        raise_if_failed(replicate(find(config, name)[0]))
+        wait_until_acls_present(admin, anybody)
+        create_mirror(config, name, topics=[topic], groups=["none"], source="east", destination=NAME)
+        verbs.start_mirror(find_mirror_link(config, name)[0])
+        raise_if_failed(replicate(find_mirror_link(config, name)[0]))
         doubted = settled()
         assert doubted["copiers"] == "outwaited"
         assert f"no access right there names {data}" in str(doubted["copiers_in_doubt"])
         create_acls(admin, [named])
-        present_on_every_broker(admin, [named])
+        wait_until_acls_present(admin, [named])
         assert settled()["copiers"] == "denied to write"
         delete_acls(admin, seen(describe_acls(admin)))
 
@@ -458,25 +471,25 @@ def test_a_demotion_does_not_deny_the_mirrors_own_certificate(pair: Pair, secure
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     config, topic = load_config(path), new_topic(pair.east)
     name = MirrorName("m-" + secrets.token_hex(4))
-    create(config, name, topics=[topic], groups=["none"], source="east", destination=NAME)
-    link, _ = find(config, name)
+    create_mirror(config, name, topics=[topic], groups=["none"], source="east", destination=NAME)
+    link, _ = find_mirror_link(config, name)
 
     def granted(user: str) -> Acl:
         return Acl(resource=Resource.TOPIC, name="*", principal=f"User:{user}", operation=Operation.WRITE)
 
-    with StateWriter(link.destination, control_id(name)) as writer, as_admin(secure.cluster) as admin:
+    with StateWriter(link.destination, make_control_id(name)) as writer, as_admin(secure.cluster) as admin:
         create_acls(admin, [granted("app")])
-        present_on_every_broker(admin, [granted("app")])
+        wait_until_acls_present(admin, [granted("app")])
         with pytest.raises(Refused, match="no access right there names User:CN=mirror, the subject of the control"):
-            demote(link, writer, [topic], link.destination.name)
+            demote_topics(link, writer, [topic], link.destination.name)
         create_acls(admin, [granted("CN=mirror")])
-        present_on_every_broker(admin, [granted("CN=mirror")])
-        demote(link, writer, [topic], link.destination.name)
+        wait_until_acls_present(admin, [granted("CN=mirror")])
+        demote_topics(link, writer, [topic], link.destination.name)
         held = seen(describe_acls(admin))
         delete_acls(admin, held)
-    assert {a for a in held if a.permission is Permission.DENY} == {denial(topic, "User:app")}
+    assert {a for a in held if a.permission is Permission.DENY} == {build_denial(topic, "User:app")}
 
 
-def seen(found: Acls | AuthorizerOff) -> frozenset[Acl]:
-    assert isinstance(found, Acls)
+def seen(found: BrokerAcls | AuthorizerOff) -> frozenset[Acl]:
+    assert isinstance(found, BrokerAcls)
     return found.entries

@@ -14,23 +14,23 @@ from subprocess import CompletedProcess
 import pytest
 import yaml
 
-from mirror_core.dataplane.local import Deleted, LocalCopy
-from mirror_core.decide.steps import names
+from mirror_core.dataplane.local import LocalCopy, RecordTrimmed
+from mirror_core.decide.steps import list_step_names
 from mirror_core.mirrors import verbs
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
-from mirror_core.model.mirror import Desired
-from mirror_core.model.mirror_set import MirrorSet, Order
+from mirror_core.model.mirror import DesiredState
+from mirror_core.model.mirror_set import MirrorSet, SetOrder
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.failover_steps import Steps
-from mirror_core.runbook.last_look import Look
-from mirror_core.runbook.services import Copy
+from mirror_core.runbook.failover_steps import PlannedSteps
+from mirror_core.runbook.last_look import PromotionProbe
+from mirror_core.runbook.services import InProcessCopy
 from mirror_core.runbook.set_runs import SetFailed
-from mirror_core.runbook.sets import Together
+from mirror_core.runbook.sets import SetFailover
 from mirror_core.state import pulse
-from mirror_core.state.link import Link
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.state.link import MirrorLink
+from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.desk import Desk, Said
 from tests.cluster.test_failover import app_topic, denied
@@ -40,7 +40,7 @@ from tests.mirroring import Mirrored, new_mirror
 
 pytestmark = pytest.mark.cluster
 
-STEPS = names(RunKind.FAILOVER)
+STEPS = list_step_names(RunKind.FAILOVER)
 SET = "shop"
 
 
@@ -60,8 +60,8 @@ def both(pair: Pair, tmp_path: Path) -> tuple[Mirrored, Mirrored]:
 def run_set(
     desk: Desk,
     *members: Mirrored,
-    order: Order = Order.SIDE_BY_SIDE,
-    mode: Mode = Mode.PLANNED,
+    order: SetOrder = SetOrder.SIDE_BY_SIDE,
+    mode: RunMode = RunMode.PLANNED,
     more: Sequence[str] = (),
 ) -> Said:
     """Of these mirrors."""
@@ -69,7 +69,7 @@ def run_set(
 
 
 def typed_set(
-    desk: Desk, *members: Mirrored, order: Order = Order.SIDE_BY_SIDE, mode: Mode = Mode.PLANNED
+    desk: Desk, *members: Mirrored, order: SetOrder = SetOrder.SIDE_BY_SIDE, mode: RunMode = RunMode.PLANNED
 ) -> tuple[str, ...]:
     """As it is typed, of these mirrors."""
     document = yaml.safe_load(desk.config.read_text(encoding="utf-8"))
@@ -93,7 +93,7 @@ def topic_of(one: Mirrored) -> str:
 
 def moved(one: Mirrored) -> None:
     topic = topic_of(one)
-    assert one.state.mirrors[one.name].desired is Desired.STOPPED
+    assert one.state.mirrors[one.name].desired is DesiredState.STOPPED
     assert denied(one.pair.east, topic)
     assert not denied(one.pair.west, topic)
     ours = read_all(one.pair.east, topic)
@@ -101,26 +101,26 @@ def moved(one: Mirrored) -> None:
 
 
 def at_home(one: Mirrored) -> None:
-    assert one.state.mirrors[one.name].desired is Desired.STARTED
+    assert one.state.mirrors[one.name].desired is DesiredState.STARTED
     assert one.state.active_run(one.name) is None
     assert not denied(one.pair.east, topic_of(one))
     assert denied(one.pair.west, topic_of(one))
 
 
-def together(*members: Mirrored, copy: Callable[[Link], Copy] | None = None) -> Together:
+def together(*members: Mirrored, copy: Callable[[MirrorLink], InProcessCopy] | None = None) -> SetFailover:
     """Of these mirrors; `copy`: the last one's, in its drain."""
     conductors = _conductors(*members)
     if copy is not None:
         last = members[-1]
         conductors[last.name] = Failover(last.link, replace(last.services, copy=copy), started_by="test")
-    return Together(MirrorSet(SET, tuple(conductors)), conductors, say=print)
+    return SetFailover(MirrorSet(SET, tuple(conductors)), conductors, print_line=print)
 
 
 def _conductors(*members: Mirrored) -> dict[MirrorName, Failover]:
     return {one.name: one.failover for one in members}
 
 
-def begin(several: Together) -> str:
+def begin(several: SetFailover) -> str:
     return several.begin(several.decide().hash, approved_by="ann, ben")
 
 
@@ -134,7 +134,7 @@ def test_two_mirrors_are_moved_side_by_side_by_one_command(desk: Desk, both: tup
         assert f"{one.name}: fence done in" in said.out
     runs = runs_of(*both)
     assert [run.state for run in runs] == [RunState.DONE] * 2
-    [attempt] = {run.part_of for run in runs}
+    [attempt] = {run.set_run for run in runs}
     fenced = [steps_of(one)["fence"].started_ms for one in both]
     assert max(fenced) < min(steps_of(one)["promote"].started_ms for one in both), (
         "one waited for the other's promotion"
@@ -175,7 +175,7 @@ def test_when_one_cannot_be_begun_the_others_are_given_up(both: tuple[Mirrored, 
     (tmp_path / "full").write_text("no folder")
     services = replace(broken.services, evidence_dir=tmp_path / "full")
     conductors = {**_conductors(well), broken.name: Failover(broken.link, services, started_by="test")}
-    several = Together(MirrorSet(SET, tuple(conductors)), conductors, say=print)
+    several = SetFailover(MirrorSet(SET, tuple(conductors)), conductors, print_line=print)
     with pytest.raises(Refused, match=f"not all could be begun:\n  - {broken.name}: evidence: .* cannot be written"):
         begin(several)
     assert [(run.plan.mirror, run.state) for run in runs_of(*both)] == [(well.name, RunState.ABORTED)]
@@ -186,9 +186,9 @@ def test_when_one_cannot_be_begun_the_others_are_given_up(both: tuple[Mirrored, 
 def test_one_that_fails_behind_its_fence_takes_all_back(both: tuple[Mirrored, Mirrored]) -> None:
     well, broken = both
 
-    def breaks(link: Link) -> Copy:
+    def breaks(link: MirrorLink) -> InProcessCopy:
         def copy(
-            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: Deleted
+            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: RecordTrimmed
         ) -> None:
             assert denied(broken.pair.east, topic_of(broken)), "it fails before it is fenced"
             raise MirrorError("the copier broke")
@@ -205,7 +205,7 @@ def test_one_that_fails_behind_its_fence_takes_all_back(both: tuple[Mirrored, Mi
     for one in both:
         at_home(one)
     assert [run.state for run in runs_of(*both)] == [RunState.ABORTED] * 2
-    assert "0 of 2 mirrors moved" in several.page(attempt).read_text(encoding="utf-8")
+    assert "0 of 2 mirrors moved" in several.page_path(attempt).read_text(encoding="utf-8")
 
 
 @pytest.mark.drill
@@ -213,15 +213,15 @@ def test_one_that_fails_when_another_is_promoted_is_left_for_resume_and_the_othe
     both: tuple[Mirrored, Mirrored], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     well, broken = both
-    check = Steps.check_before_promotion
+    check = PlannedSteps.check_before_promotion
 
-    def checked(self: Steps) -> Look:
+    def checked(self: PlannedSteps) -> PromotionProbe:
         look = check(self)
         if self.link.mirror.name == broken.name:
             raise MirrorError("not now")
         return look
 
-    monkeypatch.setattr(Steps, "check_before_promotion", checked)
+    monkeypatch.setattr(PlannedSteps, "check_before_promotion", checked)
     several = together(well, broken)
     attempt = begin(several)
     with pytest.raises(SetFailed, match=f"{broken.name}: not now. .*`mirrorbook failover resume {broken.name}`"):
@@ -239,11 +239,11 @@ def test_one_that_fails_when_another_is_promoted_is_left_for_resume_and_the_othe
 def test_one_that_somebody_else_takes_over_ends_it_for_all_and_aborts_nothing(both: tuple[Mirrored, Mirrored]) -> None:
     well, taken = both
 
-    def loses(link: Link) -> Copy:
+    def loses(link: MirrorLink) -> InProcessCopy:
         def copy(
-            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: Deleted
+            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: RecordTrimmed
         ) -> None:
-            with StateWriter(link.destination, control_id(taken.name)):
+            with StateWriter(link.destination, make_control_id(taken.name)):
                 pass
             LocalCopy(link)(ends, timeout_s, until, deleted)
 
@@ -253,7 +253,7 @@ def test_one_that_somebody_else_takes_over_ends_it_for_all_and_aborts_nothing(bo
     attempt = begin(several)
     with pytest.raises(LostOwnership, match="the others wait where they are: run the set again"):
         several.finish(attempt)
-    assert several.told(attempt) == [f"{well.name}: ready", f"{taken.name}: applications stopped"]
+    assert several.format_phases(attempt) == [f"{well.name}: ready", f"{taken.name}: applications stopped"]
     for one in both:
         assert denied(one.pair.east, topic_of(one))
         assert denied(one.pair.west, topic_of(one))
@@ -268,13 +268,13 @@ def test_one_that_somebody_else_takes_over_ends_it_for_all_and_aborts_nothing(bo
 def test_one_that_somebody_conducts_is_not_gone_on_with(
     desk: Desk, both: tuple[Mirrored, Mirrored], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "BEAT_S", 0.2)
+    monkeypatch.setattr(pulse, "RUN_HEARTBEAT_S", 0.2)
     typed = typed_set(desk, *both)
     said = list[CompletedProcess[str]]()
 
-    def copies(link: Link) -> Copy:
+    def copies(link: MirrorLink) -> InProcessCopy:
         def copy(
-            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: Deleted
+            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: RecordTrimmed
         ) -> None:
             said.append(mirrorbook(*typed, "--config", str(desk.config)))
             LocalCopy(link)(ends, timeout_s, until, deleted)
@@ -293,19 +293,19 @@ def test_one_that_somebody_conducts_is_not_gone_on_with(
 @pytest.mark.slow
 def test_a_killed_one_is_gone_on_with_by_the_same_command(desk: Desk, both: tuple[Mirrored, Mirrored]) -> None:
     first, second = both
-    cut_off = first.failover.begin(first.failover.plan(Mode.PLANNED).hash, part_of="shop-cut-off")
+    cut_off = first.failover.begin(first.failover.plan(RunMode.PLANNED).hash, part_of="shop-cut-off")
     several = together(*both)
-    assert (several.under_way(), several.cut_off()) == (None, "shop-cut-off")
-    others = Together(MirrorSet("shop-eu", (first.name, second.name)), _conductors(*both), say=print)
-    assert (others.under_way(), others.cut_off()) == (None, None), "it is another set's"
+    assert (several.find_active_attempt(), several.find_unbegun_attempt()) == (None, "shop-cut-off")
+    others = SetFailover(MirrorSet("shop-eu", (first.name, second.name)), _conductors(*both), print_line=print)
+    assert (others.find_active_attempt(), others.find_unbegun_attempt()) == (None, None), "it is another set's"
     assert several.decide().reasons, "its run holds the mirror"
     several.abort("shop-cut-off")
     assert first.state.runs[cut_off.id].state is RunState.ABORTED
     attempt = begin(several)
-    assert (several.under_way(), several.cut_off()) == (attempt, None)
+    assert (several.find_active_attempt(), several.find_unbegun_attempt()) == (attempt, None)
     several.prove(attempt)
-    [run] = [run for run in runs_of(first) if run.part_of == attempt]
-    first.failover.take(run.id, STEPS[: STEPS.index("promote")])  # and its process is killed
+    [run] = [run for run in runs_of(first) if run.set_run == attempt]
+    first.failover.run_steps(run.id, STEPS[: STEPS.index("promote")])  # and its process is killed
 
     said = run_set(desk, *both)
 
@@ -313,7 +313,7 @@ def test_a_killed_one_is_gone_on_with_by_the_same_command(desk: Desk, both: tupl
     assert f"{attempt} has not ended: {first.name}: ready; {second.name}: proved" in said.out
     for one in both:
         moved(one)
-    assert {run.approved_by for run in runs_of(*both) if run.part_of == attempt} == {"ann, ben"}
+    assert {run.approved_by for run in runs_of(*both) if run.set_run == attempt} == {"ann, ben"}
 
 
 @pytest.mark.drill
@@ -322,31 +322,31 @@ def test_dead_sources_of_a_set_are_given_up_and_a_planned_one_that_stood_still_i
 ) -> None:
     first, second = both
     for one in both:
-        verbs.sync(one.link)  # who may write is asked of no source that is dead
+        verbs.run_sync(one.link)  # who may write is asked of no source that is dead
     several = together(*both)
     attempt = begin(several)
     several.prove(attempt)
-    [planned] = [run for run in runs_of(first) if run.part_of == attempt]
-    first.failover.take(planned.id, STEPS[: STEPS.index("drain") + 1])  # and its process is killed
+    [planned] = [run for run in runs_of(first) if run.set_run == attempt]
+    first.failover.run_steps(planned.id, STEPS[: STEPS.index("drain") + 1])  # and its process is killed
     produce(first.pair.east, topic_of(second), 3, user="app")  # which nobody copies any more
     copied = {one.name: read_all(one.pair.west, topic_of(one)) for one in both}
     with killed(first.pair.east):
-        said = run_set(desk, *both, mode=Mode.UNPLANNED)
+        said = run_set(desk, *both, mode=RunMode.UNPLANNED)
         assert said.code == 0, said
         for one in both:
-            assert one.state.mirrors[one.name].desired is Desired.STOPPED
+            assert one.state.mirrors[one.name].desired is DesiredState.STOPPED
             assert not denied(one.pair.west, topic_of(one))
             assert read_all(one.pair.west, topic_of(one))[: len(copied[one.name])] == copied[one.name]
     states = sorted((run.plan.mode, run.state) for run in runs_of(*both))
-    assert states == [(Mode.PLANNED, RunState.SUPERSEDED)] * 2 + [(Mode.UNPLANNED, RunState.DONE)] * 2
-    assert several.under_way() is None
+    assert states == [(RunMode.PLANNED, RunState.SUPERSEDED)] * 2 + [(RunMode.UNPLANNED, RunState.DONE)] * 2
+    assert several.find_active_attempt() is None
 
 
 @pytest.mark.drill
 def test_in_order_the_second_is_not_stopped_before_the_first_is_done(
     desk: Desk, both: tuple[Mirrored, Mirrored]
 ) -> None:
-    said = run_set(desk, *both, order=Order.IN_ORDER, more=("--json",))
+    said = run_set(desk, *both, order=SetOrder.IN_ORDER, more=("--json",))
     assert said.code == 0, said
     assert {run["id"]: run["state"] for run in json.loads(said.out)["runs"]} == {r.id: r.state for r in runs_of(*both)}
     first, second = (steps_of(one) for one in both)

@@ -12,11 +12,11 @@ import pytest
 from mirror_core.evidence.folders import LocalFolder
 from mirror_core.kafka.topics import delete_records, delete_topics
 from mirror_core.mirrors import verbs
-from mirror_core.model.mirror import Gaps
+from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import Verdict
-from mirror_core.parity.certified import LocalProof, prove
-from mirror_core.parity.certified_scope import certified
+from mirror_core.model.parity import ParityVerdict
+from mirror_core.parity.certified import LocalCertificateRunner, check_certificates
+from mirror_core.parity.certified_scope import read_certificate_scope
 from mirror_core.wire.batch import (
     CODEC_MASK,
     CONTROL,
@@ -24,7 +24,7 @@ from mirror_core.wire.batch import (
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     BatchHeader,
-    batches,
+    split_batches,
 )
 from tests import shapes
 from tests.administering import as_admin
@@ -50,7 +50,7 @@ def made(pair: Pair) -> Iterator[Shapes]:
 def stored(made: Shapes, name: str, partition: int = 0) -> list[BatchHeader]:
     """Headers of all batches as they lie on the source's disk, in the order of offsets."""
     segments = sorted((made.cluster.log_dir() / f"{made.topics[name]}-{partition}").glob("*.log"))
-    return [header for path in segments for header, _ in batches(memoryview(bytearray(path.read_bytes())))]
+    return [header for path in segments for header, _ in split_batches(memoryview(bytearray(path.read_bytes())))]
 
 
 def test_the_source_holds_the_shapes_that_the_cleaner_leaves(made: Shapes) -> None:
@@ -87,14 +87,14 @@ def test_the_source_holds_the_shapes_that_clients_make(made: Shapes) -> None:
 def assert_certified(mirrored: Mirrored, receipts: LocalFolder, made: Shapes) -> None:
     """All of the copy is proved by what was written down while it was made; the source is not asked. Where retention
     has deleted the begin of a piece, its rest is left out."""
-    wanted, proof = certified(mirrored.link, mirrored.state, receipts), LocalProof()
-    found, _ = prove(mirrored.config.path, ClusterName("west"), wanted, None, run=proof.run, tasks=3)
-    assert (found.findings, found.reasons, found.verdict) == ((), (), Verdict.PASSED)
+    wanted, proof = read_certificate_scope(mirrored.link, mirrored.state, receipts), LocalCertificateRunner()
+    found, _ = check_certificates(mirrored.config.path, ClusterName("west"), wanted, None, run=proof.run, tasks=3)
+    assert (found.findings, found.reasons, found.verdict) == ((), (), ParityVerdict.PASSED)
     emptied = Partition(made.topics["emptied"], 0)
     assert wanted.left_out.keys() <= {emptied}
     assert all("begins below the log's start" in why for why in wanted.left_out.values())
     ends = {partition: end for partition, (_, end) in wanted.ends.items() if partition not in wanted.left_out}
-    assert {partition: end for partition, end in found.proven.items() if partition in ends} == ends
+    assert {partition: end for partition, end in found.verified_ends.items() if partition in ends} == ends
 
 
 def test_every_shape_is_mirrored_exactly(pair: Pair, tmp_path: Path, made: Shapes) -> None:
@@ -117,8 +117,8 @@ def test_every_shape_is_mirrored_exactly(pair: Pair, tmp_path: Path, made: Shape
     for name in ("tiny", "empty"):
         with pytest.raises(AssertionError):
             assert_same(pair, [made.topics[name]])
-    verbs.stop(mirrored.link)
-    verbs.delete(mirrored.link)
+    verbs.stop_mirror(mirrored.link)
+    verbs.delete_mirror(mirrored.link)
 
 
 @pytest.mark.slow
@@ -130,7 +130,7 @@ def test_every_shape_is_mirrored_exactly_where_no_markers_may_be_written(
         delete_topics(client, [t for t in topics if t in client.metadata().topics])
     with managed(pair, tmp_path) as hosted:
         mirrored, receipts = new_mirror(hosted, tmp_path, f"{made.prefix}.*"), LocalFolder(tmp_path / "receipts")
-        assert mirrored.link.mirror.gaps is Gaps.HIDDEN
+        assert mirrored.link.mirror.gaps is GapFilling.HIDDEN
         mirrored.copy(str(receipts.path))
         assert_same(hosted, topics)
         made.append()

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors.standing import look_after
-from mirror_core.model.run import Mode, RunState
+from mirror_core.mirrors.standing import check_fence
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.sandbox.ports import choose_ports
 from tests.brokers import Pair
 from tests.cluster.test_failover_scope import copied
@@ -23,7 +23,7 @@ def test_a_watcher_calls_somebody_also_when_another_bootstrap_server_is_dead(pai
     mirrored, _ = copied(pair, tmp_path)
     with suspended(pair.east):
         failover = mirrored.failover
-        run = failover.begin(failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED)
+        run = failover.begin(failover.plan(RunMode.UNPLANNED).hash, RunMode.UNPLANNED)
         assert failover.drive(run.id).state is RunState.DONE
     (dead,) = choose_ports(1)
     document = yaml.safe_load(mirrored.config.path.read_text(encoding="utf-8"))
@@ -35,6 +35,6 @@ def test_a_watcher_calls_somebody_also_when_another_bootstrap_server_is_dead(pai
         path.write_text(yaml.safe_dump(document), encoding="utf-8")
         config = load_config(path)
         link = replace(mirrored.link, config=config, source=config.cluster("east"), destination=config.cluster("west"))
-        found = look_after(link)
+        found = check_fence(link)
         assert found.alarms
-        assert not found.silent
+        assert not found.is_silent

@@ -14,18 +14,18 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.dataplane.heart import Heart, Outcome
-from mirror_core.dataplane.lookout import Lookout
+from mirror_core.dataplane.heart import HeartbeatOutcome, HeartbeatWriter
+from mirror_core.dataplane.lookout import SourceMonitor
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.mirrors.describe import describe
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.model.clock import now_ms
-from mirror_core.model.names import Offset, Partition, heartbeat_topic
-from mirror_core.model.run import Mode, Plan
-from mirror_core.model.sighting import OVER
+from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
+from mirror_core.model.run import Plan, RunMode
+from mirror_core.model.sighting import TRANSACTION_OVER
 from mirror_core.sandbox.credentials import CONTROL
-from mirror_core.state.writer import StateWriter, data_id
+from mirror_core.state.writer import StateWriter, make_data_id
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.driving import TIMEOUT_S, beating, beats, driving
 from tests.mirroring import Mirrored, new_mirror
@@ -51,7 +51,9 @@ def test_heartbeats_are_numbered_timed_and_mirrored_like_data(pair: Pair, tmp_pa
     assert {beat["mirror"] for beat in found} == {mirrored.name}
     assert found == beats(mirrored, "east")[: len(found)]
     mirrored.copy()  # also what was beaten in the last moment
-    assert read_all(pair.west, heartbeat_topic(mirrored.name)) == read_all(pair.east, heartbeat_topic(mirrored.name))
+    assert read_all(pair.west, get_heartbeat_topic(mirrored.name)) == read_all(
+        pair.east, get_heartbeat_topic(mirrored.name)
+    )
 
 
 def test_the_bound_that_a_plan_says_holds_and_widens_when_the_source_is_killed_under_load(
@@ -75,7 +77,7 @@ def test_the_bound_that_a_plan_says_holds_and_widens_when_the_source_is_killed_u
             pair.east.start()
     assert found is not None
     first, later, positions = found
-    seen = dict(state.sightings[mirrored.name].seen())
+    seen = dict(state.source_observations[mirrored.name].get_ends())
     missing = {p: max(0, seen[p].end - end) for p, end in positions.items()}
     for partition, count in missing.items():
         assert (
@@ -87,7 +89,7 @@ def test_the_bound_that_a_plan_says_holds_and_widens_when_the_source_is_killed_u
     assert silence(later) > silence(first) > 0, "it widens"
     assert "number" in first.figures["newest heartbeats on the destination"]
     whole_ms = instant(first.figures["complete up to, all topics together"])
-    assert 0 <= state.sightings[mirrored.name].at_ms - whole_ms < 10_000, "it went along with the copy"
+    assert 0 <= state.source_observations[mirrored.name].at_ms - whole_ms < 10_000, "it went along with the copy"
     lost = {key for key, at in acknowledged.told.items() if at[1] >= positions[at[0]]}
     assert [at for at in map(acknowledged.told.__getitem__, lost) if at[2] < whole_ms] == [], "it was not whole then"
     for partition, offset, when_ms in (acknowledged.told[key] for key in lost):
@@ -141,7 +143,7 @@ class Writing:
 
 def ends_of(pair: Pair, topic: str) -> dict[Partition, Offset]:
     with ClusterClient(load_config(pair.config_path).cluster("west")) as client:
-        return list_offsets(client, [Partition(topic, index) for index in range(3)], Point.LOG_END)
+        return list_offsets(client, [Partition(topic, index) for index in range(3)], OffsetPoint.LOG_END)
 
 
 def at_rest(mirrored: Mirrored, topic: str) -> tuple[Plan, Plan, dict[Partition, Offset]] | None:
@@ -162,11 +164,11 @@ def widened(mirrored: Mirrored, before: Plan) -> Plan | None:
 
 
 def last_seen_ms(mirrored: Mirrored) -> int:
-    return mirrored.state.sightings[mirrored.name].at_ms
+    return mirrored.state.source_observations[mirrored.name].at_ms
 
 
 def unplanned(mirrored: Mirrored) -> Plan:
-    return mirrored.failover.plan(Mode.UNPLANNED)
+    return mirrored.failover.plan(RunMode.UNPLANNED)
 
 
 def said(plan: Plan) -> int:
@@ -182,7 +184,7 @@ def silence(plan: Plan) -> float:
 
 
 def described(mirrored: Mirrored) -> Mapping[str, str | int | None]:
-    return describe(mirrored.link, mirrored.state, now_ms()).facts
+    return describe_mirror(mirrored.link, mirrored.state, now_ms()).facts
 
 
 def test_transactions_are_seen_with_their_first_offsets_until_they_are_copied(pair: Pair, tmp_path: Path) -> None:
@@ -198,29 +200,29 @@ def test_transactions_are_seen_with_their_first_offsets_until_they_are_copied(pa
         writer.produce(topic, b"half", partition=index)
     assert writer.flush(TIMEOUT_S) == 0
     link = mirrored.link
-    lookout = Lookout(link, None)
-    lookout.watch(mirrored.statuses)
+    lookout = SourceMonitor(link, None)
+    lookout.set_recorded(mirrored.statuses)
     with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
-        (seen,) = lookout.look(source, destination).transactions
+        (seen,) = lookout.observe(source, destination).transactions
         assert (seen.id, seen.state) == (f"tx-{topic}", "Ongoing")
         assert [(part.partition.index, part.first) for part in seen.parts] == [(0, 3), (1, 4)]
         assert described(mirrored)["lag"] == 0, "nobody may read it"
-        assert lookout.unreached.keys() == {Partition(topic, 0), Partition(topic, 1)}
-        with StateWriter(link.destination, data_id(mirrored.name)) as state:
-            assert lookout.newest is not None
-            state.put(lookout.newest)
+        assert lookout.incomplete_since.keys() == {Partition(topic, 0), Partition(topic, 1)}
+        with StateWriter(link.destination, make_data_id(mirrored.name)) as state:
+            assert lookout.newest_observation is not None
+            state.put(lookout.newest_observation)
         hidden = f"2 offset(s) of {topic}-0, {topic}-1: transactions tx-{topic}"
         assert described(mirrored)["hidden by open transactions"] == hidden
         writer.commit_transaction(TIMEOUT_S)
         over = wait_until(
-            lambda: [t for t in lookout.look(source, destination).transactions if t.state == OVER],
+            lambda: [t for t in lookout.observe(source, destination).transactions if t.state == TRANSACTION_OVER],
             timeout_s=TIMEOUT_S,
             why="the transaction is over",
         )
-        assert [(part.first, part.upto) for part in over[0].parts] == [(3, 5), (4, 6)]
+        assert [(part.first, part.end) for part in over[0].parts] == [(3, 5), (4, 6)]
         mirrored.copy()
-        assert lookout.look(source, destination).transactions == ()
-        assert not lookout.unreached
+        assert lookout.observe(source, destination).transactions == ()
+        assert not lookout.incomplete_since
     assert described(mirrored)["hidden by open transactions"] == "none"
 
 
@@ -228,16 +230,18 @@ def test_without_the_right_to_make_the_topic_copying_goes_on_and_says_why(pair: 
     topic = new_topic(pair.east, 1)
     produce(pair.east, topic, 10)
     mirrored = new_mirror(pair, tmp_path, topic)
-    heart = heartbeat_topic(mirrored.name)
+    heart = get_heartbeat_topic(mirrored.name)
     operations = [AclOperation.CREATE, AclOperation.WRITE]
     grant(pair.east, CONTROL, ResourceType.TOPIC, heart, operations, permission=AclPermissionType.DENY)
     with driving(mirrored) as words:
         wait_until(lambda: ends(pair, topic) == 10, timeout_s=TIMEOUT_S, why="records are copied")
         wait_until(
-            lambda: mirrored.name in mirrored.state.sightings, timeout_s=TIMEOUT_S, why="the source was looked at"
+            lambda: mirrored.name in mirrored.state.source_observations,
+            timeout_s=TIMEOUT_S,
+            why="the source was looked at",
         )
     assert [line for line in words if line.startswith("no heartbeats, so a loss bound without their clock")]
-    plan = mirrored.failover.plan(Mode.UNPLANNED)
+    plan = mirrored.failover.plan(RunMode.UNPLANNED)
     assert plan.figures["newest heartbeats on the destination"] == "none"
     assert any("no heartbeat of east has arrived on west" in warning for warning in plan.warnings)
 
@@ -246,35 +250,39 @@ def ends(pair: Pair, topic: str) -> int:
     with ClusterClient(load_config(pair.config_path).cluster("west")) as client:
         if topic not in client.metadata([topic]).topics:
             return 0
-        return list_offsets(client, [Partition(topic, 0)], Point.LOG_END)[Partition(topic, 0)]
+        return list_offsets(client, [Partition(topic, 0)], OffsetPoint.LOG_END)[Partition(topic, 0)]
 
 
 def test_no_heartbeat_is_written_behind_a_fence_and_they_go_on_after_an_abort(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hearts, start = list[Heart](), Heart.start
+    hearts, start = list[HeartbeatWriter](), HeartbeatWriter.start
 
-    def started(heart: Heart) -> None:
+    def started(heart: HeartbeatWriter) -> None:
         hearts.append(heart)
         start(heart)
 
-    monkeypatch.setattr(Heart, "start", started)
+    monkeypatch.setattr(HeartbeatWriter, "start", started)
     topic = new_topic(pair.east, 1)
     produce(pair.east, topic, 10)
     mirrored = new_mirror(pair, tmp_path, topic)
     with driving(mirrored):
         beating(mirrored, 2)
         failover = mirrored.failover
-        run = failover.begin(failover.plan(Mode.PLANNED).hash).id
-        failover.step(run, "prove")
-        failover.step(run, "fence")
-        held = hearts[-1].outcomes[Outcome.HELD]
+        run = failover.begin(failover.plan(RunMode.PLANNED).hash).id
+        failover.run_step(run, "prove")
+        failover.run_step(run, "fence")
+        held = hearts[-1].outcomes[HeartbeatOutcome.HELD]
         wait_until(
-            lambda: hearts[-1].outcomes[Outcome.HELD] > held, timeout_s=TIMEOUT_S, why="no beat is on its way any more"
+            lambda: hearts[-1].outcomes[HeartbeatOutcome.HELD] > held,
+            timeout_s=TIMEOUT_S,
+            why="no beat is on its way any more",
         )
-        before, held = len(beats(mirrored, "east")), hearts[-1].outcomes[Outcome.HELD]
+        before, held = len(beats(mirrored, "east")), hearts[-1].outcomes[HeartbeatOutcome.HELD]
         wait_until(
-            lambda: hearts[-1].outcomes[Outcome.HELD] > held + 2, timeout_s=TIMEOUT_S, why="the heart holds on and on"
+            lambda: hearts[-1].outcomes[HeartbeatOutcome.HELD] > held + 2,
+            timeout_s=TIMEOUT_S,
+            why="the heart holds on and on",
         )
         assert len(beats(mirrored, "east")) == before
         failover.abort(run)

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.dataplane.local import Deleted
+from mirror_core.dataplane.local import RecordTrimmed
 from mirror_core.kafka.acls import create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import Acl
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.services import Copy
-from mirror_core.state.link import Link
+from mirror_core.runbook.services import InProcessCopy
+from mirror_core.state.link import MirrorLink
 from mirror_core.sync import ledger
 from tests.administering import rights_of
 from tests.brokers import Pair, produce
@@ -78,15 +78,15 @@ def test_a_fence_that_is_lifted_after_another_run_began_is_put_up_again(
     topic = app_topic(pair)
     produce(pair.east, topic, 20)
     mirrored = copied(pair, tmp_path, topic)
-    run = begin(mirrored.failover, Mode.PLANNED)
+    run = begin(mirrored.failover, RunMode.PLANNED)
     for name in ("prove", "fence"):
-        mirrored.failover.step(run.id, name)
+        mirrored.failover.run_step(run.id, name)
 
     def meanwhile() -> None:
         assert another(mirrored).drive(run.id).state is RunState.ABORTED
-        again = begin(another(mirrored), Mode.PLANNED)
+        again = begin(another(mirrored), RunMode.PLANNED)
         for name in ("prove", "fence"):
-            another(mirrored).step(again.id, name)
+            another(mirrored).run_step(again.id, name)
 
     late = asleep_before(delete_acls, meanwhile, lambda acl: acl.name == topic)
     monkeypatch.setattr(ledger, "delete_acls", late)
@@ -111,9 +111,9 @@ def test_a_promotion_that_slept_over_a_failback_promotes_nothing(
         failback.drive(back.id)
         go_home(failback, back.id)
 
-    there_and_back(begin(mirrored.failover, Mode.PLANNED).id)
+    there_and_back(begin(mirrored.failover, RunMode.PLANNED).id)
     mirrored.copy()
-    run = begin(mirrored.failover, Mode.PLANNED)
+    run = begin(mirrored.failover, RunMode.PLANNED)
     demotion = "User:app"
     late = asleep_before(delete_acls, lambda: there_and_back(run.id), lambda acl: acl.principal == demotion)
     monkeypatch.setattr(ledger, "delete_acls", late)
@@ -131,9 +131,9 @@ def test_a_drain_that_goes_on_after_somebody_elses_abort_ends_and_keeps_no_data_
     mirrored = copied(pair, tmp_path, topic)
     told = list[str]()
 
-    def copy(link: Link) -> Copy:
+    def copy(link: MirrorLink) -> InProcessCopy:
         def aborted(
-            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: Deleted
+            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: RecordTrimmed
         ) -> None:
             until(now_ms() + 10_000)
             assert another(mirrored).abort(run.id).state is RunState.ABORTED
@@ -144,7 +144,7 @@ def test_a_drain_that_goes_on_after_somebody_elses_abort_ends_and_keeps_no_data_
         return aborted
 
     failover = Failover(mirrored.link, replace(mirrored.services, copy=copy), started_by="test")
-    run = begin(failover, Mode.PLANNED)
+    run = begin(failover, RunMode.PLANNED)
     with pytest.raises(LostOwnership):
         failover.drive(run.id)
     assert told == ["aborted"]

@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.decide.standing import Action, Standing
-from mirror_core.evidence.fence_file import read
-from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
+from mirror_core.decide.standing import FenceNextAction, FenceState
+from mirror_core.evidence.fence_file import read_fence_file
+from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.mirrors.describe import describe
-from mirror_core.mirrors.standing import look_after
+from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.standing import check_fence
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Evidence, Mode, Run, RunState, StepState
-from mirror_core.runbook.canary import TOPIC, run_canary
+from mirror_core.model.run import Run, RunMode, RunState, StepEvidence, StepState
+from mirror_core.runbook.canary import CANARY_TOPIC, run_canary
 from mirror_core.runbook.failback import Failback
-from mirror_core.state.writer import StateWriter, control_id
-from mirror_core.sync.fence import denials_of, standing
-from mirror_core.sync.ledger import forget_debt
+from mirror_core.state.writer import StateWriter, make_control_id
+from mirror_core.sync.fence import build_denials, list_fence_entries
+from mirror_core.sync.ledger import forget_pending_fence
 from tests.administering import as_admin, rights_of
 from tests.brokers import Pair, grant, produce
 from tests.cluster.test_failback import failback_of, failed_over
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.cluster
 @contextmanager
 def no_canary(mirrored: Mirrored) -> Iterator[None]:
     """The canary of this mirror may not write on the new primary."""
-    west, topic = mirrored.pair.west, f"{TOPIC}.{mirrored.name}"
+    west, topic = mirrored.pair.west, f"{CANARY_TOPIC}.{mirrored.name}"
     before = rights_of(west)
     grant(west, "mirror-control", ResourceType.TOPIC, topic, [AclOperation.WRITE], permission=AclPermissionType.DENY)
     ours = rights_of(west) - before
@@ -52,7 +52,7 @@ def no_canary(mirrored: Mirrored) -> Iterator[None]:
     finally:
         with as_admin(west) as client:
             delete_acls(client, ours)
-            absent_on_every_broker(client, ours)
+            wait_until_acls_absent(client, ours)
 
 
 def stuck(mirrored: Mirrored) -> Run:
@@ -60,7 +60,7 @@ def stuck(mirrored: Mirrored) -> Run:
     run = begin(mirrored.failover)
     with no_canary(mirrored), pytest.raises(MissingPermission):
         mirrored.failover.drive(run.id)
-    taken = mirrored.failover.status(run.id)[1]
+    taken = mirrored.failover.read_status(run.id)[1]
     assert (taken[-1].step, taken[-1].state) == ("canary", StepState.FAILED)
     return run
 
@@ -71,10 +71,10 @@ def test_a_source_that_answers_while_the_run_stands_is_fenced_and_people_are_cal
     mirrored = copied(pair, tmp_path, topic)
     with killed(pair.east):
         run = stuck(mirrored)
-        found = look_after(mirrored.link)
-        assert (found.standing, found.silent, found.alarms) == (Standing.OWED, True, ())
+        found = check_fence(mirrored.link)
+        assert (found.state, found.is_silent, found.alarms) == (FenceState.PENDING, True, ())
     assert not denied(pair.east, topic)
-    file = read(mirrored.services.evidence_dir / f"run-{run.id}" / f"unfence-{run.id}.json")
+    file = read_fence_file(mirrored.services.evidence_dir / f"run-{run.id}" / f"unfence-{run.id}.json")
     assert file.topics == (topic,), "whoever puts the fence up: should west die behind it, this lifts it"
 
     said = mirrorbook("mirror", "watch", mirrored.name, "--once", "--config", str(mirrored.config.path))
@@ -84,16 +84,16 @@ def test_a_source_that_answers_while_the_run_stands_is_fenced_and_people_are_cal
     assert said.returncode == 1, said
     assert alarm in said.stderr
     assert "the fence is seen on every broker" in said.stdout
-    assert debt_of(mirrored).paid_ms is None
+    assert debt_of(mirrored).applied_at_ms is None
     shown = mirrorbook("mirror", "describe", mirrored.name, "--config", str(mirrored.config.path)).stdout
     assert alarm in " ".join(shown.split())
     plan = Failback(mirrored.link, mirrored.services, started_by="test").plan()
     assert any(alarm in warning for warning in plan.warnings)
 
     assert mirrored.failover.drive(run.id).state is RunState.DONE
-    assert debt_of(mirrored).paid_ms
+    assert debt_of(mirrored).applied_at_ms
     assert denied(pair.east, topic)
-    assert stood(look_after(mirrored.link))
+    assert stood(check_fence(mirrored.link))
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_a_watcher_that_waits_fences_the_source_while_the_run_stands(pair: Pair,
             wait_until(lambda: watched.told, timeout_s=TIMEOUT_S, why="the watcher sees that east is silent")
             harmed.close()
             wait_until(partial(denied, pair.east, topic), timeout_s=TIMEOUT_S, why="the watcher fences east")
-            wait_until(lambda: watched.told[-1].exposed, timeout_s=TIMEOUT_S, why="and calls people")
+            wait_until(lambda: watched.told[-1].is_exposed, timeout_s=TIMEOUT_S, why="and calls people")
 
 
 @pytest.mark.slow
@@ -117,21 +117,21 @@ def test_a_conductor_in_the_middle_of_its_canary_is_not_disturbed(
 ) -> None:
     topic = app_topic(pair)
     produce(pair.east, topic, 20)
-    mirrored, looked = copied(pair, tmp_path, topic), list[Action]()
+    mirrored, looked = copied(pair, tmp_path, topic), list[FenceNextAction]()
     with ExitStack() as harmed:
         harmed.enter_context(suspended(pair.east))
 
-        def canary(cluster: ClusterConfig, name: MirrorName, note: str, topics: frozenset[str]) -> Evidence:
+        def canary(cluster: ClusterConfig, name: MirrorName, note: str, topics: frozenset[str]) -> StepEvidence:
             harmed.close()
-            looked.append(look_after(mirrored.link).action)
+            looked.append(check_fence(mirrored.link).action)
             assert denied(pair.east, topic)
-            assert debt_of(mirrored).paid_ms is None
+            assert debt_of(mirrored).applied_at_ms is None
             return run_canary(cluster, name, note, topics)
 
         monkeypatch.setattr("mirror_core.runbook.promotion.run_canary", canary)
         assert mirrored.failover.drive(begin(mirrored.failover).id).state is RunState.DONE
-    assert looked == [Action.FENCE]
-    assert debt_of(mirrored).paid_ms
+    assert looked == [FenceNextAction.APPLY]
+    assert debt_of(mirrored).applied_at_ms
 
 
 def test_before_the_promotion_the_run_decides_and_its_abort_gives_the_source_back(pair: Pair, tmp_path: Path) -> None:
@@ -142,10 +142,10 @@ def test_before_the_promotion_the_run_decides_and_its_abort_gives_the_source_bac
     with suspended(pair.east):
         run = begin(mirrored.failover)
         for name in STEPS[: STEPS.index("promote")]:
-            mirrored.failover.step(run.id, name)
-    assert debt_of(mirrored).paid_ms is None
-    found = look_after(mirrored.link)
-    assert (found.action, found.held, found.alarms) == (Action.NOTHING, True, ())
+            mirrored.failover.run_step(run.id, name)
+    assert debt_of(mirrored).applied_at_ms is None
+    found = check_fence(mirrored.link)
+    assert (found.action, found.is_held_by_run, found.alarms) == (FenceNextAction.NOTHING, True, ())
     assert not denied(pair.east, topic)
     assert mirrored.failover.abort(run.id).state is RunState.ABORTED
     assert rights_of(pair.east) == before
@@ -157,16 +157,16 @@ def test_a_planned_run_in_the_middle_that_nobody_conducts_calls_people(
     topic = app_topic(pair)
     produce(pair.east, topic, 20)
     mirrored = copied(pair, tmp_path, topic)
-    run = begin(mirrored.failover, Mode.PLANNED)
+    run = begin(mirrored.failover, RunMode.PLANNED)
     for name in ("prove", "fence"):
-        mirrored.failover.step(run.id, name)
+        mirrored.failover.run_step(run.id, name)
     for patience in ("CONDUCTED_S", "_BETWEEN_TASKS_S"):
         monkeypatch.setattr(f"mirror_core.decide.abandoned.{patience}", 0.0)  # let go of just now
-    [alarm] = look_after(mirrored.link).alarms
+    [alarm] = check_fence(mirrored.link).alarms
     assert f"failover {run.id} stands still at fence" in alarm
-    assert describe(mirrored.link, mirrored.state, now_ms()).facts["run under way"] == alarm
+    assert describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["run under way"] == alarm
     assert mirrored.failover.drive(run.id).state is RunState.DONE
-    assert look_after(mirrored.link).alarms == ()
+    assert check_fence(mirrored.link).alarms == ()
 
 
 def lifting(mirrored: Mirrored) -> None:
@@ -174,11 +174,11 @@ def lifting(mirrored: Mirrored) -> None:
     failback = Failback(mirrored.link, mirrored.services, started_by="test")
     failback.begin(failback.plan().hash)
     with (
-        StateWriter(mirrored.link.destination, control_id(mirrored.name)) as other,
+        StateWriter(mirrored.link.destination, make_control_id(mirrored.name)) as other,
         ClusterClient(mirrored.link.source) as source,
     ):
-        forget_debt(other, mirrored.name)
-        delete_acls(source, {entry.acl for entry in standing(mirrored.link.mirror, other, source)})
+        forget_pending_fence(other, mirrored.name)
+        delete_acls(source, {entry.acl for entry in list_fence_entries(mirrored.link.mirror, other, source)})
 
 
 @pytest.mark.slow
@@ -202,9 +202,9 @@ def test_a_watcher_that_slept_until_the_fence_was_lifted_leaves_nothing(
         create_acls(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr("mirror_core.mirrors.beside.create_acls", late)
-    found = look_after(mirrored.link)
+    found = check_fence(mirrored.link)
     assert slept
-    assert found.action is Action.NOTHING
+    assert found.action is FenceNextAction.NOTHING
     assert rights_of(pair.east) == before
     assert not denied(pair.east, topic)
 
@@ -219,15 +219,15 @@ def test_a_new_primary_whose_fence_was_lifted_is_fenced_again_before_its_failbac
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
     assert failback.drive(run.id).state is RunState.RUNNING
-    home = failback.home()
-    assert home.drive(home.begin(home.plan(Mode.PLANNED).hash).id).state is RunState.DONE
+    home = failback.make_reverse_failover()
+    assert home.drive(home.begin(home.plan(RunMode.PLANNED).hash).id).state is RunState.DONE
     with as_admin(pair.west) as west:
-        delete_acls(west, denials_of([topic]))
-        absent_on_every_broker(west, set(denials_of([topic])))
+        delete_acls(west, build_denials([topic]))
+        wait_until_acls_absent(west, set(build_denials([topic])))
 
-    found = look_after(home.link)
+    found = check_fence(home.link)
 
     assert "the fence was taken away and is put up again" in "".join(found.alarms)
     with as_admin(pair.west) as west:
-        present_on_every_broker(west, set(denials_of([topic])))
+        wait_until_acls_present(west, set(build_denials([topic])))
     assert failback.drive(run.id).state is RunState.DONE

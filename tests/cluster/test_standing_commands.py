@@ -10,7 +10,7 @@ import pytest
 
 from mirror_core.model.acl import Permission
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode
+from mirror_core.model.run import RunMode
 from mirror_core.supervisor import supervise
 from tests.administering import rights_of
 from tests.brokers import Pair, produce, read_all
@@ -58,7 +58,7 @@ def test_the_lines_to_paste_fence_the_source_through_its_controllers(desk: Desk)
 
     assert "its fence is seen on every broker" in looked.out
     [denial] = [a for a in rights_of(pair.east) if a.name == topic and a.permission is Permission.DENY]
-    assert str(denial) in {str(e.acl) for e in mirrored.state.ledger_of(mirrored.name)}
+    assert str(denial) in {str(e.acl) for e in mirrored.state.ledger_entries(mirrored.name)}
 
 
 def test_what_is_owed_and_what_slipped_in_is_described_and_a_writer_pages(desk: Desk) -> None:
@@ -103,16 +103,18 @@ def test_a_supervisor_keeps_the_old_source_fenced_when_its_mirror_was_failed_ove
     home = tmp_path / "home"
     with killed(pair.east):
         promoted(mirrored)
-        supervise.ensure(pair.config_path, mirrored.name, home, ("--runner", "local", "--receipts", str(tmp_path)))
+        supervise.ensure_supervisor(
+            pair.config_path, mirrored.name, home, ("--runner", "local", "--receipts", str(tmp_path))
+        )
         log = home / mirrored.name / "replicate.log"
         wait_until(
             lambda: log.exists() and "fence pending since" in log.read_text(), timeout_s=TIMEOUT_S, why="it waits"
         )
     try:
-        wait_until(lambda: debt_of(mirrored).paid_ms, timeout_s=TIMEOUT_S, why="east is fenced")
+        wait_until(lambda: debt_of(mirrored).applied_at_ms, timeout_s=TIMEOUT_S, why="east is fenced")
         assert denied(pair.east, topic)
     finally:
-        supervise.stop(home, mirrored.name)
+        supervise.stop_supervisor(home, mirrored.name)
 
 
 def test_a_supervisor_lifts_what_an_abort_had_to_leave_and_copies_again(pair: Pair, tmp_path: Path) -> None:
@@ -120,20 +122,22 @@ def test_a_supervisor_lifts_what_an_abort_had_to_leave_and_copies_again(pair: Pa
     produce(pair.east, topic, 20)
     mirrored = copied(pair, tmp_path, topic)
     failover, home = mirrored.failover, tmp_path / "home"
-    run = begin(failover, Mode.PLANNED)
+    run = begin(failover, RunMode.PLANNED)
     for name in ("prove", "fence"):
-        failover.step(run.id, name)
+        failover.run_step(run.id, name)
     try:
         with killed(pair.east):
             failover.abort(run.id)
-            supervise.ensure(pair.config_path, mirrored.name, home, ("--runner", "local", "--receipts", str(tmp_path)))
+            supervise.ensure_supervisor(
+                pair.config_path, mirrored.name, home, ("--runner", "local", "--receipts", str(tmp_path))
+            )
             log = home / mirrored.name / "replicate.log"
             waits = "its fence waits to be removed"
             wait_until(lambda: log.exists() and waits in log.read_text(), timeout_s=TIMEOUT_S, why="it waits")
-        wait_until(lambda: mirrored.name not in mirrored.state.debts, timeout_s=TIMEOUT_S, why="it is lifted")
+        wait_until(lambda: mirrored.name not in mirrored.state.pending_fences, timeout_s=TIMEOUT_S, why="it is lifted")
         sent = produce(pair.east, topic, 5)
         wait_until(
             lambda: len(read_all(pair.west, topic)) == 20 + len(sent), timeout_s=TIMEOUT_S, why="copying goes on"
         )
     finally:
-        supervise.stop(home, mirrored.name)
+        supervise.stop_supervisor(home, mirrored.name)

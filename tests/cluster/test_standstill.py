@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from mirror_core.model.run import Mode, RunState, StepRecord
+from mirror_core.model.run import RunMode, RunState, StepRecord
 from tests.crowds import SETTINGS, crowd
 from tests.distant import Distant, distant_clusters
 
@@ -31,10 +31,10 @@ def stood_still(distant: Distant, evidence: Path, count: int) -> dict[str, StepR
     """The steps of a failover of so many topics and groups, taken by way of a relay of 80 ms each way."""
     with crowd(distant.pair, evidence, count) as mirrored:
         failover = mirrored.failover
-        run = failover.begin(failover.plan(Mode.PLANNED).hash, Mode.PLANNED)
-        failover.step(run.id, "prove")
+        run = failover.begin(failover.plan(RunMode.PLANNED).hash, RunMode.PLANNED)
+        failover.run_step(run.id, "prove")
         with distant.is_far(distant.pair.west, 160):
-            taken = failover.take(run.id, STANDSTILL)
+            taken = failover.run_steps(run.id, STANDSTILL)
         assert failover.drive(run.id).state is RunState.DONE
     steps = {record.step: record for record in taken}
     assert steps["final_sync"].evidence["commit"] == count

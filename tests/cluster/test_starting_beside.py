@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.steps import names
+from mirror_core.decide.steps import list_step_names
 from mirror_core.model.errors import HeldByRun, LostOwnership
-from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.model.run import RunKind, RunMode, RunState
 from mirror_core.runbook import drained, failover_steps, insisting
-from mirror_core.state.lease import HeldLease, acquire, new_owner, take_over
+from mirror_core.state.lease import HeldLease, acquire_lease, make_owner_name, take_over_lease
 from mirror_core.state.records import State
 from tests.brokers import Pair, new_topic, produce, read_all
 from tests.mirroring import Mirrored, new_mirror
@@ -28,20 +28,20 @@ def draining(pair: Pair, tmp_path: Path) -> tuple[Mirrored, str]:
     mirrored = new_mirror(pair, tmp_path / "evidence", topic)
     mirrored.copy()
     produce(pair.east, topic, 20)
-    run = mirrored.failover.begin(mirrored.failover.plan(Mode.PLANNED).hash)
-    steps = names(RunKind.FAILOVER, Mode.PLANNED)
+    run = mirrored.failover.begin(mirrored.failover.plan(RunMode.PLANNED).hash)
+    steps = list_step_names(RunKind.FAILOVER, RunMode.PLANNED)
     for name in steps[: steps.index("drain")]:
-        mirrored.failover.step(run.id, name)
+        mirrored.failover.run_step(run.id, name)
     return mirrored, run.id
 
 
 def rival(mirrored: Mirrored, taken: list[HeldLease], times: int) -> Callable[..., Any]:
     """Right behind the drain's own taking."""
-    real = drained.telling_rounds
+    real = drained.report_drain_progress
 
     def look(*given: Any, **named: Any) -> Any:
         if len(taken) < times:
-            taken.append(take_over(mirrored.link.destination, mirrored.name, new_owner()))
+            taken.append(take_over_lease(mirrored.link.destination, mirrored.name, make_owner_name()))
         return real(*given, **named)
 
     return look
@@ -53,11 +53,11 @@ def test_the_lease_is_taken_back_from_a_data_plane_that_was_just_starting(
     mirrored, run = draining
     taken = list[HeldLease]()
     with monkeypatch.context() as patched:
-        patched.setattr(insisting, "_TIMES", 0)  # as it was
-        patched.setattr(failover_steps, "telling_rounds", rival(mirrored, taken, 1))
+        patched.setattr(insisting, "_LEASE_ATTEMPTS", 0)  # as it was
+        patched.setattr(failover_steps, "report_drain_progress", rival(mirrored, taken, 1))
         with pytest.raises(LostOwnership):
-            mirrored.failover.step(run, "drain")
-    monkeypatch.setattr(failover_steps, "telling_rounds", rival(mirrored, taken, 3))
+            mirrored.failover.run_step(run, "drain")
+    monkeypatch.setattr(failover_steps, "report_drain_progress", rival(mirrored, taken, 3))
     assert mirrored.failover.drive(run).state is RunState.DONE
     assert len(taken) == 3
     for one in taken:
@@ -71,16 +71,16 @@ def test_who_has_lost_the_run_takes_nothing_from_who_conducts_it_now(
     draining: tuple[Mirrored, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrored, run = draining
-    real, other = drained.telling_rounds, mirrored.failover
+    real, other = drained.report_drain_progress, mirrored.failover
 
     def overtaken(*given: Any, **named: Any) -> Any:
-        monkeypatch.setattr(failover_steps, "telling_rounds", real)
+        monkeypatch.setattr(failover_steps, "report_drain_progress", real)
         assert other.drive(run).state is RunState.DONE
         return real(*given, **named)
 
-    monkeypatch.setattr(failover_steps, "telling_rounds", overtaken)
+    monkeypatch.setattr(failover_steps, "report_drain_progress", overtaken)
     with pytest.raises(LostOwnership):
-        mirrored.failover.step(run, "drain")
+        mirrored.failover.run_step(run, "drain")
     assert mirrored.state.runs[run].state is RunState.DONE
 
 
@@ -92,6 +92,6 @@ def test_who_may_not_copy_takes_nothing(draining: tuple[Mirrored, str]) -> None:
         raise HeldByRun("replicate", [f"run {run} copies the rest itself"])
 
     with pytest.raises(HeldByRun):
-        acquire(mirrored.link.destination, mirrored.name, new_owner(), held)
+        acquire_lease(mirrored.link.destination, mirrored.name, make_owner_name(), held)
     assert mirrored.state.leases[mirrored.name] == before
     mirrored.failover.drive(run)

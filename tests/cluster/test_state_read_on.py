@@ -21,11 +21,11 @@ from mirror_core.state import reading
 from mirror_core.state import topic as state_topic
 from mirror_core.state import writer as state_writer
 from mirror_core.state.encoding import PIECE_BYTES
-from mirror_core.state.reading import Whole
-from mirror_core.state.records import Forget, Record, State
-from mirror_core.state.remembered import REMEMBERED
+from mirror_core.state.reading import TopicRead
+from mirror_core.state.records import State, StateRecord, Tombstone
+from mirror_core.state.remembered import STATE_CACHE
 from mirror_core.state.topic import read_state
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.state.writer import StateWriter, make_control_id
 from tests.administering import as_admin, broker_setting
 from tests.brokers import TIMEOUT_S, Pair, new_topic
 from tests.shapes import HOUR_MS, Row, await_cleaner, send
@@ -36,7 +36,7 @@ MIRRORS = (MirrorName("m"), MirrorName("n"))
 
 
 def lease(generation: int, mirror: MirrorName = MIRRORS[0]) -> Lease:
-    return Lease(mirror=mirror, owner="me", generation=generation, beat_ms=1, writers_until_ms=1)
+    return Lease(mirror=mirror, owner="me", generation=generation, heartbeat_ms=1, writers_until_ms=1)
 
 
 class Desk:
@@ -49,15 +49,15 @@ class Desk:
         self.wholes = 0
 
     def writer(self, mirror: MirrorName = MIRRORS[0]) -> StateWriter:
-        return StateWriter(self.cluster, control_id(mirror))
+        return StateWriter(self.cluster, make_control_id(mirror))
 
-    def transaction(self, name: str, *records: Record | Forget) -> Producer:
+    def transaction(self, name: str, *records: StateRecord | Tombstone) -> Producer:
         """One that is open, with these records in the log."""
         producer = Producer({**self.pair.west.client_config("admin"), "transactional.id": f"{name}-{self.topic}"})
         producer.init_transactions(TIMEOUT_S)
         producer.begin_transaction()
         for record in records:
-            for key, value in State().rows(record):
+            for key, value in State().to_rows(record):
                 producer.produce(self.topic, key=key, value=value, partition=0)
         assert producer.flush(TIMEOUT_S) == 0
         return producer
@@ -112,14 +112,14 @@ def desk(pair: Pair, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
         monkeypatch.setattr(module, "TOPIC", topic)
     made, real = Desk(pair, topic), reading.read_from_start
 
-    def counted(*given: Any, **more: Any) -> Whole:
+    def counted(*given: Any, **more: Any) -> TopicRead:
         made.wholes += 1
         return real(*given, **more)
 
     monkeypatch.setattr(state_topic, "read_from_start", counted)
     # A commit or an abort is answered before its marker is written: who writes it may be held up.
-    monkeypatch.setattr(reading, "MARKER_S", 5.0)
-    with REMEMBERED.keeping():
+    monkeypatch.setattr(reading, "OPEN_TRANSACTION_WAIT_S", 5.0)
+    with STATE_CACHE.enable():
         yield made
 
 
@@ -144,7 +144,7 @@ def test_it_is_the_same_whoever_writes_takes_over_gives_up_or_writes_nonsense(de
             case 2:
                 writers[mirror].put(kept)
             case 3:
-                writers[mirror].put(Forget(chance.choice((kept, lease(0, mirror)))))
+                writers[mirror].put(Tombstone(chance.choice((kept, lease(0, mirror)))))
             case 4:
                 sleeper, writers[mirror] = writers[mirror], desk.writer(mirror).__enter__()
                 with pytest.raises(LostOwnership):
@@ -196,7 +196,7 @@ def test_another_topic_of_the_same_name_is_read_whole(desk: Desk) -> None:
 
 @pytest.mark.parametrize("desk", [{"cleanup_policy": "compact,delete"}], indirect=True)
 def test_a_log_whose_beginning_was_deleted_is_read_whole(desk: Desk) -> None:
-    desk.plain(*State().rows(lease(1)), ("other", b""))
+    desk.plain(*State().to_rows(lease(1)), ("other", b""))
     assert desk.read()[0].leases
     with as_admin(desk.pair.west) as client:
         delete_records(client, {Partition(desk.topic, 0): Offset(1)})
@@ -209,11 +209,11 @@ def test_a_log_of_another_leader_epoch_is_read_whole(desk: Desk, newer: int) -> 
     """What was read may have been cut off since. Elections that lose records need brokers that this test has not."""
     desk.transaction("before", lease(1)).commit_transaction(TIMEOUT_S)
     desk.read()
-    known = REMEMBERED.take(desk.cluster)
+    known = STATE_CACHE.pop(desk.cluster)
     assert known is not None
     known.state.put(lease(7))
     log = replace(known.log, leader_epoch=known.log.leader_epoch + newer)
-    REMEMBERED.put(desk.cluster, replace(known, log=log))
+    STATE_CACHE.put(desk.cluster, replace(known, log=log))
     found, whole = desk.read()
     assert (found.leases, whole) == ({MIRRORS[0]: lease(1)}, True)
 
@@ -221,9 +221,9 @@ def test_a_log_of_another_leader_epoch_is_read_whole(desk: Desk, newer: int) -> 
 def test_a_log_that_ends_before_the_place_is_read_whole(desk: Desk) -> None:
     desk.transaction("before", lease(1)).commit_transaction(TIMEOUT_S)
     desk.read()
-    known = REMEMBERED.take(desk.cluster)
+    known = STATE_CACHE.pop(desk.cluster)
     assert known is not None
-    REMEMBERED.put(desk.cluster, replace(known, position=known.position + 5))
+    STATE_CACHE.put(desk.cluster, replace(known, position=known.position + 5))
     assert desk.read()[1] is True
 
 
@@ -242,7 +242,7 @@ def test_a_log_that_ends_before_the_place_is_read_whole(desk: Desk) -> None:
 )
 def test_a_tombstone_that_was_cleaned_while_the_process_slept_is_not_missed(desk: Desk) -> None:
     now_ms, partition = int(time.time() * 1000), Partition(desk.topic, 0)
-    ((key, value),) = State().rows(lease(1))
+    ((key, value),) = State().to_rows(lease(1))
     desk.plain((key, value), time_ms=now_ms)
     assert desk.read()[0].leases
     with broker_setting(desk.pair.west, "log.cleaner.backoff.ms", "100"):
@@ -257,10 +257,10 @@ def test_a_tombstone_that_was_cleaned_while_the_process_slept_is_not_missed(desk
 def test_nothing_is_remembered_where_no_run_is_at_work(desk: Desk) -> None:
     desk.read()
     assert desk.read()[1] is False
-    inner = REMEMBERED._at_work
+    inner = STATE_CACHE._users
     assert inner == 1
-    REMEMBERED._at_work = 0
+    STATE_CACHE._users = 0
     try:
         assert desk.read()[1] is True
     finally:
-        REMEMBERED._at_work = inner
+        STATE_CACHE._users = inner

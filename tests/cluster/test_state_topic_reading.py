@@ -20,7 +20,7 @@ from mirror_core.state import reading
 from mirror_core.state import topic as state_topic
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
-from mirror_core.wire.fetch import Fetched, Wanted
+from mirror_core.wire.fetch import FetchedPartition, FetchPosition
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.threads import Work
@@ -32,26 +32,26 @@ def test_a_reader_waits_for_the_marker_of_a_commit_that_is_under_way(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic(pair.west)
-    monkeypatch.setattr(state_topic, "TOPIC", topic)
-    monkeypatch.setattr(reading, "MARKER_S", TIMEOUT_S)
-    lease = Lease(mirror=MirrorName("m"), owner="me", generation=1, beat_ms=1, writers_until_ms=1)
+    monkeypatch.setattr(state_topic, "STATE_TOPIC", topic)
+    monkeypatch.setattr(reading, "OPEN_TRANSACTION_WAIT_S", TIMEOUT_S)
+    lease = Lease(mirror=MirrorName("m"), owner="me", generation=1, heartbeat_ms=1, writers_until_ms=1)
     producer = Producer({**pair.west.client_config("admin"), "transactional.id": f"tx-{topic}"})
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
-    ((key, value),) = State().rows(lease)
+    ((key, value),) = State().to_rows(lease)
     producer.produce(topic, key=key, value=value, partition=0)
     assert producer.flush(TIMEOUT_S) == 0
 
-    real, undecided = reading._asked, threading.Event()
+    real, undecided = reading._fetch_records, threading.Event()
 
-    def watched(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched | None:
-        answer = real(link, wanted, waiting=waiting)
+    def watched(link: FetchLink, wanted: FetchPosition, *, waiting: bool) -> FetchedPartition | None:
+        answer = real(link, wanted, is_waiting=waiting)
         assert answer is not None
         if not answer.records and answer.high_watermark > wanted.offset:
             undecided.set()
         return answer
 
-    monkeypatch.setattr(reading, "_asked", watched)
+    monkeypatch.setattr(reading, "_fetch_records", watched)
     west = load_config(pair.config_path).cluster("west")
     reader = Work(partial(read_state, west, timeout_s=TIMEOUT_S), "reader").start()
     assert undecided.wait(TIMEOUT_S), "it has seen no open transaction"
@@ -64,7 +64,7 @@ def test_a_reader_does_not_wait_long_for_a_transaction_whose_owner_is_gone(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic(pair.west)
-    monkeypatch.setattr(state_topic, "TOPIC", topic)
+    monkeypatch.setattr(state_topic, "STATE_TOPIC", topic)
     producer = Producer({**pair.west.client_config("admin"), "transactional.id": f"tx-{topic}"})
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
@@ -75,24 +75,24 @@ def test_a_reader_does_not_wait_long_for_a_transaction_whose_owner_is_gone(
     assert read_state(west, timeout_s=TIMEOUT_S).leases == {}
     # Whoever is about to act is told what holds him up, and what ends it.
     with pytest.raises(Unreachable, match=r"a transaction that is open there .* find-hanging"):
-        read_state(west, timeout_s=5.0, whole=True)
+        read_state(west, timeout_s=5.0, wait_for_open=True)
     producer.abort_transaction(TIMEOUT_S)
 
 
 def test_a_leader_that_is_being_elected_is_waited_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a moment after its start a broker answers so; when that is cannot be chosen, so the answer is put in here."""
     topic = new_topic(pair.west)
-    monkeypatch.setattr(state_topic, "TOPIC", topic)
+    monkeypatch.setattr(state_topic, "STATE_TOPIC", topic)
     west = load_config(pair.config_path).cluster("west")
     produce(pair.west, topic, 1)
     codes = iter([ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch, ErrorCode.offset_out_of_range])
-    real = reading._asked
+    real = reading._fetch_records
 
-    def electing(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched | None:
-        answer = real(link, wanted, waiting=waiting)
+    def electing(link: FetchLink, wanted: FetchPosition, *, waiting: bool) -> FetchedPartition | None:
+        answer = real(link, wanted, is_waiting=waiting)
         return answer and answer._replace(error=int(next(codes, ErrorCode.none)))
 
-    monkeypatch.setattr(reading, "_asked", electing)
+    monkeypatch.setattr(reading, "_fetch_records", electing)
     assert read_state(west, timeout_s=TIMEOUT_S).leases == {}
     assert next(codes, None) is None
     codes = itertools.repeat(ErrorCode.not_leader_or_follower)
@@ -102,28 +102,28 @@ def test_a_leader_that_is_being_elected_is_waited_for(pair: Pair, monkeypatch: p
 
 def test_what_is_damaged_or_senseless_is_named(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = new_topic(pair.west)
-    monkeypatch.setattr(state_topic, "TOPIC", topic)
+    monkeypatch.setattr(state_topic, "STATE_TOPIC", topic)
     produce(pair.west, topic, 3)
     west = load_config(pair.config_path).cluster("west")
-    real = reading._asked
+    real = reading._fetch_records
 
-    def damaged(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched | None:
-        answer = real(link, wanted, waiting=waiting)
+    def damaged(link: FetchLink, wanted: FetchPosition, *, waiting: bool) -> FetchedPartition | None:
+        answer = real(link, wanted, is_waiting=waiting)
         assert answer is not None
         whole = bytearray(answer.records)
         whole[-1:] = bytes(byte ^ 1 for byte in whole[-1:])
         return answer._replace(records=memoryview(whole))
 
-    monkeypatch.setattr(reading, "_asked", damaged)
+    monkeypatch.setattr(reading, "_fetch_records", damaged)
     with pytest.raises(RemoteFault, match=rf"state topic {topic}: batch at offset 0 is damaged"):
         read_state(west, timeout_s=TIMEOUT_S)
 
-    def cut_short(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched | None:
-        answer = real(link, wanted, waiting=waiting)
+    def cut_short(link: FetchLink, wanted: FetchPosition, *, waiting: bool) -> FetchedPartition | None:
+        answer = real(link, wanted, is_waiting=waiting)
         assert answer is not None
         return answer._replace(records=answer.records[:20])
 
-    monkeypatch.setattr(reading, "_asked", cut_short)
+    monkeypatch.setattr(reading, "_fetch_records", cut_short)
     with pytest.raises(RemoteFault, match=rf"state topic {topic}, offset 0: no whole batch"):
         read_state(west, timeout_s=TIMEOUT_S)
 
@@ -132,15 +132,15 @@ def test_a_topic_that_is_not_there_is_empty_and_one_whose_beginning_went_is_read
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     west = load_config(pair.config_path).cluster("west")
-    monkeypatch.setattr(state_topic, "TOPIC", "never-made")
+    monkeypatch.setattr(state_topic, "STATE_TOPIC", "never-made")
     assert read_state(west, timeout_s=TIMEOUT_S) == State()
     topic = new_topic(pair.west)
-    monkeypatch.setattr(state_topic, "TOPIC", topic)
+    monkeypatch.setattr(state_topic, "STATE_TOPIC", topic)
     assert read_state(west, timeout_s=TIMEOUT_S) == State()
     for generation in (1, 2):
-        lease = Lease(mirror=MirrorName("m"), owner="me", generation=generation, beat_ms=1, writers_until_ms=1)
+        lease = Lease(mirror=MirrorName("m"), owner="me", generation=generation, heartbeat_ms=1, writers_until_ms=1)
         producer = Producer(pair.west.client_config("admin"))
-        for key, value in State().rows(lease):
+        for key, value in State().to_rows(lease):
             producer.produce(topic, key=key, value=value, partition=0)
         assert producer.flush(TIMEOUT_S) == 0
     with as_admin(pair.west) as client:

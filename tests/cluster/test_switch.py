@@ -14,19 +14,19 @@ import pytest
 import yaml
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.decide.steps import names
+from mirror_core.decide.steps import list_step_names
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.fetching import FetchLink, fetch_once
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError, Unreachable
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName, Partition
-from mirror_core.model.run import Mode, RunKind, RunState, StepState
+from mirror_core.model.run import RunKind, RunMode, RunState, StepState
 from mirror_core.runbook import switch
-from mirror_core.state.active import Active, announce, newest, repeat
+from mirror_core.state.active import ActiveCluster, announce_active_cluster, copy_announcement, read_active_cluster
 from mirror_core.state.topic import read_state
-from mirror_core.wire.fetch import Fetched
+from mirror_core.wire.fetch import FetchedPartition
 from tests.brokers import Pair, grant, produce, read_all
 from tests.cluster.test_failover import app_topic
 from tests.commands import Forked
@@ -46,8 +46,8 @@ def announced(pair: Pair, cluster: str, mirror: str) -> dict[str, object] | None
     return json.loads(found[-1]) if found else None
 
 
-def an_active(cluster: str = "west", generation: int = 1, since_ms: int = 7) -> Active:
-    return Active(
+def an_active(cluster: str = "west", generation: int = 1, since_ms: int = 7) -> ActiveCluster:
+    return ActiveCluster(
         mirror=MirrorName("m-" + secrets.token_hex(4)),
         active=ClusterName(cluster),
         cluster_id="an id",
@@ -80,19 +80,19 @@ def test_the_topic_is_made_with_the_mirror_and_is_no_mirrors_to_carry(pair: Pair
 def test_a_later_announcement_is_never_written_over_by_an_earlier_one(pair: Pair) -> None:
     west = load_config(pair.config_path).cluster("west")
     first = an_active(generation=3)
-    assert announce(west, first, LOOK_S) == first
+    assert announce_active_cluster(west, first, LOOK_S) == first
     ends = len(read_all(pair.west, ACTIVE_TOPIC))
-    assert announce(west, first, LOOK_S) == first
+    assert announce_active_cluster(west, first, LOOK_S) == first
     assert len(read_all(pair.west, ACTIVE_TOPIC)) == ends, "what stands there is not written again"
 
-    def changed(**values: object) -> Active:
-        return Active(**{f: getattr(first, f) for f in first.__slots__} | values)
+    def changed(**values: object) -> ActiveCluster:
+        return ActiveCluster(**{f: getattr(first, f) for f in first.__slots__} | values)
 
     for stale in (changed(active="east", generation=2), changed(active="east", since_ms=6)):
-        assert announce(west, stale, LOOK_S) == first
-        assert newest(west, first.mirror, LOOK_S) == first
+        assert announce_active_cluster(west, stale, LOOK_S) == first
+        assert read_active_cluster(west, first.mirror, LOOK_S) == first
     later = changed(active="east", since_ms=8)
-    assert announce(west, later, LOOK_S) == later
+    assert announce_active_cluster(west, later, LOOK_S) == later
     assert announced(pair, "west", first.mirror) == {
         "mirror": first.mirror,
         "active": "east",
@@ -106,20 +106,20 @@ def test_a_later_announcement_is_never_written_over_by_an_earlier_one(pair: Pair
 
 def test_a_topic_that_is_read_only_so_far_ends_the_reading_in_time(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     config, known = load_config(pair.config_path).cluster("west"), an_active()
-    announce(config, known, LOOK_S)
+    announce_active_cluster(config, known, LOOK_S)
     real, empty = fetch_once, 3
 
-    def fetched(link: FetchLink, partition: Partition, offset: int) -> Fetched | None:
+    def fetched(link: FetchLink, partition: Partition, offset: int) -> FetchedPartition | None:
         nonlocal empty
         empty -= 1
         answer = real(link, partition, offset)
         return answer and (answer._replace(records=memoryview(b"")) if empty >= 0 else answer)
 
     monkeypatch.setattr("mirror_core.state.active.fetch_once", fetched)
-    assert newest(config, known.mirror, LOOK_S) == known, "asked again"
+    assert read_active_cluster(config, known.mirror, LOOK_S) == known, "asked again"
     empty = sys.maxsize
     with pytest.raises(Unreachable, match=r"not read in time: .*: nothing came of what stands behind offset \d+"):
-        newest(config, known.mirror, 4.0)  # more than it takes to sign in while somebody is held up
+        read_active_cluster(config, known.mirror, 4.0)  # more than it takes to sign in while somebody is held up
 
 
 def test_the_example_of_the_documentation_follows_the_topic(pair: Pair) -> None:
@@ -128,7 +128,7 @@ def test_the_example_of_the_documentation_follows_the_topic(pair: Pair) -> None:
     names: dict[str, Any] = {}
     exec(compile(example, "your-clusters.md", "exec"), names)
     west, said = load_config(pair.config_path).cluster("west"), an_active(generation=4)
-    announce(west, said, LOOK_S)
+    announce_active_cluster(west, said, LOOK_S)
     login = {key: value for key, value in pair.west.client_config("admin").items() if key != "bootstrap.servers"}
     assert names["active"](pair.west.bootstrap, said.mirror, login)["generation"] == 4
     assert names["active"](pair.west.bootstrap, "m-unknown", login) is None
@@ -138,8 +138,8 @@ def test_a_failover_announces_calls_its_hooks_and_goes_on_without_those_that_fai
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOOK_TOKEN", SECRET)
-    patient = replace(LIMITS, silent_source_s=LOOK_S, planned_side_s=LOOK_S)
-    monkeypatch.setattr(switch, "LIMITS", patient)  # a busy machine's source is not dead
+    patient = replace(TIMEOUTS, silent_source_s=LOOK_S, plan_cluster_idle_s=LOOK_S)
+    monkeypatch.setattr(switch, "TIMEOUTS", patient)  # a busy machine's source is not dead
     topic, told = app_topic(pair), tmp_path / "told"
     produce(pair.east, topic, 5)
     fails = ["/bin/sh", "-c", f"echo $HOOK_TOKEN; echo {SECRET} >&2; exit 7"]
@@ -155,13 +155,13 @@ def test_a_failover_announces_calls_its_hooks_and_goes_on_without_those_that_fai
         {"name": "dags", "airflow": "asset"},
     )
     failover = mirrored.failover
-    plan = failover.plan(Mode.PLANNED)
+    plan = failover.plan(RunMode.PLANNED)
     assert plan.figures["switch hook gateway"].startswith("HTTP POST to 127.0.0.1")
     run = failover.drive(failover.begin(plan.hash).id)
 
     assert run.state is RunState.DONE
     assert told.read_text() == f"{run.id} west planned\n"
-    steps = {s.step: s for s in failover.status(run.id)[1]}
+    steps = {s.step: s for s in failover.read_status(run.id)[1]}
     shown = steps["switch"].evidence
     assert shown["hooks that failed"] == "fails, gateway, dags"
     assert "exit code 7" in str(shown["hook fails"])
@@ -182,12 +182,12 @@ def test_a_topic_that_may_not_be_written_holds_no_failover_up(pair: Pair, tmp_pa
     produce(pair.east, topic, 5)
     mirrored = hooked(pair, tmp_path, topic)
     failover = mirrored.failover
-    run = failover.begin(failover.plan(Mode.PLANNED).hash).id
+    run = failover.begin(failover.plan(RunMode.PLANNED).hash).id
     for cluster in (pair.east, pair.west):
         write = [AclOperation.WRITE]
         grant(cluster, "mirror-control", ResourceType.TOPIC, ACTIVE_TOPIC, write, permission=AclPermissionType.DENY)
     assert failover.drive(run).state is RunState.DONE
-    (shown,) = [s.evidence for s in failover.status(run)[1] if s.step == "switch"]
+    (shown,) = [s.evidence for s in failover.read_status(run)[1] if s.step == "switch"]
     for cluster_name in ("east", "west"):
         assert "pending: " in str(shown[f"announced on {cluster_name}"])
         assert "TOPIC_AUTHORIZATION_FAILED" in str(shown[f"announced on {cluster_name}"])
@@ -196,12 +196,12 @@ def test_a_topic_that_may_not_be_written_holds_no_failover_up(pair: Pair, tmp_pa
 def test_a_dead_cluster_is_owed_its_announcement_within_seconds(pair: Pair) -> None:
     config, active = load_config(pair.config_path), an_active()
     east, west = config.cluster("east"), config.cluster("west")
-    announce(west, active, LOOK_S)
+    announce_active_cluster(west, active, LOOK_S)
     with suspended(pair.east), pytest.raises(MirrorError):
-        announce(east, active)
-    assert repeat(west, east, active.mirror, LOOK_S) == active, "paid when it answers"
-    assert newest(east, active.mirror, LOOK_S) == active
-    assert repeat(west, east, an_active().mirror, LOOK_S) is None
+        announce_active_cluster(east, active)
+    assert copy_announcement(west, east, active.mirror, LOOK_S) == active, "paid when it answers"
+    assert read_active_cluster(east, active.mirror, LOOK_S) == active
+    assert copy_announcement(west, east, an_active().mirror, LOOK_S) is None
 
 
 def test_a_conductor_killed_in_a_hook_is_resumed_and_calls_none_again_that_has_ended(
@@ -231,6 +231,8 @@ def test_a_conductor_killed_in_a_hook_is_resumed_and_calls_none_again_that_has_e
     assert run is not None
     mirrored.failover.drive(run.id)
     assert calls.read_text().split() == ["first", "second", "second", "third"]
-    steps = {s.step: s for s in mirrored.failover.status(run.id)[1]}
-    assert [steps[name].state for name in names(RunKind.FAILOVER)] == [StepState.DONE] * len(names(RunKind.FAILOVER))
+    steps = {s.step: s for s in mirrored.failover.read_status(run.id)[1]}
+    assert [steps[name].state for name in list_step_names(RunKind.FAILOVER)] == [StepState.DONE] * len(
+        list_step_names(RunKind.FAILOVER)
+    )
     assert "called 2 time(s)" in str(steps["switch"].evidence["hook second"])

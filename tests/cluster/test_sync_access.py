@@ -9,34 +9,34 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from mirror_core.decide.topics import TAKES
+from mirror_core.decide.topics import ACCEPTANCE_KEYS
 from mirror_core.kafka.acls import (
-    Acls,
-    absent_on_every_broker,
+    BrokerAcls,
     create_acls,
     delete_acls,
     describe_acls,
-    present_on_every_broker,
+    wait_until_acls_absent,
+    wait_until_acls_present,
 )
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.creation import ensure_state_topic
-from mirror_core.mirrors.describe import describe
+from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.clock import now_ms
-from mirror_core.model.drift import Action, DriftRow, Part
+from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState
-from mirror_core.model.names import reverse_name
+from mirror_core.model.names import format_reverse_name
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.link import Link, link_of
+from mirror_core.state.link import MirrorLink, make_mirror_link
 from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync import access
-from mirror_core.sync.access import apply_promotion, demote, promotion_remarks
-from mirror_core.sync.cycle import sync
-from mirror_core.sync.ledger import entered, stage_again
-from mirror_core.sync.principals import own_principals
+from mirror_core.sync.access import apply_promotion, demote_topics, list_promotion_warnings
+from mirror_core.sync.cycle import sync_mirror
+from mirror_core.sync.ledger import list_entries, restage_grants
+from mirror_core.sync.principals import list_own_principals
 from tests.brokers import TIMEOUT_S, Pair, new_topic
 from tests.cluster.links import new_link, record, writer_of
 from tests.waiting import wait_until
@@ -48,7 +48,7 @@ class Died(Exception):
     """The process, as far as the test is concerned."""
 
 
-ACLS = frozenset({Part.TOPICS, Part.ACLS})
+ACLS = frozenset({SyncCategory.TOPICS, SyncCategory.ACLS})
 APP = "User:app"
 
 
@@ -58,7 +58,7 @@ def topic(pair: Pair) -> str:
 
 
 @pytest.fixture
-def link(pair: Pair, topic: str) -> Iterator[Link]:
+def link(pair: Pair, topic: str) -> Iterator[MirrorLink]:
     """A mirror of one topic that `app` may write on the source. Leaves no ACL of this test behind."""
     made = new_link(pair, topic)
     grant(made, acl(topic, Operation.READ), acl(topic, Operation.WRITE))
@@ -74,25 +74,25 @@ def acl(name: str, operation: Operation, principal: str = APP, permission: Permi
 
 def entries(client: ClusterClient) -> frozenset[Acl]:
     found = describe_acls(client)
-    assert isinstance(found, Acls)
+    assert isinstance(found, BrokerAcls)
     return found.entries
 
 
-def on(link: Link, side: str, topic: str) -> set[Acl]:
+def on(link: MirrorLink, side: str, topic: str) -> set[Acl]:
     with ClusterClient(link.source if side == "source" else link.destination) as client:
         return {a for a in entries(client) if a.name.startswith(topic)}
 
 
-def grant(link: Link, *acls: Acl, side: str = "source") -> None:
+def grant(link: MirrorLink, *acls: Acl, side: str = "source") -> None:
     with ClusterClient(link.source if side == "source" else link.destination) as client:
         create_acls(client, acls)
-        present_on_every_broker(client, acls, 30)
+        wait_until_acls_present(client, acls, 30)
 
 
-def withdraw(link: Link, *acls: Acl, side: str = "source") -> None:
+def withdraw(link: MirrorLink, *acls: Acl, side: str = "source") -> None:
     with ClusterClient(link.source if side == "source" else link.destination) as client:
         delete_acls(client, acls)
-        absent_on_every_broker(client, acls)
+        wait_until_acls_absent(client, acls)
 
 
 def settings_become(client: ClusterClient, topic: str, wanted: Mapping[str, str]) -> None:
@@ -104,32 +104,32 @@ def settings_become(client: ClusterClient, topic: str, wanted: Mapping[str, str]
     wait_until(shown, timeout_s=TIMEOUT_S, why=f"{topic} has the settings {wanted}")
 
 
-def home_of(link: Link) -> Link:
+def home_of(link: MirrorLink) -> MirrorLink:
     """Its way home, of which only the state topic is there."""
     mirror = link.mirror
     with ClusterClient(link.source) as client:
         ensure_state_topic(client)
     back = replace(
         mirror,
-        name=reverse_name(mirror.name),
+        name=format_reverse_name(mirror.name),
         source=mirror.destination,
         destination=mirror.source,
         source_id=mirror.destination_id,
         destination_id=mirror.source_id,
     )
-    return link_of(link.config, back)
+    return make_mirror_link(link.config, back)
 
 
-def home_again(link: Link, writer: StateWriter, topic: str) -> None:
+def home_again(link: MirrorLink, writer: StateWriter, topic: str) -> None:
     """What a failback does at its end to rights on the destination."""
-    demote(link, writer, [topic], link.destination.name)
+    demote_topics(link, writer, [topic], link.destination.name)
     with ClusterClient(link.destination) as client:
-        stage_again(writer, link.mirror.name, client, own_principals(link))
+        restage_grants(writer, link.mirror.name, client, list_own_principals(link))
 
 
-def synced(link: Link) -> dict[str, DriftRow]:
+def synced(link: MirrorLink) -> dict[str, DriftRow]:
     with writer_of(link) as writer:
-        return {row.subject: row for row in sync(link, writer, only=ACLS).rows if row.part is Part.ACLS}
+        return {row.subject: row for row in sync_mirror(link, writer, only=ACLS).rows if row.part is SyncCategory.ACLS}
 
 
 def may_write(cluster: SandboxCluster, topic: str, user: str = "app") -> bool:
@@ -150,14 +150,14 @@ def may_write(cluster: SandboxCluster, topic: str, user: str = "app") -> bool:
     return not failed
 
 
-def test_reading_is_granted_at_once_and_writing_only_by_promotion(pair: Pair, link: Link, topic: str) -> None:
+def test_reading_is_granted_at_once_and_writing_only_by_promotion(pair: Pair, link: MirrorLink, topic: str) -> None:
     rows = synced(link)
-    assert rows[str(acl(topic, Operation.READ))].action is Action.CREATE
-    assert rows[str(acl(topic, Operation.WRITE))].action is Action.STAGE
+    assert rows[str(acl(topic, Operation.READ))].action is SyncAction.CREATE
+    assert rows[str(acl(topic, Operation.WRITE))].action is SyncAction.STAGE
     assert on(link, "destination", topic) == {acl(topic, Operation.READ)}
     assert not may_write(pair.west, topic)
     with writer_of(link) as writer:
-        assert [e.acl for e in entered(writer, link.mirror.name, link.destination.name, AclPurpose.STAGED)] == [
+        assert [e.acl for e in list_entries(writer, link.mirror.name, link.destination.name, AclPurpose.STAGED)] == [
             acl(topic, Operation.WRITE)
         ]
 
@@ -178,7 +178,7 @@ def test_wider_rights_open_the_mirrors_topics_and_groups_alone_until_promotion(p
     mine = {"User:wide", "User:intern", "User:nobody"}
     try:
         with writer_of(link) as writer:
-            rows = {row.subject: row for row in sync(link, writer).rows if row.part is Part.ACLS}
+            rows = {row.subject: row for row in sync_mirror(link, writer).rows if row.part is SyncCategory.ACLS}
         record(link, [topic])
         with ClusterClient(link.destination) as client:
             there = {a for a in entries(client) if a.principal in mine}
@@ -191,15 +191,15 @@ def test_wider_rights_open_the_mirrors_topics_and_groups_alone_until_promotion(p
         assert "*" not in {name for _, _, name in opened}
         assert other not in {name for _, _, name in opened}
         for one in wide:
-            assert (rows[str(one)].action, rows[str(one)].done) == (Action.STAGE, True)
+            assert (rows[str(one)].action, rows[str(one)].done) == (SyncAction.STAGE, True)
             assert rows[str(one)].reason.startswith("wider than the mirror")
         assert rows[str(everybody)].reason == "as on the source: every user of the destination may do it"
         state = read_state(link.destination)
-        narrowed = str(describe(link, state, now_ms()).facts["rights narrowed until promotion"])
+        narrowed = str(describe_mirror(link, state, now_ms()).facts["rights narrowed until promotion"])
         assert all(str(one) in narrowed for one in wide)
         with ClusterClient(link.destination) as client:
             held = describe_acls(client)
-            remarks = " ".join(promotion_remarks(link, state, held, client.metadata().topics))
+            remarks = " ".join(list_promotion_warnings(link, state, held, client.metadata().topics))
         assert all(str(one) in remarks for one in wide if one.pattern is Pattern.LITERAL)
     finally:
         for side in ("source", "destination"):
@@ -214,36 +214,36 @@ def commits_of(pair: Pair, group: str, topic: str) -> None:
     consumer.close()
 
 
-def test_a_second_cycle_changes_nothing(link: Link, topic: str) -> None:
+def test_a_second_cycle_changes_nothing(link: MirrorLink, topic: str) -> None:
     synced(link)
     before = on(link, "destination", topic)
     again = synced(link)
-    assert {row.action for subject, row in again.items() if topic in subject} == {Action.EQUAL, Action.STAGE}
+    assert {row.action for subject, row in again.items() if topic in subject} == {SyncAction.EQUAL, SyncAction.STAGE}
     assert on(link, "destination", topic) == before
 
 
-def test_only_our_own_copies_go_when_the_source_withdraws(link: Link, topic: str) -> None:
+def test_only_our_own_copies_go_when_the_source_withdraws(link: MirrorLink, topic: str) -> None:
     local = acl(topic, Operation.READ, "User:local")
     mine_too = acl(topic, Operation.DESCRIBE)
     grant(link, local, mine_too, side="destination")
     grant(link, mine_too)
-    assert synced(link)[str(mine_too)].action is Action.KEEP
+    assert synced(link)[str(mine_too)].action is SyncAction.KEEP
     withdraw(link, acl(topic, Operation.READ), acl(topic, Operation.WRITE), mine_too)
     rows = synced(link)
-    assert rows[str(acl(topic, Operation.READ))].action is Action.REMOVE
+    assert rows[str(acl(topic, Operation.READ))].action is SyncAction.REMOVE
     assert on(link, "destination", topic) == {local, mine_too}
     with writer_of(link) as writer:
-        assert not [e for e in writer.state.ledger_of(link.mirror.name) if e.acl.name == topic]
+        assert not [e for e in writer.state.ledger_entries(link.mirror.name) if e.acl.name == topic]
 
 
-def test_a_copy_that_was_deleted_on_the_destination_comes_back(link: Link, topic: str) -> None:
+def test_a_copy_that_was_deleted_on_the_destination_comes_back(link: MirrorLink, topic: str) -> None:
     synced(link)
     withdraw(link, acl(topic, Operation.READ), side="destination")
-    assert synced(link)[str(acl(topic, Operation.READ))].action is Action.CREATE
+    assert synced(link)[str(acl(topic, Operation.READ))].action is SyncAction.CREATE
     assert on(link, "destination", topic) == {acl(topic, Operation.READ)}
 
 
-def test_our_own_fence_on_the_source_does_not_cross(link: Link, topic: str) -> None:
+def test_our_own_fence_on_the_source_does_not_cross(link: MirrorLink, topic: str) -> None:
     fence = acl(topic, Operation.WRITE, "User:*", Permission.DENY)
     with writer_of(link) as writer:
         writer.put(LedgerEntry(mirror=link.mirror.name, cluster=link.source.name, acl=fence, purpose=AclPurpose.FENCE))
@@ -251,7 +251,7 @@ def test_our_own_fence_on_the_source_does_not_cross(link: Link, topic: str) -> N
     assert str(fence) not in synced(link)
 
 
-def test_an_application_that_could_write_a_mirror_topic_anyhow_is_named(link: Link, topic: str) -> None:
+def test_an_application_that_could_write_a_mirror_topic_anyhow_is_named(link: MirrorLink, topic: str) -> None:
     door = Acl(
         resource=Resource.TOPIC,
         name=topic[:-1],
@@ -261,16 +261,16 @@ def test_an_application_that_could_write_a_mirror_topic_anyhow_is_named(link: Li
     )
     grant(link, door, side="destination")
     try:
-        assert synced(link)[str(door)].action is Action.REFUSE
+        assert synced(link)[str(door)].action is SyncAction.REFUSE
     finally:
         withdraw(link, door, side="destination")
 
 
 def test_promotion_opens_the_topic_to_applications_and_closes_it_to_copying_tasks(
-    pair: Pair, link: Link, topic: str
+    pair: Pair, link: MirrorLink, topic: str
 ) -> None:
     with writer_of(link) as writer:
-        sync(link, writer)
+        sync_mirror(link, writer)
     assert may_write(pair.west, topic, "mirror-data")
     record(link, [topic], PartitionState.STOPPED)
     for _ in range(2):  # a run that was killed in the middle does it again
@@ -284,7 +284,7 @@ def test_promotion_opens_the_topic_to_applications_and_closes_it_to_copying_task
 
 
 def test_applications_wait_for_what_a_topic_takes_and_not_for_how_long_it_keeps_it(
-    link: Link, topic: str, monkeypatch: pytest.MonkeyPatch
+    link: MirrorLink, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A promotion that dies right after it has given rights: what is left is done by the next one."""
     given = access._promote_access
@@ -294,7 +294,7 @@ def test_applications_wait_for_what_a_topic_takes_and_not_for_how_long_it_keeps_
         raise Died
 
     with writer_of(link) as writer, ClusterClient(link.destination) as west:
-        sync(link, writer)
+        sync_mirror(link, writer)
         monkeypatch.setattr(access, "_promote_access", dies)
         with pytest.raises(Died):
             apply_promotion(link, writer, [topic])
@@ -305,7 +305,7 @@ def test_applications_wait_for_what_a_topic_takes_and_not_for_how_long_it_keeps_
 
         there = wait_until(taken, timeout_s=TIMEOUT_S, why="the topic is compacted only")
         assert there is not None
-        assert not (TAKES - {"cleanup.policy"}) & there.keys(), "the source has none of them set"
+        assert not (ACCEPTANCE_KEYS - {"cleanup.policy"}) & there.keys(), "the source has none of them set"
         assert there["retention.ms"] == "-1"
         monkeypatch.setattr(access, "_promote_access", given)
         rows = apply_promotion(link, writer, [topic])
@@ -313,25 +313,25 @@ def test_applications_wait_for_what_a_topic_takes_and_not_for_how_long_it_keeps_
         settings_become(west, topic, {"cleanup.policy": "compact"})
 
 
-def test_demotion_is_undone_by_the_next_promotion(pair: Pair, link: Link, topic: str) -> None:
+def test_demotion_is_undone_by_the_next_promotion(pair: Pair, link: MirrorLink, topic: str) -> None:
     with writer_of(link) as writer:
-        sync(link, writer)
+        sync_mirror(link, writer)
         apply_promotion(link, writer, [topic])
         for _ in range(2):
-            demote(link, writer, [topic], link.destination.name)
+            demote_topics(link, writer, [topic], link.destination.name)
     assert not may_write(pair.west, topic)
     assert may_write(pair.west, topic, "mirror-data")
-    assert not [row for row in synced(link).values() if row.action is Action.REFUSE and topic in row.subject]
+    assert not [row for row in synced(link).values() if row.action is SyncAction.REFUSE and topic in row.subject]
     with writer_of(link) as writer:
         apply_promotion(link, writer, [topic])
         assert not [e for e in writer.state.ledger.values() if e.purpose is AclPurpose.DEMOTED and e.acl.name == topic]
     assert may_write(pair.west, topic)
 
 
-def test_a_demotion_in_the_other_directions_ledger_is_undone_too(pair: Pair, topic: str, link: Link) -> None:
+def test_a_demotion_in_the_other_directions_ledger_is_undone_too(pair: Pair, topic: str, link: MirrorLink) -> None:
     """A failback demotes the old source with the forward mirror's ledger, and promotes it with the reverse mirror's."""
     with writer_of(link) as writer:
-        demote(link, writer, [topic], link.source.name)
+        demote_topics(link, writer, [topic], link.source.name)
     assert not may_write(pair.east, topic)
     reverse = home_of(link)
     with writer_of(reverse) as writer:
@@ -340,43 +340,43 @@ def test_a_demotion_in_the_other_directions_ledger_is_undone_too(pair: Pair, top
 
 
 def test_a_demotion_by_another_mirror_stays_also_on_a_promoted_topic_and_is_told(
-    pair: Pair, link: Link, topic: str
+    pair: Pair, link: MirrorLink, topic: str
 ) -> None:
     """It may have had the topic before. Whether it is still needed is not ours to say."""
     another = new_link(pair, new_topic(pair.east))
     with writer_of(link) as writer:
-        sync(link, writer)
+        sync_mirror(link, writer)
     grant(link, acl(topic, Operation.WRITE), side="destination")
     with writer_of(another) as writer:
-        demote(another, writer, [topic], link.destination.name)
+        demote_topics(another, writer, [topic], link.destination.name)
     denied = acl(topic, Operation.WRITE, permission=Permission.DENY)
     record(link, [topic], PartitionState.STOPPED)
     with writer_of(link) as writer:
         [told] = [
             row
             for row in apply_promotion(link, writer, [topic])
-            if row.subject == str(denied) and row.action is Action.KEEP
+            if row.subject == str(denied) and row.action is SyncAction.KEEP
         ]
         assert f"it is mirror {another.mirror.name}'s. If it should not: kafka-acls" in told.reason
         with ClusterClient(link.destination) as client:
             held = describe_acls(client)
-        said = [w for w in promotion_remarks(link, writer.refresh(), held, [topic]) if str(denied) in w]
+        said = [w for w in list_promotion_warnings(link, writer.refresh(), held, [topic]) if str(denied) in w]
     assert said == [told.reason]
     assert not may_write(pair.west, topic)
     with writer_of(another) as writer:
-        assert [e.acl for e in entered(writer, another.mirror.name, link.destination.name, AclPurpose.DEMOTED)]
+        assert [e.acl for e in list_entries(writer, another.mirror.name, link.destination.name, AclPurpose.DEMOTED)]
         apply_promotion(another, writer, [topic])
     assert may_write(pair.west, topic)
 
 
-def test_a_promotion_opens_no_topic_of_another_mirror(pair: Pair, link: Link, topic: str) -> None:
+def test_a_promotion_opens_no_topic_of_another_mirror(pair: Pair, link: MirrorLink, topic: str) -> None:
     """Each of two mirrors was failed over and came home; then one of them goes again, or a drill does."""
     elsewhere = new_topic(pair.east)
     other = new_link(pair, elsewhere)
     with writer_of(link) as writer:
-        sync(link, writer)
+        sync_mirror(link, writer)
         apply_promotion(link, writer, [topic])
-        demote(link, writer, [topic], link.destination.name)
+        demote_topics(link, writer, [topic], link.destination.name)
     with writer_of(other) as writer:
         apply_promotion(other, writer, [elsewhere])
     assert not may_write(pair.west, topic)
@@ -385,19 +385,19 @@ def test_a_promotion_opens_no_topic_of_another_mirror(pair: Pair, link: Link, to
     assert may_write(pair.west, topic)
 
 
-def test_a_promotion_opens_no_topic_of_another_way_home(pair: Pair, link: Link, topic: str) -> None:
+def test_a_promotion_opens_no_topic_of_another_way_home(pair: Pair, link: MirrorLink, topic: str) -> None:
     """The same, of what the mirror of the other direction has in its ledger only."""
     elsewhere = new_topic(pair.west)
     other = new_link(pair, elsewhere, source="west", destination="east")
     with writer_of(link) as writer:
-        demote(link, writer, [topic], link.source.name)
+        demote_topics(link, writer, [topic], link.source.name)
     with writer_of(other) as writer:
         apply_promotion(other, writer, [elsewhere])
     assert not may_write(pair.east, topic)
 
 
 def test_a_promotion_takes_no_grant_away_because_somebody_wrote_so_into_the_other_sides_state(
-    pair: Pair, link: Link, topic: str
+    pair: Pair, link: MirrorLink, topic: str
 ) -> None:
     granted = acl(topic, Operation.WRITE)
     grant(link, granted)
@@ -419,7 +419,7 @@ def test_a_promotion_takes_no_grant_away_because_somebody_wrote_so_into_the_othe
     ],
 )
 def test_a_promotion_takes_no_denial_away_that_no_demotion_has_made(
-    pair: Pair, link: Link, topic: str, planted: tuple[str, str]
+    pair: Pair, link: MirrorLink, topic: str, planted: tuple[str, str]
 ) -> None:
     principal, pattern = planted
     denied = replace(acl(topic, Operation.WRITE, principal, Permission.DENY), pattern=Pattern(pattern))
@@ -436,7 +436,7 @@ def test_a_promotion_takes_no_denial_away_that_no_demotion_has_made(
 
 @pytest.mark.parametrize("purpose", [AclPurpose.FENCE, AclPurpose.DEMOTED])
 def test_a_sync_copies_a_rule_of_the_source_that_a_forged_ledger_there_calls_ours(
-    link: Link, topic: str, purpose: AclPurpose
+    link: MirrorLink, topic: str, purpose: AclPurpose
 ) -> None:
     rule = acl(topic, Operation.READ, APP, Permission.DENY)
     reverse = home_of(link)
@@ -446,33 +446,33 @@ def test_a_sync_copies_a_rule_of_the_source_that_a_forged_ledger_there_calls_our
     rows = synced(link)
     assert rule in on(link, "destination", topic)
     doubted = rows[f"ledger on {link.source.name}: {rule}"]
-    assert doubted.action is Action.SKIP, "nobody could clear a refusal but by writing there"
+    assert doubted.action is SyncAction.SKIP, "nobody could clear a refusal but by writing there"
     assert "find out who may write the state topic there" in doubted.reason
 
 
 def test_a_right_that_the_source_withdrew_is_not_given_by_the_next_promotion(
-    pair: Pair, link: Link, topic: str
+    pair: Pair, link: MirrorLink, topic: str
 ) -> None:
     with writer_of(link) as writer:
-        sync(link, writer)
+        sync_mirror(link, writer)
         apply_promotion(link, writer, [topic])
         home_again(link, writer, topic)
     assert acl(topic, Operation.WRITE) not in on(link, "destination", topic)
     withdraw(link, acl(topic, Operation.WRITE))
-    assert synced(link)[str(acl(topic, Operation.WRITE))].action is Action.REMOVE
+    assert synced(link)[str(acl(topic, Operation.WRITE))].action is SyncAction.REMOVE
     with writer_of(link) as writer:
         apply_promotion(link, writer, [topic])
-        assert not entered(writer, link.mirror.name, link.destination.name, AclPurpose.PROMOTED)
+        assert not list_entries(writer, link.mirror.name, link.destination.name, AclPurpose.PROMOTED)
     assert not may_write(pair.west, topic)
 
 
 def test_a_withdrawn_right_that_somebody_granted_there_by_hand_stays_denied_until_it_is_granted_again(
-    pair: Pair, link: Link, topic: str
+    pair: Pair, link: MirrorLink, topic: str
 ) -> None:
     by_hand = acl(topic, Operation.WRITE)
     grant(link, by_hand, side="destination")
     with writer_of(link) as writer:
-        sync(link, writer)
+        sync_mirror(link, writer)
         apply_promotion(link, writer, [topic])
         home_again(link, writer, topic)
         assert by_hand in on(link, "destination", topic), "not ours to take away"
@@ -480,7 +480,7 @@ def test_a_withdrawn_right_that_somebody_granted_there_by_hand_stays_denied_unti
     denied = replace(by_hand, permission=Permission.DENY)
     assert synced(link)[str(denied)].reason == "the source grants it no more: promotion leaves this denial"
     with writer_of(link) as writer:
-        rows = {row.subject: row for row in apply_promotion(link, writer, [topic]) if row.action is Action.KEEP}
+        rows = {row.subject: row for row in apply_promotion(link, writer, [topic]) if row.action is SyncAction.KEEP}
     assert f"stays at promotion, since {link.source.name} has withdrawn the right" in rows[str(denied)].reason
     assert not may_write(pair.west, topic)
     grant(link, by_hand)
@@ -490,9 +490,9 @@ def test_a_withdrawn_right_that_somebody_granted_there_by_hand_stays_denied_unti
     assert may_write(pair.west, topic)
 
 
-def test_a_grant_to_everybody_is_refused_by_name_at_demotion(link: Link, topic: str) -> None:
+def test_a_grant_to_everybody_is_refused_by_name_at_demotion(link: MirrorLink, topic: str) -> None:
     public = acl(topic, Operation.WRITE, "User:*")
     grant(link, public, side="destination")
     with writer_of(link) as writer, pytest.raises(Refused, match="replace it by grants to named principals") as refusal:
-        demote(link, writer, [topic], link.destination.name)
+        demote_topics(link, writer, [topic], link.destination.name)
     assert f"--remove --allow-principal 'User:*' --operation Write --topic {topic}" in str(refusal.value)

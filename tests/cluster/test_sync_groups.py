@@ -13,18 +13,18 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.groups import Committed, list_groups
+from mirror_core.kafka.groups import CommittedOffset, list_groups
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.clock import now_ms
-from mirror_core.model.drift import Action, DriftRow, Part
+from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.errors import Refused
-from mirror_core.model.mirror import GroupsSeen
+from mirror_core.model.mirror import GroupSyncTime
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode, Plan, RunKind
+from mirror_core.model.run import Plan, RunKind, RunMode
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.link import Link
+from mirror_core.state.link import MirrorLink
 from mirror_core.sync import groups
-from mirror_core.sync.cycle import SyncReport, sync
+from mirror_core.sync.cycle import SyncReport, sync_mirror
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
 from tests.committing import commit_offsets, fetch_offsets
@@ -32,7 +32,7 @@ from tests.memory import run_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
-GROUPS = frozenset({Part.GROUPS})
+GROUPS = frozenset({SyncCategory.GROUPS})
 
 
 @pytest.fixture
@@ -46,29 +46,29 @@ def topic(pair: Pair) -> str:
 
 
 @pytest.fixture
-def link(pair: Pair, topic: str, group: str) -> Link:
+def link(pair: Pair, topic: str, group: str) -> MirrorLink:
     """A mirror of one topic and one group, ten records on the source, the first six copied."""
     made = new_link(pair, topic, groups=(group,))
     with writer_of(made) as writer:
-        sync(made, writer, only=frozenset({Part.TOPICS}))
+        sync_mirror(made, writer, only=frozenset({SyncCategory.TOPICS}))
     record(made, [topic])
     produce(pair.east, topic, 10)
     produce(pair.west, topic, 6)
     return made
 
 
-def synced(link: Link) -> list[DriftRow]:
+def synced(link: MirrorLink) -> list[DriftRow]:
     with writer_of(link) as writer:
-        return list(sync(link, writer, only=GROUPS).rows)
+        return list(sync_mirror(link, writer, only=GROUPS).rows)
 
 
-def commit(link: Link, side: str, group: str, topic: str, offset: int, metadata: str = "") -> None:
+def commit(link: MirrorLink, side: str, group: str, topic: str, offset: int, metadata: str = "") -> None:
     """As an administrator's tool does it: without a leader epoch."""
     with ClusterClient(link.source if side == "source" else link.destination) as client:
         assert commit_offsets(client, group, {Partition(topic, 0): (Offset(offset), metadata)}) == {}
 
 
-def committed(link: Link, group: str, topic: str) -> Committed | None:
+def committed(link: MirrorLink, group: str, topic: str) -> CommittedOffset | None:
     with ClusterClient(link.destination) as client:
         return fetch_offsets(client, group).committed.get(Partition(topic, 0))
 
@@ -96,30 +96,30 @@ def consumer(cluster: SandboxCluster, group: str, topic: str, protocol: str = "c
     [(4, 4, ""), (6, 6, ""), (9, 6, "6: the destination ends at 6; 3 offsets would be read again")],
 )
 def test_a_group_never_starts_ahead_of_what_was_copied(
-    link: Link, group: str, topic: str, source: int, expected: int, reason: str
+    link: MirrorLink, group: str, topic: str, source: int, expected: int, reason: str
 ) -> None:
     commit(link, "source", group, topic, source, "stream-time-7")
     row = synced(link)[0]
-    assert (row.action, row.done, row.source, row.reason) == (Action.COMMIT, True, str(source), reason)
-    assert committed(link, group, topic) == Committed(Offset(expected), 0, "stream-time-7")
-    assert [row.action for row in synced(link)] == [Action.EQUAL]
+    assert (row.action, row.done, row.source, row.reason) == (SyncAction.COMMIT, True, str(source), reason)
+    assert committed(link, group, topic) == CommittedOffset(Offset(expected), 0, "stream-time-7")
+    assert [row.action for row in synced(link)] == [SyncAction.EQUAL]
 
 
-def test_a_group_never_starts_before_the_destinations_log(link: Link, group: str, topic: str) -> None:
+def test_a_group_never_starts_before_the_destinations_log(link: MirrorLink, group: str, topic: str) -> None:
     commit(link, "source", group, topic, 1)
     with ClusterClient(link.destination) as client:
         delete_records(client, {Partition(topic, 0): Offset(3)})
     assert synced(link)[0].reason == "3: the destination begins at 3"
-    assert committed(link, group, topic) == Committed(Offset(3), 0, "")
+    assert committed(link, group, topic) == CommittedOffset(Offset(3), 0, "")
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_real_consumer_resumes_exactly_where_it_was(
-    pair: Pair, link: Link, group: str, topic: str, protocol: str
+    pair: Pair, link: MirrorLink, group: str, topic: str, protocol: str
 ) -> None:
     with consumer(pair.east, group, topic, protocol) as member:
         member.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
-    assert synced(link)[0].action is Action.COMMIT
+    assert synced(link)[0].action is SyncAction.COMMIT
     config = {"group.id": group, "auto.offset.reset": "error", "group.protocol": protocol, "log_level": 0}
     again = Consumer({**pair.west.client_config("admin"), **config})
     try:
@@ -134,13 +134,13 @@ def test_a_real_consumer_resumes_exactly_where_it_was(
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_with_members_on_the_destination_is_left_alone(
-    pair: Pair, link: Link, group: str, topic: str, protocol: str
+    pair: Pair, link: MirrorLink, group: str, topic: str, protocol: str
 ) -> None:
     commit(link, "source", group, topic, 2)
     with consumer(pair.west, group, topic, protocol) as member:
         member.commit(offsets=[TopicPartition(topic, 0, 5)], asynchronous=False)
         row = synced(link)[0]
-        assert row.action is Action.SKIP
+        assert row.action is SyncAction.SKIP
         assert "has members on the destination" in row.reason
         with ClusterClient(link.destination) as client:  # should it have joined after the sync had looked
             refused = commit_offsets(client, group, {Partition(topic, 0): (Offset(2), "")})
@@ -151,7 +151,7 @@ def test_a_group_with_members_on_the_destination_is_left_alone(
 
 
 def test_a_consumers_own_progress_on_the_destination_is_not_taken_back(
-    pair: Pair, link: Link, group: str, topic: str
+    pair: Pair, link: MirrorLink, group: str, topic: str
 ) -> None:
     commit(link, "source", group, topic, 2)
     with consumer(pair.west, group, topic) as member:
@@ -164,7 +164,7 @@ def test_a_consumers_own_progress_on_the_destination_is_not_taken_back(
     assert before.offset > 1
     commit(link, "source", group, topic, 0)
     row = synced(link)[0]
-    assert (row.action, row.done) == (Action.SKIP, False)
+    assert (row.action, row.done) == (SyncAction.SKIP, False)
     assert "which is ahead" in row.reason
     assert committed(link, group, topic) == before
 
@@ -205,26 +205,26 @@ async def _aiokafka(login: Mapping[str, str], group: str, topic: str) -> aiokafk
 
 @pytest.mark.parametrize("client", ["librdkafka", "aiokafka"])
 def test_progress_that_was_committed_without_a_leader_epoch_is_not_taken_back(
-    pair: Pair, link: Link, group: str, topic: str, client: str
+    pair: Pair, link: MirrorLink, group: str, topic: str, client: str
 ) -> None:
     commit(link, "source", group, topic, 2)
     synced(link)
     with explicit(pair.west, group, topic, client) as own:
         own(5)
-    assert committed(link, group, topic) == Committed(Offset(5), -1, "")
+    assert committed(link, group, topic) == CommittedOffset(Offset(5), -1, "")
     for source in (3, 1):
         commit(link, "source", group, topic, source)
         row = synced(link)[0]
-        assert (row.action, row.done, row.offset) == (Action.SKIP, False, 5)
+        assert (row.action, row.done, row.offset) == (SyncAction.SKIP, False, 5)
         assert "has committed 5, which is ahead" in row.reason
-        assert committed(link, group, topic) == Committed(Offset(5), -1, "")
+        assert committed(link, group, topic) == CommittedOffset(Offset(5), -1, "")
     with writer_of(link) as writer:
-        (left,) = writer.state.groups_left[link.mirror.name].uncommitted
-    assert (left.group, left.partition, left.stands) == (group, f"{topic}-0", 5)
+        (left,) = writer.state.uncommitted_groups[link.mirror.name].uncommitted
+    assert (left.group, left.partition, left.destination_offset) == (group, f"{topic}-0", 5)
 
 
 def test_once_the_source_has_passed_somebodys_progress_the_group_is_the_sources_again(
-    pair: Pair, link: Link, group: str, topic: str
+    pair: Pair, link: MirrorLink, group: str, topic: str
 ) -> None:
     commit(link, "destination", group, topic, 4)
     for source, expected in ((2, 4), (6, 6), (1, 1)):
@@ -234,37 +234,39 @@ def test_once_the_source_has_passed_somebodys_progress_the_group_is_the_sources_
         assert left is not None
         assert left.offset == expected
     with writer_of(link) as writer:
-        assert writer.state.groups_left[link.mirror.name].uncommitted == ()
+        assert writer.state.uncommitted_groups[link.mirror.name].uncommitted == ()
 
 
-def test_a_group_set_back_on_the_source_is_set_back_on_the_destination(link: Link, group: str, topic: str) -> None:
+def test_a_group_set_back_on_the_source_is_set_back_on_the_destination(
+    link: MirrorLink, group: str, topic: str
+) -> None:
     for offset in (5, 1):
         commit(link, "source", group, topic, offset)
         synced(link)
-    assert committed(link, group, topic) == Committed(Offset(1), 0, "")
+    assert committed(link, group, topic) == CommittedOffset(Offset(1), 0, "")
 
 
 def test_a_sync_takes_back_nothing_that_was_followed_meanwhile(
-    link: Link, group: str, topic: str, monkeypatch: pytest.MonkeyPatch
+    link: MirrorLink, group: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The group goes on while the sync looks at it, and the data plane has committed that already."""
     commit(link, "source", group, topic, 3)
     synced(link)
     commit(link, "source", group, topic, 4)
-    look = groups._logs
+    look = groups._list_log_ranges
 
     def meanwhile(destination: ClusterClient, partitions: Collection[Partition]) -> object:
         for side in ("source", "destination"):
             commit(link, side, group, topic, 5)
         return look(destination, partitions)
 
-    monkeypatch.setattr(groups, "_logs", meanwhile)
+    monkeypatch.setattr(groups, "_list_log_ranges", meanwhile)
     with writer_of(link) as writer:
-        writer.put(GroupsSeen(mirror=link.mirror.name, synced_ms=now_ms(), followed=True))
+        writer.put(GroupSyncTime(mirror=link.mirror.name, synced_ms=now_ms(), followed=True))
     row = synced(link)[0]
-    assert (row.action, row.done) == (Action.SKIP, False)
+    assert (row.action, row.done) == (SyncAction.SKIP, False)
     assert "is followed" in row.reason
-    assert committed(link, group, topic) == Committed(Offset(5), -1, "")
+    assert committed(link, group, topic) == CommittedOffset(Offset(5), -1, "")
 
 
 def made_anew(pair: Pair, topic: str, partitions: int, records: int) -> None:
@@ -285,35 +287,35 @@ def made_anew(pair: Pair, topic: str, partitions: int, records: int) -> None:
 
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_offsets_of_a_topic_that_was_made_anew_are_not_brought_into_the_old_ones_copy(
-    pair: Pair, link: Link, group: str, topic: str, partitions: int
+    pair: Pair, link: MirrorLink, group: str, topic: str, partitions: int
 ) -> None:
     commit(link, "source", group, topic, 3)
     synced(link)
     made_anew(pair, topic, partitions, 20)
     commit(link, "source", group, topic, 15)
     with writer_of(link) as writer:
-        rows = list(sync(link, writer).rows)
-    (about,) = [row for row in rows if row.part is Part.TOPICS]
-    assert about.action is Action.REFUSE
+        rows = list(sync_mirror(link, writer).rows)
+    (about,) = [row for row in rows if row.part is SyncCategory.TOPICS]
+    assert about.action is SyncAction.REFUSE
     assert "was deleted and created anew" in about.reason
-    (row,) = [row for row in rows if row.part is Part.GROUPS]
-    assert (row.action, row.done, row.offset) == (Action.SKIP, False, 3)
+    (row,) = [row for row in rows if row.part is SyncCategory.GROUPS]
+    assert (row.action, row.done, row.offset) == (SyncAction.SKIP, False, 3)
     assert "created anew on the source" in row.reason
-    assert committed(link, group, topic) == Committed(Offset(3), 0, "")
+    assert committed(link, group, topic) == CommittedOffset(Offset(3), 0, "")
     with ClusterClient(link.destination) as west:
         assert len(west.metadata([topic]).topics[topic].partitions) == 1
 
 
-def test_every_group_in_scope_is_accounted_for(pair: Pair, link: Link, group: str, topic: str) -> None:
+def test_every_group_in_scope_is_accounted_for(pair: Pair, link: MirrorLink, group: str, topic: str) -> None:
     other = new_topic(pair.east)
     commit(link, "source", group, other, 0)
     rows = synced(link)
     assert [(row.subject, row.action, row.reason) for row in rows] == [
-        (group, Action.SKIP, "has committed nothing on mirror topics")
+        (group, SyncAction.SKIP, "has committed nothing on mirror topics")
     ]
 
 
-def test_an_offset_of_an_open_transaction_waits(pair: Pair, link: Link, group: str, topic: str) -> None:
+def test_an_offset_of_an_open_transaction_waits(pair: Pair, link: MirrorLink, group: str, topic: str) -> None:
     with consumer(pair.east, group, topic) as member:
         member.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
         producer = Producer({**pair.east.client_config("admin"), "transactional.id": group, "log_level": 0})
@@ -323,7 +325,9 @@ def test_an_offset_of_an_open_transaction_waits(pair: Pair, link: Link, group: s
         assert "transaction that is still open" in synced(link)[0].reason
         producer.commit_transaction(60)
         wait_until(
-            lambda: synced(link)[0].action in (Action.COMMIT, Action.EQUAL), timeout_s=60, why="the transaction is over"
+            lambda: synced(link)[0].action in (SyncAction.COMMIT, SyncAction.EQUAL),
+            timeout_s=60,
+            why="the transaction is over",
         )
     left = committed(link, group, topic)
     assert left is not None
@@ -331,7 +335,7 @@ def test_an_offset_of_an_open_transaction_waits(pair: Pair, link: Link, group: s
 
 
 def test_progress_that_a_transaction_on_the_destination_is_about_to_commit_is_not_taken_back(
-    pair: Pair, link: Link, group: str, topic: str
+    pair: Pair, link: MirrorLink, group: str, topic: str
 ) -> None:
     """A commit of ours behind it would count as the newer one."""
     commit(link, "source", group, topic, 2)
@@ -343,7 +347,7 @@ def test_progress_that_a_transaction_on_the_destination_is_about_to_commit_is_no
         producer.begin_transaction()
         producer.send_offsets_to_transaction([TopicPartition(topic, 0, 5)], member.consumer_group_metadata(), 60)
     row = synced(link)[0]
-    assert (row.action, row.done) == (Action.SKIP, False)
+    assert (row.action, row.done) == (SyncAction.SKIP, False)
     assert "somebody on the destination commits it in a transaction" in row.reason
     producer.commit_transaction(60)
 
@@ -355,17 +359,17 @@ def test_progress_that_a_transaction_on_the_destination_is_about_to_commit_is_no
     wait_until(over, timeout_s=60, why="the transaction is over")
 
 
-def test_groups_are_listed_with_their_kind_and_state(pair: Pair, link: Link, group: str, topic: str) -> None:
+def test_groups_are_listed_with_their_kind_and_state(pair: Pair, link: MirrorLink, group: str, topic: str) -> None:
     with consumer(pair.east, group, topic, "consumer"), ClusterClient(link.source) as client:
         found = list_groups(client)[group]
-    assert (found.kind, found.idle) == ("consumer", False)
+    assert (found.kind, found.is_idle) == ("consumer", False)
 
 
-def test_a_sync_stays_away_from_a_mirror_that_a_run_holds(link: Link) -> None:
-    plan = Plan(kind=RunKind.FAILOVER, mirror=link.mirror.name, mode=Mode.PLANNED, steps=(), bound=())
+def test_a_sync_stays_away_from_a_mirror_that_a_run_holds(link: MirrorLink) -> None:
+    plan = Plan(kind=RunKind.FAILOVER, mirror=link.mirror.name, mode=RunMode.PLANNED, steps=(), bound_facts=())
     run = run_of("r-" + secrets.token_hex(4), plan)
     with writer_of(link) as writer:
         writer.put(run)
         with pytest.raises(Refused, match=f"failover {run.id} is under way"):
-            sync(link, writer)
-        assert isinstance(sync(link, writer, run_id=run.id), SyncReport)
+            sync_mirror(link, writer)
+        assert isinstance(sync_mirror(link, writer, run_id=run.id), SyncReport)

@@ -12,15 +12,15 @@ import pytest
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.settings_shown import late_with
-from mirror_core.mirrors.preflight import Verdict, check
-from mirror_core.model.drift import Action, Part
-from mirror_core.model.run import Mode, RunState
+from mirror_core.kafka.settings_shown import find_late_brokers
+from mirror_core.mirrors.preflight import RightStatus, check_cluster
+from mirror_core.model.drift import SyncAction, SyncCategory
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.sandbox.state import load_state, save_state
-from mirror_core.sync.access import apply_promotion, demote
-from mirror_core.sync.cycle import sync
-from mirror_core.sync.fence import RESOLVE_S
+from mirror_core.sync.access import apply_promotion, demote_topics
+from mirror_core.sync.cycle import sync_mirror
+from mirror_core.sync.fence import TRANSACTION_WAIT_S
 from tests.brokers import Pair, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
 from tests.driving import beating, beats, driving
@@ -53,28 +53,34 @@ def test_sync_promotion_and_demotion_work_without_an_authorizer_and_say_so(open_
     with ClusterClient(link.destination) as client:
         assert describe_acls(client) == AuthorizerOff("west")
     with writer_of(link) as writer:
-        rows = sync(link, writer).rows
-    assert [(row.subject, row.action) for row in rows if row.part is Part.TOPICS] == [(topic, Action.CREATE)]
-    said = [(row.subject, row.action) for row in rows if row.part is Part.ACLS]
-    assert said == [("cluster east", Action.SKIP), ("cluster west", Action.SKIP)]
-    assert all("no authorizer" in row.reason for row in rows if row.part is Part.ACLS)
+        rows = sync_mirror(link, writer).rows
+    assert [(row.subject, row.action) for row in rows if row.part is SyncCategory.TOPICS] == [
+        (topic, SyncAction.CREATE)
+    ]
+    said = [(row.subject, row.action) for row in rows if row.part is SyncCategory.ACLS]
+    assert said == [("cluster east", SyncAction.SKIP), ("cluster west", SyncAction.SKIP)]
+    assert all("no authorizer" in row.reason for row in rows if row.part is SyncCategory.ACLS)
     record(link, [topic])
     with writer_of(link) as writer:
         promoted = apply_promotion(link, writer, [topic])
-        assert f"{topic}: retention.ms" in {row.subject for row in promoted if row.action is Action.SET}
-        assert [row.action for row in promoted if row.part is Part.ACLS] == [Action.SKIP]
+        assert f"{topic}: retention.ms" in {row.subject for row in promoted if row.action is SyncAction.SET}
+        assert [row.action for row in promoted if row.part is SyncCategory.ACLS] == [SyncAction.SKIP]
         assert not [row.reason for row in promoted if "did not show" in row.reason]
         with ClusterClient(link.destination) as client:
             gone = {"message.timestamp.type": None}  # of the mirror's own, which were taken away for the first record
-            assert late_with(client, {topic: gone}, within_s=0.0) == set()
-            assert late_with(client, {topic: {**gone, "retention.ms": "1"}}, within_s=0.0) == set(client.brokers())
-        assert [row.action for row in demote(link, writer, [topic], link.destination.name)] == [Action.SKIP]
+            assert find_late_brokers(client, {topic: gone}, within_s=0.0) == set()
+            assert find_late_brokers(client, {topic: {**gone, "retention.ms": "1"}}, within_s=0.0) == set(
+                client.brokers()
+            )
+        assert [row.action for row in demote_topics(link, writer, [topic], link.destination.name)] == [SyncAction.SKIP]
 
 
 def test_every_right_is_there_and_the_reason_is_given(open_pair: Pair) -> None:
-    found = check(load_config(open_pair.config_path).cluster("west"))
+    found = check_cluster(load_config(open_pair.config_path).cluster("west"))
     assert found.authorizer == "off"
-    assert {(right.verdict, right.detail) for right in found.rights} == {(Verdict.OK, "no authorizer: everybody may")}
+    assert {(right.verdict, right.detail) for right in found.rights} == {
+        (RightStatus.OK, "no authorizer: everybody may")
+    }
 
 
 def test_heartbeats_do_not_keep_a_source_that_nobody_can_fence_from_standing_still(
@@ -86,8 +92,8 @@ def test_heartbeats_do_not_keep_a_source_that_nobody_can_fence_from_standing_sti
     with driving(mirrored):
         beating(mirrored, 2)
         failover = mirrored.failover
-        run = failover.begin(failover.plan(Mode.PLANNED).hash)
+        run = failover.begin(failover.plan(RunMode.PLANNED).hash)
         began = time.monotonic()
         assert failover.drive(run.id).state is RunState.DONE
-        assert time.monotonic() - began < RESOLVE_S, "the fence did not wait for a heart that beats"
+        assert time.monotonic() - began < TRANSACTION_WAIT_S, "the fence did not wait for a heart that beats"
     assert beats(mirrored) == beats(mirrored, "east")

@@ -15,21 +15,21 @@ from mirror_core.kafka.topics import (
     delete_topics,
     describe_configs,
 )
-from mirror_core.model.drift import Action, DriftRow, Part
+from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import ClusterName
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.topic import read_state
-from mirror_core.sync.cycle import survey, sync
-from mirror_core.sync.topics import accepted_topics
+from mirror_core.sync.cycle import preview_sync, sync_mirror
+from mirror_core.sync.topics import find_accepted_topics
 from tests.administering import alter_topic
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
-TOPICS = frozenset({Part.TOPICS})
-BOTH = frozenset({Part.TOPICS, Part.CONFIGS})
+TOPICS = frozenset({SyncCategory.TOPICS})
+BOTH = frozenset({SyncCategory.TOPICS, SyncCategory.CONFIGS})
 
 
 def client(pair: Pair, name: str) -> ClusterClient:
@@ -59,31 +59,31 @@ def test_a_missing_topic_is_created_as_wide_as_the_sources_and_never_deletes_by_
     topic = new_topic(pair.east, partitions=3, cleanup_policy="compact", retention_ms="1000", segment_bytes="2000000")
     link = new_link(pair, topic)
     with writer_of(link) as writer:
-        report = sync(link, writer, only=BOTH)
+        report = sync_mirror(link, writer, only=BOTH)
         state = writer.state
-    assert by_subject(report.rows)[topic].action is Action.CREATE
+    assert by_subject(report.rows)[topic].action is SyncAction.CREATE
     assert width(pair.west, topic) == 3
     there = overrides(pair, "west", topic)
     assert there["segment.bytes"] == "2000000"
     assert (there["retention.ms"], there["retention.bytes"], there["cleanup.policy"]) == ("-1", "-1", "compact,delete")
     assert (there["compression.type"], there["message.timestamp.type"]) == ("producer", "CreateTime")
     assert int(there["max.message.bytes"]) > 1_048_588
-    waiting = {s: r.reason for s, r in by_subject(report.rows).items() if r.action is Action.STAGE}
+    waiting = {s: r.reason for s, r in by_subject(report.rows).items() if r.action is SyncAction.STAGE}
     assert waiting == {
         f"{topic}: cleanup.policy": "set to compact at promotion",
         f"{topic}: retention.ms": "set to 1000 at promotion",
     }
-    assert dict(state.settings[link.mirror.name, topic].overrides) == overrides(pair, "east", topic)
+    assert dict(state.topic_settings[link.mirror.name, topic].overrides) == overrides(pair, "east", topic)
     record(link, [topic])
     with writer_of(link) as writer:
-        assert survey(link, writer.state, only=BOTH).pending == ()
+        assert preview_sync(link, writer.state, only=BOTH).pending == ()
 
 
 def test_a_dry_run_says_the_same_and_does_nothing(pair: Pair) -> None:
     topic = new_topic(pair.east, partitions=2)
     link = new_link(pair, topic)
-    said = survey(link, read_state(link.destination), only=BOTH)
-    assert [(row.subject, row.action, row.done) for row in said.rows] == [(topic, Action.CREATE, False)]
+    said = preview_sync(link, read_state(link.destination), only=BOTH)
+    assert [(row.subject, row.action, row.done) for row in said.rows] == [(topic, SyncAction.CREATE, False)]
     with client(pair, "west") as west:
         assert west.metadata([topic]).topics == {}
 
@@ -95,9 +95,13 @@ def test_a_foreign_topic_with_data_is_refused_by_name_and_the_others_go_on(pair:
     put_topic(pair, empty, 2)
     produce(pair.west, taken, 5, partition=1)
     with writer_of(link) as writer:
-        report = sync(link, writer, only=BOTH)
+        report = sync_mirror(link, writer, only=BOTH)
     rows = by_subject(report.rows)
-    assert (rows[good].action, rows[empty].action, rows[taken].action) == (Action.CREATE, Action.ADOPT, Action.REFUSE)
+    assert (rows[good].action, rows[empty].action, rows[taken].action) == (
+        SyncAction.CREATE,
+        SyncAction.ADOPT,
+        SyncAction.REFUSE,
+    )
     assert f"destination topic {taken} on cluster west already holds 5 records" in rows[taken].reason
     assert "retention.ms" not in overrides(pair, "west", taken)
     wait_until(
@@ -111,13 +115,13 @@ def test_a_topic_that_was_deleted_and_created_anew_on_the_destination_is_refused
     topic = new_topic(pair.east)
     link = new_link(pair, topic)
     with writer_of(link) as writer:
-        sync(link, writer, only=TOPICS)
+        sync_mirror(link, writer, only=TOPICS)
     record(link, [topic])
     with client(pair, "west") as west:
         delete_topics(west, [topic])
     put_topic(pair, topic, 1)
     with writer_of(link) as writer:
-        report = sync(link, writer, only=TOPICS)
+        report = sync_mirror(link, writer, only=TOPICS)
     assert "was deleted and created anew" in by_subject(report.rows)[topic].reason
 
 
@@ -126,13 +130,13 @@ def test_new_partitions_cross_and_a_wider_destination_is_refused(pair: Pair) -> 
     link = new_link(pair, topic, wide)
     put_topic(pair, wide, 4)
     with writer_of(link) as writer:
-        first = by_subject(sync(link, writer, only=TOPICS).rows)
+        first = by_subject(sync_mirror(link, writer, only=TOPICS).rows)
     assert "has 4 partitions, the source's has 1" in first[wide].reason
     record(link, [topic])
     with client(pair, "east") as east:
         create_partitions(east, {topic: 5})
     with writer_of(link) as writer:
-        assert by_subject(sync(link, writer, only=TOPICS).rows)[topic].action is Action.WIDEN
+        assert by_subject(sync_mirror(link, writer, only=TOPICS).rows)[topic].action is SyncAction.WIDEN
     assert width(pair.west, topic) == 5
 
 
@@ -140,21 +144,21 @@ def test_settings_are_set_and_removed_but_not_those_that_the_mirror_needs(pair: 
     topic = new_topic(pair.east, segment_bytes="2000000")
     link = new_link(pair, topic)
     with writer_of(link) as writer:
-        sync(link, writer, only=BOTH)
+        sync_mirror(link, writer, only=BOTH)
     record(link, [topic])
     with client(pair, "east") as east:
         alter_topic(east, topic, {"segment.bytes": None, "segment.ms": "99000", "retention.ms": "5000"})
     with client(pair, "west") as west:
         alter_topic(west, topic, {"flush.ms": "7", "retention.bytes": "1000"})
     with writer_of(link) as writer:
-        report = sync(link, writer, only=BOTH)
+        report = sync_mirror(link, writer, only=BOTH)
     actions = {row.subject.removeprefix(f"{topic}: "): row.action for row in report.rows}
     assert actions == {
-        "segment.bytes": Action.REMOVE,
-        "segment.ms": Action.SET,
-        "flush.ms": Action.REMOVE,
-        "retention.bytes": Action.SET,
-        "retention.ms": Action.STAGE,
+        "segment.bytes": SyncAction.REMOVE,
+        "segment.ms": SyncAction.SET,
+        "flush.ms": SyncAction.REMOVE,
+        "retention.bytes": SyncAction.SET,
+        "retention.ms": SyncAction.STAGE,
     }
 
     def set_and_removed() -> bool:
@@ -170,13 +174,13 @@ def test_a_stopped_topic_belongs_to_the_applications(pair: Pair) -> None:
     topic = new_topic(pair.east)
     link = new_link(pair, topic)
     with writer_of(link) as writer:
-        sync(link, writer, only=BOTH)
+        sync_mirror(link, writer, only=BOTH)
     record(link, [topic], PartitionState.STOPPED)
     with client(pair, "west") as west:
         alter_topic(west, topic, {"retention.ms": "12345"})
     with writer_of(link) as writer:
-        report = sync(link, writer)
-    assert [(row.subject, row.action) for row in report.rows] == [(topic, Action.SKIP)]
+        report = sync_mirror(link, writer)
+    assert [(row.subject, row.action) for row in report.rows] == [(topic, SyncAction.SKIP)]
     assert overrides(pair, "west", topic)["retention.ms"] == "12345"
 
 
@@ -195,7 +199,7 @@ def test_settings_that_a_cluster_refuses_are_found_without_creating_anything(pai
         for what, mine in configs.items()
     ]
     with client(pair, "west") as west:
-        accepted, refused, faults = accepted_topics(west, topics)
+        accepted, refused, faults = find_accepted_topics(west, topics)
         assert west.metadata(list(names.values())).topics == {}
     assert {topic.name: topic.configs for topic in accepted} == {names["two"]: good, names["none"]: good}
     assert refused[names["two"]].keys() == {"segment.bytes", "no.such.setting"}

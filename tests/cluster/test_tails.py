@@ -9,17 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.decide.strategies import Allowed
-from mirror_core.kafka.acls import absent_on_every_broker, delete_acls
+from mirror_core.decide.strategies import AllowedStrategies
+from mirror_core.kafka.acls import delete_acls, wait_until_acls_absent
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode, RunState, Strategy
-from mirror_core.rights.acls import denial
-from mirror_core.runbook.checkpoints import OldTopic
+from mirror_core.model.run import FailbackStrategy, RunMode, RunState
+from mirror_core.rights.acls import build_denial
+from mirror_core.runbook.checkpoints import RecreatedTopic
 from mirror_core.runbook.failback_steps import FailbackSteps
-from mirror_core.runbook.way_home import reverse_link
+from mirror_core.runbook.way_home import load_reverse_link
 from tests.administering import as_admin
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.test_failback import content, failback_of, failed_over, go_home
@@ -47,7 +47,7 @@ def test_what_is_written_after_the_salvage_is_salvaged_too_before_anything_is_de
     tail = produce(pair.east, topic, 3)
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
-    failback.step(run.id, "salvage")
+    failback.run_step(run.id, "salvage")
     late = produce(pair.east, topic, 2)
     primary = read_all(pair.west, topic)
 
@@ -56,7 +56,7 @@ def test_what_is_written_after_the_salvage_is_salvaged_too_before_anything_is_de
     folder = tmp_path / f"run-{run.id}"
     assert [row["value"] for row in saved_rows(folder / "salvage")] == [r.value for r in tail]
     assert [row["value"] for row in saved_rows(folder / "salvage-2")] == [r.value for r in late]
-    aligned = next(s for s in failback.status(run.id)[1] if s.step == "align")
+    aligned = next(s for s in failback.read_status(run.id)[1] if s.step == "align")
     assert aligned.evidence["saved_again"] == 2
     go_home(failback, run.id)
     assert content(read_all(pair.east, topic)) == content(primary)
@@ -71,10 +71,10 @@ def test_what_comes_between_the_last_look_and_the_deletion_is_not_deleted(
     produce(pair.east, topic, 3)
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
-    failback.step(run.id, "salvage")
+    failback.run_step(run.id, "salvage")
     last_look = FailbackSteps._save_growth
 
-    def overtaken(steps: FailbackSteps, old: ClusterClient, noted: tuple[OldTopic, ...]) -> dict[str, str | int]:
+    def overtaken(steps: FailbackSteps, old: ClusterClient, noted: tuple[RecreatedTopic, ...]) -> dict[str, str | int]:
         found = last_look(steps, old, noted)
         produce(pair.east, topic, 1)
         return found
@@ -82,7 +82,7 @@ def test_what_comes_between_the_last_look_and_the_deletion_is_not_deleted(
     with monkeypatch.context() as patched:
         patched.setattr(FailbackSteps, "_save_growth", overtaken)
         with pytest.raises(Refused, match="has grown since its tail was salvaged"):
-            failback.step(run.id, "align")
+            failback.run_step(run.id, "align")
     assert len(read_all(pair.east, topic)) == 14
     with pytest.raises(Refused, match="step align has begun"):
         failback.abort(run.id)
@@ -100,10 +100,10 @@ def test_a_topic_of_which_nothing_was_to_go_and_that_grew_makes_another_plan(pai
     run = failback.begin(failback.plan().hash)
     produce(pair.east, topic, 1)
     with pytest.raises(Refused, match=r"is not what was approved: that was none, it is 1: .*\[10, 11\)"):
-        failback.step(run.id, "salvage")
+        failback.run_step(run.id, "salvage")
     failback.abort(run.id)
     run = failback.begin(failback.plan().hash)
-    failback.step(run.id, "salvage")
+    failback.run_step(run.id, "salvage")
     failback.abort(run.id)
 
     other = app_topic(pair)
@@ -111,10 +111,10 @@ def test_a_topic_of_which_nothing_was_to_go_and_that_grew_makes_another_plan(pai
     mirrored = failed_over(pair, tmp_path, other)
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
-    failback.step(run.id, "salvage")
+    failback.run_step(run.id, "salvage")
     produce(pair.east, other, 1)
     with pytest.raises(Refused, match=f"nothing was to be discarded: {other}-0 from 10 to 11"):
-        failback.step(run.id, "align")
+        failback.run_step(run.id, "align")
     assert failback.abort(run.id).state is RunState.ABORTED, "nothing was changed, and yet there was no way back"
 
 
@@ -123,14 +123,14 @@ def test_an_old_source_whose_fence_is_gone_is_fenced_before_its_tail_is_saved(pa
     produce(pair.east, topic, 5)
     mirrored = failed_over(pair, tmp_path, topic)
     with ClusterClient(mirrored.config.cluster("east")) as client:
-        delete_acls(client, [denial(topic)])
-        absent_on_every_broker(client, {denial(topic)})
+        delete_acls(client, [build_denial(topic)])
+        wait_until_acls_absent(client, {build_denial(topic)})
     assert not denied(pair.east, topic)
     failback = failback_of(mirrored)
     plan = failback.plan()
     assert any("not under this mirror's fence" in warning for warning in plan.warnings)
     run = failback.begin(plan.hash)
-    failback.step(run.id, "salvage")
+    failback.run_step(run.id, "salvage")
     assert denied(pair.east, topic), "what an application writes now would be neither salvaged nor mirrored"
 
 
@@ -153,7 +153,7 @@ def test_each_record_of_a_tail_is_held_against_what_the_new_primary_has(pair: Pa
     send(new_producer(pair.west), topic, [*rows, Row(key=b"gone", value=None), Row(key=None, value=b"4")])
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
-    found = failback.step(run.id, "salvage").evidence
+    found = failback.run_step(run.id, "salvage").evidence
     assert {name: found[name] for name in ("missing", "there_too", "conflicting", "without_a_key")} == {
         "missing": 1,
         "there_too": 2,
@@ -204,7 +204,10 @@ def test_a_compacted_topic_with_a_tail_comes_home(pair: Pair, tmp_path: Path) ->
     send(new_producer(pair.east), topic, versions[2])
     send(new_producer(pair.west), topic, versions[3][:5])
     failback = failback_of(mirrored)
-    assert "compaction may have taken records below" in failback.decide(Allowed(Strategy.OFFLINE)).reasons[0]
+    assert (
+        "compaction may have taken records below"
+        in failback.decide(AllowedStrategies(FailbackStrategy.OFFLINE)).reasons[0]
+    )
     run = failback.begin(failback.plan().hash)
     failback.drive(run.id)
     fates = [row["fate"] for row in saved_rows(tmp_path / f"run-{run.id}" / "salvage")]
@@ -229,7 +232,7 @@ def test_logs_that_begin_behind_the_last_mirrored_offset(pair: Pair, tmp_path: P
     with as_admin(pair.west) as west, as_admin(pair.east) as east:
         delete_records(west, {Partition(plain, 0): Offset(35), Partition(tailed, 0): Offset(35)})
         delete_records(east, {Partition(tailed, 0): Offset(26)})
-    failback, offline = failback_of(mirrored), Allowed(Strategy.OFFLINE)
+    failback, offline = failback_of(mirrored), AllowedStrategies(FailbackStrategy.OFFLINE)
     assert f"the log of {tailed}-0 on east begins at or behind" in failback.decide(offline).reasons[0]
     plan = failback.plan()
     assert plan.strategies == {plain: "none", tailed: "recreate"}
@@ -238,7 +241,7 @@ def test_logs_that_begin_behind_the_last_mirrored_offset(pair: Pair, tmp_path: P
     saved = saved_rows(tmp_path / f"run-{run.id}" / "salvage")
     assert [row["value"] for row in saved] == [r.value for r in tail[6:]]
     # So little is left to the drain by default, and the proof before it would have nothing to compare.
-    raise_if_failed(replicate(reverse_link(mirrored.link)))
+    raise_if_failed(replicate(load_reverse_link(mirrored.link)))
     go_home(failback, run.id)
     for topic in (plain, tailed):
         there, here = (content(read_all(cluster, topic)) for cluster in (pair.west, pair.east))
@@ -258,7 +261,7 @@ def test_a_source_that_died_under_load_comes_back_and_applications_come_home(pai
     failover = mirrored.failover
     pair.east.kill()
     try:
-        failover.drive(failover.begin(failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED).id)
+        failover.drive(failover.begin(failover.plan(RunMode.UNPLANNED).hash, RunMode.UNPLANNED).id)
     finally:
         pair.east.start()
     late = [] if denied(pair.east, topic) else [b"x"]
@@ -270,7 +273,7 @@ def test_a_source_that_died_under_load_comes_back_and_applications_come_home(pai
     failback.drive(run.id)
     saved = saved_rows(tmp_path / f"run-{run.id}" / "salvage")
     assert [row["value"] for row in saved] == [*(r.value for r in lost), *late]
-    assert mirrored.name not in mirrored.state.debts, "a fence that is lifted would be put up again"
+    assert mirrored.name not in mirrored.state.pending_fences, "a fence that is lifted would be put up again"
     go_home(failback, run.id)
     assert not denied(pair.east, topic)
     assert content(read_all(pair.east, topic)) == kept

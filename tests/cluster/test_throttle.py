@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.decide.rate import RateLimiter
 from mirror_core.mirrors import verbs
@@ -26,7 +26,7 @@ RECORDS, SIZE = 3_000, 1_000
 
 
 def set_throttle(mirrored: Mirrored, rate: int | None) -> None:
-    verbs.throttle(mirrored.link, rate)
+    verbs.throttle_mirror(mirrored.link, rate)
 
 
 @pytest.mark.timed
@@ -39,8 +39,8 @@ def test_a_throttle_holds_back_until_it_is_lifted(pair: Pair, tmp_path: Path) ->
     mirrored = new_mirror(pair, tmp_path, topic)
     set_throttle(mirrored, RATE)
     stop = threading.Event()
-    options = Options(epoch_s=4.0)
-    run = Replication(mirrored.link, LocalRunner, options, stop=stop, say=lambda line: None)
+    options = ReplicationOptions(epoch_s=4.0)
+    run = Replication(mirrored.link, LocalRunner, options, stop=stop, report_line=lambda line: None)
     there = Progress(mirrored, "west", topic)
     with ThreadPoolExecutor(1) as pool:
         begun = time.monotonic()
@@ -51,7 +51,7 @@ def test_a_throttle_holds_back_until_it_is_lifted(pair: Pair, tmp_path: Path) ->
             )
             # Each epoch's first answer comes at once; batches may make an answer half as long again as was asked for.
             elapsed = time.monotonic() - begun
-            answer = 1.5 * RateLimiter(RATE).answer_bytes(8 << 20)
+            answer = 1.5 * RateLimiter(RATE).limit_fetch_bytes(8 << 20)
             assert copied * SIZE <= RATE * elapsed + answer * (1 + elapsed // 4.0)
             assert copied < RECORDS
             set_throttle(mirrored, None)

@@ -9,14 +9,14 @@ import pytest
 from confluent_kafka import Producer
 
 from mirror_core.dataplane import again
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls
-from mirror_core.kafka.settings_shown import late_with
+from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent
+from mirror_core.kafka.settings_shown import find_late_brokers
 from mirror_core.kafka.topics import alter_configs, describe_configs
-from mirror_core.mirrors.describe import describe
-from mirror_core.mirrors.verbs import sync
+from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.verbs import run_sync
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.mirror import FailureKind, PartitionState
@@ -51,18 +51,18 @@ def test_a_right_that_was_taken_for_a_moment_stops_nothing_for_good(
     def states() -> set[PartitionState]:
         return {mirrored.statuses[p].state for p in parts if p in mirrored.statuses}
 
-    monkeypatch.setattr(again, "AGAIN_S", 3600.0)
+    monkeypatch.setattr(again, "RETRY_INTERVAL_S", 3600.0)
     with driving(mirrored, epoch_s=1) as said:
         wait_until(lambda: states() == {PartitionState.MIRRORING}, timeout_s=TIMEOUT_S, why="it is copied")
         with as_admin(pair.east) as client:
             create_acls(client, [denial])
         wait_until(lambda: states() == {PartitionState.FAILED}, timeout_s=TIMEOUT_S, why="it is denied")
         assert {mirrored.statuses[p].kind for p in parts} == {FailureKind.DENIED}
-        rows = describe(mirrored.link, mirrored.state, now_ms()).rows
+        rows = describe_mirror(mirrored.link, mirrored.state, now_ms()).rows
         assert all("The data plane tries again: 20" in (row.reason or "") for row in rows if row.kind)
         with as_admin(pair.east) as client:
             delete_acls(client, [denial])
-            absent_on_every_broker(client, [denial])  # tried too early, it would be tried again an hour later
+            wait_until_acls_absent(client, [denial])  # tried too early, it would be tried again an hour later
         sent += produce(pair.east, topic, 10)
         monkeypatch.setattr("mirror_core.dataplane.planning.now_ms", lambda: now_ms() + 3_600_000)
         wait_until(lambda: states() == {PartitionState.MIRRORING}, timeout_s=TIMEOUT_S, why="it is tried again")
@@ -81,7 +81,7 @@ def test_a_batch_above_the_sources_present_limit_is_copied_and_no_sync_forbids_i
     mirrored.copy()
     with about_data():
         assert [record.value for record in read_all(pair.west, topic)] == sent
-    sync(mirrored.link)
+    run_sync(mirrored.link)
     with as_admin(pair.west) as client:
         assert int(describe_configs(client, [topic])[topic].effective["max.message.bytes"]) >= LARGE
     assert mirrored.statuses[Partition(topic, 0)].state is PartitionState.MIRRORING
@@ -94,11 +94,13 @@ def test_larger_and_larger_batches_raise_the_limit_once(pair: Pair, tmp_path: Pa
     mirrored.copy()
     with as_admin(pair.east) as client:
         alter_configs(client, {topic: {"max.message.bytes": str(2 * LARGE)}})
-        assert late_with(client, {topic: {"max.message.bytes": str(2 * LARGE)}}) == set()
+        assert find_late_brokers(client, {topic: {"max.message.bytes": str(2 * LARGE)}}) == set()
     sent = [value for more in range(5) for value in large(pair, topic, LARGE + more * 100_000)]
     said = list[str]()
-    options = Options(until_caught_up=True)
-    raise_if_failed(Replication(mirrored.link, LocalRunner, options, stop=threading.Event(), say=said.append).run())
+    options = ReplicationOptions(until_caught_up=True)
+    raise_if_failed(
+        Replication(mirrored.link, LocalRunner, options, stop=threading.Event(), report_line=said.append).run()
+    )
     assert len([line for line in said if "refused a batch" in line]) == 1, said
     with about_data():
         assert [record.value for record in read_all(pair.west, topic)] == sent

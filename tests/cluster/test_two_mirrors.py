@@ -9,14 +9,14 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.kafka.acls import absent_on_every_broker, delete_acls
+from mirror_core.kafka.acls import delete_acls, wait_until_acls_absent
 from mirror_core.model.acl import Acl, Operation, Resource
-from mirror_core.model.drift import Part
-from mirror_core.model.run import Mode, RunState
-from mirror_core.rights.needed import allows
+from mirror_core.model.drift import SyncCategory
+from mirror_core.model.run import RunMode, RunState
+from mirror_core.rights.needed import is_allowed
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import scram_config
-from mirror_core.sync.cycle import sync
+from mirror_core.sync.cycle import sync_mirror
 from tests import brokers
 from tests.administering import as_admin, rights_of
 from tests.brokers import Pair, grant, produce
@@ -56,7 +56,7 @@ def right(topic: str, user: tuple[str, str]) -> Acl:
 def revoke(cluster: SandboxCluster, acl: Acl) -> None:
     with as_admin(cluster) as client:
         delete_acls(client, [acl])
-        absent_on_every_broker(client, [acl])
+        wait_until_acls_absent(client, [acl])
 
 
 def there(mirrored: Mirrored) -> None:
@@ -68,8 +68,8 @@ def home(mirrored: Mirrored, before_the_end: Callable[[], None] = lambda: None) 
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
     failback.drive(run.id)
-    way = failback.home()
-    assert way.drive(way.begin(way.plan(Mode.PLANNED).hash).id).state is RunState.DONE
+    way = failback.make_reverse_failover()
+    assert way.drive(way.begin(way.plan(RunMode.PLANNED).hash).id).state is RunState.DONE
     before_the_end()
     assert failback.drive(run.id).state is RunState.DONE
     mirrored.copy()
@@ -90,13 +90,13 @@ def two(pair: Pair, folder: Path, second: tuple[str, str]) -> tuple[Mirrored, Mi
     for mirrored in (one, other):
         mirrored.copy()
         with writer_of(mirrored.link) as writer:
-            sync(mirrored.link, writer)
+            sync_mirror(mirrored.link, writer)
     return one, other, orders, payments
 
 
-@pytest.mark.parametrize("mode", [Mode.PLANNED, pytest.param(Mode.UNPLANNED, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", [RunMode.PLANNED, pytest.param(RunMode.UNPLANNED, marks=pytest.mark.slow)])
 def test_one_of_two_that_came_home_goes_again_alone(
-    pair: Pair, tmp_path: Path, second: tuple[str, str], mode: Mode
+    pair: Pair, tmp_path: Path, second: tuple[str, str], mode: RunMode
 ) -> None:
     """Nobody writes the other one's topic on the destination; and whose right was revoked since, not its own either.
 
@@ -113,13 +113,13 @@ def test_one_of_two_that_came_home_goes_again_alone(
 
     revoke(pair.east, right(orders, second))
     with writer_of(one.link) as writer:
-        sync(one.link, writer, only=frozenset({Part.TOPICS, Part.ACLS}))
+        sync_mirror(one.link, writer, only=frozenset({SyncCategory.TOPICS, SyncCategory.ACLS}))
     failover = one.failover
-    failover.drive(begin(failover) if mode is Mode.PLANNED else give_up(failover).id)
+    failover.drive(begin(failover) if mode is RunMode.PLANNED else give_up(failover).id)
 
     assert not denied(pair.west, orders)
     assert refused(pair.west, orders, second)
-    assert not allows(rights_of(pair.west), third.principal, third.resource, orders, third.operation)
+    assert not is_allowed(rights_of(pair.west), third.principal, third.resource, orders, third.operation)
     for topic in (orders, payments):
         assert denied(pair.east, topic) is (topic == orders)
     assert denied(pair.west, payments)
@@ -142,7 +142,7 @@ def test_a_right_that_was_revoked_on_the_new_primary_is_not_given_at_home(
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
     failback.drive(run.id)
-    home = failback.home().plan(Mode.PLANNED)
+    home = failback.make_reverse_failover().plan(RunMode.PLANNED)
     assert [w for w in home.warnings if f"User:{second[0]}" in w and "west has withdrawn the right" in w]
     go_home(failback, run.id)
     assert not denied(pair.east, topic)

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mirror_core.model.chronicle import Entry, Kind
+from mirror_core.model.chronicle import AuditEntry, AuditEntryKind
 from mirror_core.model.errors import Unreachable
-from mirror_core.model.run import Mode, RunState, StepState
-from mirror_core.runbook.failover_steps import Steps
-from mirror_core.runbook.rest import ENOUGH
+from mirror_core.model.run import RunMode, RunState, StepState
+from mirror_core.runbook.failover_steps import PlannedSteps
+from mirror_core.runbook.rest import LITTLE_OFFSETS
 from mirror_core.state.topic import read_state
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import app_topic, denied
@@ -66,8 +66,10 @@ def test_whoever_agrees_or_wants_one_question_is_not_held_up(
     assert code == 0, said
     assert ("Fence now?" in said) is not bool(options)
     [run] = [r for r in mirrored.state.runs.values() if r.plan.mirror == mirrored.name]
-    lines = [msgspec.json.decode(line, type=Entry) for line in mirrored.state.chronicle(run.id)]
-    assert [e.body["by"] for e in lines if e.kind is Kind.AGREED] == ([] if options else [run.started_by])
+    lines = [msgspec.json.decode(line, type=AuditEntry) for line in mirrored.state.audit_lines(run.id)]
+    assert [e.body["by"] for e in lines if e.kind is AuditEntryKind.STOP_CONFIRMED] == (
+        [] if options else [run.started_by]
+    )
     assert denied(mirrored.pair.east, mirrored.link.mirror.topics[0])
 
 
@@ -83,37 +85,37 @@ def test_the_way_home_asks_at_the_moment_too(mirrored: Mirrored) -> None:
     assert f"resume {mirrored.name}-back` fences" in words
     assert not denied(mirrored.pair.west, topic)
     there = mirrored.config.cluster("east")
-    [home] = [r for r in read_state(there).runs.values() if r.homecoming]
+    [home] = [r for r in read_state(there).runs.values() if r.failback_run]
     assert home.state is RunState.RUNNING
     code, said = on_terminal("failback", "resume", mirrored.name, *options, answer="y\n")
     assert code == 0, said
     assert "Fence now?" in said
     state = read_state(there)
     assert state.runs[home.id].state is RunState.DONE
-    lines = [msgspec.json.decode(line, type=Entry) for line in state.chronicle(home.id)]
-    assert [e.body["by"] for e in lines if e.kind is Kind.AGREED] == [home.started_by]
+    lines = [msgspec.json.decode(line, type=AuditEntry) for line in state.audit_lines(home.id)]
+    assert [e.body["by"] for e in lines if e.kind is AuditEntryKind.STOP_CONFIRMED] == [home.started_by]
     assert denied(mirrored.pair.west, topic)
 
 
 def test_what_came_while_a_person_was_waited_for_is_compared_before_anybody_is_stopped(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
     failover = mirrored.failover
-    run = begin(failover, Mode.PLANNED)
-    failover.step(run.id, "prove")
-    produce(mirrored.pair.east, topic, 2 * ENOUGH, user="app")
+    run = begin(failover, RunMode.PLANNED)
+    failover.run_step(run.id, "prove")
+    produce(mirrored.pair.east, topic, 2 * LITTLE_OFFSETS, user="app")
     mirrored.copy()
     produce(mirrored.pair.east, topic, 7, user="app")
     failover.drive(run.id)
     evidence = {step: s.evidence for (r, step), s in mirrored.state.steps.items() if r == run.id}
     assert evidence["parity"]["records_since_proof"] == 7
-    assert evidence["parity"]["records_in_all"] == 20 + 2 * ENOUGH + 7
+    assert evidence["parity"]["records_in_all"] == 20 + 2 * LITTLE_OFFSETS + 7
 
 
 def test_nobody_is_stopped_for_longer_than_the_operator_wants(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
     failover = mirrored.failover
-    run = begin(failover, Mode.PLANNED)
-    failover.step(run.id, "prove")
+    run = begin(failover, RunMode.PLANNED)
+    failover.run_step(run.id, "prove")
     produce(mirrored.pair.east, topic, 5_000, user="app")  # which nobody copies
     code, said = failover_resumed(mirrored, "--gate-limit", "3")
     assert code == 3, said
@@ -134,16 +136,16 @@ def test_a_fence_that_failed_before_it_stopped_anybody_leaves_the_limit_as_it_is
 ) -> None:
     [topic] = mirrored.link.mirror.topics
     failover = mirrored.failover
-    run = begin(failover, Mode.PLANNED)
-    failover.step(run.id, "prove")
+    run = begin(failover, RunMode.PLANNED)
+    failover.run_step(run.id, "prove")
 
     def silent(*_: object, **__: object) -> bool:
         raise Unreachable("the source says nothing for a moment")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Steps, "check_approval", silent)
+        patched.setattr(PlannedSteps, "check_approval", silent)
         with pytest.raises(Unreachable):
-            failover.step(run.id, "fence")
+            failover.run_step(run.id, "fence")
     assert mirrored.state.steps[run.id, "fence"].state is StepState.FAILED
     produce(mirrored.pair.east, topic, 5_000, user="app")  # an hour later
     code, said = failover_resumed(mirrored, "--gate-limit", "3")
@@ -155,7 +157,7 @@ def test_a_fence_that_failed_before_it_stopped_anybody_leaves_the_limit_as_it_is
 def test_evidence_that_cannot_be_kept_any_more_stops_nobody(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
     failover = mirrored.failover
-    failover.step(begin(failover, Mode.PLANNED).id, "prove")
+    failover.run_step(begin(failover, RunMode.PLANNED).id, "prove")
     shutil.rmtree(mirrored.evidence)
     mirrored.evidence.write_text("somebody's own")
     code, said = failover_resumed(mirrored)
@@ -168,8 +170,8 @@ def test_evidence_that_cannot_be_kept_any_more_stops_nobody(mirrored: Mirrored) 
 @pytest.mark.slow
 def test_a_gate_that_can_keep_no_report_lets_applications_go_on(mirrored: Mirrored) -> None:
     failover = mirrored.failover
-    run = begin(failover, Mode.PLANNED)
-    failover.step(run.id, "prove")
+    run = begin(failover, RunMode.PLANNED)
+    failover.run_step(run.id, "prove")
     (mirrored.evidence / f"run-{run.id}" / "parity").write_text("in its way, as a full disk would be")
     assert failover.drive(run.id).state is RunState.DONE
     gate = mirrored.state.steps[run.id, "parity"].evidence

@@ -13,19 +13,19 @@ from typing import Final
 
 import pytest
 
-from mirror_core.decide.steps import names
-from mirror_core.evidence.fence_file import read
-from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
+from mirror_core.decide.steps import list_step_names
+from mirror_core.evidence.fence_file import read_fence_file
+from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.mirrors.unfencing import lift, look
+from mirror_core.mirrors.unfencing import lift_by_file, preview_lift
 from mirror_core.model import limits
 from mirror_core.model.errors import LostOwnership, Refused, RemoteFault
 from mirror_core.model.files import Unwritable
-from mirror_core.model.run import Mode, RunKind, RunState, StepState
+from mirror_core.model.run import RunKind, RunMode, RunState, StepState
 from mirror_core.runbook import promotion, raised_again
 from mirror_core.runbook.failover import Failover
-from mirror_core.state.writer import StateWriter, control_id
-from mirror_core.sync.fence import denials_of
+from mirror_core.state.writer import StateWriter, make_control_id
+from mirror_core.sync.fence import build_denials
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import acls, app_topic, begin, denied
 from tests.cluster.test_failover_scope import copied, through
@@ -43,8 +43,8 @@ AGAIN_S: Final = 30.0
 
 def lift_by_hand(mirrored: Mirrored, topic: str) -> None:
     with ClusterClient(mirrored.config.cluster("east")) as east:
-        delete_acls(east, denials_of([topic]))
-        absent_on_every_broker(east, set(denials_of([topic])))
+        delete_acls(east, build_denials([topic]))
+        wait_until_acls_absent(east, set(build_denials([topic])))
 
 
 def dies(*_: object, before: Callable[[], None] = lambda: None, **__: object) -> None:
@@ -62,14 +62,14 @@ def test_a_promotion_that_had_begun_goes_on_behind_a_fence_that_is_raised_again(
     with monkeypatch.context() as patched:
         patched.setattr(promotion, "apply_promotion", dies)
         with pytest.raises(RemoteFault, match="the destination dies"):
-            mirrored.failover.step(run, "promote")
+            mirrored.failover.run_step(run, "promote")
     lift_by_hand(mirrored, topic)
     assert not denied(pair.east, topic)
 
     with monkeypatch.context() as patched:
         if not seen:  # it falls silent after its denials were put up, before it has told its log ends
-            patched.setattr(raised_again, "still", dies)
-        mirrored.failover.step(run, "promote")
+            patched.setattr(raised_again, "wait_until_still", dies)
+        mirrored.failover.run_step(run, "promote")
     assert mirrored.failover.drive(run).state is RunState.DONE
 
     assert not denied(pair.west, topic)
@@ -77,9 +77,9 @@ def test_a_promotion_that_had_begun_goes_on_behind_a_fence_that_is_raised_again(
     promoted = mirrored.state.steps[run, "promote" if seen else "switch"].evidence
     assert promoted["fence"] == "stands"
     assert promoted["written_meanwhile"] == f"{topic}-0 [10, 11)"
-    told = mirrored.state.runs[run].counted
+    told = mirrored.state.runs[run].forecast_outcome
     assert told is not None
-    assert told.lost == 1, "a record that only the old source has was counted as moved"
+    assert told.lost_offsets == 1, "a record that only the old source has was counted as moved"
 
 
 @pytest.mark.parametrize("given", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -87,16 +87,16 @@ def test_an_unplanned_run_raises_again_what_it_had_paid_or_is_refused_as_long_as
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
 ) -> None:
     mirrored, topic = copied(pair, tmp_path)
-    run = mirrored.failover.begin(mirrored.failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED).id
-    done = names(RunKind.FAILOVER, Mode.UNPLANNED)
+    run = mirrored.failover.begin(mirrored.failover.plan(RunMode.UNPLANNED).hash, RunMode.UNPLANNED).id
+    done = list_step_names(RunKind.FAILOVER, RunMode.UNPLANNED)
     for name in done[: done.index("promote")]:
-        mirrored.failover.step(run, name)
+        mirrored.failover.run_step(run, name)
     assert denied(pair.east, topic)
     if given:
         with monkeypatch.context() as patched:
             patched.setattr(promotion, "apply_promotion", dies)
             with pytest.raises(RemoteFault, match="the destination dies"):
-                mirrored.failover.step(run, "promote")
+                mirrored.failover.run_step(run, "promote")
     lift_by_hand(mirrored, topic)
     assert not denied(pair.east, topic)
     if not given:
@@ -109,23 +109,23 @@ def test_an_unplanned_run_raises_again_what_it_had_paid_or_is_refused_as_long_as
     assert mirrored.failover.drive(run).state is RunState.DONE
 
     assert denied(pair.east, topic), "applications can write on both sides"
-    told = mirrored.state.runs[run].counted
+    told = mirrored.state.runs[run].forecast_outcome
     assert told is not None
-    assert told.lost == 1
+    assert told.lost_offsets == 1
 
 
 def test_the_destination_dies_behind_the_fence_and_its_file_lets_applications_go_on(pair: Pair, tmp_path: Path) -> None:
     mirrored, topic = copied(pair, tmp_path)
     other = app_topic(pair)
-    beside = set(denials_of([other], [f"0-{other}"]))
+    beside = set(build_denials([other], [f"0-{other}"]))
     with ClusterClient(mirrored.config.cluster("east")) as east:
         create_acls(east, beside)
-        present_on_every_broker(east, beside)
+        wait_until_acls_present(east, beside)
     said: list[str] = []
-    failover = Failover(mirrored.link, mirrored.services, started_by="test", say=said.append)
+    failover = Failover(mirrored.link, mirrored.services, started_by="test", print_line=said.append)
     run = begin(failover)
     for name in ("prove", "fence"):
-        failover.step(run, name)
+        failover.run_step(run, name)
     (line,) = [one for one in said if "cluster unfence" in one]
     fenced = mirrored.state.steps[run, "fence"].evidence
     command = str(fenced["if_the_destination_dies"])
@@ -155,7 +155,7 @@ def test_the_destination_dies_behind_the_fence_and_its_file_lets_applications_go
 
         lifted = unfence("--yes", "--json")
         assert lifted.returncode == 0, lifted.stderr
-        assert acls(mirrored, "east") == before - set(denials_of([topic]))
+        assert acls(mirrored, "east") == before - set(build_denials([topic]))
         assert not denied(pair.east, topic)
         assert denied(pair.east, other), "somebody else's denial was taken away"
         assert beside <= acls(mirrored, "east")
@@ -192,12 +192,12 @@ def test_the_destination_dies_behind_a_fence_that_somebody_else_has_put_up_for_a
     with killed(pair.east):
         run = begin_unplanned(mirrored.failover).id
         for name in ("settle", "stand"):
-            mirrored.failover.step(run, name)
+            mirrored.failover.run_step(run, name)
     stood = mirrored.state.steps[run, "stand"].evidence
     assert str(stood["fence"]).startswith("pending")
     with ClusterClient(mirrored.config.cluster("east")) as east:
-        create_acls(east, denials_of([topic]))
-        present_on_every_broker(east, set(denials_of([topic])))
+        create_acls(east, build_denials([topic]))
+        wait_until_acls_present(east, set(build_denials([topic])))
     with killed(pair.west):
         command = str(stood["if_the_destination_dies"]).split()
         done = mirrorbook(*command[1:], "--config", str(mirrored.config.path), "--yes")
@@ -213,7 +213,7 @@ def test_the_destination_dies_behind_a_fence_that_somebody_else_has_put_up_for_a
 def test_applications_write_on_the_source_again_within_half_a_minute_of_the_command(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(limits.VARIABLE, "1")
+    monkeypatch.setenv(limits.SCALE_VARIABLE, "1")
     mirrored, topic = copied(pair, tmp_path)
     run = through(mirrored, "fence")
     file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
@@ -250,8 +250,8 @@ def test_a_source_that_was_unfenced_and_is_silent_is_not_taken_for_fenced(pair: 
     cluster = mirrored.config.cluster("east")
     file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
     with killed(pair.west):
-        fence = read(file)
-        assert lift(mirrored.config, cluster, fence, file) == ()
+        fence = read_fence_file(file)
+        assert lift_by_file(mirrored.config, cluster, fence, file) == ()
         assert not denied(pair.east, topic)
     with suspended(pair.east), pytest.raises(Refused, match="was lifted by its file at"):
         mirrored.failover.drive(run)
@@ -269,14 +269,14 @@ def test_what_was_promoted_is_not_unfenced_while_the_destination_answers(pair: P
     refused = mirrorbook(*command, "--yes")
     assert refused.returncode == 3
     assert "has promoted west" in refused.stderr
-    fence = read(file)
+    fence = read_fence_file(file)
     with pytest.raises(Refused, match="has promoted west"):  # promoted while somebody read the question
-        lift(mirrored.config, cluster, fence, file)
+        lift_by_file(mirrored.config, cluster, fence, file)
     assert mirrored.failover.drive(run).state is RunState.DONE
     with pytest.raises(Refused, match="has promoted west"):
-        look(mirrored.config, cluster, fence)
+        preview_lift(mirrored.config, cluster, fence)
     assert denied(pair.east, topic)
-    assert read(file).lifted_ms is None
+    assert read_fence_file(file).lifted_ms is None
 
 
 def test_nobody_is_stopped_when_the_file_cannot_be_written(pair: Pair, tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_nobody_is_stopped_when_the_file_cannot_be_written(pair: Pair, tmp_path:
     before = acls(mirrored, "east")
     (tmp_path / f"run-{run}" / f"unfence-{run}.json").mkdir()
     with pytest.raises(Unwritable, match="the file that lifts the fence"):
-        mirrored.failover.step(run, "fence")
+        mirrored.failover.run_step(run, "fence")
     assert acls(mirrored, "east") == before
     assert not denied(pair.east, topic)
     mirrored.failover.abort(run)
@@ -296,11 +296,11 @@ def test_a_run_under_way_is_taken_over_before_its_fence_is_lifted(pair: Pair, tm
     mirrored, topic = copied(pair, tmp_path)
     run = through(mirrored, "parity")
     file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
-    cluster, fence = mirrored.config.cluster("east"), read(file)
-    outlook = look(mirrored.config, cluster, fence)
+    cluster, fence = mirrored.config.cluster("east"), read_fence_file(file)
+    outlook = preview_lift(mirrored.config, cluster, fence)
     assert [line for line in outlook.warnings if f"failover abort {mirrored.name}" in line]
-    with StateWriter(mirrored.config.cluster("west"), control_id(mirrored.name)) as sleeper:
-        assert lift(mirrored.config, cluster, fence, file) == ()
+    with StateWriter(mirrored.config.cluster("west"), make_control_id(mirrored.name)) as sleeper:
+        assert lift_by_file(mirrored.config, cluster, fence, file) == ()
         with pytest.raises(LostOwnership):
             sleeper.put(sleeper.state.runs[run])
     assert not denied(pair.east, topic)

@@ -14,22 +14,22 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.decide.standing import Judgement, Standing
-from mirror_core.decide.steps import names
+from mirror_core.decide.standing import FenceDecision, FenceState
+from mirror_core.decide.steps import list_step_names
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.describe import describe
-from mirror_core.mirrors.standing import look_after
+from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.standing import check_fence
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Refused
-from mirror_core.model.mirror import Desired, FailureKind, PartitionState
-from mirror_core.model.names import HEARTBEATS, Partition
-from mirror_core.model.run import Evidence, Mode, Run, RunKind, RunState, StepState
-from mirror_core.model.standing import Owed
+from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Partition
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepState
+from mirror_core.model.standing import FenceAction
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.way_home import reverse_link
+from mirror_core.runbook.way_home import load_reverse_link
 from mirror_core.state.records import PartitionRecord
-from mirror_core.state.writer import StateWriter, data_id
-from mirror_core.sync.group_commits import late_commits
+from mirror_core.state.writer import StateWriter, make_data_id
+from mirror_core.sync.group_commits import build_commit_denial
 from tests.brokers import TIMEOUT_S, Pair, admin_client, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.cluster.test_failover import acls, app_topic, commit, committed, denied
@@ -47,17 +47,17 @@ def slow(step: str) -> ParameterSet:
     return pytest.param(step, marks=pytest.mark.slow)
 
 
-STEPS = names(RunKind.FAILOVER, Mode.UNPLANNED)
+STEPS = list_step_names(RunKind.FAILOVER, RunMode.UNPLANNED)
 
 
-def begin(failover: Failover, mode: Mode = Mode.UNPLANNED) -> Run:
+def begin(failover: Failover, mode: RunMode = RunMode.UNPLANNED) -> Run:
     decision = failover.decide(mode)
     assert decision.reasons == ()
     return failover.begin(decision.plan.hash, mode)
 
 
 def taken(mirrored: Mirrored, run: Run) -> list[tuple[str, StepState]]:
-    return [(s.step, s.state) for s in mirrored.failover.status(run.id)[1]]
+    return [(s.step, s.state) for s in mirrored.failover.read_status(run.id)[1]]
 
 
 def test_a_source_that_is_back_is_given_up_by_no_approval_of_when_it_was_dead(pair: Pair, tmp_path: Path) -> None:
@@ -67,14 +67,14 @@ def test_a_source_that_is_back_is_given_up_by_no_approval_of_when_it_was_dead(pa
     mirrored.copy()
     failover = mirrored.failover
     with killed(pair.east):
-        dead, silent = failover.decide_lost()
+        dead, silent = failover.decide_unplanned()
         assert silent
     produce(pair.east, topic, 5, user="app")
     with pytest.raises(Refused, match="east answers by now, and no broker of it did when this plan was approved"):
-        failover.begin(dead.plan.hash, Mode.UNPLANNED, silent=silent)
-    assert failover.active() is None
+        failover.begin(dead.plan.hash, RunMode.UNPLANNED, silent=silent)
+    assert failover.find_active_run() is None
     assert not denied(pair.east, topic)
-    assert failover.decide_lost()[1] is False
+    assert failover.decide_unplanned()[1] is False
 
 
 @pytest.mark.parametrize("harm", [killed, pytest.param(suspended, marks=pytest.mark.slow)])
@@ -85,7 +85,7 @@ def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, 
     commit(pair.east, group, topic, 42)
     mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
     mirrored.copy()
-    verbs.sync(mirrored.link)
+    verbs.run_sync(mirrored.link)
     commit(pair.east, group, topic, 60)
     lost = produce(pair.east, topic, 7)
     with harm(pair.east):
@@ -98,20 +98,20 @@ def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, 
         assert denied(pair.west, topic, "mirror-data"), "a task of the past could write a promoted topic"
         assert {p: s.lmo for p, s in mirrored.statuses.items()} == {Partition(topic, 0): 200, Partition(topic, 1): 100}
         assert {s.state for s in mirrored.statuses.values()} == {PartitionState.STOPPED}
-        assert mirrored.state.mirrors[mirrored.name].desired is Desired.STOPPED
+        assert mirrored.state.mirrors[mirrored.name].desired is DesiredState.STOPPED
         assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sorted(sent)
         assert [r for r in read_all_aiokafka(pair.west, topic) if r.value != b"x"] == sorted(sent)
         assert committed(pair.west, group, topic) == 42
-        debt = mirrored.state.debts[mirrored.name]
-        assert (debt.owed, debt.cluster, debt.run, debt.paid_ms) == (Owed.FENCE, "east", run.id, None)
-        assert "east" in debt.trouble
+        debt = mirrored.state.pending_fences[mirrored.name]
+        assert (debt.action, debt.cluster, debt.run, debt.applied_at_ms) == (FenceAction.APPLY, "east", run.id, None)
+        assert "east" in debt.problem
         with pytest.raises(Refused, match="only a failback leads back"):
             mirrored.failover.abort(run.id)
     assert len(read_all(pair.east, topic)) == len(sent) + len(lost)
     assert counted(mirrored, run, group) == {"offsets lost": (0, None, None), "offsets read again": (0, None, None)}
     failback = failback_of(mirrored)
     home = failback.begin(failback.plan().hash)
-    failback.step(home.id, "salvage")
+    failback.run_step(home.id, "salvage")
     assert counted(mirrored, run, group) == {"offsets lost": (0, 7, 7), "offsets read again": (0, 18, 0)}
     assert [c for c in mirrored.state.checkpoints.values() if c.run == run.id] == []
     failback.abort(home.id)
@@ -135,16 +135,16 @@ def test_a_source_that_wakes_up_behind_the_promotion_is_fenced_by_the_next_step(
     produce(pair.east, topic, 20)
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
-    done = names(RunKind.FAILOVER, Mode.UNPLANNED)
+    done = list_step_names(RunKind.FAILOVER, RunMode.UNPLANNED)
     with suspended(pair.east):
         run = begin(mirrored.failover)
         for name in done[: done.index("promote") + 1]:
-            mirrored.failover.step(run.id, name)
-    assert mirrored.state.debts[mirrored.name].paid_ms is None
-    wait_until(mirrored.failover.source_answers, timeout_s=TIMEOUT_S, why="east answers again")
+            mirrored.failover.run_step(run.id, name)
+    assert mirrored.state.pending_fences[mirrored.name].applied_at_ms is None
+    wait_until(mirrored.failover.can_reach_source, timeout_s=TIMEOUT_S, why="east answers again")
     assert not denied(pair.east, topic)
-    mirrored.failover.step(run.id, "switch")
-    assert mirrored.state.debts[mirrored.name].paid_ms
+    mirrored.failover.run_step(run.id, "switch")
+    assert mirrored.state.pending_fences[mirrored.name].applied_at_ms
     assert denied(pair.east, topic)
     assert mirrored.failover.drive(run.id).state is RunState.DONE
 
@@ -155,18 +155,18 @@ def test_an_unplanned_run_is_given_up_when_the_source_comes_back(pair: Pair, tmp
     sent = produce(pair.east, topic, 20)
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
-    shared = {late_commits("User:mirror-data")}  # stays while the ledger of another test's mirror has it, too
+    shared = {build_commit_denial("User:mirror-data")}  # stays while the ledger of another test's mirror has it, too
     before = acls(mirrored, "east"), acls(mirrored, "west") - shared
     failover = mirrored.failover
     with suspended(pair.east):
         run = begin(failover)
         for name in STEPS[: STEPS.index(last) + 1] if last in STEPS else ():
-            failover.step(run.id, name)
+            failover.run_step(run.id, name)
 
     assert failover.abort(run.id).state is RunState.ABORTED
 
     assert (acls(mirrored, "east"), acls(mirrored, "west") - shared) == before
-    assert mirrored.name not in mirrored.state.debts
+    assert mirrored.name not in mirrored.state.pending_fences
     assert not denied(pair.east, topic)
     sent += produce(pair.east, topic, 5)
     mirrored.copy()
@@ -179,22 +179,22 @@ def test_an_abort_that_the_dead_source_cannot_take_is_owed(pair: Pair, tmp_path:
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     failover = mirrored.failover
-    run = begin(failover, Mode.PLANNED)
+    run = begin(failover, RunMode.PLANNED)
     for name in ("prove", "fence"):
-        failover.step(run.id, name)
+        failover.run_step(run.id, name)
     with killed(pair.east):
         aborted = failover.abort(run.id)
         assert aborted.state is RunState.ABORTED
         assert "does not answer" in aborted.note
-        debt = mirrored.state.debts[mirrored.name]
-        assert (debt.owed, debt.run, debt.paid_ms) == (Owed.UNFENCE, run.id, None)
-        assert mirrored.state.mirrors[mirrored.name].desired is Desired.STARTED
+        debt = mirrored.state.pending_fences[mirrored.name]
+        assert (debt.action, debt.run, debt.applied_at_ms) == (FenceAction.LIFT, run.id, None)
+        assert mirrored.state.mirrors[mirrored.name].desired is DesiredState.STARTED
     assert denied(pair.east, topic), "nobody has paid yet"
     # Another failover puts up the fence that was owed to be taken down: from then on it is its own.
-    again = begin(failover, Mode.PLANNED)
+    again = begin(failover, RunMode.PLANNED)
     for name in ("prove", "fence"):
-        failover.step(again.id, name)
-    assert mirrored.name not in mirrored.state.debts
+        failover.run_step(again.id, name)
+    assert mirrored.name not in mirrored.state.pending_fences
     failover.abort(again.id)
     assert not denied(pair.east, topic)
 
@@ -208,12 +208,12 @@ def test_an_abort_of_what_has_fenced_nothing_owes_nothing(pair: Pair, tmp_path: 
     with suspended(pair.east):
         run = begin(mirrored.failover)
         for name in reached:
-            mirrored.failover.step(run.id, name)
+            mirrored.failover.run_step(run.id, name)
         assert mirrored.failover.abort(run.id).note == ""
-        assert mirrored.name not in mirrored.state.debts, "replicate would be refused until the source answers"
+        assert mirrored.name not in mirrored.state.pending_fences, "replicate would be refused until the source answers"
 
 
-PLANNED = names(RunKind.FAILOVER)
+PLANNED = list_step_names(RunKind.FAILOVER)
 
 
 @pytest.mark.parametrize("behind", [slow("begin"), slow("prove"), slow("fence"), "drain", slow("final_sync")])
@@ -224,18 +224,18 @@ def test_a_planned_run_whose_source_dies_before_the_comparison_becomes_an_unplan
     sent = produce(pair.east, topic, 30)
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
-    verbs.sync(mirrored.link)
+    verbs.run_sync(mirrored.link)
     if behind in ("drain", "final_sync"):
         sent += produce(pair.east, topic, 5)  # the drain brings it over
     failover = mirrored.failover
-    planned = begin(failover, Mode.PLANNED)
+    planned = begin(failover, RunMode.PLANNED)
     reached = PLANNED[: PLANNED.index(behind) + 1] if behind in PLANNED else ()
     for name in reached:
-        failover.step(planned.id, name)
+        failover.run_step(planned.id, name)
     with killed(pair.east):
         with pytest.raises(MirrorError):
             failover.drive(planned.id)
-        plan = failover.decide(Mode.UNPLANNED).plan
+        plan = failover.decide(RunMode.UNPLANNED).plan
         assert [w for w in plan.warnings if f"run {planned.id} ends" in w]
         assert (plan.figures["loss"].startswith("none")) is ("drain" in reached)
         run = begin(failover)
@@ -257,18 +257,18 @@ def test_a_planned_run_whose_source_dies_after_the_comparison_goes_on(pair: Pair
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     failover = mirrored.failover
-    run = begin(failover, Mode.PLANNED)
+    run = begin(failover, RunMode.PLANNED)
     for name in PLANNED[: PLANNED.index(behind) + 1]:
-        failover.step(run.id, name)
+        failover.run_step(run.id, name)
     with killed(pair.east):
         assert failover.drive(run.id).state is RunState.DONE
         assert not denied(pair.west, topic)
         assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sent
     assert denied(pair.east, topic)
-    debt = mirrored.state.debts[mirrored.name]
-    assert (debt.owed, debt.run) == (Owed.FENCE, run.id)
-    assert debt.paid_ms is not None
-    assert debt.ends.by_partition() == {Partition(topic, 0): 30}
+    debt = mirrored.state.pending_fences[mirrored.name]
+    assert (debt.action, debt.run) == (FenceAction.APPLY, run.id)
+    assert debt.applied_at_ms is not None
+    assert debt.log_ends.to_mapping() == {Partition(topic, 0): 30}
 
 
 @pytest.mark.slow
@@ -279,7 +279,7 @@ def test_a_failed_partition_that_does_not_come_to_rest_holds_up_no_other_one(pai
     mirrored.copy()
     bad = Partition(topic, 1)
     state, kind = PartitionState.FAILED, FailureKind.DIVERGED
-    with StateWriter(mirrored.link.destination, data_id(mirrored.name)) as data:
+    with StateWriter(mirrored.link.destination, make_data_id(mirrored.name)) as data:
         failed = replace(mirrored.statuses[bad], state=state, kind=kind, reason="somebody else has written")
         data.put(PartitionRecord(mirrored.name, failed))
     settings = {"transactional.id": f"tx-{topic}", "transaction.timeout.ms": 300_000}
@@ -311,7 +311,7 @@ def test_after_a_homecoming_a_dead_source_is_given_up_like_the_first_time(pair: 
     mirrored.copy()
     assert denied(pair.west, topic)
     with killed(pair.east):
-        plan = mirrored.failover.plan(Mode.UNPLANNED)
+        plan = mirrored.failover.plan(RunMode.UNPLANNED)
         assert topic in str(plan.rights), "what promotion gives is not in the plan"
         assert not [line for line in plan.warnings if "no rights of applications are staged" in line]
         assert mirrored.failover.drive(begin(mirrored.failover).id).state is RunState.DONE
@@ -328,7 +328,7 @@ def test_the_primary_that_dies_on_the_way_home_leaves_the_old_source_to_be_promo
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
     assert failback.drive(run.id).state is RunState.RUNNING
-    home = failback.home()
+    home = failback.make_reverse_failover()
     assert denied(pair.east, topic)
     with killed(pair.west):
         assert home.drive(begin(home).id).state is RunState.DONE
@@ -348,20 +348,20 @@ def test_the_primary_that_died_on_the_way_home_is_fenced_when_it_is_back_and_pro
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
     for step in ("salvage", "align", "demote", "create_reverse"):
-        failback.step(run.id, step)
-    raise_if_failed(replicate(reverse_link(mirrored.link)))
+        failback.run_step(run.id, step)
+    raise_if_failed(replicate(load_reverse_link(mirrored.link)))
     produce(pair.west, ahead, 5)
-    home = failback.home()
+    home = failback.make_reverse_failover()
     with killed(pair.west):
         assert home.drive(begin(home).id).state is RunState.DONE
 
-    def fenced() -> Judgement | None:
-        found = look_after(home.link)
-        return found if found.standing is Standing.STANDS else None
+    def fenced() -> FenceDecision | None:
+        found = check_fence(home.link)
+        return found if found.state is FenceState.APPLIED else None
 
     found = wait_until(fenced, timeout_s=TIMEOUT_S, why="west answers, and is fenced")
     assert found is not None
-    assert found.slipped == {Partition(ahead, 0): (30, 35)}
+    assert found.late_ranges == {Partition(ahead, 0): (30, 35)}
     assert denied(pair.west, ahead)
     assert failback.drive(run.id).state is RunState.DONE
     assert denied(pair.west, ahead)
@@ -391,15 +391,15 @@ def test_partitions_and_topics_younger_than_the_last_plan_are_counted_and_named(
             produce(pair.east, partition.topic, count, partition=partition.index)
 
         def observed() -> bool:
-            ends = {p: seen.end for p, seen in mirrored.state.sightings[mirrored.name].seen()}
+            ends = {p: seen.end for p, seen in mirrored.state.source_observations[mirrored.name].get_ends()}
             return ends.items() >= written.items()
 
         wait_until(observed, timeout_s=TIMEOUT_S, why="the data plane observes them")
         assert topic_and_width(mirrored) == {topic: 3}, "and no plan has recorded them"
-        described = describe(mirrored.link, mirrored.state, now_ms()).facts["not mirrored"]
+        described = describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["not mirrored"]
         with killed(pair.east):
             told = mirrorbook("readiness", mirrored.name, "--json", "--config", str(mirrored.config.path))
-            plan = mirrored.failover.plan(Mode.UNPLANNED)
+            plan = mirrored.failover.plan(RunMode.UNPLANNED)
             run = begin(mirrored.failover)
             assert mirrored.failover.drive(run.id).state is RunState.DONE
     words = f"5 partition(s), {sum(written.values())} offset(s): {topic}-3 (not mirrored yet: 700 offset(s)), "
@@ -416,12 +416,12 @@ def test_partitions_and_topics_younger_than_the_last_plan_are_counted_and_named(
     unplanned = json.loads(told.stdout)["unplanned"]
     assert unplanned["missing"] >= sum(written.values())
     assert unplanned["behind_s"] is None
-    counted = mirrored.state.runs[run.id].counted
+    counted = mirrored.state.runs[run.id].forecast_outcome
     assert counted is not None
-    assert counted.lost is None
+    assert counted.lost_offsets is None
     page = next((tmp_path / run.id).rglob("report.html"), None) or next(tmp_path.rglob(f"*{run.id}*/report.html"))
     assert f"{topic}-3 (not mirrored yet: 700 offset(s))" in page.read_text()
-    assert before < (mirrored.state.sightings[mirrored.name].listed_ms or 0)
+    assert before < (mirrored.state.source_observations[mirrored.name].listed_ms or 0)
 
 
 def has(pair: Pair, partition: Partition) -> bool:
@@ -430,12 +430,12 @@ def has(pair: Pair, partition: Partition) -> bool:
 
 
 def topic_and_width(mirrored: Mirrored) -> dict[str, int]:
-    names = [p.topic for p in mirrored.statuses if not p.topic.startswith(HEARTBEATS)]
+    names = [p.topic for p in mirrored.statuses if not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)]
     return {name: names.count(name) for name in names}
 
 
-def evidence_of(mirrored: Mirrored, run: Run, step: str) -> Evidence:
-    return next(s.evidence for s in mirrored.failover.status(run.id)[1] if s.step == step)
+def evidence_of(mirrored: Mirrored, run: Run, step: str) -> StepEvidence:
+    return next(s.evidence for s in mirrored.failover.read_status(run.id)[1] if s.step == step)
 
 
 def test_a_topic_that_was_deleted_and_made_anew_before_the_source_died_counts_as_a_whole(
@@ -457,12 +457,12 @@ def test_a_topic_that_was_deleted_and_made_anew_before_the_source_died_counts_as
         produce(pair.east, topic, 20)  # fewer than were copied of the old one
 
         def observed() -> bool:
-            seen = mirrored.state.sightings[mirrored.name]
-            return topic in seen.ids() and dict(seen.seen())[Partition(topic, 0)].end == 20
+            seen = mirrored.state.source_observations[mirrored.name]
+            return topic in seen.get_new_topic_ids() and dict(seen.get_ends())[Partition(topic, 0)].end == 20
 
         wait_until(observed, timeout_s=TIMEOUT_S, why="the data plane observes the new one")
         with killed(pair.east):
-            plan = mirrored.failover.plan(Mode.UNPLANNED)
+            plan = mirrored.failover.plan(RunMode.UNPLANNED)
     assert plan.figures["not mirrored"] == (
         f"1 partition(s), 20 offset(s): {topic}-0 (created anew on the source: 20 offset(s))"
     )
@@ -492,7 +492,7 @@ def test_a_topic_without_a_copy_forbids_a_planned_failover_and_is_lost_as_a_whol
     assert (said.returncode, told["ready"]) == (3, False)
     assert not any("without their newer records" in point["words"] for point in told["points"])
     with killed(pair.east):
-        decision = mirrored.failover.decide(Mode.UNPLANNED)
+        decision = mirrored.failover.decide(RunMode.UNPLANNED)
         plan = decision.plan
         assert decision.reasons == ()
         assert plan.figures["not mirrored"] == f"1 partition(s), 30 offset(s): {never}-0 (no copy: 30 offset(s))"

@@ -18,12 +18,12 @@ from confluent_kafka.admin import (
 
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import HeldByRun, LostOwnership, Unwritten
+from mirror_core.model.errors import HeldByRun, LostOwnership, StateNotWritten
 from mirror_core.model.names import ClusterName
-from mirror_core.state.lease import HeldLease, acquire, new_owner, take_over
-from mirror_core.state.records import TOPIC, State
-from mirror_core.state.regaining import Regaining
-from mirror_core.state.topic import read_whole
+from mirror_core.state.lease import HeldLease, acquire_lease, make_owner_name, take_over_lease
+from mirror_core.state.records import STATE_TOPIC, State
+from mirror_core.state.regaining import LeaseRecovery
+from mirror_core.state.topic import read_complete_state
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.driving import driving
 from tests.exact import about_data
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.cluster
 
 _DENIAL = (
     ResourceType.TOPIC,
-    TOPIC,
+    STATE_TOPIC,
     ResourcePatternType.LITERAL,
     "User:mirror-control",
     "*",
@@ -51,12 +51,12 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Who has tried to write again, each time."""
     seen = list[str]()
 
-    class Counted(Regaining):
+    class Counted(LeaseRecovery):
         def _run(self) -> None:
             seen.append(self._lease.owner)
             super()._run()
 
-    monkeypatch.setattr("mirror_core.state.lease.Regaining", Counted)
+    monkeypatch.setattr("mirror_core.state.lease.LeaseRecovery", Counted)
     return seen
 
 
@@ -122,8 +122,8 @@ def test_no_task_begins_that_the_state_topic_does_not_know_of(pair: Pair, tmp_pa
 def lost(pair: Pair, tmp_path: Path) -> tuple[HeldLease, ClusterConfig]:
     """A lease whose writer has just failed, and the destination as somebody sees it who is not denied."""
     mirrored = new_mirror(pair, tmp_path, new_topic(pair.east))
-    lease = acquire(mirrored.config.cluster("west"), mirrored.name, new_owner())
-    with unwritable(pair), pytest.raises(Unwritten, match="TOPIC_AUTHORIZATION_FAILED"):
+    lease = acquire_lease(mirrored.config.cluster("west"), mirrored.name, make_owner_name())
+    with unwritable(pair), pytest.raises(StateNotWritten, match="TOPIC_AUTHORIZATION_FAILED"):
         wait_until(lambda: lease.put(lease.lease), timeout_s=TIMEOUT_S, why="it is denied")
     admin = pair.west.client_config("admin")
     return lease, ClusterConfig(ClusterName("west"), admin, admin)
@@ -135,7 +135,7 @@ def ends(lease: HeldLease) -> Callable[[], bool]:
     def ended() -> bool:
         try:
             lease.put(lease.lease)
-        except Unwritten:
+        except StateNotWritten:
             return False
         return True
 
@@ -145,8 +145,8 @@ def ends(lease: HeldLease) -> Callable[[], bool]:
 def test_a_lease_that_nobody_took_is_written_again(lost: tuple[HeldLease, ClusterConfig]) -> None:
     lease, cluster = lost
     wait_until(ends(lease), timeout_s=TIMEOUT_S, why="it is written again")
-    lease.beat(writers_until_ms=now_ms() + 60_000)
-    other = take_over(cluster, lease.lease.mirror, new_owner())
+    lease.renew(writers_until_ms=now_ms() + 60_000)
+    other = take_over_lease(cluster, lease.lease.mirror, make_owner_name())
     assert other.lease.writers_until_ms == lease.lease.writers_until_ms, "what was promised before is known"
     with pytest.raises(LostOwnership):
         lease.put(lease.lease)
@@ -154,7 +154,7 @@ def test_a_lease_that_nobody_took_is_written_again(lost: tuple[HeldLease, Cluste
 
 def test_who_took_the_lease_meanwhile_is_not_disturbed(lost: tuple[HeldLease, ClusterConfig]) -> None:
     lease, cluster = lost
-    other = take_over(cluster, lease.lease.mirror, new_owner())
+    other = take_over_lease(cluster, lease.lease.mirror, make_owner_name())
     with pytest.raises(LostOwnership, match=rf"its lease is {other.lease.owner} \(generation 2\)'s by now"):
         wait_until(ends(lease), timeout_s=TIMEOUT_S, why="it is seen")
     other.put(other.lease)
@@ -167,11 +167,11 @@ def test_who_took_the_lease_in_the_last_moment_has_it(
     taken = list[HeldLease]()
 
     def overtaken(where: ClusterConfig) -> State:
-        seen = read_whole(where)
-        taken.append(take_over(cluster, lease.lease.mirror, new_owner()))
+        seen = read_complete_state(where)
+        taken.append(take_over_lease(cluster, lease.lease.mirror, make_owner_name()))
         return seen
 
-    monkeypatch.setattr("mirror_core.state.regaining.read_whole", overtaken)
+    monkeypatch.setattr("mirror_core.state.regaining.read_complete_state", overtaken)
     with pytest.raises(LostOwnership, match=r"its lease is .*generation 2"):
         wait_until(ends(lease), timeout_s=TIMEOUT_S, why="it is seen")
     (other,) = taken
@@ -185,6 +185,6 @@ def test_a_run_that_is_about_to_take_it_is_let_by(lost: tuple[HeldLease, Cluster
     def held(state: State) -> None:
         raise HeldByRun("mirror m", ["a run"])
 
-    lease.may_go_on = held
+    lease.check_may_write = held
     with pytest.raises(HeldByRun):
         wait_until(ends(lease), timeout_s=TIMEOUT_S, why="it is seen")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.evidence.verify import verify
+from mirror_core.evidence.verify import verify_bundle
 from mirror_core.mirrors import verbs
-from mirror_core.model.run import Evidence, RunState
+from mirror_core.model.run import RunState, StepEvidence
 from tests.brokers import TIMEOUT_S, Pair, admin_client
 from tests.cluster.copied import Copied, copied
 from tests.cluster.test_unplanned import begin
@@ -28,11 +28,11 @@ def with_a_hole(pair: Pair, folder: Path) -> Copied:
         for partition in (0, 1):
             send(pair.east, made.topic, records, partition)
         made.mirrored.copy(receipts)
-    verbs.sync(made.mirrored.link)
+    verbs.run_sync(made.mirrored.link)
     return made
 
 
-def report_of(made: Copied, run: str) -> Evidence:
+def report_of(made: Copied, run: str) -> StepEvidence:
     return made.mirrored.state.steps[run, "report"].evidence
 
 
@@ -44,9 +44,9 @@ def test_with_the_source_deleted_and_dead_a_run_names_what_is_proved_and_what_is
     admin.delete_topics([made.topic])[made.topic].result(TIMEOUT_S)
     with suspended(pair.east):
         run = begin(made.mirrored.failover)
-        made.mirrored.failover.step(run.id, "settle")
+        made.mirrored.failover.run_step(run.id, "settle")
         for name in ("stand", "final_offsets", "record_lmo", "promote", "switch", "canary"):
-            made.mirrored.failover.step(run.id, name)
+            made.mirrored.failover.run_step(run.id, name)
         send(pair.west, made.topic, content(7))  # an application's own
         assert made.mirrored.failover.drive(run.id).state is RunState.DONE
         seen = report_of(made, run.id)
@@ -70,11 +70,11 @@ def test_with_the_source_deleted_and_dead_a_run_names_what_is_proved_and_what_is
     assert "240 of 300 offsets are as they were copied; not proved: " in page
     read = json.loads((folder / "certificates" / "read.json").read_text())
     assert (read["read_from"], len(read["files"])) == (str(made.receipts.path), 2)
-    verified = verify(folder, None)
+    verified = verify_bundle(folder, None)
     assert verified.flaws == ()
-    assert "; certificates: 240 of 300 offsets are as they were copied" in verified.why
+    assert "; certificates: 240 of 300 offsets are as they were copied" in verified.reason
     (folder / "certificates" / "read.json").write_text("{}")
-    assert [flaw.where for flaw in verify(folder, None).flaws] == ["certificates/read.json"]
+    assert [flaw.where for flaw in verify_bundle(folder, None).flaws] == ["certificates/read.json"]
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_a_copy_or_a_certificate_that_was_changed_is_found_and_the_command_does_
     altered, _ = made.receipts.names()
     path = made.receipts.path / altered
     path.write_bytes(path.read_bytes().replace(b"PAR1", b"PAR2"))
-    verbs.sync(made.mirrored.link)
+    verbs.run_sync(made.mirrored.link)
     with suspended(pair.east):
         command = ["failover", "run", made.mirrored.name, "--mode", "unplanned", "--yes"]
         said = mirrorbook(*command, "--config", str(pair.config_path), "--evidence", str(tmp_path))
@@ -104,7 +104,7 @@ def test_a_copy_or_a_certificate_that_was_changed_is_found_and_the_command_does_
 def test_certificates_that_are_not_reached_from_here_are_said_and_make_no_run_red(pair: Pair, tmp_path: Path) -> None:
     made = copied(pair, tmp_path, content(100))
     shutil.rmtree(made.receipts.path)
-    verbs.sync(made.mirrored.link)
+    verbs.run_sync(made.mirrored.link)
     with suspended(pair.east):
         run = begin(made.mirrored.failover)
         assert made.mirrored.failover.drive(run.id).state is RunState.DONE

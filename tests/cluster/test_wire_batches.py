@@ -11,13 +11,13 @@ import pytest
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.connection import CLIENT_ID, Connection
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire import legacy, markers, produce, records
-from mirror_core.wire.batch import LOG_APPEND_TIME, BatchHeader, batches, readdress
-from mirror_core.wire.merge import merge
+from mirror_core.wire.batch import LOG_APPEND_TIME, BatchHeader, readdress, split_batches
+from mirror_core.wire.merge import merge_batches
 from mirror_core.wire.records import Codec
-from mirror_core.wire.reencode import Run, dense_runs
+from mirror_core.wire.reencode import RecordRun, split_into_runs
 from tests.brokers import Pair, Record, new_topic, read_all, read_all_aiokafka
 from tests.record_bytes import BASE_TIME, message, source, wrapper
 
@@ -49,24 +49,24 @@ class Log:
     sequence: int = 0
     gaps: int = 0
 
-    def append(self, run: Run) -> None:
+    def append(self, run: RecordRun) -> None:
         if run.base_offset > self.position:
             self._fill(run.base_offset - self.position)
         batch = memoryview(run.batch)
         readdress(batch, PRODUCER, 0, self.sequence)
         rows = [(self.partition.topic, self.partition.index, batch)]
-        self.connection.send(produce.encode(rows, self.connection.next_id(), CLIENT_ID, timeout_ms=10_000))
-        (answer,) = produce.decode(memoryview(self.connection.receive())[4:])
+        self.connection.send(produce.encode_request(rows, self.connection.next_id(), CLIENT_ID, timeout_ms=10_000))
+        (answer,) = produce.decode_response(memoryview(self.connection.receive())[4:])
         assert (answer.error, answer.base_offset, answer.message) == (0, run.base_offset, "")
         self.sequence += run.records
         self.position = run.next_offset
 
     def _fill(self, count: int) -> None:
         self.gaps += count
-        entry = markers.Entry(PRODUCER, 0, self.gaps, (self.partition,))
-        self.connection.send([markers.encode([entry] * count, self.connection.next_id(), CLIENT_ID)])
-        answer = list(markers.decode(memoryview(self.connection.receive())[4:]))
-        assert answer == [markers.Written(PRODUCER, self.partition.topic, self.partition.index, 0)]
+        entry = markers.MarkerEntry(PRODUCER, 0, self.gaps, (self.partition,))
+        self.connection.send([markers.encode_request([entry] * count, self.connection.next_id(), CLIENT_ID)])
+        answer = list(markers.decode_response(memoryview(self.connection.receive())[4:]))
+        assert answer == [markers.MarkerResult(PRODUCER, self.partition.topic, self.partition.index, 0)]
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ def connection(pair: Pair) -> Iterator[Connection]:
 
 def log_ends(pair: Pair, logs: list[Log]) -> dict[Partition, Offset]:
     with ClusterClient(load_config(pair.config_path).cluster("west")) as client:
-        return list_offsets(client, [log.partition for log in logs], Point.LOG_END)
+        return list_offsets(client, [log.partition for log in logs], OffsetPoint.LOG_END)
 
 
 def whole(batch: bytearray, base: int) -> tuple[BatchHeader, memoryview]:
-    [(header, view)] = batches(memoryview(batch))
+    [(header, view)] = split_batches(memoryview(batch))
     return header._replace(base_offset=base), view
 
 
@@ -104,17 +104,17 @@ def test_batches_written_anew_are_appended_and_read_as_what_they_were(pair: Pair
     for codec in Codec:  # 0 to 4: holes; 5 to 9: stamped by the broker
         for log, bits in ((logs[codec], 0), (logs[5 + codec], LOG_APPEND_TIME)):
             header, batch = source(COPIED, codec, base=0, last=99, attributes=bits, max_time=BASE_TIME + 1)
-            for run in dense_runs(header, batch, 0):
+            for run in split_into_runs(header, batch, 0):
                 log.append(run)
             seen = [found._replace(timestamp_ms=BASE_TIME + 1) for found in COPIED] if bits else COPIED
             expected += [as_read(log.partition.index, found) for found in seen]
-    tiny = [run for found in COPIED[:5] for run in dense_runs(*source([found], attributes=LOG_APPEND_TIME), 0)]
-    logs[10].append(Run(COPIED[0].offset, 5, merge([whole(run.batch, run.base_offset) for run in tiny])))
+    tiny = [run for found in COPIED[:5] for run in split_into_runs(*source([found], attributes=LOG_APPEND_TIME), 0)]
+    logs[10].append(RecordRun(COPIED[0].offset, 5, merge_batches([whole(run.batch, run.base_offset) for run in tiny])))
     expected += [as_read(10, found._replace(timestamp_ms=0)) for found in COPIED[:5]]
     for log, magic in ((logs[11], 0), (logs[12], 1)):
         old = b"".join(message(row, magic) for row in OLD[:2]) + wrapper(OLD[2:], magic, Codec.LZ4)
-        for header, view in batches(memoryview(old)):
-            for run in legacy.dense_runs(header, view, 0):
+        for header, view in split_batches(memoryview(old)):
+            for run in legacy.split_message_into_runs(header, view, 0):
                 log.append(run)
         expected += [
             as_read(log.partition.index, records.Record(offset, time if magic else -1, key, value, ()))

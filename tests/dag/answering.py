@@ -13,7 +13,7 @@ import pytest
 from mirror_core.model.checkpoint import RecordedApproval, ShownPlan
 from mirror_core.model.names import MirrorName
 from mirror_core.state import approvals
-from mirror_core.state.journal import checkpoint
+from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.records import State
 
 Answer = dict[str, Any]
@@ -70,10 +70,10 @@ def record_in(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no broker is: what tasks record stands in this state."""
 
     def plan(cluster: object, before: State, mirror: MirrorName, shown: ShownPlan) -> None:
-        state.put(checkpoint(mirror, f"shown-{shown.question.replace('/', '-')}", shown))
+        state.put(make_checkpoint(mirror, f"shown-{shown.question.replace('/', '-')}", shown))
 
     def approval(cluster: object, mirror: MirrorName, given: RecordedApproval) -> None:
-        state.put(checkpoint(mirror, f"given-{given.question.replace('/', '-')}-{given.task}", given))
+        state.put(make_checkpoint(mirror, f"given-{given.question.replace('/', '-')}-{given.task}", given))
 
     monkeypatch.setattr(approvals, "record_plan", plan)
     monkeypatch.setattr(approvals, "record_approval", approval)

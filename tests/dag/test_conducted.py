@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.failover import Decision
+from mirror_core.decide.failover import PlanDecision
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.set_runs import Joint, Standing
-from mirror_core.runbook.sets import Together
+from mirror_core.runbook.set_runs import MemberRun, SetPlan
+from mirror_core.runbook.sets import SetFailover
 from mirror_core.state.records import State
 from tests.dag.answering import answer, answer_question, record_in
 from tests.unit.test_decide_verbs import RUN
@@ -46,11 +46,13 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
         A: replace(RUN, id="a-1", started_by=MINE, conducted_by="ann"),
         B: replace(RUN, id="b-1", started_by=MINE, conducted_by=MINE),
     }
-    monkeypatch.setattr(Together, "_standings", lambda self, attempt: {n: Standing(r, ()) for n, r in runs.items()})
+    monkeypatch.setattr(
+        SetFailover, "_read_member_runs", lambda self, attempt: {n: MemberRun(r, ()) for n, r in runs.items()}
+    )
     for name in ("prove", "finish", "abort"):
-        monkeypatch.setattr(Together, name, not_to_be_done)
-    monkeypatch.setattr(Together, "refuse_expired", lambda self, attempt, agreed: None)
-    several = Together(MirrorSet("shop", (A, B)), {A: one, B: one}, say=print)
+        monkeypatch.setattr(SetFailover, name, not_to_be_done)
+    monkeypatch.setattr(SetFailover, "refuse_expired", lambda self, attempt, agreed: None)
+    several = SetFailover(MirrorSet("shop", (A, B)), {A: one, B: one}, print_line=print)
     monkeypatch.setattr(sets.SetOperator, "together", lambda self, context, steps=(): several)
     return {("begin", "return_value"): "shop-1"}
 
@@ -172,7 +174,7 @@ def test_a_form_gives_the_word_that_a_run_waits_for_and_goes_on_with_it(
     """Also in the task's next attempt, when the first one has gone on by the word and was killed."""
     from mirrorbook_airflow import controlling
 
-    state, run = State(), replace(RUN, plan=replace(RUN.plan, mode=Mode.UNPLANNED), state=RunState.RUNNING)
+    state, run = State(), replace(RUN, plan=replace(RUN.plan, mode=RunMode.UNPLANNED), state=RunState.RUNNING)
     state.put(run)
     if begun:
         state.put(StepRecord(run=run.id, step="promote", state=StepState.DONE, attempt=1, started_ms=0))
@@ -180,7 +182,7 @@ def test_a_form_gives_the_word_that_a_run_waits_for_and_goes_on_with_it(
     monkeypatch.setattr(controlling, "find_mirror", lambda name: (LINK, state))
     monkeypatch.setattr(controlling, "services", lambda path, steps, master: None)
     monkeypatch.setattr(Failover, "refuse_conducted", lambda self, run_id, title, **known: done.append("asked"))
-    monkeypatch.setattr(Failover, "leave_behind", lambda self, run_id: done.append("word"))
+    monkeypatch.setattr(Failover, "confirm_leave_behind", lambda self, run_id: done.append("word"))
 
     def drive(self: Failover, run_id: str) -> Run:
         done.append("driven")
@@ -205,9 +207,9 @@ def test_an_approval_knows_whether_the_source_was_silent(
     from airflow.providers.standard.operators.empty import EmptyOperator
     from mirrorbook_airflow import runbook, sets
 
-    found = Decision(replace(RUN.plan, mode=Mode.UNPLANNED), ())
+    found = PlanDecision(replace(RUN.plan, mode=RunMode.UNPLANNED), ())
     names, begun, state = ((A,) if silent else ()), list[Any](), State()
-    joint = Joint({A: found}, "0123", (), silent=names)
+    joint = SetPlan({A: found}, "0123", (), silent=names)
 
     def begin(*arguments: object, **known: object) -> None:
         begun.append(known["silent"])
@@ -224,7 +226,7 @@ def test_an_approval_knows_whether_the_source_was_silent(
         monkeypatch.setattr(module, "find_mirror", lambda name: (LINK, state))
     monkeypatch.setattr(sets, "find_set", lambda name: MirrorSet("shop", (A,)))
     monkeypatch.setattr(sets.SetOperator, "together", lambda self, context, steps=(): several)
-    asked, lost = EmptyOperator(task_id="approve"), Mode.UNPLANNED
+    asked, lost = EmptyOperator(task_id="approve"), RunMode.UNPLANNED
     plan: Any
     task: Any
     if of_a_set:

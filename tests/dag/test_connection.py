@@ -107,8 +107,8 @@ def test_executors_can_be_shown_a_folder_without_the_control_principals_password
     assert (known.control["ssl.key.password"], known.data["ssl.key.password"]) == ("pw-key", "pw-key")
     assert load_config(path).cluster("two:users.data").data["sasl.password"] == "pw-both"
     shutil.rmtree(home("control"))
-    assert load_config(path, only=Principal.DATA).cluster("two:users").data["sasl.password"] == "pw-data"
-    assert load_config(path, only=Principal.DATA).cluster("one-user").data["sasl.password"] == "pw-both"
+    assert load_config(path, only_principal=Principal.DATA).cluster("two:users").data["sasl.password"] == "pw-data"
+    assert load_config(path, only_principal=Principal.DATA).cluster("one-user").data["sasl.password"] == "pw-both"
     write_config("m3", [])
     assert passwords(tmp_path) == set(), "of connections that are there no more nothing is kept"
 
@@ -183,7 +183,7 @@ def test_hooks_and_expectations_come_from_a_file_on_the_worker(
         hooks.write_text("clusters: {ruled: {authorizer: foreign}, elsewhere: {authorizer: none}}", encoding="utf-8")
         config = load_config(write_config("m5", ["ruled"]))
         assert config.clusters.keys() == {"ruled"}
-        assert config.cluster("ruled").ruling.foreign
+        assert config.cluster("ruled").ruling.is_foreign
         hooks.write_text("expectations: more.yaml", encoding="utf-8")
         written = yaml.safe_load(write_config("m1", []).read_text(encoding="utf-8"))
         assert written["expectations"] == str(hooks.parent / "more.yaml"), "it is written into another folder"

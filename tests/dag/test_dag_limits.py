@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mirror_core.decide.steps import standing_still
+from mirror_core.decide.steps import list_standstill_steps
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, RunKind
+from mirror_core.model.run import RunKind, RunMode
 from tests.brokers import Pair, new_topic, produce, read_all
 from tests.dag.airflow_home import alarm_kept
 from tests.mirroring import new_mirror
@@ -87,14 +87,14 @@ def test_a_conductor_that_is_timed_out_in_the_middle_of_a_cut_over_goes_on_at_it
     mirror = new_mirror(pair, tmp_path, topic)
     mirror.copy()
     failover = mirror.failover
-    run = failover.begin(failover.plan(Mode.PLANNED).hash)
-    failover.take(run.id, ("prove",))
-    cut_over = (*standing_still(RunKind.FAILOVER), "switch")
+    run = failover.begin(failover.plan(RunMode.PLANNED).hash)
+    failover.run_steps(run.id, ("prove",))
+    cut_over = (*list_standstill_steps(RunKind.FAILOVER), "switch")
     with never_still(pair, topic) as still, alarm_kept():
         with pytest.raises(AirflowTaskTimeout), timeout(5):
-            failover.take(run.id, cut_over)
+            failover.run_steps(run.id, cut_over)
         still.set()
-    records = mirror.failover.take(run.id, cut_over)
+    records = mirror.failover.run_steps(run.id, cut_over)
     assert [record.step for record in records] == [*cut_over]
     assert max(record.attempt for record in records) == 2
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
@@ -121,7 +121,7 @@ def test_a_task_that_waits_for_a_cluster_is_named_by_the_cluster(
 
     link = SimpleNamespace(source=SimpleNamespace(name="east"))
     monkeypatch.setattr(debtors, "debtors", lambda names: [link] * len(names))
-    monkeypatch.setattr("mirror_core.mirrors.debtors.look_when_it_answers", lambda links, seconds: {})
+    monkeypatch.setattr("mirror_core.mirrors.debtors.probe_on_first_answer", lambda links, seconds: {})
     mirrors = [f"mirror-{number}" for number in range(300)]
     task, context = debtors.KeepFenced(task_id="watch", mirrors=mirrors), dict[str, Any]()
     task.execute(context)  # type: ignore[arg-type]

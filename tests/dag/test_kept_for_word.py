@@ -10,31 +10,31 @@ from typing import Any
 import pytest
 
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import Mode, RunKind, RunState
-from mirror_core.model.standing import Debt, Owed
-from mirror_core.state.journal import checkpoint
+from mirror_core.model.run import RunKind, RunMode, RunState
+from mirror_core.model.standing import FenceAction, PendingFence
+from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.records import State
-from mirror_core.state.turning import Returned
+from mirror_core.state.turning import SourceReturned
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LINK
 
 pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]  # warnings of Airflow are not ours to mend
 
-WAITING = replace(RUN, plan=replace(RUN.plan, mode=Mode.UNPLANNED), state=RunState.RUNNING)
+WAITING = replace(RUN, plan=replace(RUN.plan, mode=RunMode.UNPLANNED), state=RunState.RUNNING)
 
 
 @pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize(
     ("returned", "answers", "said"),
     [
-        (Returned(), False, "kept: east answered when the run was about to promote, and it is silent now"),
-        (Returned(), True, "aborted: .* trigger this DAG again: its plan says that east answers"),
-        (Returned(left_behind=True), False, "aborted: lifted$"),
+        (SourceReturned(), False, "kept: east answered when the run was about to promote, and it is silent now"),
+        (SourceReturned(), True, "aborted: .* trigger this DAG again: its plan says that east answers"),
+        (SourceReturned(loss_confirmed=True), False, "aborted: lifted$"),
         (None, False, "aborted: lifted$"),
     ],
 )
 def test_an_unplanned_run_that_waits_for_a_word_is_kept_while_its_source_is_silent(
-    monkeypatch: pytest.MonkeyPatch, returned: Returned | None, answers: bool, said: str, copied: bool
+    monkeypatch: pytest.MonkeyPatch, returned: SourceReturned | None, answers: bool, said: str, copied: bool
 ) -> None:
     from airflow.providers.standard.operators.empty import EmptyOperator
     from mirrorbook_airflow import runbook
@@ -42,10 +42,12 @@ def test_an_unplanned_run_that_waits_for_a_word_is_kept_while_its_source_is_sile
     state = State()
     state.put(WAITING)
     if returned is not None:
-        state.put(checkpoint(WAITING.id, "promote", returned))
+        state.put(make_checkpoint(WAITING.id, "promote", returned))
     if copied:  # it is fenced, and has nothing that was not copied: whatever failed, no word is waited for
-        owed = Debt(mirror=MirrorName("m"), cluster=ClusterName("east"), owed=Owed.FENCE, run=WAITING.id, since_ms=1)
-        state.put(replace(owed, paid_ms=2))
+        owed = PendingFence(
+            mirror=MirrorName("m"), cluster=ClusterName("east"), action=FenceAction.APPLY, run=WAITING.id, since_ms=1
+        )
+        state.put(replace(owed, applied_at_ms=2))
         said = "aborted: lifted$"
     aborted = list[str]()
 
@@ -56,8 +58,8 @@ def test_an_unplanned_run_that_waits_for_a_word_is_kept_while_its_source_is_sile
     engine: Any = SimpleNamespace(link=LINK, abort=abort, source_answers=lambda: answers)
     monkeypatch.setattr(runbook, "find_mirror", lambda name: (LINK, state))
     monkeypatch.setattr(runbook.RunOperator, "engine", lambda self, context: engine)
-    monkeypatch.setattr("mirror_core.runbook.closing.last_words", lambda link, run: ())
-    common: dict[str, Any] = {"mirror": "m", "kind": RunKind.FAILOVER, "mode": Mode.UNPLANNED}
+    monkeypatch.setattr("mirror_core.runbook.closing.read_run_outcome", lambda link, run: ())
+    common: dict[str, Any] = {"mirror": "m", "kind": RunKind.FAILOVER, "mode": RunMode.UNPLANNED}
     task = runbook.AbortRun(task_id="abort", begin=EmptyOperator(task_id="begin"), steps=(), **common)
     ti = SimpleNamespace(xcom_pull=lambda task_ids, key="return_value": WAITING.id)
     outcome = task.execute({"ti": ti})  # type: ignore[typeddict-item]  # as much as the task asks for

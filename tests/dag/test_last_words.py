@@ -10,7 +10,7 @@ import pytest
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.state.link import Link
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import State
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LINK
@@ -27,11 +27,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
 
     found = list[tuple[str, str | None]]()
 
-    def say(link: Link, run: str | None) -> tuple[str, ...]:
+    def say(link: MirrorLink, run: str | None) -> tuple[str, ...]:
         found.append((link.mirror.name, run))
         return ("Applications write on east.", "Next: \x1b[31mthis.")
 
-    def find(mirror: str) -> tuple[Link, State]:
+    def find(mirror: str) -> tuple[MirrorLink, State]:
         if mirror == B:
             raise Unreachable("cluster south does not answer")
         state = State()
@@ -39,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
         state.runs["of-set"] = SimpleNamespace(id="of-set", part_of="shop-1", plan=RUN.plan)  # type: ignore[assignment]
         return LINK, state
 
-    monkeypatch.setattr("mirror_core.runbook.closing.how_it_stands", say)
+    monkeypatch.setattr("mirror_core.runbook.closing.read_mirror_status", say)
     monkeypatch.setattr(closing, "find_mirror", find)
     monkeypatch.setattr(closing, "find_set", lambda name: MirrorSet("shop", (A, B)))
     return found

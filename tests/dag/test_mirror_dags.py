@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from mirror_core.decide.drills import drill_name, is_drills
+from mirror_core.decide.drills import is_drill_mirror, to_drill_name
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import LostOwnership, Refused
-from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, RunState
-from mirror_core.runbook.drill import past
+from mirror_core.model.run import RunMode, RunState
+from mirror_core.runbook.drill import list_past_drills
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.failover_steps import Steps
+from mirror_core.runbook.failover_steps import PlannedSteps
 from mirror_core.runbook.services import local_services
-from mirror_core.state.link import find
+from mirror_core.state.link import find_mirror_link
 from mirror_core.state.topic import read_state
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import Pair, admin_client, new_topic, produce
 from tests.dag.airflow_home import add_connection, connection_of, run_dag
 from tests.dag.answering import answered_by
@@ -63,7 +63,7 @@ def test_create_records_starts_and_syncs_and_may_be_repeated(dag_bag: DagBag, pa
 
         assert run.state == "success"
     recorded = read_state(load_config(pair.config_path).cluster("west")).mirrors[mirror]
-    assert recorded.desired is Desired.STARTED
+    assert recorded.desired is DesiredState.STARTED
     assert recorded.topics == (topic,)
     assert mirror in offered()
     assert len(admin_client(pair.west).list_topics(topic).topics[topic].partitions) == 2
@@ -93,10 +93,10 @@ def test_sync_takes_up_every_started_mirror(dag_bag: DagBag, pair: Pair, mirror:
 
     synced = {task.rendered_map_index: task.state for task in run.get_task_instances() if task.task_id == "sync"}
     mirrors = read_state(load_config(pair.config_path).cluster("west")).mirrors.values()
-    assert {m.name for m in mirrors if m.desired is Desired.STARTED} <= set(synced)
+    assert {m.name for m in mirrors if m.desired is DesiredState.STARTED} <= set(synced)
     assert synced[mirror] == "success"
     assert {first, second} <= set(admin_client(pair.west).list_topics().topics)
-    known = {m.name for m in mirrors if m.destination == "west" and not is_drills(m)}
+    known = {m.name for m in mirrors if m.destination == "west" and not is_drill_mirror(m)}
     assert set(offered()) == known, "also those that are stopped"
 
 
@@ -113,12 +113,12 @@ def test_a_sync_beside_a_run_is_skipped_and_the_runs_conductor_is_not_disturbed(
     params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [new_topic(pair.east)]}
     assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
     config = load_config(pair.config_path)
-    link, _ = find(config, mirror)
+    link, _ = find_mirror_link(config, mirror)
     replicate(link)
     failover = Failover(link, local_services(config.path, evidence_dir=tmp_path), started_by="test")
-    failover.begin(failover.plan(Mode.PLANNED).hash)
+    failover.begin(failover.plan(RunMode.PLANNED).hash)
 
-    with StateWriter(link.destination, control_id(mirror)) as conductor:
+    with StateWriter(link.destination, make_control_id(mirror)) as conductor:
         run = run_dag(dag_bag.dags["mirror_sync"], {"mirrors": [mirror]})
 
         assert {task.task_id: task.state for task in run.get_task_instances()} == {
@@ -143,7 +143,7 @@ def test_receipts_of_past_days_are_put_together_and_a_lost_one_is_red(
     for _ in range(2):
         mirrored.copy(operators.receipts_place())
     monkeypatch.setattr(operators, "find_mirror", lambda name: (mirrored.link, mirrored.state))
-    monkeypatch.setattr("mirror_core.mirrors.receipts.closed", lambda: "9999-01-01")
+    monkeypatch.setattr("mirror_core.mirrors.receipts.first_open_day", lambda: "9999-01-01")
     context: Any = {"params": {"master": "local[1]"}}
     task = operators.CompactReceipts(task_id="receipts", mirror=mirrored.name)
     assert task.execute(context) == 1
@@ -166,7 +166,7 @@ def test_a_comparison_is_red_where_something_else_is_expected_of_it(
     produce(pair.east, topic, 30)
     params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [topic]}
     assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
-    replicate(find(load_config(pair.config_path), mirror)[0])
+    replicate(find_mirror_link(load_config(pair.config_path), mirror)[0])
     compare = {"mirrors": [mirror], "whole": True}
     assert run_dag(dag_bag.dags["mirror_parity"], compare).state == "success"
     own = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "compared", "max_value": 7}}
@@ -190,7 +190,7 @@ def test_the_limits_of_tiers_are_judged_every_hour(dag_bag: DagBag, pair: Pair, 
     produce(pair.east, topic, 30)
     params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [topic]}
     assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
-    replicate(find(load_config(pair.config_path), mirror)[0])
+    replicate(find_mirror_link(load_config(pair.config_path), mirror)[0])
 
     def states() -> dict[str, str]:
         run = run_dag(dag_bag.dags["mirror_check"], {"mirrors": [mirror]})
@@ -237,25 +237,25 @@ def test_a_mirror_is_controlled_without_a_shell(
         return read_state(config.cluster("west")).mirrors[mirror]
 
     for _ in range(2):
-        assert (ends("pause"), recorded().desired) == ("success", Desired.PAUSED)
-    assert (ends("resume"), recorded().desired) == ("success", Desired.STARTED)
+        assert (ends("pause"), recorded().desired) == ("success", DesiredState.PAUSED)
+    assert (ends("resume"), recorded().desired) == ("success", DesiredState.STARTED)
     assert (ends("throttle", bytes_per_s=5000), recorded().throttle) == ("success", 5000)
     assert (ends("throttle", bytes_per_s=0), recorded().throttle) == ("success", None)
 
-    link, _ = find(config, mirror)
+    link, _ = find_mirror_link(config, mirror)
     replicate(link)
     failover = Failover(link, local_services(config.path, evidence_dir=tmp_path), started_by="test")
-    run = failover.begin(failover.plan(Mode.PLANNED).hash)
+    run = failover.begin(failover.plan(RunMode.PLANNED).hash)
     assert ends("pause") == "failed", "a run holds it"
     with answered_by("ann"):
         assert ends("abort") == "success"
     assert read_state(config.cluster("west")).runs[run.id].state is RunState.ABORTED
     assert ends("abort") == "failed", "nothing is there to be given up"
     with answered_by("ann"):
-        assert (ends("stop"), recorded().desired) == ("success", Desired.STOPPED)
+        assert (ends("stop"), recorded().desired) == ("success", DesiredState.STOPPED)
     assert ends("resume") == "failed"
     for _ in range(2):
-        assert (ends("start"), recorded().desired) == ("success", Desired.STARTED)
+        assert (ends("start"), recorded().desired) == ("success", DesiredState.STARTED)
 
 
 def test_a_second_run_for_the_same_mirror_is_red_and_does_not_disturb_the_first(
@@ -264,12 +264,12 @@ def test_a_second_run_for_the_same_mirror_is_red_and_does_not_disturb_the_first(
     params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [new_topic(pair.east)]}
     assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
     config = load_config(pair.config_path)
-    link, _ = find(config, mirror)
+    link, _ = find_mirror_link(config, mirror)
     replicate(link)
     failover = Failover(link, local_services(config.path, evidence_dir=tmp_path), started_by="first")
-    first = failover.begin(failover.plan(Mode.PLANNED).hash)
+    first = failover.begin(failover.plan(RunMode.PLANNED).hash)
 
-    with StateWriter(link.destination, control_id(mirror)) as conductor:
+    with StateWriter(link.destination, make_control_id(mirror)) as conductor:
         second = run_dag(dag_bag.dags["mirror_failover"], {"mirror": mirror})
 
         states = {task.task_id: task.state for task in second.get_task_instances()}
@@ -284,21 +284,23 @@ def test_a_second_run_for_the_same_mirror_is_red_and_does_not_disturb_the_first(
 @pytest.mark.parametrize(
     ("asked", "newest_first"),
     [
-        ({}, [Mode.UNPLANNED, Mode.PLANNED]),  # as by the schedule
-        pytest.param({"mode": "planned"}, [Mode.PLANNED], marks=pytest.mark.slow),
-        pytest.param({"mode": "unplanned"}, [Mode.UNPLANNED], marks=pytest.mark.slow),
+        ({}, [RunMode.UNPLANNED, RunMode.PLANNED]),  # as by the schedule
+        pytest.param({"mode": "planned"}, [RunMode.PLANNED], marks=pytest.mark.slow),
+        pytest.param({"mode": "unplanned"}, [RunMode.UNPLANNED], marks=pytest.mark.slow),
     ],
 )
 def test_a_drill_is_run_and_cleaned_away(
-    dag_bag: DagBag, pair: Pair, mirror: MirrorName, asked: dict[str, str], newest_first: list[Mode]
+    dag_bag: DagBag, pair: Pair, mirror: MirrorName, asked: dict[str, str], newest_first: list[RunMode]
 ) -> None:
     params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [new_topic(pair.east)]}
     assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
     ended = run_dag(dag_bag.dags["mirror_drill"], {"mirrors": [mirror], **asked})
     assert ended.state == "success"
     state = read_state(load_config(pair.config_path).cluster("west"))
-    assert [(one.mode, one.state) for one in past(state, mirror)] == [(mode, RunState.DONE) for mode in newest_first]
-    assert drill_name(mirror) not in state.mirrors
+    assert [(one.mode, one.state) for one in list_past_drills(state, mirror)] == [
+        (mode, RunState.DONE) for mode in newest_first
+    ]
+    assert to_drill_name(mirror) not in state.mirrors
 
 
 @pytest.fixture
@@ -320,17 +322,17 @@ def test_an_unplanned_drill_is_done_also_when_the_planned_one_failed(
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
-    def drain(steps: Steps) -> None:
+    def drain(steps: PlannedSteps) -> None:
         raise Refused("drain", ["the source takes writes"])
 
     mirrored, execute = both
-    monkeypatch.setattr(Steps, "drain", drain)  # only a planned failover has this step
+    monkeypatch.setattr(PlannedSteps, "drain", drain)  # only a planned failover has this step
     with pytest.raises(AirflowFailException) as red:
         execute()
     outcomes = r"(?s)- planned: failed: .*the source takes writes\n.*- unplanned: came through: \d.* lost 50"
     assert re.search(outcomes, str(red.value))
-    drilled = [(one.mode, one.state) for one in past(mirrored.state, mirrored.name)]
-    assert drilled == [(Mode.UNPLANNED, RunState.DONE), (Mode.PLANNED, RunState.ABORTED)]
+    drilled = [(one.mode, one.state) for one in list_past_drills(mirrored.state, mirrored.name)]
+    assert drilled == [(RunMode.UNPLANNED, RunState.DONE), (RunMode.PLANNED, RunState.ABORTED)]
 
 
 def test_no_second_drill_begins_while_somebody_else_drills_this_mirror(
@@ -338,13 +340,13 @@ def test_no_second_drill_begins_while_somebody_else_drills_this_mirror(
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
-    begun = list[Mode]()
+    begun = list[RunMode]()
 
-    def drill(config: object, mirror: str, mode: Mode, *_: object, **__: object) -> None:
+    def drill(config: object, mirror: str, mode: RunMode, *_: object, **__: object) -> None:
         begun.append(mode)
         raise LostOwnership("another process took over")
 
-    monkeypatch.setattr("mirror_core.runbook.drill.drill", drill)
+    monkeypatch.setattr("mirror_core.runbook.drill.run_drill", drill)
     with pytest.raises(AirflowFailException, match="LostOwnership"):
         both[1]()
-    assert begun == [Mode.PLANNED]
+    assert begun == [RunMode.PLANNED]

@@ -193,7 +193,7 @@ def test_a_run_is_shown_with_its_reports_which_open_and_nothing_else_does(
         page.goto(f"{airflow.url}/mirrorbook/mirrors/{mirror.name}")
         expect(page.locator("#cards")).to_contain_text("FAILOVER UNDER WAY")
         expect(page.locator(f"#sum-{run}")).to_contain_text("standstill not begun")
-        engine.take(run, ["prove", "fence"])
+        engine.run_steps(run, ["prove", "fence"])
         expect(page.locator(f"#sum-{run}")).to_contain_text(re.compile(r"standstill [0-9.]+ s so far"))
         engine.drive(run)
         expect(page.locator(f"#sum-{run}")).to_contain_text(re.compile(r"DONE, .*standstill [0-9.]+ s$"))

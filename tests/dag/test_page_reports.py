@@ -14,8 +14,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 from mirrorbook_airflow.page.known import Clusters, Judged, Told
 
-from mirror_core.decide.without_source import WithoutSource
-from mirror_core.evidence.set_page import Moved, write_set_page
+from mirror_core.decide.without_source import UnplannedForecast
+from mirror_core.evidence.set_page import SetPageMirror, write_set_page
 from mirror_core.model.clock import now_ms
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import ClusterName, MirrorName, Partition
@@ -107,7 +107,7 @@ def test_the_report_of_a_set_opens_and_leads_to_those_of_its_runs(
     get: Callable[..., Response], store: MemoryFileSystem, tmp_path: Path
 ) -> None:
     page = tmp_path / "evidence" / f"set-{ATTEMPT}" / "index.html"
-    write_set_page(page, MirrorSet("shop", (NAME,)), ATTEMPT, [Moved(RUN, (), P.DONE)])
+    write_set_page(page, MirrorSet("shop", (NAME,)), ATTEMPT, [SetPageMirror(RUN, (), P.DONE)])
     (tmp_path / "evidence" / f"run-{RUN.id}").mkdir()
     (tmp_path / "evidence" / f"run-{RUN.id}" / "report.html").write_text("of the run")
     report = get(f"/sets/{ATTEMPT}/report")
@@ -191,7 +191,7 @@ def test_a_failover_without_the_source_is_grey_while_its_refusal_is_known_to_hol
 
     monkeypatch.setattr(routes, "permitted", lambda user, dags: {})
     for age_ms, grey in ((0, True), (200_000, False)):
-        refused = Judged(now_ms() - age_ms, None, None, unplanned=WithoutSource(refused=("west is silent",)))
+        refused = Judged(now_ms() - age_ms, None, None, unplanned=UnplannedForecast(refused=("west is silent",)))
         monkeypatch.setattr(routes._looking, "judged", lambda name, refused=refused: refused)
         text = get(f"/mirrors/{NAME}").text
         assert ('id="why-mirror_failover_unplanned">west is silent<' in text) == grey

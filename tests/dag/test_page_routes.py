@@ -15,7 +15,7 @@ from mirrorbook_airflow.page.known import Clusters
 
 from mirror_core.model.clock import now_ms
 from mirror_core.model.names import ClusterName
-from mirror_core.model.run import Mode
+from mirror_core.model.run import RunMode
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.dag.airflow_home import add_connection, connection_of
 from tests.mirroring import Mirrored, new_mirror
@@ -90,8 +90,8 @@ def site(pair: Pair, airflow_database: None, api_server: None) -> Iterator[Site]
     mirrored = new_mirror(pair, home("evidence"), topic)
     mirrored.copy()
     engine = mirrored.failover
-    run = engine.begin(engine.plan(Mode.PLANNED).hash, approved_by="ann").id
-    engine.take(run, ["prove"])
+    run = engine.begin(engine.plan(RunMode.PLANNED).hash, approved_by="ann").id
+    engine.run_steps(run, ["prove"])
     engine.abort(run)
     with TestClient(create_app(apps="core"), follow_redirects=False) as client:
         found = Site(client, mirrored, topic, run)

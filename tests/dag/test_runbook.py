@@ -14,14 +14,14 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from demo.airflow import REPOSITORY, Airflow, AirflowFailed
-from mirror_core.decide.approvals import given
-from mirror_core.decide.evidence import Conclusion
-from mirror_core.evidence.verify import verify
+from mirror_core.decide.approvals import make_approval
+from mirror_core.decide.evidence import RunConclusion
+from mirror_core.evidence.verify import verify_bundle
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.run import Run, RunState, StepState
 from mirror_core.runbook.failback import Failback
 from mirror_core.sandbox.credentials import CONTROL, DATA
-from mirror_core.state.approvals import record_approval, recorded_approvals
+from mirror_core.state.approvals import find_approvals, record_approval
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.browsing import browser
 from tests.cluster.test_failback import go_home
@@ -335,17 +335,17 @@ def test_a_person_fails_over_in_the_browser(runbook: Runbook, tmp_path: Path) ->
     (done,) = [r for r in mirror.state.runs.values() if r.plan.mirror == mirror.name]
     assert done.approved_by == "admin"
     folder = runbook.airflow.folder / "mirrorbook" / "evidence" / f"run-{done.id}"
-    found = verify(folder, None, done.id, mirror.state.told)
-    assert (found.verdict, found.flaws, found.approved_by) == (Conclusion.PROVED, (), "admin")
-    agreed = [line for line in mirror.state.chronicle(done.id) if '"kind":"agreed"' in line]
+    found = verify_bundle(folder, None, done.id, mirror.state.audit_entries)
+    assert (found.verdict, found.flaws, found.approved_by) == (RunConclusion.VERIFIED, (), "admin")
+    agreed = [line for line in mirror.state.audit_lines(done.id) if '"kind":"agreed"' in line]
     assert ['"body":{"by":"admin"}' in line for line in agreed] == [True]
 
 
 def _answered_earlier(mirror: Mirrored, question: str, seconds: int) -> None:
     """As if the answer to this question had been given so much earlier."""
-    [known] = recorded_approvals(mirror.state, mirror.name, question)
+    [known] = find_approvals(mirror.state, mirror.name, question)
     at_ms = (known.approval.at_ms or 0) - 1000 * seconds
-    aged = given(f"{question}/{at_ms}", known.approval.id, known.approval.name, at_ms)
+    aged = make_approval(f"{question}/{at_ms}", known.approval.id, known.approval.name, at_ms)
     record_approval(mirror.link.destination, mirror.name, replace(known, approval=aged))
 
 

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from demo.airflow import REPOSITORY, Airflow, AirflowFailed
-from mirror_core.decide.evidence import Conclusion
-from mirror_core.evidence.verify import verify
+from mirror_core.decide.evidence import RunConclusion
+from mirror_core.evidence.verify import verify_bundle
 from mirror_core.mirrors import verbs
-from mirror_core.model.mirror import Desired
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.mirror import DesiredState
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.sandbox.credentials import CONTROL, DATA
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.test_failover import denied
@@ -115,8 +115,8 @@ def test_two_people_move_a_set_and_one_alone_does_not(
         [done] = runs_of(one)
         assert done.approved_by == "other, admin"
         assert [(found.name, found.at_ms is not None) for found in done.approvals] == [("other", True), ("admin", True)]
-        found = verify(evidence / f"run-{done.id}", None, done.id, one.state.told)
-        assert (found.verdict, found.flaws, found.approved_by) == (Conclusion.PROVED, (), "other, admin")
+        found = verify_bundle(evidence / f"run-{done.id}", None, done.id, one.state.audit_entries)
+        assert (found.verdict, found.flaws, found.approved_by) == (RunConclusion.VERIFIED, (), "other, admin")
     [page] = evidence.glob("set-shop-*/index.html")
     assert "2 of 2 mirrors moved" in page.read_text(encoding="utf-8")
     said = told.read_text(encoding="utf-8")
@@ -138,7 +138,7 @@ def test_a_set_whose_sources_die_before_the_moment_is_given_up_and_the_planned_r
 ) -> None:
     first, second = both
     for one in both:
-        verbs.sync(one.link)  # who may write is asked of no source that is dead
+        verbs.run_sync(one.link)  # who may write is asked of no source that is dead
     planned = approved_by_two(airflow, DAG)
     airflow.await_question(DAG, planned, "go_ahead", RUN_S)
     produce(first.pair.east, topic_of(second), 3, user="app")  # which nobody copies any more
@@ -149,11 +149,11 @@ def test_a_set_whose_sources_die_before_the_moment_is_given_up_and_the_planned_r
         airflow.answer(DAG, planned, "go_ahead", "Approve")
         ended(airflow, DAG, planned, "failed")
         for one in both:
-            assert one.state.mirrors[one.name].desired is Desired.STOPPED
+            assert one.state.mirrors[one.name].desired is DesiredState.STOPPED
             assert not denied(one.pair.west, topic_of(one))
             assert read_all(one.pair.west, topic_of(one))[: len(copied[one.name])] == copied[one.name]
     found = sorted((done.plan.mode, done.state) for done in runs_of(*both))
-    assert found == [(Mode.PLANNED, RunState.SUPERSEDED)] * 2 + [(Mode.UNPLANNED, RunState.DONE)] * 2
+    assert found == [(RunMode.PLANNED, RunState.SUPERSEDED)] * 2 + [(RunMode.UNPLANNED, RunState.DONE)] * 2
     assert events_of(airflow, LOST) == [(f"mirrorbook://{first.name}/active", "switched", first.name)]
 
 
@@ -170,7 +170,7 @@ def test_an_ill_data_plane_is_told_of_once(airflow: Airflow, both: tuple[Mirrore
         return len(runs) == 2
 
     wait_until(red, timeout_s=RUN_S, why="two runs are red")
-    verbs.stop(ill.link)
+    verbs.stop_mirror(ill.link)
     assert events_of(airflow, dag) == [(f"mirrorbook://{ill.name}/unhealthy", "watch_again", ill.name)]
     sides = (ill.pair.east, ill.pair.west)
     passwords = {side.client_config(user)["sasl.password"].encode() for side in sides for user in (CONTROL, DATA)}

@@ -14,9 +14,9 @@ from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunState
-from mirror_core.runbook.failover_steps import Steps
-from mirror_core.runbook.last_look import Look
-from mirror_core.state.link import find
+from mirror_core.runbook.failover_steps import PlannedSteps
+from mirror_core.runbook.last_look import PromotionProbe
+from mirror_core.state.link import find_mirror_link
 from tests.brokers import Pair
 from tests.cluster.test_failover import denied
 from tests.cluster.test_sets import at_home, mirrored, moved, runs_of, topic_of
@@ -84,7 +84,7 @@ def dag_run(
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     for module in (approving, sets):
         monkeypatch.setattr(module, "find_set", lambda name: load_config(path).sets[name])
-        monkeypatch.setattr(module, "find_mirror", lambda name: find(load_config(path), name))
+        monkeypatch.setattr(module, "find_mirror", lambda name: find_mirror_link(load_config(path), name))
     monkeypatch.setattr(sets, "services", lambda link, steps, master: first.services)
     return DagRun(dag_bag.dags["mirror_failover_set"], OutletEventAccessors())
 
@@ -119,8 +119,8 @@ def test_a_set_is_moved_by_its_tasks(dag_run: DagRun, both: tuple[Mirrored, Mirr
     for one in both:
         moved(one)
         [run] = runs_of(one)
-        assert (run.approved_by, run.part_of) == ("ann", attempt)
-        told = both[0].state.chronicle(run.id)
+        assert (run.approved_by, run.set_run) == ("ann", attempt)
+        told = both[0].state.audit_lines(run.id)
         assert ['"by":"ben"' in line for line in told if '"kind":"agreed"' in line] == [True]
 
 
@@ -148,15 +148,15 @@ def test_one_that_fails_after_the_first_promotion_goes_on_when_the_task_is_clear
     from airflow.sdk.exceptions import AirflowFailException
 
     well, broken = both
-    check = Steps.check_before_promotion
+    check = PlannedSteps.check_before_promotion
 
-    def checked(self: Steps) -> Look:
+    def checked(self: PlannedSteps) -> PromotionProbe:
         look = check(self)
         if self.link.mirror.name == broken.name:
             raise MirrorError("not now")
         return look
 
-    monkeypatch.setattr(Steps, "check_before_promotion", checked)
+    monkeypatch.setattr(PlannedSteps, "check_before_promotion", checked)
     dag_run.execute("plan")
     dag_run.answered("approve", "ann")
     dag_run.execute("begin", "prove")
@@ -167,7 +167,7 @@ def test_one_that_fails_after_the_first_promotion_goes_on_when_the_task_is_clear
     assert "kept: another mirror of the set is promoted" in dag_run.execute("abort")
     moved(well)
     assert denied(broken.pair.east, topic_of(broken))
-    monkeypatch.setattr(Steps, "check_before_promotion", check)
+    monkeypatch.setattr(PlannedSteps, "check_before_promotion", check)
     dag_run.execute("begin", "prove", "cut_over")
     moved(broken)
     assert {run.state for run in runs_of(*both)} == {RunState.DONE}

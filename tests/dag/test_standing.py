@@ -11,10 +11,10 @@ import pytest
 
 from mirror_core.kafka.config import load_config
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.state.topic import read_state
-from mirror_core.state.watchers import watched
-from mirror_core.supervisor.supervise import stop
+from mirror_core.state.watchers import find_watcher_status
+from mirror_core.supervisor.supervise import stop_supervisor
 from tests.brokers import TIMEOUT_S, Pair, produce
 from tests.cluster.test_failover import app_topic, denied
 from tests.cluster.test_unplanned import begin
@@ -41,7 +41,7 @@ def mirrored(dag_bag: DagBag, pair: Pair, airflow_database: None, tmp_path: Path
     made = Mirrored(pair, load_config(pair.config_path), name, tmp_path)
     made.copy()
     with suspended(pair.east):
-        run = begin(made.failover, Mode.UNPLANNED)
+        run = begin(made.failover, RunMode.UNPLANNED)
         assert made.failover.drive(run.id).state is RunState.DONE
     return made
 
@@ -65,11 +65,15 @@ def test_behind_a_failover_the_supervisor_keeps_the_old_source_fenced(
             WatchDataPlane(task_id="watch", mirror=mirrored.name).execute(context)
         trigger = deferred.value.trigger
         assert isinstance(trigger, DataPlaneTrigger)
-        wait_until(lambda: mirrored.state.debts[mirrored.name].paid_ms, timeout_s=TIMEOUT_S, why="its fence is up")
+        wait_until(
+            lambda: mirrored.state.pending_fences[mirrored.name].applied_at_ms,
+            timeout_s=TIMEOUT_S,
+            why="its fence is up",
+        )
         assert denied(pair.east, topic)
         assert ended(trigger._look(), mirrored.name) is None
     finally:
-        stop(home("data-plane"), mirrored.name)
+        stop_supervisor(home("data-plane"), mirrored.name)
 
 
 @pytest.mark.slow
@@ -84,8 +88,8 @@ def test_an_old_source_is_fenced_and_a_writer_behind_the_fence_makes_it_red(
 
     assert {task.task_id: task.state for task in run.get_task_instances()}["look"] == "success"
     state = read_state(mirrored.link.destination)
-    assert state.debts[mirrored.name].paid_ms is not None
-    assert str(watched(state, mirrored.name)).startswith("DAG mirror_watch on ")
+    assert state.pending_fences[mirrored.name].applied_at_ms is not None
+    assert str(find_watcher_status(state, mirrored.name)).startswith("DAG mirror_watch on ")
     assert denied(pair.east, topic)
     assert run_dag(dag, {"mirrors": [mirrored.name]}).state == "success"
     produce(pair.east, topic, 1, user="admin")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mirror_core.decide.steps import names, standing_still
+from mirror_core.decide.steps import list_standstill_steps, list_step_names
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.run import Mode, RunKind
+from mirror_core.model.run import RunKind, RunMode
 from tests.dag import test_page
 from tests.dag.conftest import DAGS
 from tests.unit.test_refusals import LINK
@@ -48,9 +48,9 @@ APPROVED = (
 AFTER = ("cut_over", "switch", "canary", "report")
 PLANNED, UNPLANNED = ("prove", "go_ahead", *AFTER), AFTER
 RUNBOOKS = [
-    ("mirror_failover", "", Mode.PLANNED, PLANNED),
-    ("mirror_failback", "home.", Mode.PLANNED, PLANNED),
-    ("mirror_failover_unplanned", "", Mode.UNPLANNED, UNPLANNED),
+    ("mirror_failover", "", RunMode.PLANNED, PLANNED),
+    ("mirror_failback", "home.", RunMode.PLANNED, PLANNED),
+    ("mirror_failover_unplanned", "", RunMode.UNPLANNED, UNPLANNED),
 ]
 """The DAG, the task group of its failover, that one's mode, and its tasks behind the approval."""
 
@@ -80,22 +80,22 @@ def test_the_docs_name_every_parameter_of_every_dag(dag_bag: DagBag) -> None:
 
 @pytest.mark.parametrize(("name", "group", "mode", "tasks"), RUNBOOKS)
 def test_steps_follow_each_other_as_the_engine_demands(
-    dag_bag: DagBag, name: str, group: str, mode: Mode, tasks: tuple[str, ...]
+    dag_bag: DagBag, name: str, group: str, mode: RunMode, tasks: tuple[str, ...]
 ) -> None:
     dag = dag_of(dag_bag, name)
 
     taken = [step for task in tasks for step in vars(dag.get_task(f"{group}{task}")).get("steps", ())]
-    assert tuple(dict.fromkeys(taken)) == names(RunKind.FAILOVER, mode)
+    assert tuple(dict.fromkeys(taken)) == list_step_names(RunKind.FAILOVER, mode)
     for earlier, later in pairwise(["plan", "approve", "begin", *tasks]):
         assert f"{group}{earlier}" in dag.get_task(f"{group}{later}").upstream_task_ids
 
 
 @pytest.mark.parametrize(("name", "group", "mode", "tasks"), RUNBOOKS)
 def test_no_task_begins_before_applications_are_told_where_they_can_write(
-    dag_bag: DagBag, name: str, group: str, mode: Mode, tasks: tuple[str, ...]
+    dag_bag: DagBag, name: str, group: str, mode: RunMode, tasks: tuple[str, ...]
 ) -> None:
     taken = vars(dag_of(dag_bag, name).get_task(f"{group}cut_over"))["steps"]
-    assert taken == (*standing_still(RunKind.FAILOVER, mode), "switch")
+    assert taken == (*list_standstill_steps(RunKind.FAILOVER, mode), "switch")
     assert taken[-2] == "promote"
 
 
@@ -106,7 +106,7 @@ def test_a_failback_copies_home_before_the_switch_and_protects_again_after_it(da
     ]
     dag = dag_of(dag_bag, "mirror_failback")
 
-    assert set(names(RunKind.FAILBACK)) <= set(order)
+    assert set(list_step_names(RunKind.FAILBACK)) <= set(order)
     for earlier, later in pairwise(order):
         assert earlier in upstream(dag, later)
 
@@ -125,7 +125,7 @@ def test_a_plain_leaf_makes_a_rejected_or_failed_run_red(dag_bag: DagBag, name: 
 
 @pytest.mark.parametrize(("name", "group", "mode", "tasks"), RUNBOOKS)
 def test_a_failure_is_undone_and_a_cleared_task_never_runs_unfenced(
-    dag_bag: DagBag, name: str, group: str, mode: Mode, tasks: tuple[str, ...]
+    dag_bag: DagBag, name: str, group: str, mode: RunMode, tasks: tuple[str, ...]
 ) -> None:
     dag = dag_of(dag_bag, name)
 
@@ -204,8 +204,8 @@ def test_all_mirrors_of_a_set_are_moved_by_one_task_and_told_of_also_when_one_fa
 
     before: tuple[str, ...]
     for name, mode, before in (
-        ("mirror_failover_set", Mode.PLANNED, ("prove", "go_ahead")),
-        ("mirror_failover_set_unplanned", Mode.UNPLANNED, ()),
+        ("mirror_failover_set", RunMode.PLANNED, ("prove", "go_ahead")),
+        ("mirror_failover_set_unplanned", RunMode.UNPLANNED, ()),
     ):
         dag = dag_of(dag_bag, name)
         for earlier, later in pairwise(["plan", "approve", "begin", *before, "cut_over", "switched", "abort"]):

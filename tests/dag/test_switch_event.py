@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from mirror_core.decide.steps import names
+from mirror_core.decide.steps import list_step_names
 from mirror_core.kafka.config import load_config
 from mirror_core.model.hooks import AssetEvent, Hook
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import Mode, RunKind, StepRecord, StepState
+from mirror_core.model.run import RunKind, RunMode, StepRecord, StepState
 from mirror_core.runbook.failover import Failover
 from mirror_core.state.records import State
 from tests.brokers import Pair, produce
@@ -47,14 +47,14 @@ def test_the_switch_emits_an_asset_event(
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     mirrored = Mirrored(pair, load_config(path), MirrorName(made.name), tmp_path)
     failover = mirrored.failover
-    run = failover.begin(failover.plan(Mode.PLANNED).hash).id
-    order = names(RunKind.FAILOVER)
+    run = failover.begin(failover.plan(RunMode.PLANNED).hash).id
+    order = list_step_names(RunKind.FAILOVER)
     for name in order[: order.index("switch")]:
-        failover.step(run, name)
+        failover.run_step(run, name)
     services = replace(mirrored.services, by_airflow=True)
     monkeypatch.setattr(runbook, "find_mirror", lambda name: (mirrored.link, mirrored.state))
     monkeypatch.setattr(runbook, "services", lambda link, step, master: services)
-    monkeypatch.setattr(Failover, "refuse_others", lambda self, run_id: None)  # this run was begun by the test
+    monkeypatch.setattr(Failover, "refuse_foreign_run", lambda self, run_id: None)  # this run was begun by the test
 
     step = TellingStep(
         task_id="switch",

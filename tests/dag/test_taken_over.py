@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from mirror_core.dataplane.local import Deleted, LocalCopy
+from mirror_core.dataplane.local import LocalCopy, RecordTrimmed
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind, RunState, StepState
 from mirror_core.runbook.failback import Failback
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.services import Copy
+from mirror_core.runbook.services import InProcessCopy
 from mirror_core.state import pulse
-from mirror_core.state.link import Link
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.state.link import MirrorLink
+from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.test_failback import go_home
 from tests.cluster.test_failover import app_topic, denied
@@ -43,9 +43,9 @@ class Held:
     reached: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
 
-    def copy(self, link: Link) -> Copy:
+    def copy(self, link: MirrorLink) -> InProcessCopy:
         def held(
-            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: Deleted
+            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: RecordTrimmed
         ) -> None:
             self.reached.set()
             assert self.go_on.wait(WAIT_S), "nobody let it go on"
@@ -101,7 +101,7 @@ class Desk:
         for name in names:
             self.dag_run.execute(self.steps[name])
 
-    def cli(self, copy: Callable[[Link], Copy] = LocalCopy) -> Failover:
+    def cli(self, copy: Callable[[MirrorLink], InProcessCopy] = LocalCopy) -> Failover:
         services = replace(self.mirrored.services, copy=copy)
         return Failover(self.mirrored.link, services, started_by="somebody@elsewhere")
 
@@ -198,7 +198,7 @@ def test_a_task_that_is_tried_again_is_refused_while_somebody_else_conducts(
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
-    monkeypatch.setattr(pulse, "BEAT_S", 0.2)
+    monkeypatch.setattr(pulse, "RUN_HEARTBEAT_S", 0.2)
     desk.take("prove", "fence")  # and then its worker was killed; Airflow learns it minutes later
     with beside(lambda: desk.cli(desk.held.copy).drive(desk.run)) as ended:
         assert desk.held.reached.wait(WAIT_S)
@@ -216,7 +216,7 @@ def test_who_lost_the_run_to_nobody_in_particular_aborts_nothing_either(desk: De
     desk.take("prove", "fence")
     with beside(lambda: desk.take("drain")) as ended:
         assert desk.held.reached.wait(WAIT_S)
-        with StateWriter(desk.mirrored.config.cluster("west"), control_id(desk.mirrored.name)):  # and goes away
+        with StateWriter(desk.mirrored.config.cluster("west"), make_control_id(desk.mirrored.name)):  # and goes away
             desk.held.go_on.set()
     assert isinstance(ended.exception(), AirflowFailException)
 
@@ -270,7 +270,7 @@ def test_a_go_ahead_is_for_the_run_that_it_was_given(desk: Desk) -> None:
     desk.dag_run.answered(ask, "ann")
     desk.dag_run.execute(cut_over)
     assert denied(desk.mirrored.pair.east, desk.topic)
-    [said] = [line for line in desk.mirrored.state.chronicle(desk.run) if '"kind":"agreed"' in line]
+    [said] = [line for line in desk.mirrored.state.audit_lines(desk.run) if '"kind":"agreed"' in line]
     assert '"body":{"by":"ann"}' in said
     desk.cli().abort(desk.run)
 
@@ -301,7 +301,7 @@ def test_a_second_run_and_a_step_that_is_done_take_nothing_from_the_conductor_at
         assert desk.held.reached.wait(WAIT_S)
         with pytest.raises(Refused, match="holds this mirror"):
             desk.cli().begin("0123456789ab")
-        assert desk.cli().step(run, "prove").attempt == 1
+        assert desk.cli().run_step(run, "prove").attempt == 1
         desk.held.go_on.set()
     assert ended.exception() is None
     desk.assert_done()
@@ -317,7 +317,7 @@ def test_a_finished_run_that_a_failback_has_ended_does_nothing_and_tells_of_noth
     switch = TellingStep(task_id="switch", steps=("switch",), **common)
     told = list[str]()
 
-    def emit(link: Link, state: object, run: str, context: object) -> Iterator[str]:
+    def emit(link: MirrorLink, state: object, run: str, context: object) -> Iterator[str]:
         told.append(run)
         yield run
 

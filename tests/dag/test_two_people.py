@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from mirror_core.decide.approvals import ApprovalPolicy, given
+from mirror_core.decide.approvals import ApprovalPolicy, make_approval
 from mirror_core.model.checkpoint import RecordedApproval
 from mirror_core.model.clock import now_ms
 from mirror_core.model.run import Approval, RunKind
@@ -62,7 +62,7 @@ class Desk:
 
     @property
     def recorded(self) -> tuple[RecordedApproval, ...]:
-        return approvals.recorded_approvals(self.state, LINK.mirror.name, "mirror_failover/r1/plan")
+        return approvals.find_approvals(self.state, LINK.mirror.name, "mirror_failover/r1/plan")
 
     def begin(self, people: int = 2) -> Any:
         from mirrorbook_airflow.runbook import BeginRun
@@ -204,7 +204,7 @@ def test_a_begin_that_is_cleared_days_later_begins_nothing_by_the_old_approval(
     def answered(age: timedelta, approves: str = PLAN["hash"]) -> None:
         for task, person in (("approve", "ann"), ("approve_second", "ben"))[:people]:
             at_ms = now - round(age.total_seconds() * 1000)
-            approval = given(f"mirror_failover/r1/{task}/{at_ms}", person, person, at_ms)
+            approval = make_approval(f"mirror_failover/r1/{task}/{at_ms}", person, person, at_ms)
             question = "mirror_failover/r1/plan"
             recorded = RecordedApproval(question=question, task=task, approves=approves, approval=approval)
             approvals.record_approval(LINK.destination, LINK.mirror.name, recorded)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.model.hooks import AssetEvent, Command, Hook
-from mirror_core.model.mirror import Desired, Lease, Mirror
+from mirror_core.model.hooks import AssetEvent, Hook, HookCommand
+from mirror_core.model.mirror import DesiredState, Lease, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import Mode, Plan, RunKind
-from mirror_core.model.standing import Debt, Owed
+from mirror_core.model.run import Plan, RunKind, RunMode
+from mirror_core.model.standing import FenceAction, PendingFence
 from mirror_core.state.records import State
 from tests.memory import run_of
 
@@ -28,7 +28,9 @@ NAME = MirrorName("m1")
 NOW_MS = 1_000_000
 
 
-def state_of(desired: Desired = Desired.STARTED, *, beat_ms: int | None = None, released: bool = False) -> State:
+def state_of(
+    desired: DesiredState = DesiredState.STARTED, *, beat_ms: int | None = None, released: bool = False
+) -> State:
     state = State()
     state.mirrors[NAME] = Mirror(
         name=NAME,
@@ -43,14 +45,16 @@ def state_of(desired: Desired = Desired.STARTED, *, beat_ms: int | None = None, 
     )
     if beat_ms is not None:
         state.leases[NAME] = Lease(
-            mirror=NAME, owner="o", generation=1, beat_ms=beat_ms, writers_until_ms=0, released=released
+            mirror=NAME, owner="o", generation=1, heartbeat_ms=beat_ms, writers_until_ms=0, released=released
         )
     return state
 
 
 def owing(state: State) -> State:
     """The same, after a failover whose source is owed its fence."""
-    state.debts[NAME] = Debt(mirror=NAME, cluster=ClusterName("east"), owed=Owed.FENCE, run="r", since_ms=0)
+    state.pending_fences[NAME] = PendingFence(
+        mirror=NAME, cluster=ClusterName("east"), action=FenceAction.APPLY, run="r", since_ms=0
+    )
     return state
 
 
@@ -58,9 +62,9 @@ def owing(state: State) -> State:
     ("state", "reason"),
     [
         (state_of(), None),
-        (state_of(Desired.PAUSED), None),
-        (state_of(Desired.STOPPED), "the mirror is stopped"),
-        (owing(state_of(Desired.STOPPED)), None),
+        (state_of(DesiredState.PAUSED), None),
+        (state_of(DesiredState.STOPPED), "the mirror is stopped"),
+        (owing(state_of(DesiredState.STOPPED)), None),
         (State(), "the mirror was deleted"),
     ],
 )
@@ -81,7 +85,7 @@ def test_the_newest_heartbeat_is_the_sign_of_life() -> None:
 def test_a_run_that_holds_the_mirror_and_a_pause_are_no_illness() -> None:
     from mirrorbook_airflow.watching import excused
 
-    plan = Plan(kind=RunKind.FAILOVER, mirror=NAME, mode=Mode.PLANNED, steps=(), bound=())
+    plan = Plan(kind=RunKind.FAILOVER, mirror=NAME, mode=RunMode.PLANNED, steps=(), bound_facts=())
     run = run_of("r", plan)
     state = state_of(beat_ms=0)
     state.runs["r"] = run
@@ -89,8 +93,8 @@ def test_a_run_that_holds_the_mirror_and_a_pause_are_no_illness() -> None:
     assert excused(state, NAME)
     state.runs["r"] = replace(run, ended_ms=1)
     assert not excused(state, NAME)
-    assert excused(state_of(Desired.PAUSED), NAME)
-    assert excused(owing(state_of(Desired.STOPPED)), NAME)
+    assert excused(state_of(DesiredState.PAUSED), NAME)
+    assert excused(owing(state_of(DesiredState.STOPPED)), NAME)
 
 
 @pytest.mark.parametrize(("comes_back", "status"), [(True, "ended"), (False, "unhealthy")])
@@ -105,9 +109,9 @@ def test_after_a_pause_the_data_plane_is_waited_for_as_at_its_start(
 
     def look() -> State:
         if clock_s < resumed_s:
-            return state_of(Desired.PAUSED)
+            return state_of(DesiredState.PAUSED)
         if clock_s > stopped_s:
-            return state_of(Desired.STOPPED)
+            return state_of(DesiredState.STOPPED)
         return state_of(beat_ms=round(clock_s * 1000) if comes_back and clock_s > back_s else 0)
 
     async def pass_by(seconds: float) -> None:
@@ -144,7 +148,7 @@ def test_behind_a_failover_it_is_watched_until_nothing_is_owed(monkeypatch: pyte
         looks.append(clock_s)
         if clock_s < failed_over_s:
             return state_of(beat_ms=round(clock_s * 1000))
-        return owing(state_of(Desired.STOPPED)) if clock_s < home_s else state_of(Desired.STOPPED)
+        return owing(state_of(DesiredState.STOPPED)) if clock_s < home_s else state_of(DesiredState.STOPPED)
 
     async def pass_by(seconds: float) -> None:
         nonlocal clock_s
@@ -181,9 +185,9 @@ class World:
         monkeypatch.setattr("mirrorbook_airflow.replicating.find_mirror", lambda name: (link, state_of()))
         for action in ("ensure", "stop", "status"):
             monkeypatch.setattr(f"mirror_core.supervisor.supervise.{action}", self._doing(action))
-        monkeypatch.setattr("mirror_core.state.link.configured", lambda path: None)
+        monkeypatch.setattr("mirror_core.state.link.load_clusters", lambda path: None)
         monkeypatch.setattr("mirrorbook_airflow.watching.current_path", lambda mirror: Path("/in-memory"))
-        monkeypatch.setattr("mirror_core.state.link.state_on", lambda config, cluster: state_of())
+        monkeypatch.setattr("mirror_core.state.link.read_cluster_state", lambda config, cluster: state_of())
         self.task = WatchDataPlane(task_id="watch", mirror=NAME)
         params = {"runner": "local", "metrics": None, "prove_at": None, "patience_s": 90, "master": "local[*]"}
         with pytest.raises(TaskDeferred) as deferred:
@@ -229,7 +233,7 @@ def test_a_supervisor_on_another_host_does_not_make_the_end_of_a_mirror_red(
         raise Refused("its supervisor is not stopped from here", ["it runs on host mirror-2"])
 
     world = World(monkeypatch, "")
-    monkeypatch.setattr("mirror_core.supervisor.supervise.stop", elsewhere)
+    monkeypatch.setattr("mirror_core.supervisor.supervise.stop_supervisor", elsewhere)
     assert world.finish("ended") == "no heartbeat for 11 s"
 
 
@@ -269,7 +273,7 @@ class Incident:
         self.begun: list[Any] = []
         monkeypatch.setattr(TriggerDagRunOperator, "execute", lambda task, context: self.begun.append(task.conf))
         monkeypatch.setattr("mirrorbook_airflow.replicating.config_path", lambda mirror: mirror)
-        monkeypatch.setattr("mirror_core.state.link.configured", lambda path: SimpleNamespace(hooks=hooks))
+        monkeypatch.setattr("mirror_core.state.link.load_clusters", lambda path: SimpleNamespace(hooks=hooks))
 
     def told(self, conf: dict[str, object], found: dict[str, object] | None) -> list[Any]:
         """Of a run with this configuration, whose watch has left this; the events."""
@@ -309,7 +313,7 @@ def test_an_incident_is_told_of_once_and_the_next_one_again(monkeypatch: pytest.
     assert extra["at_ms"] == incident.begun[-1]["incident"] == NOW_MS + 100_000
 
 
-@pytest.mark.parametrize("call", [Command(("page",)), BadRequest("mirrors.yaml cannot be read")])
+@pytest.mark.parametrize("call", [HookCommand(("page",)), BadRequest("mirrors.yaml cannot be read")])
 def test_a_watch_goes_on_where_no_event_is_asked_for_or_none_can_be_emitted(
     monkeypatch: pytest.MonkeyPatch, call: object
 ) -> None:

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from demo.airflow import REPOSITORY, Airflow
 from mirror_core.demo.processes import end, session_of
 from mirror_core.mirrors import verbs
-from mirror_core.model.names import MirrorName, reverse_name
+from mirror_core.model.names import MirrorName, format_reverse_name
 from mirror_core.model.run import RunKind, RunState
 from mirror_core.sandbox.credentials import CONTROL, DATA
 from mirror_core.state.topic import read_state
@@ -147,7 +147,7 @@ def airflow_in_parts(pair: Pair, folder: Path) -> Iterator[Parts]:
         airflow.stop()
         home = folder / "mirrorbook" / "data-plane"
         for mirror in sorted(home.iterdir()) if home.is_dir() else ():
-            supervise.stop(home, MirrorName(mirror.name))
+            supervise.stop_supervisor(home, MirrorName(mirror.name))
 
 
 def copied_mirror(pair: Pair, evidence: Path) -> Mirrored:
@@ -157,7 +157,7 @@ def copied_mirror(pair: Pair, evidence: Path) -> Mirrored:
     grant(pair.east, "app", ResourceType.TOPIC, topic, [AclOperation.WRITE, AclOperation.READ])
     mirror = new_mirror(pair, evidence, topic, groups=(f"g-{topic}",))
     mirror.copy()
-    verbs.sync(mirror.link)  # who may write is asked of no source that is given up
+    verbs.run_sync(mirror.link)  # who may write is asked of no source that is given up
     return mirror
 
 
@@ -232,7 +232,7 @@ def in_step(mirror: Mirrored, step: str) -> Callable[[], bool]:
 
 def in_step_home(mirror: Mirrored, step: str) -> Callable[[], bool]:
     """The same of the failover that brings its applications home, whose journal is at home."""
-    east, back = mirror.config.cluster("east"), reverse_name(mirror.name)
+    east, back = mirror.config.cluster("east"), format_reverse_name(mirror.name)
     return lambda: any(known == step for run, known in read_state(east).steps if back in run)
 
 
@@ -248,7 +248,7 @@ def promoted(mirror: Mirrored) -> None:
 
 def at_home(mirror: Mirrored) -> None:
     """The same after a failback, whose own run and that of the failover home are done."""
-    back = reverse_name(mirror.name)
+    back = format_reverse_name(mirror.name)
     runs = [*mirror.state.runs.values(), *read_state(mirror.config.cluster("east")).runs.values()]
     mine = [(r.plan.mirror, r.plan.kind, r.state) for r in runs if r.plan.mirror in (mirror.name, back)]
     assert sorted(mine) == [

@@ -14,7 +14,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.runbook.failback import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import scram_config
@@ -134,7 +134,7 @@ def words(lines: list[Record]) -> Counter[str]:
 def fail_over(mirrored: Mirrored) -> None:
     """Planned, to its end."""
     failover = mirrored.failover
-    run = failover.drive(failover.begin(failover.plan(Mode.PLANNED).hash).id)
+    run = failover.drive(failover.begin(failover.plan(RunMode.PLANNED).hash).id)
     assert run.state is RunState.DONE
 
 
@@ -143,6 +143,6 @@ def come_home(mirrored: Mirrored) -> None:
     failback = Failback(mirrored.link, mirrored.services, started_by="test")
     run = failback.begin(failback.plan().hash).id
     failback.drive(run)
-    home = failback.home()
-    assert home.drive(home.begin(home.plan(Mode.PLANNED).hash).id).state is RunState.DONE
+    home = failback.make_reverse_failover()
+    assert home.drive(home.begin(home.plan(RunMode.PLANNED).hash).id).state is RunState.DONE
     assert failback.drive(run).state is RunState.DONE

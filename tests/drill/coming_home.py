@@ -13,12 +13,12 @@ from typing import Final
 
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.strategies import Allowed
-from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.transactions import open_transactions
+from mirror_core.decide.strategies import AllowedStrategies
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.mirrors import verbs
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode, Plan, RunState, Strategy
+from mirror_core.model.run import FailbackStrategy, Plan, RunMode, RunState
 from mirror_core.runbook.failback import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
@@ -48,7 +48,7 @@ class Drill:
 
     pair: Pair
     mirrored: Mirrored
-    ways: Mapping[str, Strategy]
+    ways: Mapping[str, FailbackStrategy]
     """How each topic comes home. `none`: nothing is written there when the source dies."""
     before: Mapping[Place, bytes | None]
     """What was there before the producers."""
@@ -61,7 +61,7 @@ class Drill:
 
     @property
     def tailed(self) -> list[str]:
-        return [topic for topic, way in self.ways.items() if way is not Strategy.NONE]
+        return [topic for topic, way in self.ways.items() if way is not FailbackStrategy.NONE]
 
     @property
     def acked(self) -> list[Acked]:
@@ -87,7 +87,9 @@ class Drill:
 
         def mirrored() -> bool:
             with as_admin(self.pair.east) as east, as_admin(self.pair.west) as west:
-                return list_offsets(east, partitions, Point.LOG_END) == list_offsets(west, partitions, Point.LOG_END)
+                return list_offsets(east, partitions, OffsetPoint.LOG_END) == list_offsets(
+                    west, partitions, OffsetPoint.LOG_END
+                )
 
         wait_until(mirrored, timeout_s=PATIENCE_S, why=f"{topic} is mirrored")
 
@@ -100,8 +102,10 @@ class Drill:
 
         def over() -> bool:
             with as_admin(cluster) as client:
-                going = open_transactions(client, self.topics)
-                stable, ends = (list_offsets(client, partitions, at) for at in (Point.STABLE_END, Point.LOG_END))
+                going = list_open_transactions(client, self.topics)
+                stable, ends = (
+                    list_offsets(client, partitions, at) for at in (OffsetPoint.STABLE_END, OffsetPoint.LOG_END)
+                )
             return not going and stable == ends
 
         wait_until(over, timeout_s=PATIENCE_S, why=f"no transaction is open on {cluster.name}")
@@ -113,7 +117,7 @@ class Drill:
             lambda: all(
                 self._counts()[p] > often + TAIL
                 for p, often in known.items()
-                if self.ways[p.topic] is not Strategy.NONE
+                if self.ways[p.topic] is not FailbackStrategy.NONE
             ),
             timeout_s=PATIENCE_S,
             why="the source is ahead of the copy",
@@ -125,14 +129,14 @@ class Drill:
 
 @contextmanager
 def drilling(
-    pair: Pair, user: Login, folder: Path, ways: Mapping[str, Strategy], pause_s: float = PAUSE_S
+    pair: Pair, user: Login, folder: Path, ways: Mapping[str, FailbackStrategy], pause_s: float = PAUSE_S
 ) -> Iterator[Drill]:
     """Over these topics; the groups read the first two that will have a tail."""
     op = AclOperation
     for topic in ways:
         grant(pair.east, user.name, ResourceType.TOPIC, topic, [op.READ, op.WRITE])
     grant(pair.east, user.name, ResourceType.TRANSACTIONAL_ID, user.name, [op.WRITE, op.DESCRIBE], prefixed=True)
-    first, second = (topic for topic, way in ways.items() if way is not Strategy.NONE)
+    first, second = (topic for topic, way in ways.items() if way is not FailbackStrategy.NONE)
     groups = [Group(f"{user.name}-l", first, librdkafka), Group(f"{user.name}-j", second, java)]
     mirrored = new_mirror(pair, folder, *ways, groups=tuple(group.name for group in groups))
     loads = [Load(user, kind, PARTITIONS, pause_s) for kind in Kind]
@@ -206,7 +210,7 @@ def give_up(
         drill.work()
         for group in drill.groups:
             group.is_followed(west)
-        verbs.sync(mirrored.link)  # users' rights are staged
+        verbs.run_sync(mirrored.link)  # users' rights are staged
         for topic in set(drill.ways) - set(drill.tailed):
             drill.spare(topic)
         drill.work()
@@ -217,8 +221,8 @@ def give_up(
             load.abandon()
     copying.psutil.resume()
     asked, failover = time.time(), mirrored.failover
-    plan = failover.plan(Mode.UNPLANNED)
-    assert failover.drive(failover.begin(plan.hash, Mode.UNPLANNED).id).state is RunState.DONE
+    plan = failover.plan(RunMode.UNPLANNED)
+    assert failover.drive(failover.begin(plan.hash, RunMode.UNPLANNED).id).state is RunState.DONE
 
     lmos = {p: s.lmo for p, s in mirrored.statuses.items() if p.topic in drill.topics and s.lmo is not None}
     assert len(lmos) == len(drill.topics) * PARTITIONS
@@ -250,8 +254,8 @@ def there_and_home(
             drill.work()
             source_dead.close()  # the source comes back
             drill.transactions_end(east)
-            failback = Failback(mirrored.link, mirrored.services, started_by="test", say=say)
-            allowed = Allowed(None, {topic: drill.ways[topic] for topic in drill.tailed})
+            failback = Failback(mirrored.link, mirrored.services, started_by="test", print_line=say)
+            allowed = AllowedStrategies(None, {topic: drill.ways[topic] for topic in drill.tailed})
             home = failback.plan(allowed)
             assert {t: home.strategies[t] for t in drill.topics} == drill.ways
             run = failback.begin(home.hash, allowed)

@@ -14,9 +14,9 @@ from unittest.mock import patch
 
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.sockets import Buffer
-from mirror_core.model.run import Evidence, StepRecord
+from mirror_core.model.run import StepEvidence, StepRecord
 from mirror_core.state.journal import Journal
-from mirror_core.state.records import Forget, Record
+from mirror_core.state.records import StateRecord, Tombstone
 from mirror_core.state.writer import StateWriter
 
 
@@ -79,11 +79,11 @@ class _Doomed:
             greet(connection, *arguments, **named)  # type: ignore[arg-type]
             self.greeting.now = False
 
-        def watched_put(writer: StateWriter, *records: Record | Forget) -> None:
+        def watched_put(writer: StateWriter, *records: StateRecord | Tombstone) -> None:
             put(writer, *records)
             self.count()
 
-        def watched_perform(journal: Journal, step: str, act: Callable[[], Evidence]) -> StepRecord:
+        def watched_perform(journal: Journal, step: str, act: Callable[[], StepEvidence]) -> StepRecord:
             if step != self.death.step:
                 return perform(journal, step, act)
             record = perform(journal, step, lambda: self.act(act))
@@ -95,7 +95,7 @@ class _Doomed:
         patch.object(Connection, "push", watched_push).start()
         patch.object(Connection, "__init__", watched_greet).start()
 
-    def act(self, act: Callable[[], Evidence]) -> Evidence:
+    def act(self, act: Callable[[], StepEvidence]) -> StepEvidence:
         self.acting = True
         evidence = act()
         self.acting = False

@@ -23,15 +23,15 @@ from pathlib import Path
 from confluent_kafka import ElectionType, TopicPartition
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topics import alter_configs, describe_configs
-from mirror_core.model.copying import Failure
-from mirror_core.model.drift import Part
+from mirror_core.model.copying import PartitionFailure
+from mirror_core.model.drift import SyncCategory
 from mirror_core.model.errors import BadRequest, MirrorError
-from mirror_core.model.mirror import FailureKind, Gaps
+from mirror_core.model.mirror import FailureKind, GapFilling
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sync.cycle import sync
+from mirror_core.sync.cycle import sync_mirror
 from tests.administering import as_admin, end_hanging
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, read_all, read_all_aiokafka
 from tests.cleaned import assert_compacted, cleaned_by_aiokafka
@@ -77,7 +77,7 @@ class History:
         self.writers = Writers(pair.east, self.topics, PARTITIONS, self.chance)
         replicate(self.mirrored.link)  # creates the mirror topics
         with writer_of(self.mirrored.link) as writer:
-            sync(self.mirrored.link, writer, only=frozenset({Part.CONFIGS}))
+            sync_mirror(self.mirrored.link, writer, only=frozenset({SyncCategory.CONFIGS}))
         # Not on the source: like any reader, a copier that is away for longer than tombstones are kept misses some.
         with as_admin(pair.east) as client:
             alter_configs(client, {self.compacted: {"delete.retention.ms": "86400000"}})
@@ -132,8 +132,8 @@ class History:
         number = self.chance.randrange(PARTITIONS)
         partition = Partition(self.kept, number)
         with ClusterClient(self.mirrored.config.cluster("east")) as client:
-            start = list_offsets(client, [partition], Point.START)[partition]
-            end = list_offsets(client, [partition], Point.STABLE_END)[partition]
+            start = list_offsets(client, [partition], OffsetPoint.START)[partition]
+            end = list_offsets(client, [partition], OffsetPoint.STABLE_END)[partition]
         if end == start:
             return False
         upto = TopicPartition(self.kept, number, self.chance.randint(start, end))
@@ -192,7 +192,7 @@ class History:
         def copied() -> bool:
             self.tasks.start()
             with as_admin(self.pair.east) as east, as_admin(self.pair.west) as west:
-                there, here = (list_offsets(client, [partition], Point.HIGH_WATERMARK) for client in (east, west))
+                there, here = (list_offsets(client, [partition], OffsetPoint.HIGH_WATERMARK) for client in (east, west))
             return there == here
 
         self.usurper(copied)
@@ -213,7 +213,8 @@ class History:
         with ClusterClient(self.mirrored.config.cluster("east")) as east:
             wait_until(
                 lambda: (
-                    list_offsets(east, everything, Point.STABLE_END) == list_offsets(east, everything, Point.LOG_END)
+                    list_offsets(east, everything, OffsetPoint.STABLE_END)
+                    == list_offsets(east, everything, OffsetPoint.LOG_END)
                 ),
                 timeout_s=SETTLE_S,
                 why="no transaction is open on the source",
@@ -245,7 +246,7 @@ class History:
             ClusterClient(self.mirrored.config.cluster("east")) as there,
             ClusterClient(self.mirrored.config.cluster("west")) as here,
         ):
-            for point in (Point.START, Point.LOG_END, Point.STABLE_END):
+            for point in (OffsetPoint.START, OffsetPoint.LOG_END, OffsetPoint.STABLE_END):
                 assert list_offsets(here, everything, point) == list_offsets(there, everything, point), point
         copied = read_all(west, self.kept)
         assert copied == read_all(east, self.kept)
@@ -253,7 +254,7 @@ class History:
         assert copied == read_all(west, self.kept, committed=False), "records that nobody committed"
         with ClusterClient(self.mirrored.config.cluster("west")) as here:
             settings = describe_configs(here, [self.compacted])[self.compacted].overrides
-        if self.mirrored.link.mirror.gaps is Gaps.MARKERS:
+        if self.mirrored.link.mirror.gaps is GapFilling.MARKERS:
             assert (settings["cleanup.policy"], settings["delete.retention.ms"]) == ("compact,delete", "0")
         else:
             assert settings["cleanup.policy"] == "delete", "hidden records have no key"
@@ -267,7 +268,7 @@ class History:
         assert_compacted(read_all(east, self.compacted), copied_keys)
         return len(copied) + len(copied_keys)
 
-    def _may_be(self, failure: Failure) -> FailureKind | None:
+    def _may_be(self, failure: PartitionFailure) -> FailureKind | None:
         return self.days.may_be.get(failure.partition) if self.days else None
 
 
@@ -279,7 +280,7 @@ def history(
     folder.mkdir(parents=True, exist_ok=True)
     with managed(pair, folder) if hidden else nullcontext(pair) as given:
         made = History(given, folder, seed, distant)
-        assert made.mirrored.link.mirror.gaps is (Gaps.HIDDEN if hidden else Gaps.MARKERS)
+        assert made.mirrored.link.mirror.gaps is (GapFilling.HIDDEN if hidden else GapFilling.MARKERS)
         try:
             yield made
         finally:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.slipped import slipped_in
+from mirror_core.decide.slipped import find_late_ranges
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Record, grant, read_topics, read_topics_aiokafka
@@ -140,7 +140,7 @@ def nothing_lost_unnamed(mirrored: Mirrored, applications: Sequence[Application]
     """
     topics = sorted({p.topic for one in applications for p in one.partitions})
     ends = {p: status.lmo for p, status in mirrored.statuses.items()}
-    slipped = slipped_in(mirrored.state.debts[mirrored.name], mirrored.statuses)
+    slipped = find_late_ranges(mirrored.state.pending_fences[mirrored.name], mirrored.statuses)
     copy, again = (reader(mirrored.pair.west, topics) for reader in (read_topics, read_topics_aiokafka))
     source = read_topics(mirrored.pair.east, topics)
     for topic in topics:

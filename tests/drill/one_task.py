@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from mirror_core.copy.place import IDLE_S
-from mirror_core.copy.report import awaits_remote
-from mirror_core.copy.states import State
+from mirror_core.copy.place import SEQUENCE_VALID_S
+from mirror_core.copy.report import is_awaiting_remote_storage
+from mirror_core.copy.states import CopyState
 from mirror_core.copy.task import CopyTask
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
-from mirror_core.model.copying import Assigned, Assignment, TaskReport
+from mirror_core.model.copying import Assignment, PartitionAssignment, TaskReport
 from mirror_core.model.names import Offset, Partition
 from tests.brokers import TIMEOUT_S
 from tests.mirroring import Mirrored
@@ -35,11 +35,11 @@ class OneTask:
             config_path=str(mirrored.config.path),
             producer_id=mirror.producer_id,
             partitions=tuple(
-                Assigned(
+                PartitionAssignment(
                     partition=partition,
                     source_topic_id=statuses[partition].source_topic_id,
                     destination_topic_id=statuses[partition].destination_topic_id,
-                    until=Offset(until[partition]) if partition in until else None,
+                    stop_offset=Offset(until[partition]) if partition in until else None,
                     source_epoch=statuses[partition].source_epoch,
                 )
                 for partition in partitions
@@ -54,37 +54,37 @@ class OneTask:
         self._task = CopyTask(assignment, self._source, self._destination, self._stop.is_set)
         self.most_under_way = 0
         """Fetch requests without an answer, at most at a time."""
-        ask = self._task.receiver.ask
+        ask = self._task.fetcher.send_fetches
 
         def asking(now: float) -> None:
             ask(now)
-            self.most_under_way = max(self.most_under_way, len(self._task.receiver.pending))
+            self.most_under_way = max(self.most_under_way, len(self._task.fetcher.pending_links))
 
-        self._task.receiver.ask = asking  # type: ignore[method-assign]
+        self._task.fetcher.send_fetches = asking  # type: ignore[method-assign]
         self._report = Work(self._task.run, "copying task").start()
 
     def waits(self, partition: Partition) -> bool:
         """Whether it has looked for the partition's place again and again, and cannot go on."""
-        replicator = self._task.replicator_of[partition]
-        return replicator.state is State.LOST and replicator.losses >= ENOUGH
+        replicator = self._task.replicators_by_partition[partition]
+        return replicator.state is CopyState.LOST and replicator.loss_count >= ENOUGH
 
     def awaits_remote(self, partition: Partition) -> bool:
         """Whether remote storage of the source has given it nothing again and again."""
-        return awaits_remote(self._task.replicator_of[partition])
+        return is_awaiting_remote_storage(self._task.replicators_by_partition[partition])
 
     def copies(self, partition: Partition) -> bool:
         """Whether it has copied something of it."""
-        return self._task.replicator_of[partition].records > 0
+        return self._task.replicators_by_partition[partition].records > 0
 
     def rests(self, partition: Partition) -> bool:
         """Whether it has had nothing to write for so long that the destination may have forgotten it."""
-        place = self._task.replicator_of[partition].place
-        return not place.in_flight and time.monotonic() - place.in_mind_at > IDLE_S
+        place = self._task.replicators_by_partition[partition].progress
+        return not place.in_flight and time.monotonic() - place.producer_known_at > SEQUENCE_VALID_S
 
     @property
     def asked(self) -> int:
         """Fetch requests so far, while its connections last."""
-        return sum(link.asked for lanes in list(self._task.receiver.lanes.values()) for link in lanes.links)
+        return sum(link.request_count for lanes in list(self._task.fetcher.links.values()) for link in lanes.links)
 
     def ends(self) -> TaskReport:
         """Of itself: when every partition is FAILED or where it should be."""

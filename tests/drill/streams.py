@@ -16,7 +16,7 @@ from typing import Final
 from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AclOperation, NewTopic, ResourceType
 
-from mirror_core.java import java_home
+from mirror_core.java import find_java_home
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import APP
 from mirror_core.sandbox.jars import ensure_jars, locked
@@ -84,7 +84,7 @@ class WordCount:
         properties.touch(mode=0o600)
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
         options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={self.folder}"]
-        command = [str(java_home() / "bin" / "java"), *options, "-cp", self._jars, MAIN, str(properties)]
+        command = [str(find_java_home() / "bin" / "java"), *options, "-cp", self._jars, MAIN, str(properties)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import APP
 from mirror_core.sandbox.jars import ensure_jars
-from mirror_core.spark.java_shim import spark_java_home
+from mirror_core.spark.java_shim import find_spark_java_home
 from tests.brokers import Pair, Record, grant, new_topic
 from tests.drill.applications import Lines, Login, login, words
 from tests.exact import about_data
@@ -51,7 +51,7 @@ class Application:
         path.touch(mode=0o600)
         path.write_text(json.dumps(settings), encoding="utf-8")
         command = [sys.executable, "-m", "tests.drill.structured_queries", str(path)]
-        environment = {**os.environ, "JAVA_HOME": str(spark_java_home()), "PYSPARK_PYTHON": sys.executable}
+        environment = {**os.environ, "JAVA_HOME": str(find_spark_java_home()), "PYSPARK_PYTHON": sys.executable}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,

@@ -14,8 +14,8 @@ import msgspec
 
 from mirror_core.copy import task as copy_task
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.model.clock import FRESH_S
-from mirror_core.model.copying import Assigned, Assignment, Failure, TaskReport
+from mirror_core.model.clock import MAX_FRESH_AGE_S
+from mirror_core.model.copying import Assignment, PartitionAssignment, PartitionFailure, TaskReport
 from mirror_core.model.names import Partition
 from tests.mirroring import Mirrored
 from tests.waiting import patience
@@ -31,7 +31,7 @@ class Tasks:
         self.mirrored = mirrored
         self.chance = chance
         self.folder = folder
-        self.failures: list[Failure] = []
+        self.failures: list[PartitionFailure] = []
         self._number = 0
         self._running: list[tuple[subprocess.Popen[bytes], Path]] = []
         self._suspended: set[int] = set()
@@ -103,7 +103,7 @@ class Tasks:
         if not self.suspend():
             return False
         self.start()
-        time.sleep(FRESH_S + 1)  # that is the action
+        time.sleep(MAX_FRESH_AGE_S + 1)  # that is the action
         return self.wake()
 
     def close(self) -> None:
@@ -129,12 +129,12 @@ class Tasks:
                 said = out.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
                 assert process.returncode == -9, f"a task ended with {process.returncode}:\n{said}"
 
-    def _assigned(self, topics: tuple[str, ...]) -> tuple[Assigned, ...]:
+    def _assigned(self, topics: tuple[str, ...]) -> tuple[PartitionAssignment, ...]:
         link = self.mirrored.link
         with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
             there, here = source.metadata(topics).topics, destination.metadata(topics).topics
         return tuple(
-            Assigned(
+            PartitionAssignment(
                 partition=Partition(topic, index),
                 source_topic_id=there[topic].id,
                 destination_topic_id=here[topic].id,

@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 import yaml
 
-from mirror_core.model.names import reverse_name
-from mirror_core.model.run import Mode, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.names import format_reverse_name
+from mirror_core.model.run import RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
 from tests.brokers import Pair, produce
@@ -84,7 +84,7 @@ class ByHand:
     """All steps when the command had ended."""
 
     def __call__(self) -> None:
-        conducted = self.mirror.name if self.kind is RunKind.FAILOVER else reverse_name(self.mirror.name)
+        conducted = self.mirror.name if self.kind is RunKind.FAILOVER else format_reverse_name(self.mirror.name)
         steps, state = self.steps(), self.mirror.state if self.kind is RunKind.FAILOVER else self._home()
         (run,) = [r for r in state.runs.values() if r.plan.mirror == conducted]
         assert run.state is RunState.RUNNING
@@ -144,7 +144,7 @@ def test_a_failover_is_ended_by_the_command_line(parts: Parts, mirrored: Mirrore
 def test_a_failback_is_ended_by_the_command_line(parts: Parts, mirrored: Mirrored) -> None:
     by_hand, (topic,) = ByHand(parts, mirrored, RunKind.FAILBACK), mirrored.link.mirror.topics
     failover = mirrored.failover
-    failover.drive(failover.begin(failover.plan(Mode.PLANNED).hash).id)
+    failover.drive(failover.begin(failover.plan(RunMode.PLANNED).hash).id)
     produce(mirrored.pair.west, topic, MORE)
 
     def more(task: str) -> None:

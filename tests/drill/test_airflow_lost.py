@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mirror_core.decide.drills import drill_name
+from mirror_core.decide.drills import to_drill_name
 from mirror_core.mirrors import verbs
-from mirror_core.model.mirror import Desired
+from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.runbook import drill
 from tests.brokers import Pair, new_topic, produce, read_all
 from tests.drill.airflow_parts import (
@@ -89,7 +89,7 @@ def test_a_failback(
     parts: Parts, mirrored: Mirrored, part: str, begun: Callable[[Mirrored], Callable[[], bool]]
 ) -> None:
     failover = mirrored.failover
-    failover.drive(failover.begin(failover.plan(Mode.PLANNED).hash).id)
+    failover.drive(failover.begin(failover.plan(RunMode.PLANNED).hash).id)
     goes_on(parts, part, "mirror_failback", {"mirror": mirrored.name}, "home.cut_over", begun=begun(mirrored))
     at_home(mirrored)
 
@@ -101,18 +101,18 @@ def test_a_mirror_is_created(parts: Parts, pair: Pair, tmp_path: Path, part: str
     known = new_mirror(pair, tmp_path, topic)
     conf = {"mirror": f"{known.name}-2", "source": "east", "destination": "west", "topics": [new_topic(pair.east)]}
     goes_on(parts, part, "mirror_create", conf, "create")
-    assert known.state.mirrors[MirrorName(f"{known.name}-2")].desired is Desired.STARTED
+    assert known.state.mirrors[MirrorName(f"{known.name}-2")].desired is DesiredState.STARTED
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["scheduler"])
 def test_a_drill(parts: Parts, mirrored: Mirrored, part: str) -> None:
     def standing() -> bool:
-        return drill_name(mirrored.name) in mirrored.state.mirrors
+        return to_drill_name(mirrored.name) in mirrored.state.mirrors
 
     goes_on(parts, part, "mirror_drill", {"mirrors": [mirrored.name]}, "drill", begun=standing)
-    assert drill.past(mirrored.state, mirrored.name)[0].state is RunState.DONE
-    assert drill_name(mirrored.name) not in mirrored.state.mirrors
+    assert drill.list_past_drills(mirrored.state, mirrored.name)[0].state is RunState.DONE
+    assert to_drill_name(mirrored.name) not in mirrored.state.mirrors
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_runs_by_the_clock(parts: Parts, mirrored: Mirrored, part: str, dag
 @pytest.mark.parametrize("part", ["worker"])
 def test_what_a_mirror_shall_do(parts: Parts, mirrored: Mirrored, part: str) -> None:
     goes_on(parts, part, "mirror_control", {"mirror": mirrored.name, "action": "pause"}, "control")
-    assert mirrored.link.mirror.desired is Desired.PAUSED
+    assert mirrored.link.mirror.desired is DesiredState.PAUSED
 
 
 @pytest.mark.parametrize("part", ["triggerer"])
@@ -143,7 +143,7 @@ def test_a_data_plane_is_watched(parts: Parts, mirrored: Mirrored, part: str) ->
         produce(mirrored.pair.east, topic, 10)
         want = read_all(mirrored.pair.east, topic)
         wait_until(lambda: read_all(mirrored.pair.west, topic) == want, timeout_s=RUN_S, why="it is copied")
-        verbs.stop(mirrored.link)
+        verbs.stop_mirror(mirrored.link)
 
     conf = {"mirror": mirrored.name, "runner": "local"}
     goes_on(parts, part, "mirror_replicate", conf, "watch", then=live)
@@ -156,6 +156,6 @@ def test_a_silent_source_is_watched(parts: Parts, mirrored: Mirrored, part: str)
     failover = mirrored.failover
     with ExitStack() as dead:
         dead.enter_context(killed(mirrored.pair.east))
-        failover.drive(failover.begin(failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED).id)
+        failover.drive(failover.begin(failover.plan(RunMode.UNPLANNED).hash, RunMode.UNPLANNED).id)
         goes_on(parts, part, "mirror_watch", {"mirrors": [mirrored.name]}, "watch", then=dead.close)
     promoted(mirrored)

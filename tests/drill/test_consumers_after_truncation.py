@@ -11,7 +11,7 @@ import pytest
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sync.group_commits import GroupCommits, commit_all
+from mirror_core.sync.group_commits import OffsetCommitter, commit_until_answered
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.cluster.test_groups_source_killed import java
 from tests.clusters import two_clusters
@@ -48,8 +48,8 @@ def test_after_an_unclean_election_on_the_destination_a_consumer_goes_back_to_wh
     with ClusterClient(load_config(three.config_path).cluster("west")) as west:
 
         def synced() -> bool:
-            with GroupCommits(west, still_ours=None) as commits:
-                said = commit_all(commits, {group: {partition: (end, "")}}, west)
+            with OffsetCommitter(west, check_ownership=None) as commits:
+                said = commit_until_answered(commits, {group: {partition: (end, "")}}, west)
             assert said == {group: {partition: "none"}}
             assert commit_offsets(west, blind, {partition: (end, "")}) == {}
             return True

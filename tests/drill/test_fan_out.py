@@ -9,11 +9,11 @@ import pytest
 
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.creation import create
+from mirror_core.mirrors.creation import create_mirror
 from mirror_core.model.acl import AclPurpose
-from mirror_core.model.drift import Action
+from mirror_core.model.drift import SyncAction
 from mirror_core.model.names import MirrorName
-from mirror_core.sync.fence import denials_of
+from mirror_core.sync.fence import build_denials
 from tests.brokers import Pair, produce
 from tests.cluster.test_failback import failback_of
 from tests.cluster.test_failover import app_topic, begin
@@ -31,9 +31,9 @@ def test_the_fence_of_one_mirror_is_no_rule_for_another(pair: Pair, tmp_path: Pa
         there = dict[str, Mirrored]()
         for cluster in ("west", "south"):
             name = MirrorName("m-" + secrets.token_hex(4))
-            create(config, name, source="east", destination=cluster, topics=(topic,), groups=())
+            create_mirror(config, name, source="east", destination=cluster, topics=(topic,), groups=())
             there[cluster] = Mirrored(pair, config, name, tmp_path)
-            verbs.start(there[cluster].link)
+            verbs.start_mirror(there[cluster].link)
             there[cluster].copy()
         west = there["west"]
         run = there["south"].failover
@@ -42,14 +42,14 @@ def test_the_fence_of_one_mirror_is_no_rule_for_another(pair: Pair, tmp_path: Pa
         home = failback_of(there["south"]).plan().warnings
         assert f"mirror {west.name} carries {topic} from east to west: what comes home reaches west, too" in home
 
-        (fence,) = denials_of([topic])
+        (fence,) = build_denials([topic])
         subject = str(fence)
-        assert subject not in {row.subject for row in verbs.sync(west.link).rows}
+        assert subject not in {row.subject for row in verbs.run_sync(west.link).rows}
 
         south.terminate()
-        (row,) = [row for row in verbs.sync(west.link).rows if row.subject == subject]
-        assert row.action is Action.SKIP
+        (row,) = [row for row in verbs.run_sync(west.link).rows if row.subject == subject]
+        assert row.action is SyncAction.SKIP
         assert "south: no answer" in row.reason
-        staged = {e.acl for e in west.state.ledger_of(west.name) if e.purpose is AclPurpose.STAGED}
+        staged = {e.acl for e in west.state.ledger_entries(west.name) if e.purpose is AclPurpose.STAGED}
         assert staged
         assert fence not in staged

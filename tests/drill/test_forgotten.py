@@ -14,15 +14,15 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
 from mirror_core.copy import tail
-from mirror_core.copy.looks import AT_ONCE
+from mirror_core.copy.looks import MAX_SHORT_COMPARISONS
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.offsets import Point, describe_producers, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, describe_producers, list_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode
+from mirror_core.model.run import RunMode
 from mirror_core.sandbox.jars import ensure_jars
 from mirror_core.wire.records import Record as LogRecord
 from tests.administering import as_admin, broker_setting
@@ -105,8 +105,8 @@ def caught_up(mirrored: Mirrored, partitions: Sequence[Partition]) -> None:
     with ClusterClient(mirrored.link.source) as source, ClusterClient(mirrored.link.destination) as destination:
 
         def left() -> list[Partition]:
-            ends = list_offsets(source, partitions, Point.STABLE_END)
-            positions = list_offsets(destination, partitions, Point.LOG_END)
+            ends = list_offsets(source, partitions, OffsetPoint.STABLE_END)
+            positions = list_offsets(destination, partitions, OffsetPoint.LOG_END)
             return [p for p in partitions if positions[p] < ends[p]]
 
         wait_until(lambda: not left(), timeout_s=TIMEOUT_S, why=f"all is copied, also {left()}")
@@ -214,7 +214,7 @@ class Looked:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at: list[Partition] = []
         self.by = set[Connection]()
-        look, connect = tail.last_record, LogReader.connection
+        look, connect = tail.read_last_record, LogReader.leader_connection
 
         def last_record(reader: LogReader, partition: Partition, start: int, end: int) -> LogRecord | None:
             self.at.append(partition)
@@ -224,8 +224,8 @@ class Looked:
             self.by.add(found := connect(reader, partition))
             return found
 
-        monkeypatch.setattr(tail, "last_record", last_record)
-        monkeypatch.setattr(LogReader, "connection", connection)
+        monkeypatch.setattr(tail, "read_last_record", last_record)
+        monkeypatch.setattr(LogReader, "leader_connection", connection)
 
 
 def test_idle_partitions_are_looked_at_once_there_is_something_to_copy(
@@ -249,7 +249,7 @@ def test_idle_partitions_are_looked_at_once_there_is_something_to_copy(
         app.plain(range(60), 5)
         caught_up(mirrored, app.partitions)
     assert sorted(set(looked.at)) == app.partitions
-    assert len(looked.by) <= AT_ONCE, "they share connections"
+    assert len(looked.by) <= MAX_SHORT_COMPARISONS, "they share connections"
     assert_same(forgetful, [app.topic])
 
 
@@ -261,14 +261,14 @@ def test_behind_the_fence_nobody_looks_at_the_ends_that_the_run_has_compared(
     app.plain(range(20), 5)
     mirrored.copy()
     failover = mirrored.failover
-    run = failover.begin(failover.plan(Mode.PLANNED).hash, Mode.PLANNED)
-    failover.take(run.id, ("prove",))
+    run = failover.begin(failover.plan(RunMode.PLANNED).hash, RunMode.PLANNED)
+    failover.run_steps(run.id, ("prove",))
     forgotten(mirrored, app.partitions)
     app.plain([7], 5)
     looked = Looked(monkeypatch)
-    failover.take(run.id, ("fence", "drain"))
+    failover.run_steps(run.id, ("fence", "drain"))
     assert looked.at == [app.partitions[7]], "there was something to copy"
-    failover.take(run.id, ("final_sync", "parity"))
+    failover.run_steps(run.id, ("final_sync", "parity"))
     failover.abort(run.id)
     assert_same(forgetful, [app.topic])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S
@@ -56,13 +56,13 @@ class Lags:
         pair, ends = self._mirrored.pair, list[tuple[float, int]]()
         with as_admin(pair.east) as east, as_admin(pair.west) as west:
             while not self._stop.wait(0.02):
-                position = list_offsets(west, [self._partition], Point.LOG_END)[self._partition]
+                position = list_offsets(west, [self._partition], OffsetPoint.LOG_END)[self._partition]
                 now = time.monotonic()
                 while ends and ends[0][1] <= position:
                     ends.pop(0)
                 if ends:
                     self.most_s = max(self.most_s, now - ends[0][0])
-                ends.append((now, list_offsets(east, [self._partition], Point.STABLE_END)[self._partition]))
+                ends.append((now, list_offsets(east, [self._partition], OffsetPoint.STABLE_END)[self._partition]))
                 self.looks += 1
 
 

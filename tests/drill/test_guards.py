@@ -21,17 +21,17 @@ from typing import Final, NamedTuple
 import pytest
 
 from mirror_core.copy import sending
-from mirror_core.copy.errors import answered
-from mirror_core.copy.outbox import Sent
+from mirror_core.copy.errors import handle_produce_response
+from mirror_core.copy.outbox import SentBatch
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.verdict import Judge
-from mirror_core.copy.words import Side
+from mirror_core.copy.verdict import ResumeDecider
+from mirror_core.copy.words import ClusterSide
 from mirror_core.dataplane.planning import Planner
 from mirror_core.kafka.topics import alter_configs, delete_records
-from mirror_core.model.copying import Failure
+from mirror_core.model.copying import PartitionFailure
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
-from mirror_core.wire.produce import Produced
+from mirror_core.wire.produce import ProducedPartition
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, new_topic
 from tests.cutting import batch_of_100, lose_tails
@@ -68,7 +68,7 @@ def _deleted(mirrored: Mirrored, topic: str) -> None:
     """The mirror topic loses its beginning, while a data plane is at work."""
     partition, look, looks = Partition(topic, 0), Planner.follow_log_start, list[int]()
 
-    def counted(planner: Planner, partitions: Iterable[Partition]) -> list[Failure]:
+    def counted(planner: Planner, partitions: Iterable[Partition]) -> list[PartitionFailure]:
         found = look(planner, partitions)
         looks.append(len(found))
         return found
@@ -85,22 +85,22 @@ def _deleted(mirrored: Mirrored, topic: str) -> None:
 
 def _epochs(patch: pytest.MonkeyPatch) -> None:
     """Whatever leads the source now is what both agreed under."""
-    patch.setattr(PartitionReplicator, "vouched_epoch", property(lambda one: one.source_epoch))
+    patch.setattr(PartitionReplicator, "agreed_epoch", property(lambda one: one.source_epoch))
 
 
 def _contents(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Judge, "_differs", lambda *_: None)
+    patch.setattr(ResumeDecider, "_check_divergence", lambda *_: None)
 
 
 def _times(patch: pytest.MonkeyPatch) -> None:
-    def timeless(one: PartitionReplicator, sent: Sent, produced: Produced, side: Side) -> bool:
-        return answered(one, sent, produced._replace(append_time=-1), side)
+    def timeless(one: PartitionReplicator, sent: SentBatch, produced: ProducedPartition, side: ClusterSide) -> bool:
+        return handle_produce_response(one, sent, produced._replace(append_time=-1), side)
 
-    patch.setattr(sending, "answered", timeless)
+    patch.setattr(sending, "handle_produce_response", timeless)
 
 
 def _starts(patch: pytest.MonkeyPatch) -> None:
-    def unseen(planner: Planner, partitions: Iterable[Partition]) -> list[Failure]:
+    def unseen(planner: Planner, partitions: Iterable[Partition]) -> list[PartitionFailure]:
         return []
 
     patch.setattr(Planner, "follow_log_start", unseen)

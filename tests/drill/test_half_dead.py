@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.copy.ahead import ANSWER_TIMEOUT_S
+from mirror_core.copy.ahead import RESPONSE_TIMEOUT_S
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.writer import data_id
+from mirror_core.state.writer import make_data_id
 from tests.administering import known_topic
 from tests.brokers import TIMEOUT_S
 from tests.distant import Distant, distant_clusters
@@ -46,7 +46,7 @@ def copied_without(distant: Distant, folder: Path, cluster: SandboxCluster) -> t
         mirrored.copy()
         led = leaders(cluster)
         ours = {node for partition, node in led.items() if partition.topic.startswith("__mirrorbook")}
-        ours.add(coordinator(cluster, str(data_id(mirrored.name))))
+        ours.add(coordinator(cluster, str(make_data_id(mirrored.name))))
         away = {node for partition, node in led.items() if partition.topic == topic} - ours
         if away:
             return mirrored, topic, away.pop()
@@ -83,7 +83,7 @@ def test_all_else_waits_for_no_gap(distant: Distant, tmp_path: Path) -> None:
         wait_until(lambda: copied(partitions), timeout_s=TIMEOUT_S, why="all is copied")
     print(f"others waited for {took_s:.1f} s")
     assert held
-    assert took_s < ANSWER_TIMEOUT_S
+    assert took_s < RESPONSE_TIMEOUT_S
     assert_same(pair, [topic])
 
 

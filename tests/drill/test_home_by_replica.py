@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from mirror_core.model.errors import Refused
-from mirror_core.model.run import Strategy
+from mirror_core.model.run import FailbackStrategy
 from mirror_core.runbook import parking
 from mirror_core.runbook.failback import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -87,10 +87,10 @@ def test_a_short_replica_leads_home_what_was_not_given_up(
         monkeypatch.setattr(parking, name, seconds)
     ways = {
         new_topic(three.east, PARTITIONS, retention_ms="-1", min_insync_replicas="2"): way
-        for way in (Strategy.NONE, Strategy.REPLICA, Strategy.OFFLINE)
+        for way in (FailbackStrategy.NONE, FailbackStrategy.REPLICA, FailbackStrategy.OFFLINE)
     }
     for topic, way in ways.items():
-        if way is Strategy.REPLICA:
+        if way is FailbackStrategy.REPLICA:
             fill(three.east, topic)
     with drilling(three, user, tmp_path, ways, PAUSE_S) as drill:
         by_hand = ByHand(three, drill.mirrored, tmp_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirror_core.model.errors import Refused
-from mirror_core.model.run import Strategy
+from mirror_core.model.run import FailbackStrategy
 from mirror_core.runbook.failback import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, new_topic
@@ -44,7 +44,7 @@ def cut_by_hand(east: SandboxCluster, folder: Path, failback: Failback, run: str
 def test_what_was_said_is_lost_and_home_loses_nothing(pair: Pair, tmp_path: Path, user: Login) -> None:
     ways = {
         new_topic(pair.east, PARTITIONS, retention_ms="-1"): way
-        for way in (Strategy.NONE, Strategy.RECREATE, Strategy.OFFLINE)
+        for way in (FailbackStrategy.NONE, FailbackStrategy.RECREATE, FailbackStrategy.OFFLINE)
     }
     with drilling(pair, user, tmp_path, ways) as drill:
         there_and_home(drill, tmp_path, killed, partial(cut_by_hand, pair.east, tmp_path))

@@ -67,7 +67,7 @@ def airflow(tmp_path: Path) -> Iterator[Airflow]:
         found.stop()
         home = found.folder / "mirrorbook" / "data-plane"
         for folder in sorted(home.iterdir()) if home.is_dir() else ():
-            supervise.stop(home, MirrorName(folder.name))
+            supervise.stop_supervisor(home, MirrorName(folder.name))
 
 
 @dataclass

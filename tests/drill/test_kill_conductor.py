@@ -12,11 +12,11 @@ from typing import Literal
 
 import pytest
 
-from mirror_core.decide.steps import names
+from mirror_core.decide.steps import list_step_names
 from mirror_core.mirrors import verbs
-from mirror_core.model.mirror import Desired, PartitionState
+from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode, RunKind, RunState, StepState
+from mirror_core.model.run import RunKind, RunMode, RunState, StepState
 from mirror_core.state.topic import read_state
 from tests.brokers import Pair, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import acls, app_topic, committed, denied
@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 RECORDS = 200
 ENDS_S = patience(300.0)
-FAILOVER, FAILBACK = names(RunKind.FAILOVER), names(RunKind.FAILBACK)
-UNPLANNED = names(RunKind.FAILOVER, Mode.UNPLANNED)
+FAILOVER, FAILBACK = list_step_names(RunKind.FAILOVER), list_step_names(RunKind.FAILBACK)
+UNPLANNED = list_step_names(RunKind.FAILOVER, RunMode.UNPLANNED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def test_a_failover_killed_in_every_step_is_resumed_to_the_same_end(pair: Pair, 
     assert {p: (s.state, s.lmo) for p, s in mirrored.statuses.items()} == {
         Partition(topic, 0): (PartitionState.STOPPED, RECORDS + 20)
     }
-    assert mirrored.state.mirrors[mirrored.name].desired is Desired.STOPPED
+    assert mirrored.state.mirrors[mirrored.name].desired is DesiredState.STOPPED
     assert read_all(pair.west, topic) == sent
     assert read_all_aiokafka(pair.west, topic) == sent
     assert committed(pair.west, group, topic) == 77
@@ -128,7 +128,7 @@ def test_an_unplanned_failover_killed_in_every_step_is_resumed_to_the_same_end(p
     commit_offset(pair.east, group, topic, 77)
     mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
     mirrored.copy()
-    verbs.sync(mirrored.link)
+    verbs.run_sync(mirrored.link)
 
     deaths = conducted(mirrored, "unplanned failover killed in every step")
     pair.east.kill()
@@ -146,10 +146,10 @@ def test_an_unplanned_failover_killed_in_every_step_is_resumed_to_the_same_end(p
         pair.east.start()
 
     (run,) = [r for r in mirrored.state.runs.values() if r.plan.mirror == mirrored.name]
-    assert (run.state, run.plan.mode) == (RunState.DONE, Mode.UNPLANNED)
+    assert (run.state, run.plan.mode) == (RunState.DONE, RunMode.UNPLANNED)
     assert {s.lmo for s in mirrored.statuses.values()} == {RECORDS}
     assert {s.state for s in mirrored.statuses.values()} == {PartitionState.STOPPED}
-    assert mirrored.state.debts[mirrored.name].run == run.id
+    assert mirrored.state.pending_fences[mirrored.name].run == run.id
 
 
 def test_a_failback_killed_at_every_step_comes_home(pair: Pair, tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.acls import Acls, delete_acls, describe_acls
+from mirror_core.kafka.acls import BrokerAcls, delete_acls, describe_acls
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import RunState
-from mirror_core.sync.fence import denials_of
+from mirror_core.sync.fence import build_denials
 from tests.administering import active_controller, as_admin
 from tests.brokers import TIMEOUT_S, Pair, produce
 from tests.cluster.test_failover import denied, write
@@ -42,12 +42,12 @@ def test_a_source_of_which_one_broker_hangs_is_not_taken_for_dead(three: Pair, t
     mirrored = new_mirror(three, tmp_path, partition.topic)
     mirrored.copy()
     run = through(mirrored, "record_lmo")
-    fence = set(denials_of([partition.topic]))
+    fence = set(build_denials([partition.topic]))
 
     def undenied() -> bool:
         with as_admin(three.east) as client:
             held = [describe_acls(client, node) for node in awake]
-        return all(isinstance(one, Acls) and not one.entries & fence for one in held)
+        return all(isinstance(one, BrokerAcls) and not one.entries & fence for one in held)
 
     with suspended(three.east, hangs):
         with as_admin(three.east) as client:

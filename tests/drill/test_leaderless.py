@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.mirrors.proving import compare_and_remember
-from mirror_core.mirrors.standing import look_after
+from mirror_core.mirrors.proving import compare_and_record
+from mirror_core.mirrors.standing import check_fence
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityRange, ParityResult, Verdict
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.parity import ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.parity.check import LocalParity
-from mirror_core.parity.scope import scope
+from mirror_core.parity.scope import read_parity_scope
 from mirror_core.runbook.failover import Failover
 from tests.brokers import TIMEOUT_S, Pair, produce, read_all
 from tests.cluster.test_failback import content, failback_of, go_home
@@ -68,40 +68,40 @@ def leaving(mirrored: Mirrored) -> Failover:
 def test_it_is_left_behind_by_a_word_fenced_and_saved_on_the_way_home(three: Pair, tmp_path: Path) -> None:
     with without_a_leader(three, tmp_path) as (mirrored, well, lone):
         topic = well.topic
-        refused = mirrored.failover.decide(Mode.PLANNED)
+        refused = mirrored.failover.decide(RunMode.PLANNED)
         [reason] = refused.reasons
         assert f"no leader for {lone}" in reason
         assert f"`mirrorbook failover run {mirrored.name} --leave-behind`" in reason
         failover = leaving(mirrored)
-        plan = failover.plan(Mode.PLANNED)
+        plan = failover.plan(RunMode.PLANNED)
         assert plan.hash != refused.plan.hash
         assert any(f"{lone} (position {COPIED}, " in line for line in plan.warnings), plan.warnings
         with pytest.raises(Refused):
-            mirrored.failover.begin(plan.hash, Mode.PLANNED)
-        run = failover.begin(plan.hash, Mode.PLANNED)
+            mirrored.failover.begin(plan.hash, RunMode.PLANNED)
+        run = failover.begin(plan.hash, RunMode.PLANNED)
         assert mirrored.failover.drive(run.id).state is RunState.DONE  # whoever takes its steps needs no word
         assert {p: s.lmo for p, s in mirrored.statuses.items()} == {well: COPIED + TAIL, lone: COPIED}
-        run, steps = mirrored.failover.status(run.id)
+        run, steps = mirrored.failover.read_status(run.id)
         evidence = {step.step: step.evidence for step in steps}
         assert evidence["drain"]["left_behind"] == f"1: {lone} at {COPIED}"
         assert str(lone) in str(evidence["parity"]["not_compared"])
-        assert run.counted is not None
-        assert run.counted.lost is None
-        assert str(lone) in run.counted.lost_by
+        assert run.forecast_outcome is not None
+        assert run.forecast_outcome.lost_offsets is None
+        assert str(lone) in run.forecast_outcome.lost_basis
         written = produce(three.west, topic, 5, partition=lone.index)
         assert [record.offset for record in written] == [COPIED + n for n in range(5)]
         assert not denied(three.west, topic)
     assert denied(three.east, topic), "its broker is back, and the fence stands there"
     with pytest.raises(Exception, match="TOPIC_AUTHORIZATION_FAILED"):
         produce(three.east, topic, 1, partition=lone.index, user="app")
-    found = look_after(mirrored.link)
+    found = check_fence(mirrored.link)
     assert any(f"{lone} [{COPIED}, {COPIED + TAIL})" in alarm for alarm in found.alarms), found
     failback = failback_of(mirrored)
     plan = failback.plan()
     assert plan.figures["offsets to discard"] == str(TAIL)
     home = failback.begin(plan.hash)
     assert failback.drive(home.id).state is RunState.RUNNING
-    [salvaged] = [step for step in failback.status(home.id)[1] if step.step == "salvage"]
+    [salvaged] = [step for step in failback.read_status(home.id)[1] if step.step == "salvage"]
     assert salvaged.evidence["records"] == TAIL
     go_home(failback, home.id)
     assert len([r for r in content(read_all(three.east, topic)) if r.partition == lone.index]) == COPIED + 5
@@ -116,27 +116,29 @@ def test_the_others_are_compared_and_proved_without_it(three: Pair, tmp_path: Pa
             return check(link.source.name, link.destination.name, ranges, None, so_far)
 
         state, said = mirrored.state, list[str]()
-        ranges = scope(link, state).ranges
-        found = compare_and_remember(link, state, ranges, compare, whole=False, say=said.append)
-        assert found.verdict is Verdict.INDETERMINATE
-        assert found.in_doubt == {lone}
+        ranges = read_parity_scope(link, state).ranges
+        found = compare_and_record(link, state, ranges, compare, compare_all=False, report=said.append)
+        assert found.verdict is ParityVerdict.INDETERMINATE
+        assert found.undecided_partitions == {lone}
         [reason] = found.reasons
         assert reason.startswith(f"{lone} ")
         assert "cluster east: nobody leads it" in reason
-        assert found.proven == {well: COPIED, lone: 0}
-        assert {p: one.end for p, _, one in mirrored.state.proofs[mirrored.name].rows()} == {well: COPIED}
+        assert found.verified_ends == {well: COPIED, lone: 0}
+        assert {p: one.end for p, _, one in mirrored.state.verifications[mirrored.name].iterate_partitions()} == {
+            well: COPIED
+        }
 
 
 def test_one_that_has_a_leader_again_at_the_fence_is_copied_and_compared(three: Pair, tmp_path: Path) -> None:
     with without_a_leader(three, tmp_path) as (mirrored, well, lone):
         failover = leaving(mirrored)
-        run = failover.begin(failover.plan(Mode.PLANNED).hash, Mode.PLANNED)
-        failover.step(run.id, "prove")
+        run = failover.begin(failover.plan(RunMode.PLANNED).hash, RunMode.PLANNED)
+        failover.run_step(run.id, "prove")
     produce(three.east, lone.topic, 1, partition=lone.index)
     assert failover.drive(run.id).state is RunState.DONE
     ends = {well: Offset(COPIED + TAIL), lone: Offset(COPIED + TAIL + 1)}
     assert {p: s.lmo for p, s in mirrored.statuses.items()} == ends
-    evidence = {step.step: step.evidence for step in failover.status(run.id)[1]}
+    evidence = {step.step: step.evidence for step in failover.read_status(run.id)[1]}
     assert evidence["parity"]["not_compared"] == "none"
     assert "left_behind" not in evidence["drain"]
     assert_same(three, [lone.topic])

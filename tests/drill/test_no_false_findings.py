@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
 from tests.administering import broker_setting
 from tests.brokers import TIMEOUT_S, Pair, new_topic
@@ -80,7 +80,9 @@ def end(pair: Pair, side: str, topic: str) -> int:
     """Sum of the log ends; 0 where there is no such topic yet."""
     with ClusterClient(load_config(pair.config_path).cluster(side)) as client:
         if len(view := client.metadata([topic]).topics) and len(view[topic].partitions) == PARTITIONS:
-            return sum(list_offsets(client, [Partition(topic, n) for n in range(PARTITIONS)], Point.LOG_END).values())
+            return sum(
+                list_offsets(client, [Partition(topic, n) for n in range(PARTITIONS)], OffsetPoint.LOG_END).values()
+            )
         return 0
 
 

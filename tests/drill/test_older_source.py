@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.acls import create_acls, present_on_every_broker
+from mirror_core.kafka.acls import create_acls, wait_until_acls_present
 from mirror_core.kafka.topics import NewTopic, create_topics, describe_configs
 from mirror_core.model.acl import Acl, Operation, Resource
-from mirror_core.model.drift import Action, Part
+from mirror_core.model.drift import SyncAction, SyncCategory
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode, RunState
-from mirror_core.sync.cycle import survey, sync
+from mirror_core.model.run import RunMode, RunState
+from mirror_core.sync.cycle import preview_sync, sync_mirror
 from tests import shapes
 from tests.administering import as_admin, rights_of
 from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka, read_topics, read_topics_aiokafka
@@ -87,7 +87,7 @@ def test_a_failover_leaves_an_older_cluster(older: Pair, tmp_path: Path) -> None
     mirrored = new_mirror(older, tmp_path, topic, groups=(group,))
     mirrored.copy()
     sent += produce(older.east, topic, 50)
-    done = mirrored.failover.drive(mirrored.failover.begin(mirrored.failover.plan(Mode.PLANNED).hash).id)
+    done = mirrored.failover.drive(mirrored.failover.begin(mirrored.failover.plan(RunMode.PLANNED).hash).id)
     assert done.state is RunState.DONE
     assert read_all(older.west, topic) == sorted(sent)
     assert read_all_aiokafka(older.west, topic) == sorted(sent)
@@ -103,12 +103,15 @@ def test_rights_that_an_older_destination_does_not_know_hold_no_others_up(older:
     two_phases = replace(read, resource=Resource.TRANSACTIONAL_ID, name="tx", operation=Operation.TWO_PHASE_COMMIT)
     with as_admin(older.west) as client:
         create_acls(client, [read, write, two_phases])
-        present_on_every_broker(client, [read, write, two_phases])
+        wait_until_acls_present(client, [read, write, two_phases])
     link = new_link(older, topic, source="west", destination="east")
     with writer_of(link) as writer:
-        rows = {row.subject: row for row in sync(link, writer, only=frozenset({Part.TOPICS, Part.ACLS})).rows}
-    assert [rows[str(acl)].action for acl in (read, write)] == [Action.CREATE, Action.STAGE]
-    assert rows[str(two_phases)].action is Action.SKIP
+        rows = {
+            row.subject: row
+            for row in sync_mirror(link, writer, only=frozenset({SyncCategory.TOPICS, SyncCategory.ACLS})).rows
+        }
+    assert [rows[str(acl)].action for acl in (read, write)] == [SyncAction.CREATE, SyncAction.STAGE]
+    assert rows[str(two_phases)].action is SyncAction.SKIP
     assert "the brokers of east may be too old for it: " in rows[str(two_phases)].reason
     assert read in rights_of(older.east)
 
@@ -123,7 +126,7 @@ def test_a_setting_that_the_destination_refuses_is_left_out_and_named(older: Pai
     mirrored = new_mirror(older, tmp_path, made, adopted, warn=warnings.append)
     assert len(warnings) == 1, warnings
     assert warnings[0].startswith(f"west refuses segment.bytes of {', '.join(sorted((made, adopted)))} (")
-    said = survey(mirrored.link, mirrored.state)
+    said = preview_sync(mirrored.link, mirrored.state)
     left_out = {f"{topic}: segment.bytes" for topic in (made, adopted)}
     assert {row.subject for row in said.rows if row.reason.startswith("left out: ")} == left_out
     mirrored.copy()
@@ -135,13 +138,13 @@ def test_a_setting_that_the_destination_refuses_is_left_out_and_named(older: Pai
     assert {one.overrides["retention.ms"] for one in found.values()} == {"-1"}
     with writer_of(mirrored.link) as writer:
         for _ in range(2):
-            rows = {row.subject: row for row in sync(mirrored.link, writer).rows if row.subject in left_out}
-            assert {row.action for row in rows.values()} == {Action.SKIP}
+            rows = {row.subject: row for row in sync_mirror(mirrored.link, writer).rows if row.subject in left_out}
+            assert {row.action for row in rows.values()} == {SyncAction.SKIP}
             assert {row.source for row in rows.values()} == {"100000"}
             reason = rows[f"{made}: segment.bytes"].reason
             assert "INVALID_CONFIG" in reason.upper()
             assert "needs" not in reason
-    done = mirrored.failover.drive(mirrored.failover.begin(mirrored.failover.plan(Mode.PLANNED).hash).id)
+    done = mirrored.failover.drive(mirrored.failover.begin(mirrored.failover.plan(RunMode.PLANNED).hash).id)
     assert done.state is RunState.DONE
     step = mirrored.state.steps[done.id, "promote"]
     assert all(f"configs {subject}: left out: " in str(step.evidence["not_done"]) for subject in left_out)

@@ -16,8 +16,8 @@ from confluent_kafka.admin import NewTopic
 
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import TOPIC
-from mirror_core.state.writer import data_id
+from mirror_core.state.records import STATE_TOPIC
+from mirror_core.state.writer import make_data_id
 from tests.brokers import TIMEOUT_S, admin_client
 from tests.copiers import Application
 from tests.distant import Distant, distant_clusters
@@ -134,8 +134,8 @@ def mirrored_and_led(
         mirrored = new_mirror(distant.pair, folder, topic)
         mirrored.copy()
         led = leaders(cluster)
-        needed = {node for partition, node in led.items() if partition.topic == TOPIC}
-        needed.add(coordinator(cluster, str(data_id(mirrored.name))))
+        needed = {node for partition, node in led.items() if partition.topic == STATE_TOPIC}
+        needed.add(coordinator(cluster, str(make_data_id(mirrored.name))))
         mine = {partition: node for partition, node in led.items() if partition.topic == topic}
         if away := set(mine.values()) - needed:
             node = away.pop()

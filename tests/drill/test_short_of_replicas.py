@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.in_sync import lowering
+from mirror_core.decide.in_sync import format_min_isr_command
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, known_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_known_offsets
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.mirrors import verbs
 from mirror_core.model.errors import MirrorError, Refused
@@ -19,7 +19,7 @@ from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Run, RunState
 from mirror_core.runbook import settling
-from mirror_core.state.records import TOPIC
+from mirror_core.state.records import STATE_TOPIC
 from tests.administering import as_admin, known_topic
 from tests.brokers import TIMEOUT_S, Pair, grant, produce, read_all
 from tests.cluster.test_failback import failback_of, go_home
@@ -44,7 +44,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 def high(client: ClusterClient, partition: Partition) -> int | None:
-    return known_offsets(client, [partition], Point.HIGH_WATERMARK).get(partition)
+    return list_known_offsets(client, [partition], OffsetPoint.HIGH_WATERMARK).get(partition)
 
 
 def asks_for(client: ClusterClient, topic: str, replicas_in_sync: int) -> None:
@@ -88,13 +88,13 @@ def stopped(mirrored: Mirrored, run: Run) -> str:
 
 @pytest.fixture
 def mirrored(three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mirrored:
-    monkeypatch.setattr(settling, "SETTLE_S", patience(3))
-    monkeypatch.setattr(settling, "STANDS_S", 1.0)
+    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", patience(3))
+    monkeypatch.setattr(settling, "STABLE_AFTER_S", 1.0)
     topic = known_topic(three.east)
     grant(three.east, "app", ResourceType.TOPIC, topic, [AclOperation.READ, AclOperation.WRITE])
     made = new_mirror(three, tmp_path, topic, groups=(f"g-{topic}",))
     made.copy()
-    verbs.sync(made.link)
+    verbs.run_sync(made.link)
     return made
 
 
@@ -105,7 +105,7 @@ def test_lowering_what_is_asked_for_lets_a_failover_go_on(three: Pair, mirrored:
         said = stopped(mirrored, run)
         assert f"{partition}: log end 11, high watermark 1; 2 of 3 replicas in sync" in said
         assert f"min.insync.replicas=3; not in sync: broker {follower}" in said
-        assert lowering(three.west.bootstrap, partition.topic, 2) in said
+        assert format_min_isr_command(three.west.bootstrap, partition.topic, 2) in said
         asks_for(client, partition.topic, 2)
         assert mirrored.failover.drive(run.id).state is RunState.DONE
         assert mirrored.statuses[partition].lmo == 11
@@ -121,11 +121,11 @@ def test_it_is_left_behind_by_a_word_and_comes_home_whole(three: Pair, mirrored:
         commit(three.west, group, topic, 7)
         run = begin(mirrored.failover)
         with pytest.raises(Refused, match="has not stopped for records"):
-            mirrored.failover.leave_behind(run.id)
+            mirrored.failover.confirm_leave_behind(run.id)
         stopped(mirrored, run)
-        mirrored.failover.leave_behind(run.id)
+        mirrored.failover.confirm_leave_behind(run.id)
         assert mirrored.failover.drive(run.id).state is RunState.DONE
-        [settled] = [s for s in mirrored.failover.status(run.id)[1] if s.step == "settle"]
+        [settled] = [s for s in mirrored.failover.read_status(run.id)[1] if s.step == "settle"]
         assert settled.evidence["left_behind"] == f"1: {partition} [1, 11)"
         status = mirrored.statuses[partition]
         assert (status.state, status.lmo) == (PartitionState.STOPPED, 1)
@@ -146,8 +146,8 @@ def test_it_is_left_behind_by_a_word_and_comes_home_whole(three: Pair, mirrored:
 def test_a_state_topic_that_is_short_says_so_and_what_ends_it(three: Pair, mirrored: Mirrored) -> None:
     west = three.west
     with as_admin(west) as client:
-        asks_for(client, TOPIC, 3)
-        state = Partition(TOPIC, 0)
+        asks_for(client, STATE_TOPIC, 3)
+        state = Partition(STATE_TOPIC, 0)
         gone = min(ALL - {replicas(west, state)[0]})  # a new leader might not even know how far it can be read
         try:
             west.kill(gone)
@@ -155,12 +155,12 @@ def test_a_state_topic_that_is_short_says_so_and_what_ends_it(three: Pair, mirro
             with pytest.raises(MirrorError) as failed:
                 begin(mirrored.failover)
             said = str(failed.value)
-            assert f"{TOPIC}: 2 of 3 replicas in sync, and min.insync.replicas=3; not in sync: broker {gone}" in said, (
-                said
-            )
-            assert lowering(west.bootstrap, TOPIC, 2) in said
-            asks_for(client, TOPIC, 2)
+            assert (
+                f"{STATE_TOPIC}: 2 of 3 replicas in sync, and min.insync.replicas=3; not in sync: broker {gone}" in said
+            ), said
+            assert format_min_isr_command(west.bootstrap, STATE_TOPIC, 2) in said
+            asks_for(client, STATE_TOPIC, 2)
             assert mirrored.failover.drive(begin(mirrored.failover).id).state is RunState.DONE
         finally:
-            asks_for(client, TOPIC, 2)
+            asks_for(client, STATE_TOPIC, 2)
             west.start(gone)

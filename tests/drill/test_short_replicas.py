@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.decide.strategies import Allowed
+from mirror_core.decide.strategies import AllowedStrategies
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.placing import placements
-from mirror_core.kafka.throttling import FOLLOWER, LEADER, rate_of
+from mirror_core.kafka.placing import describe_placements
+from mirror_core.kafka.throttling import FOLLOWER_THROTTLE, LEADER_THROTTLE, fetch_throttle_rate
 from mirror_core.kafka.topics import delete_topic, describe_configs
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Strategy
+from mirror_core.model.run import FailbackStrategy
 from mirror_core.runbook import offline, parking
 from mirror_core.runbook.failback import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -90,18 +90,18 @@ def with_a_tail(
 
 
 def conducted(mirrored: Mirrored, operator: Operator) -> Failback:
-    return Failback(mirrored.link, mirrored.services, started_by="test", say=operator)
+    return Failback(mirrored.link, mirrored.services, started_by="test", print_line=operator)
 
 
 def nothing_left(mirrored: Mirrored, topic: str) -> None:
     with ClusterClient(mirrored.config.cluster("east")) as client:
-        assert not {LEADER, FOLLOWER} & describe_configs(client, [topic])[topic].overrides.keys()
-        assert {rate_of(client, node) for node in client.brokers()} == {None}
+        assert not {LEADER_THROTTLE, FOLLOWER_THROTTLE} & describe_configs(client, [topic])[topic].overrides.keys()
+        assert {fetch_throttle_rate(client, node) for node in client.brokers()} == {None}
 
 
 def in_sync(mirrored: Mirrored, topic: str, replicas: int) -> bool:
     with ClusterClient(mirrored.config.cluster("east")) as client:
-        return len(placements(client, [topic])[Partition(topic, 0)].in_sync) == replicas
+        return len(describe_placements(client, [topic])[Partition(topic, 0)].in_sync) == replicas
 
 
 def three_again(mirrored: Mirrored, topic: str) -> None:
@@ -112,27 +112,27 @@ def three_again(mirrored: Mirrored, topic: str) -> None:
 def test_a_short_replica_leads_and_the_others_follow_it(
     three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parking, "WAIT_S", 120.0)
+    monkeypatch.setattr(parking, "OPERATOR_WAIT_S", 120.0)
     mirrored, topic, primary = with_a_tail(three, tmp_path, 30 * MIB)
-    operator, replica = Operator(three), Allowed(Strategy.REPLICA)
+    operator, replica = Operator(three), AllowedStrategies(FailbackStrategy.REPLICA)
     failback = conducted(mirrored, operator)
     plan = failback.plan(replica)
     assert plan.strategies == {topic: "replica"}
     run = failback.begin(plan.hash, replica)
 
-    failback.step(run.id, "salvage")
+    failback.run_step(run.id, "salvage")
     monkeypatch.setattr(operator, "heeds", False)
-    monkeypatch.setattr(parking, "WAIT_S", 3.0)
+    monkeypatch.setattr(parking, "OPERATOR_WAIT_S", 3.0)
     with pytest.raises(MirrorError, match="was not stopped within 3 s; then resume"):
-        failback.step(run.id, "align")
+        failback.run_step(run.id, "align")
     nothing_left(mirrored, topic)
     monkeypatch.setattr(operator, "heeds", True)
-    monkeypatch.setattr(parking, "WAIT_S", 120.0)
+    monkeypatch.setattr(parking, "OPERATOR_WAIT_S", 120.0)
     failback.drive(run.id)
     operator.join()
 
     nothing_left(mirrored, topic)
-    aligned = next(s for s in failback.status(run.id)[1] if s.step == "align")
+    aligned = next(s for s in failback.read_status(run.id)[1] if s.step == "align")
     assert str(aligned.evidence["led_by_a_short_replica"]).startswith(f"{topic}-0 at ")
     go_home(failback, run.id)
     assert content(read_all(three.east, topic)) == content(primary)
@@ -142,9 +142,9 @@ def test_a_short_replica_leads_and_the_others_follow_it(
 def test_a_log_that_is_too_short_is_refused_while_an_abort_is_possible(
     three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parking, "WAIT_S", 120.0)
+    monkeypatch.setattr(parking, "OPERATOR_WAIT_S", 120.0)
     mirrored, _, _ = with_a_tail(three, tmp_path, 4 * MIB)
-    failback, replica = conducted(mirrored, Operator(three)), Allowed(Strategy.REPLICA)
+    failback, replica = conducted(mirrored, Operator(three)), AllowedStrategies(FailbackStrategy.REPLICA)
     run = failback.begin(failback.plan(replica).hash, replica)
     with pytest.raises(Refused, match="fewer than 15 MiB"):
         failback.drive(run.id)
@@ -158,7 +158,7 @@ def test_a_short_replica_ends_between_transactions_and_is_elected_by_a_majority(
     for name, seconds in (("WAIT_S", 120.0), ("APPROACH_S", 5.0), ("HASTE_S", 20.0)):
         monkeypatch.setattr(parking, name, seconds)
     mirrored, topic, primary = with_a_tail(three, tmp_path, 17 * MIB, in_transactions)
-    operator, replica = Operator(three), Allowed(Strategy.REPLICA)
+    operator, replica = Operator(three), AllowedStrategies(FailbackStrategy.REPLICA)
     with dead(three.east, 3):
         wait_until(partial(in_sync, mirrored, topic, 2), timeout_s=TIMEOUT_S, why="two replicas are in sync")
         failback = conducted(mirrored, operator)
@@ -183,7 +183,7 @@ def test_where_a_transaction_is_always_open_nobody_stops_a_broker_and_the_topic_
     for name, seconds in (("WAIT_S", 120.0), ("APPROACH_S", 5.0)):
         monkeypatch.setattr(parking, name, seconds)
     mirrored, topic, primary = with_a_tail(three, tmp_path, 17 * MIB, partial(in_transactions, overlapping=True))
-    operator, replica = Operator(three), Allowed(Strategy.REPLICA)
+    operator, replica = Operator(three), AllowedStrategies(FailbackStrategy.REPLICA)
     failback = conducted(mirrored, operator)
     run = failback.begin(failback.plan(replica).hash, replica)
     with pytest.raises(Refused, match=rf"a transaction was open: {topic}-0\. Resume to try again; or delete the topic"):

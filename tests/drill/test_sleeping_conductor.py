@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from mirror_core.decide import conducting
-from mirror_core.decide.steps import names
+from mirror_core.decide.steps import list_step_names
 from mirror_core.mirrors import verbs
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.model.run import RunKind, RunMode, RunState
 from tests.administering import rights_of
 from tests.brokers import Pair, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import app_topic, committed, denied
@@ -34,7 +34,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 AFTER: tuple[Literal[1, "all"], ...] = (1, "all")
-STEPS = names(RunKind.FAILOVER, Mode.UNPLANNED)
+STEPS = list_step_names(RunKind.FAILOVER, RunMode.UNPLANNED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Hurried:
     before: Callable[[], object]
 
     def __call__(self) -> None:
-        patch.object(conducting, "CONDUCTED_S", 0.0).start()
+        patch.object(conducting, "CONDUCTOR_TIMEOUT_S", 0.0).start()
         self.before()
 
 
@@ -53,10 +53,10 @@ def left_by_all(mirrored: Mirrored, topic: str) -> dict[str, object]:
     state = mirrored.state
     return {
         "rights": rights_of(mirrored.pair.west),
-        "ledger": state.ledger_of(mirrored.name),
+        "ledger": state.ledger_entries(mirrored.name),
         "partitions": mirrored.statuses,
         "mirror": state.mirrors[mirrored.name],
-        "debt": state.debts.get(mirrored.name),
+        "debt": state.pending_fences.get(mirrored.name),
         "lease": state.leases[mirrored.name],
         "runs": {key: run for key, run in state.runs.items() if run.plan.mirror == mirrored.name},
         "steps": {key: step for key, step in state.steps.items() if key[0].startswith(mirrored.name)},
@@ -86,7 +86,7 @@ def test_each_conductor_of_an_unplanned_failover_sleeps_over_the_next_one(pair: 
     commit_offset(pair.east, group, topic, 77)
     mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
     mirrored.copy()
-    verbs.sync(mirrored.link)
+    verbs.run_sync(mirrored.link)
     conductors = conducted(mirrored, "sleeping conductor")
     pair.east.kill()
     try:

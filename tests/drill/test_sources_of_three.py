@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.standing import Standing
+from mirror_core.decide.standing import FenceState
 from mirror_core.kafka.topics import NewTopic, create_topics
-from mirror_core.mirrors.standing import look_after
+from mirror_core.mirrors.standing import check_fence
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.ports import HOST
 from tests.administering import active_controller, as_admin
@@ -139,11 +139,11 @@ def test_a_source_of_three_that_comes_back_node_by_node_is_fenced_as_soon_as_it_
         with driving(mirrored):
             more_is_copied(mirrored, [*wide, *lone[:2]])
             wait_until(
-                lambda: lone[2] in mirrored.state.sightings[mirrored.name].leaderless(),
+                lambda: lone[2] in mirrored.state.source_observations[mirrored.name].get_offline_partitions(),
                 timeout_s=TIMEOUT_S,
                 why="the data plane has seen that nobody leads it",
             )
-            planned = mirrored.failover.decide(Mode.PLANNED)
+            planned = mirrored.failover.decide(RunMode.PLANNED)
             words = f"east: no leader for {lone[2]}, so the rest cannot be copied"
             assert [r for r in planned.reasons if words in r], planned.reasons
 
@@ -153,12 +153,12 @@ def test_a_source_of_three_that_comes_back_node_by_node_is_fenced_as_soon_as_it_
             destination.go(replicas(west, short)[0])
             leaderless(west, short)
             source.go(1, 2)
-        plan = mirrored.failover.plan(Mode.UNPLANNED)
+        plan = mirrored.failover.plan(RunMode.UNPLANNED)
         assert any(f"nobody led {lone[2]} on east" in line for line in plan.warnings), plan.warnings
         assert "position unknown" in plan.partitions[str(short)]
         run = begin(mirrored.failover)
         assert mirrored.failover.drive(run.id).state is RunState.DONE
-        settled = next(s for s in mirrored.failover.status(run.id)[1] if s.step == "settle")
+        settled = next(s for s in mirrored.failover.read_status(run.id)[1] if s.step == "settle")
         assert str(short) in str(settled.evidence["without_leader"])
         assert {s.state for s in mirrored.statuses.values()} == {PartitionState.STOPPED}
         unknown = {p for p, s in mirrored.statuses.items() if s.lmo is None}
@@ -175,16 +175,16 @@ def test_a_source_of_three_that_comes_back_node_by_node_is_fenced_as_soon_as_it_
                 timeout_s=TIMEOUT_S,
                 why="it takes writes that nobody can stop",
             )
-        found = look_after(mirrored.link)
-        assert (found.standing, debt_of(mirrored).paid_ms) == (Standing.OWED, None), found
+        found = check_fence(mirrored.link)
+        assert (found.state, debt_of(mirrored).applied_at_ms) == (FenceState.PENDING, None), found
         assert any("fence pending since" in line for line in found.lines), found.lines
         assert any("no answer: " in line for line in found.lines), found.lines
 
         # Two: it can be fenced. What the third one alone holds is still unknown.
         with watching(mirrored) as watched:
             source.come(2)
-            wait_until(lambda: debt_of(mirrored).paid_ms, timeout_s=TIMEOUT_S, why="the fence is up")
-            assert lone[2] not in debt_of(mirrored).ends.by_partition()
+            wait_until(lambda: debt_of(mirrored).applied_at_ms, timeout_s=TIMEOUT_S, why="the fence is up")
+            assert lone[2] not in debt_of(mirrored).log_ends.to_mapping()
             wait_until(
                 lambda: f"the log end of {lone[2]} is not known" in watched.all_told(),
                 timeout_s=TIMEOUT_S,
@@ -192,9 +192,11 @@ def test_a_source_of_three_that_comes_back_node_by_node_is_fenced_as_soon_as_it_
             )
             source.come(3)
             wait_until(
-                lambda: lone[2] in debt_of(mirrored).ends.by_partition(), timeout_s=TIMEOUT_S, why="node 3 is back, too"
+                lambda: lone[2] in debt_of(mirrored).log_ends.to_mapping(),
+                timeout_s=TIMEOUT_S,
+                why="node 3 is back, too",
             )
-            first, last = mirrored.statuses[lone[2]].lmo, debt_of(mirrored).ends.by_partition()[lone[2]]
+            first, last = mirrored.statuses[lone[2]].lmo, debt_of(mirrored).log_ends.to_mapping()[lone[2]]
             assert first is not None
             wait_until(
                 lambda: (
@@ -211,7 +213,7 @@ def test_a_source_of_three_that_comes_back_node_by_node_is_fenced_as_soon_as_it_
                 timeout_s=TIMEOUT_S,
                 why="all go on, and are refused",
             )
-        ends = debt_of(mirrored).ends.by_partition()
+        ends = debt_of(mirrored).log_ends.to_mapping()
         destination.all_come()
         for one in applications:
             late = [place for place in one.acked if place[1] >= ends.get(place[0], Offset(1 << 62))]

@@ -13,7 +13,7 @@ import pytest
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors import verbs
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import RunMode, RunState
 from tests.administering import as_admin
 from tests.brokers import Pair, Record, read_all, read_topics
 from tests.clusters import two_clusters
@@ -53,16 +53,16 @@ def test_what_is_counted_differently_is_what_the_group_reads_again(doomed: Pair,
         with at_work(mirrored, "local", tmp_path):
             application.works_on(east)
             wait_until(lambda: counted(west) > SOME, timeout_s=PATIENCE_S, why="the copy is close behind")
-            verbs.sync(mirrored.link)
+            verbs.run_sync(mirrored.link)
             application.works_on(east)
             east.kill()
             later.callback(east.start)
             application.stop(signal.SIGKILL)
             lines.abandon()
             failover = mirrored.failover
-            plan = failover.plan(Mode.UNPLANNED)
+            plan = failover.plan(RunMode.UNPLANNED)
             assert application.name in plan.groups
-            assert failover.drive(failover.begin(plan.hash, Mode.UNPLANNED).id).state is RunState.DONE
+            assert failover.drive(failover.begin(plan.hash, RunMode.UNPLANNED).id).state is RunState.DONE
         repartition, _ = application.internal
         with as_admin(west) as client:
             offsets = committed(client, application.name)

@@ -13,7 +13,7 @@ import pytest
 
 from mirror_core.mirrors import verbs
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import RunMode, RunState
 from tests.brokers import Pair, Record, read_all, read_all_aiokafka
 from tests.clusters import two_clusters
 from tests.commands import mirrorbook
@@ -64,7 +64,7 @@ def test_what_was_read_and_not_copied_is_all_that_differs(doomed: Pair, tmp_path
             there = set(read_all(east, application.topic))
             why = "batches are copied to go back to"
             wait_until(lambda: held(mirrored, application.topic) >= there, timeout_s=PATIENCE_S, why=why)
-            verbs.sync(mirrored.link)
+            verbs.run_sync(mirrored.link)
             copying.kill()
             # However far it is behind: beyond what the copy can have.
             application.works(len(read_all(east, application.topic)) + SOME)
@@ -73,7 +73,7 @@ def test_what_was_read_and_not_copied_is_all_that_differs(doomed: Pair, tmp_path
             application.kill()
             lines.abandon()
         failover = mirrored.failover
-        run = failover.begin(failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED)
+        run = failover.begin(failover.plan(RunMode.UNPLANNED).hash, RunMode.UNPLANNED)
         assert failover.drive(run.id).state is RunState.DONE
         lmos = [mirrored.statuses[Partition(application.topic, index)].lmo or 0 for index in range(PARTITIONS)]
         before = dict(application.lines())

@@ -22,22 +22,22 @@ from kio.schema.incremental_alter_configs.v0.response import IncrementalAlterCon
 from kio.static.primitive import i8
 
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.decide.view import DestinationView, Few
-from mirror_core.kafka.acls import create_acls, present_on_every_broker
+from mirror_core.decide.view import DestinationSnapshot, MinIsrShortfall
+from mirror_core.kafka.acls import create_acls, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topics import NewTopic, alter_configs, create_topics, describe_configs
 from mirror_core.mirrors import verbs
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import RemoteFault, Unreachable
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.model.run import Evidence, Mode
+from mirror_core.model.run import RunMode, StepEvidence
 from mirror_core.runbook import canary, canary_trials
 from mirror_core.runbook.canary import run_canary
-from mirror_core.runbook.observe import observe
+from mirror_core.runbook.observe import take_snapshot
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import active_controller, as_admin, known_topic
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
@@ -91,7 +91,7 @@ def default_of_all(client: ClusterClient, name: str, value: str, before: str) ->
 
 def log_end(client: ClusterClient, partition: Partition) -> int:
     """What the leader has, replicated or not."""
-    return list_offsets(client, [partition], Point.LOG_END)[partition]
+    return list_offsets(client, [partition], OffsetPoint.LOG_END)[partition]
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def test_a_controller_that_hangs_delays_what_it_is_asked_for_and_refuses_nothing
         create_acls(client, [denied])
         alter_configs(client, {topic: {"retention.ms": "-1"}})
         assert describe_configs(client, [topic])[topic].overrides["retention.ms"] == "-1"
-        present_on_every_broker(client, [denied])
+        wait_until_acls_present(client, [denied])
     wait_until(lambda: west.answering(1) == [1, 2, 3], timeout_s=TIMEOUT_S, why="it is back")
 
 
@@ -167,13 +167,14 @@ def test_what_too_few_replicas_hold_is_not_called_copied(three: Pair, tmp_path: 
                 wait_until(lambda: task.waits(first), timeout_s=TIMEOUT_S, why="the leader refuses to append")
                 report = task.ended()
                 words = f"cluster west, {first}, offset 0: NOT_ENOUGH_REPLICAS: fewer replicas are in sync"
-                assert words in report.retry
-                assert "(2 partitions wait)" in report.retry
+                assert words in report.retry_reason
+                assert "(2 partitions wait)" in report.retry_reason
                 with one_task(mirrored, [last], {last: 11}) as task:
                     wait_until(lambda: task.waits(last), timeout_s=TIMEOUT_S, why="what is not replicated is not done")
                     report = task.ended()
                 assert (
-                    f"cluster west, {last}: the log ends at 11, and its replicas have it up to 1 only" in report.retry
+                    f"cluster west, {last}: the log ends at 11, and its replicas have it up to 1 only"
+                    in report.retry_reason
                 )
                 assert not any(receipt.next == 11 for receipt in report.receipts)
                 assert report.failures == ()
@@ -187,12 +188,12 @@ def test_a_plan_names_what_could_not_be_written_after_promotion(three: Pair, tmp
     topics = sorted((all_three, by_default, two))
     mirrored = new_mirror(three, tmp_path, *topics)
     mirrored.copy()
-    verbs.sync(mirrored.link)
+    verbs.run_sync(mirrored.link)
 
-    def named() -> tuple[Few, ...]:
-        seen = observe(mirrored.link, mirrored.state, Mode.UNPLANNED).destination
-        assert isinstance(seen, DestinationView)
-        return seen.few_in_sync
+    def named() -> tuple[MinIsrShortfall, ...]:
+        seen = take_snapshot(mirrored.link, mirrored.state, RunMode.UNPLANNED).destination
+        assert isinstance(seen, DestinationSnapshot)
+        return seen.min_isr_shortfalls
 
     assert named() == ()
     with as_admin(three.west) as client, default_of_all(client, "min.insync.replicas", "3", "1"):
@@ -200,7 +201,7 @@ def test_a_plan_names_what_could_not_be_written_after_promotion(three: Pair, tmp
         with dead(three.west, 3):
             left = partial(_in_sync, client, topics)
             wait_until(lambda: left() == {2}, timeout_s=TIMEOUT_S, why="node 3 is missed")
-            assert named() == tuple(Few(topic, in_sync=2, needed=3) for topic in topics if topic != two)
+            assert named() == tuple(MinIsrShortfall(topic, in_sync=2, needed=3) for topic in topics if topic != two)
 
 
 def test_a_mirror_comes_through_lost_majorities_and_moved_leaders(three: Pair, tmp_path: Path) -> None:
@@ -252,13 +253,13 @@ def test_an_unclean_election_is_a_wrong_copy_without_a_word_where_epochs_are_not
         return replicate(mirrored.link).caught_up
 
     usurps(copied)
-    monkeypatch.setattr(PartitionReplicator, "vouched_epoch", property(lambda one: one.source_epoch))
+    monkeypatch.setattr(PartitionReplicator, "agreed_epoch", property(lambda one: one.source_epoch))
     wait_until(copied, timeout_s=TIMEOUT_S, why="its successor's records are copied behind those that it has lost")
     with pytest.raises(AssertionError, match=f"{partition} differs, and is not FAILED"):
         equal_or_failed(mirrored, partition, FailureKind.DIVERGED, struck=True)
 
 
-def canary_of(pair: Pair, topic: str) -> Evidence:
+def canary_of(pair: Pair, topic: str) -> StepEvidence:
     west = load_config(pair.config_path).cluster("west")
     return run_canary(west, MirrorName("m-" + secrets.token_hex(4)), "run", {topic})
 
@@ -279,7 +280,7 @@ def test_the_canary_tries_every_broker_and_waits_for_none_that_is_not_needed(
 
     with suspended(three.west, leader):
         with monkeypatch.context() as patched:
-            patched.setattr(canary, "LIMITS", replace(LIMITS, broker_away_s=0.0))
+            patched.setattr(canary, "TIMEOUTS", replace(TIMEOUTS, canary_missing_broker_s=0.0))
             with pytest.raises(Unreachable, match=f"broker {leader} leads {topic}-0 and does not answer"):
                 canary_of(three, topic)
         shown = canary_of(three, topic)
@@ -291,7 +292,7 @@ def test_a_canary_that_a_broker_does_not_take_names_broker_kind_and_partition(
     three: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic(three.west)
-    monkeypatch.setattr(canary_trials, "LIMITS", replace(LIMITS, canary_trial_s=patience(12)))
+    monkeypatch.setattr(canary_trials, "TIMEOUTS", replace(TIMEOUTS, canary_trial_s=patience(12)))
 
     def and_then_it_hangs(client: ClusterClient, topics: Iterable[NewTopic]) -> None:
         create_topics(client, topics)

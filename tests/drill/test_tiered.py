@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.decide.topics import NEVER
-from mirror_core.kafka.empty_answers import SURE
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.decide.topics import NEVER_COPIED_KEYS
+from mirror_core.kafka.empty_answers import REQUIRED_EMPTY_FETCHES
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.reader import LogReader
-from mirror_core.kafka.tiered import SILENT
+from mirror_core.kafka.tiered import REMOTE_STORAGE_HINT
 from mirror_core.kafka.topics import delete_records, describe_configs
-from mirror_core.logdir.stopped import planned, stopped
+from mirror_core.logdir.stopped import hold_stopped_broker, plan_broker_truncation
 from mirror_core.logdir.targets import parse_targets
 from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition
@@ -70,7 +70,7 @@ def test_what_only_remote_storage_holds_is_mirrored_exactly(
     assert_parity(mirrored)
     with as_admin(tiered.west) as client:
         copied = {key for configs in describe_configs(client, topics).values() for key in configs.overrides}
-    assert not copied & NEVER, "how much is kept where is each cluster's own"
+    assert not copied & NEVER_COPIED_KEYS, "how much is kept where is each cluster's own"
 
 
 def test_a_topic_in_remote_storage_is_failed_over_and_back(tiered: Pair, tmp_path: Path) -> None:
@@ -112,13 +112,20 @@ def test_where_remote_storage_gives_nothing_there_is_no_gap(
             wait_until(lambda: task.awaits_remote(partition) or filled(), timeout_s=TIMEOUT_S, why="it gets nothing")
             before, sent = task.asked, len(produce(tiered.east, other.topic, 20, partition=1))
             wait_until(lambda: log_end(tiered, other) == sent, timeout_s=TIMEOUT_S, why="others go on")
-            wait_until(lambda: task.asked > before + SURE or filled(), timeout_s=TIMEOUT_S, why="it asks again")
+            wait_until(
+                lambda: task.asked > before + REQUIRED_EMPTY_FETCHES or filled(),
+                timeout_s=TIMEOUT_S,
+                why="it asks again",
+            )
             assert not filled(), "made a gap of what was not to be had"
-            assert SILENT in task.ended().retry
+            assert REMOTE_STORAGE_HINT in task.ended().retry_reason
         copied = log_end(tiered, partition)
         here = read_all(tiered.west, partition.topic, committed=False)
         assert [record for record in here if record.partition == 0] == records[:copied]
-        with LogReader(mirrored.link.source, timeout_s=2) as reader, pytest.raises(Unreachable, match=SILENT[:40]):
+        with (
+            LogReader(mirrored.link.source, timeout_s=2) as reader,
+            pytest.raises(Unreachable, match=REMOTE_STORAGE_HINT[:40]),
+        ):
             deque(reader.records(partition, Offset(0), Offset(len(records))), maxlen=0)
         with one_task(mirrored, [partition], until={partition: len(records)}) as task:
             wait_until(lambda: task.awaits_remote(partition), timeout_s=TIMEOUT_S, why="the next one waits as well")
@@ -152,7 +159,7 @@ def late_mirror(tiered: Pair, folder: Path) -> tuple[Mirrored, Partition]:
 
 def log_end(tiered: Pair, partition: Partition) -> int:
     with as_admin(tiered.west) as client:
-        return list_offsets(client, [partition], Point.LOG_END)[partition]
+        return list_offsets(client, [partition], OffsetPoint.LOG_END)[partition]
 
 
 def test_a_log_of_which_a_part_may_be_in_remote_storage_is_not_cut(tiered: Pair) -> None:
@@ -164,10 +171,10 @@ def test_a_log_of_which_a_part_may_be_in_remote_storage_is_not_cut(tiered: Pair)
     tiered.east.terminate()
     try:
         with (
-            stopped([tiered.east.log_dir()]) as log_dirs,
+            hold_stopped_broker([tiered.east.log_dir()]) as log_dirs,
             pytest.raises(Refused, match="in remote storage") as refused,
         ):
-            planned(log_dirs, parse_targets([f"{older}={local + 1}", f"{fresh}=1"]))
+            plan_broker_truncation(log_dirs, parse_targets([f"{older}={local + 1}", f"{fresh}=1"]))
         assert len(refused.value.reasons) == 2
     finally:
         tiered.east.start()

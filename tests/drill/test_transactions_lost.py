@@ -8,13 +8,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.slipped import slipped_in
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.decide.slipped import find_late_ranges
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.standing import look_after, said
+from mirror_core.mirrors.standing import check_fence, record_reported
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin, hang
 from tests.brokers import TIMEOUT_S, Pair, admin_client, grant, read_topics, read_topics_aiokafka
@@ -68,16 +68,16 @@ def test_readers_on_the_other_side_are_not_held_up_and_nothing_is_repeated_when_
         application.commit(east, kind, *((partition, f"{kind} {partition} committed") for partition in everything))
     mirrored = new_mirror(pair, tmp_path, topic, unmarked)
     mirrored.copy()
-    verbs.sync(mirrored.link)
+    verbs.run_sync(mirrored.link)
 
     def seen() -> dict[str, str]:
-        sighting = mirrored.state.sightings.get(mirrored.name)
+        sighting = mirrored.state.source_observations.get(mirrored.name)
         return {t.id: t.state for t in sighting.transactions} if sighting else {}
 
     def ended(partition: Partition) -> bool:
         with as_admin(west) as client, as_admin(east) as source:
-            stable = list_offsets(source, [partition], Point.STABLE_END)
-            return list_offsets(client, [partition], Point.LOG_END) == stable
+            stable = list_offsets(source, [partition], OffsetPoint.STABLE_END)
+            return list_offsets(client, [partition], OffsetPoint.LOG_END) == stable
 
     with driving(mirrored):
         beating(mirrored, 2)
@@ -104,7 +104,7 @@ def test_readers_on_the_other_side_are_not_held_up_and_nothing_is_repeated_when_
         east.kill()
     producers.clear()
     try:
-        told = "\n".join(mirrored.failover.plan(Mode.UNPLANNED).warnings)
+        told = "\n".join(mirrored.failover.plan(RunMode.UNPLANNED).warnings)
         assert (
             f"transaction {application.id_of(PREPARED)!r} (PrepareCommit when last seen), if it was committed, is cut "
             f"in half: {marked} have it, {stuck} do not"
@@ -114,7 +114,7 @@ def test_readers_on_the_other_side_are_not_held_up_and_nothing_is_repeated_when_
         assert mirrored.failover.drive(begin(mirrored.failover).id).state is RunState.DONE
 
         with as_admin(west) as client:
-            logs = [list_offsets(client, everything, point) for point in (Point.STABLE_END, Point.LOG_END)]
+            logs = [list_offsets(client, everything, point) for point in (OffsetPoint.STABLE_END, OffsetPoint.LOG_END)]
         assert logs[0] == logs[1], "somebody's transaction is open for ever"
         for kind, partitions in parts.items():
             # It goes on: what it was not acknowledged for it does once more, and something new.
@@ -130,12 +130,12 @@ def test_readers_on_the_other_side_are_not_held_up_and_nothing_is_repeated_when_
             assert b"hanging" not in values
     finally:
         east.start()
-    found = wait_until(lambda: stood(look_after(mirrored.link)), timeout_s=TIMEOUT_S, why="the fence is up")
+    found = wait_until(lambda: stood(check_fence(mirrored.link)), timeout_s=TIMEOUT_S, why="the fence is up")
     assert found is not None
-    assert look_after(mirrored.link).alarms == found.once, "told until it is noted that somebody was"
-    said(mirrored.link, found.once)
-    assert stuck in slipped_in(debt_of(mirrored), mirrored.statuses), "what was acknowledged and lost has a name"
-    assert look_after(mirrored.link).alarms == ()
+    assert check_fence(mirrored.link).alarms == found.one_time_alarms, "told until it is noted that somebody was"
+    record_reported(mirrored.link, found.one_time_alarms)
+    assert stuck in find_late_ranges(debt_of(mirrored), mirrored.statuses), "what was acknowledged and lost has a name"
+    assert check_fence(mirrored.link).alarms == ()
     admin = admin_client(east)  # kept: collected with a future pending, it would abandon the request
     for deleted in admin.delete_topics([topic, unmarked]).values():
         deleted.result(TIMEOUT_S)

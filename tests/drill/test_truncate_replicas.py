@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.offsets import Point
-from mirror_core.kafka.placing import elect_unclean
+from mirror_core.kafka.offsets import OffsetPoint
+from mirror_core.kafka.placing import elect_unclean_leaders
 from mirror_core.kafka.topics import NewTopic, create_topics
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
@@ -46,7 +46,7 @@ def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxCluster]:
 def fill(cluster: SandboxCluster, topic: str) -> None:
     hundreds(cluster, topic, 10)
     braided(cluster, topic)
-    assert ends(cluster, [topic], Point.HIGH_WATERMARK) == {topic: END}
+    assert ends(cluster, [topic], OffsetPoint.HIGH_WATERMARK) == {topic: END}
 
 
 def placed(cluster: SandboxCluster, *replicas: int) -> str:
@@ -93,7 +93,7 @@ def assert_cut(cluster: SandboxCluster, topics: Mapping[str, set[int]], before: 
     """Every replica ends there, and the log goes on."""
     for topic, replicas in topics.items():
         await_in_sync(cluster, topic, replicas)
-        for point in (Point.LOG_END, Point.HIGH_WATERMARK, Point.STABLE_END):
+        for point in (OffsetPoint.LOG_END, OffsetPoint.HIGH_WATERMARK, OffsetPoint.STABLE_END):
             assert ends(cluster, [topic], point) == {topic: CUT}
         assert read_all(cluster, topic) == before[topic]
         added = produce(cluster, topic, 20)
@@ -148,7 +148,7 @@ def test_one_replica_cut_and_elected_is_followed_by_the_other(east: SandboxClust
     def elected() -> bool:
         try:
             with as_admin(east) as client:
-                elect_unclean(client, [Partition(topic, 0)])
+                elect_unclean_leaders(client, [Partition(topic, 0)])
         except RemoteFault:
             return False  # the controllers have no majority yet
         return leader(east, topic) == 2

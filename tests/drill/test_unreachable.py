@@ -11,11 +11,11 @@ from kio.schema.find_coordinator.v2.request import FindCoordinatorRequest
 from kio.schema.find_coordinator.v2.response import FindCoordinatorResponse
 from kio.static.primitive import i8
 
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import TOPIC
-from mirror_core.state.writer import data_id
+from mirror_core.state.records import STATE_TOPIC
+from mirror_core.state.writer import make_data_id
 from tests.administering import as_admin, known_topic
 from tests.brokers import TIMEOUT_S, admin_client, produce
 from tests.distant import Distant, distant_clusters
@@ -52,7 +52,7 @@ def coordinator(cluster: SandboxCluster, transactional_id: str) -> int:
 
 def ends(cluster: SandboxCluster, partitions: list[Partition]) -> dict[Partition, int]:
     with as_admin(cluster) as client:
-        return dict(list_offsets(client, partitions, Point.LOG_END))
+        return dict(list_offsets(client, partitions, OffsetPoint.LOG_END))
 
 
 def write(distant: Distant, partitions: list[Partition], records: int) -> None:
@@ -70,8 +70,8 @@ def test_what_others_lead_is_copied(distant: Distant, tmp_path: Path, side: str,
     write(distant, partitions, 20)
     mirrored.copy()
     led = leaders(cluster)
-    ours = {node for partition, node in led.items() if partition.topic == TOPIC}
-    ours.add(coordinator(cluster, str(data_id(mirrored.name))))
+    ours = {node for partition, node in led.items() if partition.topic == STATE_TOPIC}
+    ours.add(coordinator(cluster, str(make_data_id(mirrored.name))))
     away = next(node for partition, node in led.items() if partition.topic == topic and node not in ours)
     theirs = [partition for partition in partitions if led[partition] == away]
     others = [partition for partition in partitions if led[partition] != away]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.decide.steps import names
+from mirror_core.decide.steps import list_step_names
 from mirror_core.mirrors import verbs
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode, RunKind, RunState, StepState
+from mirror_core.model.run import RunKind, RunMode, RunState, StepState
 from tests.brokers import TIMEOUT_S, Pair
 from tests.cluster.test_failover import app_topic, denied
 from tests.cluster.test_standing import debt_of
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 HANGS_S = patience(6.0)
 """In each step of a planned run, unless that has failed before."""
-PLANNED, UNPLANNED = names(RunKind.FAILOVER), names(RunKind.FAILOVER, Mode.UNPLANNED)
+PLANNED, UNPLANNED = list_step_names(RunKind.FAILOVER), list_step_names(RunKind.FAILOVER, RunMode.UNPLANNED)
 
 
 def started(pair: Pair, folder: Path, ended: ExitStack) -> tuple[Mirrored, str, list[Application]]:
@@ -43,7 +43,7 @@ def started(pair: Pair, folder: Path, ended: ExitStack) -> tuple[Mirrored, str, 
     ended.enter_context(living(pair.east, *applications))
     ended.enter_context(driving(mirrored))
     beating(mirrored, 2)
-    verbs.sync(mirrored.link)  # stages the applications' rights
+    verbs.run_sync(mirrored.link)  # stages the applications' rights
     more_of(applications)
     return mirrored, topic, applications
 
@@ -66,7 +66,7 @@ def refused_for_good(mirrored: Mirrored, applications: list[Application]) -> Non
         timeout_s=TIMEOUT_S,
         why="all are refused",
     )
-    ends = debt_of(mirrored).ends.by_partition()
+    ends = debt_of(mirrored).log_ends.to_mapping()
     for one in applications:
         assert not [place for place in one.acked if place[1] >= ends.get(place[0], Offset(0))], f"{one.kind}: {ends}"
 
@@ -83,20 +83,20 @@ def test_a_source_that_wakes_up_in_an_unplanned_run_is_fenced_when_the_other_sid
         mirrored, topic, applications = started(pair, tmp_path, ended)
         failover = mirrored.failover
         if before:
-            planned = begin(failover, Mode.PLANNED)
+            planned = begin(failover, RunMode.PLANNED)
             for name in before:
-                failover.step(planned.id, name)
+                failover.run_step(planned.id, name)
         harmed.enter_context(suspended(pair.east))
         run = begin(failover)
         for name in UNPLANNED[: UNPLANNED.index(last) + 1]:
-            failover.step(run.id, name)
+            failover.run_step(run.id, name)
         harmed.close()
         if not before:
             more_of(applications)
         for name in UNPLANNED[UNPLANNED.index(last) + 1 : UNPLANNED.index("promote") + 1]:
-            failover.step(run.id, name)
+            failover.run_step(run.id, name)
 
-        assert debt_of(mirrored).paid_ms, "applications may write on both sides"
+        assert debt_of(mirrored).applied_at_ms, "applications may write on both sides"
         refused_for_good(mirrored, applications)
         named = nothing_lost_unnamed(mirrored, applications)
         assert (named > 0) is not bool(before), f"{named} acknowledged records are named as missing"
@@ -110,7 +110,7 @@ def test_a_planned_run_goes_on_when_its_source_wakes_up_again(pair: Pair, tmp_pa
     with ExitStack() as ended:
         mirrored, topic, applications = started(pair, tmp_path, ended)
         failover = mirrored.failover
-        run = begin(failover, Mode.PLANNED)
+        run = begin(failover, RunMode.PLANNED)
         for name in PLANNED[: PLANNED.index("promote")]:
             said = hangs_in(mirrored, run.id, name)
             print(f"{name}: {said or 'went through'}")
@@ -118,9 +118,9 @@ def test_a_planned_run_goes_on_when_its_source_wakes_up_again(pair: Pair, tmp_pa
             assert "abort this run" not in said, "a resume is enough"
             if name == "fence":
                 assert "resume the run when east answers" in said
-            failover.step(run.id, name)
+            failover.run_step(run.id, name)
         with suspended(pair.east):
-            failover.step(run.id, "promote")
+            failover.run_step(run.id, "promote")
         refused_for_good(mirrored, applications)
         assert nothing_lost_unnamed(mirrored, applications) == 0
         assert not denied(pair.west, topic)
@@ -134,7 +134,7 @@ def hangs_in(mirrored: Mirrored, run: str, name: str) -> str:
 
     def take() -> None:
         try:
-            mirrored.failover.step(run, name)
+            mirrored.failover.run_step(run, name)
         except MirrorError as error:
             failed.append(str(error))
 

@@ -25,10 +25,10 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.placing import await_replicas, reassign
+from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.placing import reassign, wait_for_replicas
 from mirror_core.kafka.topics import alter_configs, delete_records
-from mirror_core.model.copying import Failure
+from mirror_core.model.copying import PartitionFailure
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
@@ -130,7 +130,9 @@ class BadDays:
         """Some of what was copied of one topic is deleted where it was copied to. False when there is nothing left."""
         partition = Partition(self.shortened, 0)
         with suppress(MirrorError), as_admin(self.pair.west) as client:
-            start, end = (list_offsets(client, [partition], p)[partition] for p in (Point.START, Point.HIGH_WATERMARK))
+            start, end = (
+                list_offsets(client, [partition], p)[partition] for p in (OffsetPoint.START, OffsetPoint.HIGH_WATERMARK)
+            )
             if start == end:
                 return False
             self.struck.add(partition)  # also where no answer comes
@@ -149,7 +151,7 @@ class BadDays:
         shutil.copytree(self.folder, self._log_of(self.restored))
         self.struck.add(Partition(self.restored, 0))
 
-    def verdicts(self, mirrored: Mirrored, told: Collection[Failure]) -> Counter[str]:
+    def verdicts(self, mirrored: Mirrored, told: Collection[PartitionFailure]) -> Counter[str]:
         """Each is equal, or FAILED for the reason for which it may be; how many are. `told`: what copiers said of it
         meanwhile, which nobody has recorded."""
         self._await_driver(mirrored)
@@ -166,7 +168,7 @@ class BadDays:
         """Copiers don't mind what is gone from the destination: a driver of later finds it."""
         partition = Partition(self.shortened, 0)
         with as_admin(self.pair.west) as client:
-            if not list_offsets(client, [partition], Point.START)[partition]:
+            if not list_offsets(client, [partition], OffsetPoint.START)[partition]:
                 return  # nothing was, or its broker was killed and has forgotten that
         with driving(mirrored):
             wait_until(
@@ -188,7 +190,7 @@ def equal_or_failed(mirrored: Mirrored, partition: Partition, kind: FailureKind,
         return f"FAILED as {kind}"
     pair = mirrored.pair
     with as_admin(pair.east) as there, as_admin(pair.west) as here:
-        for point in (Point.START, Point.LOG_END):
+        for point in (OffsetPoint.START, OffsetPoint.LOG_END):
             ours, theirs = (list_offsets(client, [partition], point)[partition] for client in (here, there))
             assert ours == theirs, f"{partition} has another {point}, and is not FAILED; struck: {struck}"
     source, copy = (read_all(side, partition.topic) for side in (pair.east, pair.west))
@@ -205,7 +207,7 @@ class Usurper:
         self._partition = partition
         with as_admin(cluster) as client:
             reassign(client, {partition: (1, 2)})
-            await_replicas(client, {partition: (1, 2)})
+            wait_for_replicas(client, {partition: (1, 2)})
             alter_configs(client, {partition.topic: {"unclean.leader.election.enable": "true"}})
 
     def __call__(self, copied: Callable[[], bool]) -> None:

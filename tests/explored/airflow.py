@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mirror_core.decide import approvals, steps
-from mirror_core.model.run import Approval, Mode, RunKind, RunState
+from mirror_core.model.run import Approval, RunKind, RunMode, RunState
 from tests.explored import failing_over, giving_up
 from tests.explored.limits import Move
 from tests.explored.process import answers, put, put_run, step_of
@@ -21,9 +21,9 @@ def tasks(world: World, slot: int) -> Iterator[Move]:
         return
     state = state_on(world, destination(world.dag.link))
     mirror, runs = name_of(world.dag.link), state.runs.values()
-    mine = approvals.begun_by(runs, mirror, RunKind.FAILOVER, "dag")
-    standing = [run.id for run in mine if approvals.is_in_effect(run, runs, state.debts.get(mirror))]
-    own = approvals.taken_up(mine, "", standing)
+    mine = approvals.list_runs_begun_by(runs, mirror, RunKind.FAILOVER, "dag")
+    standing = [run.id for run in mine if approvals.is_in_effect(run, runs, state.pending_fences.get(mirror))]
+    own = approvals.find_run_to_resume(mine, "", standing)
     if own is None:
         yield from _begin(world, world.dag, slot)
         return
@@ -39,10 +39,10 @@ def _started(world: World, link: int, slot: int) -> tuple[World, Proc]:
 
 def _approve(world: World, slot: int) -> Iterator[Move]:
     for link in range(len(world.recs)):
-        for mode in Mode:
+        for mode in RunMode:
             there, proc = _started(world, link, slot)
             if world.recs[link].desired is not None and failing_over.begin(there, proc, mode) is not None:
-                silent = mode is Mode.UNPLANNED and not world.up[source(link)]
+                silent = mode is RunMode.UNPLANNED and not world.up[source(link)]
                 words = f"Airflow: {mode} failover of {name_of(link)} is approved"
                 yield Move(words, world._replace(dag=Dag(link, mode, True, silent=silent)))
 
@@ -55,7 +55,7 @@ def _begin(world: World, dag: Dag, slot: int) -> Iterator[Move]:
     said = [_approval(dag.fresh)]
     runs = (r for r in world.recs[dag.link].runs if r.kind is RunKind.FAILOVER)
     before = [run_of(dag.link, r) for r in runs if r.id == dag.run]
-    if approvals.stale(said, NOW) or approvals.used_up(before, said):
+    if approvals.explain_stale_approvals(said, NOW) or approvals.explain_used_approvals(before, said):
         return
     begun = failing_over.begin(*_started(world, dag.link, slot), dag.mode, silent=dag.silent)
     if begun is not None:
@@ -68,15 +68,15 @@ def _go_on(world: World, dag: Dag, run: Run, slot: int) -> Iterator[Move]:
     link, pausing = dag.link, step_of(run) == "fence"
     there, proc = _started(world, link, slot)
     said = [_approval(True)] if dag.asked_of == run.id and dag.asked_fresh else []
-    late = approvals.expired(run_of(link, run), said, (), NOW) and not giving_up.disturbs(world, link, run)
-    stops = run.mode is Mode.UNPLANNED or pausing
+    late = approvals.explain_expired_run(run_of(link, run), said, (), NOW) and not giving_up.disturbs(world, link, run)
+    stops = run.mode is RunMode.UNPLANNED or pausing
     if not (stops and late) and (not pausing or dag.asked_of == run.id):
         taken = put(there._replace(dag=dag._replace(run=run.id)), link, owner=slot)
         yield Move("Airflow: tasks are cleared", failing_over.go_on(taken, proc._replace(run=run.id)), True, link)
     if pausing:
         asked = dag._replace(asked_of=run.id, asked_fresh=True, run=run.id)
         yield Move("Airflow: go ahead", world._replace(dag=asked))
-    turning = steps.names(run.kind, run.mode).index(steps.point_of_no_return(run.kind, run.mode))
+    turning = steps.list_step_names(run.kind, run.mode).index(steps.find_no_return_step(run.kind, run.mode))
     given_up = giving_up.abort(there, proc, run) if run.id == dag.run and run.done <= turning else None
     if given_up is not None and world.up[source(link)]:
         yield Move("Airflow: abort", given_up, True, link)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from mirror_core.decide.steps import names
+from mirror_core.decide.steps import list_step_names
 from mirror_core.model.acl import AclPurpose
-from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.model.run import RunKind, RunMode, RunState
 from tests.explored.world import ACLS, EAST, LEDGER, WEST, File, Proc, Rec, Run, World, fence_of, source
 
 FORGOTTEN = 99
 """A run that is over, and that nobody asks about any more."""
 _RUNNING = (RunState.RUNNING, RunState.ABORTING)
 _ASKED = {
-    (kind, mode): names(kind, mode).index(step)
+    (kind, mode): list_step_names(kind, mode).index(step)
     for kind, mode, step in (
-        (RunKind.FAILOVER, Mode.PLANNED, "drain"),
-        (RunKind.FAILOVER, Mode.UNPLANNED, "switch"),
-        (RunKind.FAILBACK, Mode.PLANNED, "demote"),
+        (RunKind.FAILOVER, RunMode.PLANNED, "drain"),
+        (RunKind.FAILOVER, RunMode.UNPLANNED, "switch"),
+        (RunKind.FAILBACK, RunMode.PLANNED, "demote"),
     )
 }
 """From these steps on nobody asks for how old an approval is."""

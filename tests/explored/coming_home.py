@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from mirror_core.decide import failback, promotion
-from mirror_core.model.acl import LIFTABLE, AclPurpose, LedgerEntry
-from mirror_core.model.mirror import Desired, PartitionState
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.acl import LIFTABLE_PURPOSES, AclPurpose, LedgerEntry
+from mirror_core.model.mirror import DesiredState, PartitionState
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.rights import withdrawal
 from mirror_core.state.records import State
-from mirror_core.state.table import Event, after
+from mirror_core.state.table import PartitionEvent, apply_events
 from mirror_core.sync import ledger, lifting
 from tests.explored.deciding import active, demotions, entered, link_of, replaced, synced
 from tests.explored.failing_back import go_on, home, ready, run_at
@@ -138,9 +138,9 @@ def create_reverse(world: World, proc: Proc) -> World:
     if world.recs[back].homecoming != proc.run:
         world = _unrevoked(world, back)
     if world.recs[back].desired is None or world.recs[back].homecoming != proc.run:
-        began = after(PartitionState.UNKNOWN, Event.START, Event.ALIGNED)
+        began = apply_events(PartitionState.UNKNOWN, PartitionEvent.START, PartitionEvent.ALIGNED)
         news = {
-            "desired": Desired.STARTED,
+            "desired": DesiredState.STARTED,
             "state": began,
             "lmo": None,
             "failed": False,
@@ -174,7 +174,7 @@ def _remembered(world: World, link: int) -> World:
     """Who was demoted on its destination by the mirror of the other direction."""
     cluster, other = destination(link), link ^ 1
     log, theirs = Log(state_on(world, cluster)), state_on(world, destination(other))
-    ledger.remember_there_too(log, name_of(link), theirs, CLUSTERS[cluster], [topic_of(link)])
+    ledger.copy_demotions(log, name_of(link), theirs, CLUSTERS[cluster], [topic_of(link)])
     return _read_off(world, log, link)
 
 
@@ -182,11 +182,11 @@ def _noted(world: World, link: int) -> World:
     """Rights that went to the mirror's source by the other direction, and were withdrawn there since, or denied."""
     src, dst = source(link), destination(link)
     there = [e for e in LEDGER.values(world.recs[link ^ 1].ledger) if e.cluster == CLUSTERS[src]]
-    given = {e.acl for e in there if e.purpose in promotion.STAGED}
-    theirs = set(ACLS.values(world.acls[src])) - {e.acl for e in there if e.purpose in LIFTABLE}
+    given = {e.acl for e in there if e.purpose in promotion.STAGED_PURPOSES}
+    theirs = set(ACLS.values(world.acls[src])) - {e.acl for e in there if e.purpose in LIFTABLE_PURPOSES}
     ledger = LEDGER.values(world.recs[link].ledger)
     ours = (e for e in ledger if e.cluster == CLUSTERS[dst])
-    changes = tuple(withdrawal.judged_again(ours, theirs, given - theirs))
+    changes = tuple(withdrawal.update_demotions(ours, theirs, given - theirs))
     return put(world, link, ledger=LEDGER.mask(replaced(ledger, changes))) if changes else world
 
 
@@ -195,21 +195,21 @@ def _unrevoked(world: World, link: int) -> World:
     cluster = destination(link)
     held = ACLS.values(world.acls[cluster])
     ledger = LEDGER.values(world.recs[link].ledger)
-    given = (e for e in ledger if e.cluster == CLUSTERS[cluster] and e.purpose in promotion.STAGED)
+    given = (e for e in ledger if e.cluster == CLUSTERS[cluster] and e.purpose in promotion.STAGED_PURPOSES)
     gone = {e for e in given if e.purpose is AclPurpose.STAGED or e.acl not in held}
     return put(world, link, ledger=LEDGER.mask(ledger - gone)) if gone else world
 
 
 def _read_off(world: World, log: Log, link: int) -> World:
     name = name_of(link)
-    lifted = (one.entry for one in log.state.lifted.values() if one.entry.mirror == name)
-    return put(world, link, ledger=LEDGER.mask(log.state.ledger_of(name)), lifted=LEDGER.mask(lifted))
+    lifted = (one.entry for one in log.state.lifted_entries.values() if one.entry.mirror == name)
+    return put(world, link, ledger=LEDGER.mask(log.state.ledger_entries(name)), lifted=LEDGER.mask(lifted))
 
 
 def _lifted(world: World, link: int) -> World:
     """Demotions on the mirror's source that the other direction's promotion has lifted."""
     log, theirs = Log(state_on(world, destination(link))), state_on(world, source(link))
-    lifting.forget_lifted(link_of(link), log, theirs)
+    lifting.sync_lifted_records(link_of(link), log, theirs)
     return _read_off(world, log, link)
 
 
@@ -245,7 +245,7 @@ def reprotect(world: World, proc: Proc) -> World:
     if found is None:
         return end(world, proc)
     world = take_over(put_run(world, link, run_at(world, proc), begun=True), proc, back)
-    if found.mode is Mode.PLANNED and _written(world, back):
+    if found.mode is RunMode.PLANNED and _written(world, back):
         return end(world, proc)
     return _demote(world, proc, back, dst, "reprotect")
 
@@ -254,7 +254,7 @@ def _written(world: World, back: int) -> bool:
     rec: Rec = world.recs[back]
     came_home = {partition_of(back): status_of(back, rec.state, rec.lmo, rec.failed)}
     ends = {partition_of(back): offset(world.extra[back // 2][source(back)])}
-    return bool(failback.written_since(came_home, ends))
+    return bool(failback.find_written_since(came_home, ends))
 
 
 @act("reprotect.stage")
@@ -270,10 +270,12 @@ def protected(world: World, proc: Proc) -> World:
     if not (ready(world, proc) and owns(world, proc, back)):
         return end(world, proc)
     found = home(world, link, run_at(world, proc))
-    failed = found is not None and found.mode is Mode.UNPLANNED and _written(world, back)
-    state = after(PartitionState.STOPPED, Event.START, Event.FAIL if failed else Event.ALIGNED)
+    failed = found is not None and found.mode is RunMode.UNPLANNED and _written(world, back)
+    state = apply_events(
+        PartitionState.STOPPED, PartitionEvent.START, PartitionEvent.FAIL if failed else PartitionEvent.ALIGNED
+    )
     world = _lifted(_again(world, link), link)
-    world = put(world, link, desired=Desired.STARTED, state=state, lmo=None, failed=failed)
+    world = put(world, link, desired=DesiredState.STARTED, state=state, lmo=None, failed=failed)
     if not failed:
         world = _noted(put(world, link, ledger=synced(world, link)), link)
     world = done(world, link, run_at(world, proc))

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from mirror_core.decide import access, failover, promotion, standing, verbs
-from mirror_core.decide.filters import Filter
-from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View
+from mirror_core.decide.filters import NameFilter
+from mirror_core.decide.view import ClusterTopic, DestinationSnapshot, MirrorSnapshot, SourceSnapshot, UnseenCluster
 from mirror_core.kafka.config import Principal
 from mirror_core.mirrors import reappeared
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
-from mirror_core.model.mirror import Desired, PartitionState
-from mirror_core.model.run import Mode
+from mirror_core.model.mirror import DesiredState, PartitionState
+from mirror_core.model.run import RunMode
 from mirror_core.rights import acls, needed
 from mirror_core.state.records import State
 from mirror_core.sync import ledger
@@ -45,7 +45,7 @@ from tests.explored.world import (
 _USERS: Final = dict(zip(Principal, (name.removeprefix("User:") for name in sorted(OWN)), strict=True))
 
 
-def link_of(link: int, desired: Desired = Desired.STARTED) -> Any:
+def link_of(link: int, desired: DesiredState = DesiredState.STARTED) -> Any:
     """As much of a link as decisions read."""
     ends = {
         end: SimpleNamespace(name=CLUSTERS[at], user=_USERS.get)
@@ -64,50 +64,52 @@ def active(rec: Rec) -> Run | None:
 
 @cached
 def _failover_view(
-    link: int, rec: Rec, mode: Mode, up: tuple[bool, bool], extra: tuple[int, int], entries: int, anew: bool
-) -> View:
+    link: int, rec: Rec, mode: RunMode, up: tuple[bool, bool], extra: tuple[int, int], entries: int, anew: bool
+) -> MirrorSnapshot:
     held, part, run = ACLS.values(entries), partition_of(link), active(rec)
     src, dst = source(link), destination(link)
     staged = (e for e in LEDGER.values(rec.ledger) if e.purpose is AclPurpose.STAGED)
-    granted = tuple(sorted(str(a) for a in held if acls.may_change(a))) if up[src] and mode is Mode.PLANNED else ()
+    granted = (
+        tuple(sorted(str(a) for a in held if acls.can_change_topic(a))) if up[src] and mode is RunMode.PLANNED else ()
+    )
     status = status_of(link, rec.state, rec.lmo, rec.failed)
-    desired = rec.desired or Desired.STOPPED
-    view = View(
+    desired = rec.desired or DesiredState.STOPPED
+    view = MirrorSnapshot(
         mirror=mirror_of(link, desired, rec.homecoming, rec.begins),
         mode=mode,
         statuses={part: status} if rec.desired else {},
-        source=SourceView(
+        source=SourceSnapshot(
             cluster_id=f"id-{src}",
-            topics={topic_of(link): Topic(id=status.source_topic_id, partitions=1)},
+            topics={topic_of(link): ClusterTopic(id=status.source_topic_id, partitions=1)},
             stable_ends={part: offset(extra[src])},
             authorizer=True,
             transactions=(),
         )
         if up[src]
-        else Unseen("silent"),
-        destination=DestinationView(
+        else UnseenCluster("silent"),
+        destination=DestinationSnapshot(
             cluster_id=f"id-{dst}",
-            topics={topic_of(link): Topic(id=status.destination_topic_id, partitions=1)},
+            topics={topic_of(link): ClusterTopic(id=status.destination_topic_id, partitions=1)},
             positions={part: offset(extra[dst])},
             authorizer=True,
         )
         if up[dst]
-        else Unseen("silent"),
+        else UnseenCluster("silent"),
         lease=None,
         active_run=run_of(link, run).id if run else None,
         grants=granted or tuple(sorted(str(e.acl) for e in staged)),
         forecast=None,
         now_ms=NOW,
-        debt=debt_of(link, rec.debt) if rec.debt else None,
+        pending_fence=debt_of(link, rec.debt) if rec.debt else None,
     )
     if not anew or run is None:
         return view
-    before = replace(view.mirror, desired=Desired.STARTED)
+    before = replace(view.mirror, desired=DesiredState.STARTED)
     continues = view.active_run if run.mode is not mode else None
-    return replace(view, mirror=before, active_run=None, continues=continues)
+    return replace(view, mirror=before, active_run=None, continues_run=continues)
 
 
-def _key(world: World, link: int, mode: Mode, anew: bool) -> tuple[Any, ...]:
+def _key(world: World, link: int, mode: RunMode, anew: bool) -> tuple[Any, ...]:
     """What a failover's plan is made from, and no more: plans are remembered by it."""
     rec, run = world.recs[link], active(world.recs[link])
     runs = (
@@ -120,17 +122,17 @@ def _key(world: World, link: int, mode: Mode, anew: bool) -> tuple[Any, ...]:
     return link, seen, mode, world.up, world.extra[link // 2], topic, anew
 
 
-def plan_failover(world: World, link: int, mode: Mode, *, anew: bool = False) -> tuple[int, bool]:
+def plan_failover(world: World, link: int, mode: RunMode, *, anew: bool = False) -> tuple[int, bool]:
     """The plan's number, and whether it may be run. `anew`: as if no run held the mirror, for one that goes on."""
     return _planned(*_key(world, link, mode, anew))
 
 
 @cached
 def _planned(*key: Any) -> tuple[int, bool]:
-    return numbered(failover.decide(_failover_view(*key)))
+    return numbered(failover.decide_failover(_failover_view(*key)))
 
 
-def numbered(decision: failover.Decision) -> tuple[int, bool]:
+def numbered(decision: failover.PlanDecision) -> tuple[int, bool]:
     if decision.plan not in PLANS:
         PLANS.append(decision.plan)
     return PLANS.index(decision.plan), not decision.reasons
@@ -143,19 +145,19 @@ def void(world: World, link: int, run: Run, *, seen: bool) -> bool:
 
 @cached
 def _void(plan: int, seen: bool, *key: Any) -> bool:
-    now = failover.bound_of(_failover_view(*key))
-    return bool(failover.changed_since(PLANS[plan].bound, now, source_seen=seen))
+    now = failover.list_bound_facts(_failover_view(*key))
+    return bool(failover.list_changed_facts(PLANS[plan].bound_facts, now, source_seen=seen))
 
 
 def broken(world: World, link: int) -> bool:
     """Whether one of the clusters forbids a planned run to go on."""
-    return _broken(*_key(world, link, Mode.PLANNED, True))
+    return _broken(*_key(world, link, RunMode.PLANNED, True))
 
 
 @cached
 def _broken(*key: Any) -> bool:
     view = _failover_view(*key)
-    return isinstance(view.source, Unseen) or bool(failover.broken_since(view, source_seen=True))
+    return isinstance(view.source, UnseenCluster) or bool(failover.list_new_reasons(view, source_seen=True))
 
 
 # -- rights -----------------------------------------------------------------------------------------------------------
@@ -169,30 +171,30 @@ def writers(world: World, cluster: int, link: int, principals: tuple[str, ...]) 
 @cached
 def _writers(mask: int, topic: int, principals: tuple[str, ...]) -> tuple[str, ...]:
     held, name = ACLS.values(mask), topic_of(2 * topic)
-    return tuple(p for p in principals if needed.allows(held, p, Resource.TOPIC, name, Operation.WRITE))
+    return tuple(p for p in principals if needed.is_allowed(held, p, Resource.TOPIC, name, Operation.WRITE))
 
 
 def entered(world: World, link: int, cluster: int, purpose: AclPurpose) -> tuple[LedgerEntry, ...]:
     log: Any = SimpleNamespace(state=state_on(world, destination(link)))
-    return ledger.entered(log, name_of(link), CLUSTERS[cluster], purpose)
+    return ledger.list_entries(log, name_of(link), CLUSTERS[cluster], purpose)
 
 
 def demoted(state: State, link: int, cluster: int) -> list[LedgerEntry]:
-    return ledger.demoted_there(state, name_of(link), CLUSTERS[cluster], [topic_of(link)])
+    return ledger.list_demotions(state, name_of(link), CLUSTERS[cluster], [topic_of(link)])
 
 
 def wanted(state: State, cluster: int, without: tuple[LedgerEntry, ...] = ()) -> set[Acl]:
-    return ledger.wanted_there(state, CLUSTERS[cluster], without)
+    return ledger.list_wanted_acls(state, CLUSTERS[cluster], without)
 
 
 def given(world: World, link: int) -> set[Acl]:
     mine = [e for e in LEDGER.values(world.recs[link].ledger) if e.cluster == CLUSTERS[destination(link)]]
     there = {topic_of(2 * n) for n in range(len(world.extra))}
-    return set(promotion.promotion(mine, [topic_of(link)], there, OWN).grants)
+    return set(promotion.plan_promotion_grants(mine, [topic_of(link)], there, OWN).grants)
 
 
 def demotions(world: World, link: int, cluster: int) -> set[Acl]:
-    return acls.demotions(set(ACLS.values(world.acls[cluster])), [topic_of(link)], OWN)
+    return acls.build_demotions(set(ACLS.values(world.acls[cluster])), [topic_of(link)], OWN)
 
 
 def remembered(world: World, cluster: int) -> frozenset[Acl]:
@@ -208,7 +210,7 @@ def _remembered(cluster: int, ledgers: tuple[int, ...]) -> frozenset[Acl]:
 def primary(world: World, topic: int) -> int:
     """Where applications write, as people are told: not on a cluster that was failed away from."""
     debt = world.recs[2 * topic].debt
-    return destination(2 * topic) if standing.failed_over(debt and debt_of(2 * topic, debt)) else source(2 * topic)
+    return destination(2 * topic) if standing.has_failed_over(debt and debt_of(2 * topic, debt)) else source(2 * topic)
 
 
 def named(world: World, link: int, cluster: int) -> frozenset[Acl]:
@@ -217,7 +219,7 @@ def named(world: World, link: int, cluster: int) -> frozenset[Acl]:
     if not (rec.lifted and rec.desired and world.up[cluster] and world.up[destination(link)]):
         return frozenset()
     state, held = state_on(world, destination(link)), ACLS.values(world.acls[cluster])
-    found = reappeared.reappeared_on(link_of(link, rec.desired), state, CLUSTERS[cluster], held)
+    found = reappeared.find_stray_denials_on(link_of(link, rec.desired), state, CLUSTERS[cluster], held)
     return frozenset(one.entry.acl for one in found)
 
 
@@ -235,10 +237,10 @@ def _own(world: World, cluster: int) -> int:
 @cached
 def _synced(link: int, held: tuple[int, int], mask: int, own: int) -> int:
     mine = LEDGER.values(mask)
-    scope = access.Scope(
+    scope = access.AclScope(
         topics=[topic_of(link)],
         groups=[],
-        group_filter=Filter((), ()),
+        group_filter=NameFilter((), ()),
         own_principals=OWN,
         own_acls=ACLS.values(own),
     )
@@ -249,7 +251,7 @@ def _synced(link: int, held: tuple[int, int], mask: int, own: int) -> int:
         LedgerEntry(mirror=name_of(link), cluster=CLUSTERS[destination(link)], acl=acl, purpose=AclPurpose.STAGED)
         for acl in plan.stage
     )
-    return LEDGER.mask(replaced(mine - set(plan.forget) - set(plan.remove), (*staged, *plan.judged_again)))
+    return LEDGER.mask(replaced(mine - set(plan.forget) - set(plan.remove), (*staged, *plan.repurposed)))
 
 
 def replaced(before: frozenset[LedgerEntry], news: tuple[LedgerEntry, ...]) -> Iterator[LedgerEntry]:
@@ -265,25 +267,25 @@ def replaced(before: frozenset[LedgerEntry], news: tuple[LedgerEntry, ...]) -> I
 def held_home(world: World, link: int) -> bool:
     """Whether a watcher leaves this mirror to the failback that it belongs to."""
     rec = world.recs[link]
-    if not standing.waits_for_home(name_of(link), debt_of(link, rec.debt) if rec.debt else None):
+    if not standing.is_waiting_for_failback(name_of(link), debt_of(link, rec.debt) if rec.debt else None):
         return False
     src = source(link)
-    return world.up[src] and any(verbs.leads_home(name_of(link), state_on(world, src).runs.values()))
+    return world.up[src] and any(verbs.explain_failback_hold(name_of(link), state_on(world, src).runs.values()))
 
 
-def refused(world: World, link: int, verb: verbs.Verb) -> bool:
+def refused(world: World, link: int, verb: verbs.MirrorCommand) -> bool:
     """Whether a verb may not act now, by what the mirror's own state tells."""
     rec = world.recs[link]
     run = active(rec)
-    seen = verbs.Seen(
+    seen = verbs.CommandContext(
         mirror=mirror_of(link, rec.desired, rec.homecoming) if rec.desired else None,
         run=run_of(link, run) if run else None,
         statuses=(status_of(link, rec.state, rec.lmo, rec.failed),),
         copier=None,
-        writing_s=0,
-        failed_over=standing.failed_over(debt_of(link, rec.debt) if rec.debt else None),
+        tasks_may_write_s=0,
+        has_failed_over=standing.has_failed_over(debt_of(link, rec.debt) if rec.debt else None),
     )
-    return any(verbs.refusals(verb, seen))
+    return any(verbs.explain_refusals(verb, seen))
 
 
 def strayed(world: World, link: int) -> bool:
@@ -292,4 +294,4 @@ def strayed(world: World, link: int) -> bool:
     if rec.state is not PartitionState.STOPPED:
         return False
     ends = {partition_of(link): offset(world.extra[link // 2][dst])}
-    return any(verbs.strayed([status_of(link, rec.state, rec.lmo, rec.failed)], ends, CLUSTERS[dst]))
+    return any(verbs.find_moved_log_ends([status_of(link, rec.state, rec.lmo, rec.failed)], ends, CLUSTERS[dst]))

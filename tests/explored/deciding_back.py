@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mirror_core.decide import failback, strategies
-from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
-from mirror_core.decide.view import Topic, Unseen
-from mirror_core.model.mirror import Desired, PartitionState
+from mirror_core.decide.failback import FailbackSnapshot, NewPrimary, OldSource
+from mirror_core.decide.view import ClusterTopic, UnseenCluster
+from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind
 from tests.explored.deciding import active, numbered
@@ -29,7 +29,7 @@ from tests.explored.world import (
 )
 
 
-def failback_view(world: World, link: int) -> FailbackView:
+def failback_view(world: World, link: int) -> FailbackSnapshot:
     return _failback_view(*_failback_key(world, link))
 
 
@@ -55,7 +55,7 @@ def _failback_key(world: World, link: int) -> tuple[Any, ...]:
 @cached
 def _failback_view(
     link: int,
-    desired: Desired | None,
+    desired: DesiredState | None,
     state: PartitionState,
     lmo: int | None,
     failed: bool,
@@ -64,31 +64,31 @@ def _failback_view(
     extra: tuple[int, int],
     fenced: bool,
     holding: tuple[tuple[int, RunKind] | None, ...],
-) -> FailbackView:
+) -> FailbackSnapshot:
     part, topic = partition_of(link), topic_of(link)
     src, dst = source(link), destination(link)
     status = status_of(link, state, lmo, failed)
-    return FailbackView(
-        mirror=mirror_of(link, desired or Desired.STOPPED),
+    return FailbackSnapshot(
+        mirror=mirror_of(link, desired or DesiredState.STOPPED),
         statuses={part: status},
-        old=OldSource(
+        old_source=OldSource(
             cluster_id=f"id-{src}",
-            topics={topic: Topic(id=status.source_topic_id, partitions=1)},
+            topics={topic: ClusterTopic(id=status.source_topic_id, partitions=1)},
             log_ends={part: offset(extra[src])},
             fenced=fenced,
         )
         if up[src]
-        else Unseen("silent"),
-        new=NewPrimary(
+        else UnseenCluster("silent"),
+        new_primary=NewPrimary(
             cluster_id=f"id-{dst}",
-            topics={topic: Topic(id=status.destination_topic_id, partitions=1)},
+            topics={topic: ClusterTopic(id=status.destination_topic_id, partitions=1)},
             log_ends={part: offset(extra[dst])},
         )
         if up[dst]
-        else Unseen("silent"),
+        else UnseenCluster("silent"),
         active_runs=tuple(run_id(at, one[1], one[0]) for at, one in zip((link, link + 1), holding, strict=True) if one),
-        reverse=None if up[src] else Unseen("silent"),
-        debt=debt_of(link, debt) if debt else None,
+        reverse_unknown=None if up[src] else UnseenCluster("silent"),
+        pending_fence=debt_of(link, debt) if debt else None,
     )
 
 
@@ -99,10 +99,10 @@ def plan_failback(world: World, link: int) -> tuple[int, bool]:
 
 @cached
 def _planned_back(*key: Any) -> tuple[int, bool]:
-    return numbered(failback.decide(_failback_view(*key)))
+    return numbered(failback.decide_failback(_failback_view(*key)))
 
 
 def tails_of(world: World, link: int) -> dict[Partition, tuple[Offset, Offset]]:
     view = failback_view(world, link)
-    assert isinstance(view.old, OldSource)
-    return strategies.tails(view.statuses, view.old.topics, view.old.log_ends)
+    assert isinstance(view.old_source, OldSource)
+    return strategies.find_divergent_tails(view.statuses, view.old_source.topics, view.old_source.log_ends)

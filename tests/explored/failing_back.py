@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mirror_core.decide import approvals, failback, steps
-from mirror_core.decide.steps import Need, needing
-from mirror_core.model.run import Mode, RunKind, RunState, Strategy
-from mirror_core.runbook.way_home import home_run
+from mirror_core.decide.steps import StepNeed, list_steps_needing
+from mirror_core.model.run import FailbackStrategy, RunKind, RunMode, RunState
+from mirror_core.runbook.way_home import find_reverse_failover
 from tests.explored.deciding_back import plan_failback, tails_of
 from tests.explored.process import (
     act,
@@ -48,7 +48,7 @@ def begin(world: World, proc: Proc) -> World | None:
     if not may_be_run:
         return None
     number = 1 + max((r.id for r in rec.runs), default=0)
-    run = Run(number, KIND, Mode.PLANNED, RunState.RUNNING, plan, True, proc.by)
+    run = Run(number, KIND, RunMode.PLANNED, RunState.RUNNING, plan, True, proc.by)
     return go_on(take_over(put_run(world, link, run), proc), proc._replace(run=number))
 
 
@@ -57,13 +57,15 @@ def resume(world: World, proc: Proc, run: Run) -> World | None:
     if not answers(world, link) or run.state is not RunState.RUNNING:
         return None
     real = run_of(link, run)
-    again = approvals.approved_long_ago(real, NOW) and not steps.turned(real, state_on(world, destination(link)).steps)
+    again = approvals.explain_stale_run_approval(real, NOW) and not steps.is_past_no_return(
+        real, state_on(world, destination(link)).steps
+    )
     return go_on(take_over(world, proc), proc._replace(run=run.id, agreed=bool(again)))
 
 
 def abort(world: World, proc: Proc, run: Run) -> World | None:
     link = proc.link
-    if not answers(world, link) or steps.turned(run_of(link, run), state_on(world, destination(link)).steps):
+    if not answers(world, link) or steps.is_past_no_return(run_of(link, run), state_on(world, destination(link)).steps):
         return None
     return end(close(take_over(world, proc), link, run, RunState.ABORTED), proc)
 
@@ -72,7 +74,7 @@ def home(world: World, link: int, run: Run) -> Run | None:
     """The failover that has brought applications home; None also while nobody can tell."""
     if not world.up[source(link)]:
         return None
-    found = home_run(state_on(world, source(link)), run_id(link, KIND, run.id))
+    found = find_reverse_failover(state_on(world, source(link)), run_id(link, KIND, run.id))
     if found is None:
         return None
     return next(r for r in world.recs[link + 1].runs if run_of(link + 1, r) is found)
@@ -81,7 +83,9 @@ def home(world: World, link: int, run: Run) -> Run | None:
 def go_on(world: World, proc: Proc) -> World:
     run = run_in(world.recs[proc.link], proc.run, KIND)
     step = step_of(run)
-    if step is None or (step in needing(KIND, Need.HOME) and home(world, proc.link, run) is None):
+    if step is None or (
+        step in list_steps_needing(KIND, StepNeed.REVERSE_FAILOVER) and home(world, proc.link, run) is None
+    ):
         return end(world, proc)
     return to(world, proc, step, then=())
 
@@ -109,8 +113,8 @@ def salvaged(world: World, proc: Proc) -> World:
     debt, extra = world.recs[link].debt, world.extra[link // 2][src]
     if debt is not None and not debt.paid:
         world = put(world, link, debt=debt._replace(paid=True, end=extra))
-    now = failback.tails_fact(tails_of(world, link))
-    if now not in PLANS[run.plan].bound:
+    now = failback.build_tails_fact(tails_of(world, link))
+    if now not in PLANS[run.plan].bound_facts:
         return end(world, proc)
     return go_on(done(world, link, run, salvaged=extra), proc)
 
@@ -120,7 +124,7 @@ def align(world: World, proc: Proc) -> World:
     link, run = proc.link, run_at(world, proc)
     if not ready(world, proc):
         return end(world, proc)
-    kept = PLANS[run.plan].strategies.get(topic_of(link)) is Strategy.NONE
+    kept = PLANS[run.plan].strategies.get(topic_of(link)) is FailbackStrategy.NONE
     if not run.begun and kept and world.extra[link // 2][source(link)] > run.salvaged:
         return end(world, proc)
     return deny(put_run(world, link, run, begun=True), proc, "aligned")

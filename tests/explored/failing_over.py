@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from mirror_core.decide import approvals, steps
 from mirror_core.model.acl import AclPurpose
-from mirror_core.model.mirror import Desired, PartitionState
-from mirror_core.model.run import Mode, RunKind, RunState
-from mirror_core.model.standing import Owed
-from mirror_core.state.table import Event, after
+from mirror_core.model.mirror import DesiredState, PartitionState
+from mirror_core.model.run import RunKind, RunMode, RunState
+from mirror_core.model.standing import FenceAction
+from mirror_core.state.table import PartitionEvent, apply_events
 from tests.explored.deciding import (
     active,
     broken,
@@ -50,18 +50,20 @@ ONE = {"settle": "settle", "final_offsets": "record_lmo"}
 """Steps that are one act with the next one, or have another name here."""
 
 
-def begin(world: World, proc: Proc, mode: Mode, *, silent: bool | None = None) -> World | None:
+def begin(world: World, proc: Proc, mode: RunMode, *, silent: bool | None = None) -> World | None:
     """Look at both sides, make the plan, open the run. None: refused. `silent`: the source was, when somebody approved
     to give it up; None: that is now."""
     link, rec, there = proc.link, world.recs[proc.link], world.up[source(proc.link)]
-    before, silent = active(rec), mode is Mode.UNPLANNED and not there if silent is None else silent
-    if not answers(world, link) or approvals.come_back("", "", silent=silent, answers=there, seen=there):
+    before, silent = active(rec), mode is RunMode.UNPLANNED and not there if silent is None else silent
+    if not answers(world, link) or approvals.explain_source_answers_again(
+        "", "", was_silent=silent, has_answered=there, has_answered_fully=there
+    ):
         return None
     continues = (
         before is not None
         and before.kind is KIND
-        and (before.mode, before.state, mode) == (Mode.PLANNED, RunState.RUNNING, Mode.UNPLANNED)
-        and not steps.turned(run_of(link, before), state_on(world, destination(link)).steps)
+        and (before.mode, before.state, mode) == (RunMode.PLANNED, RunState.RUNNING, RunMode.UNPLANNED)
+        and not steps.is_past_no_return(run_of(link, before), state_on(world, destination(link)).steps)
     )
     plan, may_be_run = plan_failover(world, link, mode, anew=continues)
     if not may_be_run:
@@ -163,7 +165,7 @@ def stand(world: World, proc: Proc) -> World:
     if not owns(world, proc):
         return end(world, proc)
     world = filed(put_run(world, link, run_at(world, proc), begun=True), proc)
-    world = put(world, link, debt=Debt(Owed.FENCE, proc.run))
+    world = put(world, link, debt=Debt(FenceAction.APPLY, proc.run))
     world = enter(world, link, source(link), {fence_of(link)}, AclPurpose.FENCE)
     return deny(world, proc, "stood", soft=True)
 
@@ -191,10 +193,10 @@ def record_lmo(world: World, proc: Proc) -> World:
     if not owns(world, proc) or (end_there and not rec.failed):
         return end(world, proc)
     if rec.state is not PartitionState.STOPPED:
-        state = after(rec.state, Event.STOP, Event.LMO_RECORDED)
-        world = put(world, link, desired=Desired.STOPPED, state=state, lmo=end_there)
-    if run.mode is Mode.PLANNED:
-        world = put(world, link, debt=Debt(Owed.FENCE, run.id, paid=True, end=0))
+        state = apply_events(rec.state, PartitionEvent.STOP, PartitionEvent.LMO_RECORDED)
+        world = put(world, link, desired=DesiredState.STOPPED, state=state, lmo=end_there)
+    if run.mode is RunMode.PLANNED:
+        world = put(world, link, debt=Debt(FenceAction.APPLY, run.id, paid=True, end=0))
     # Of an unplanned one the groups' offsets are brought in before.
-    world = put(world, link, desired=Desired.STOPPED)
+    world = put(world, link, desired=DesiredState.STOPPED)
     return go_on(done(world, link, run, steps=1 if step_of(run) == "record_lmo" else 2), proc)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mirror_core.decide import approvals, steps
 from mirror_core.model.acl import AclPurpose
-from mirror_core.model.mirror import Desired, PartitionState
+from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.run import RunState
-from mirror_core.model.standing import Owed
-from mirror_core.runbook.failover import disturbing
-from mirror_core.state.table import Event, after
+from mirror_core.model.standing import FenceAction
+from mirror_core.runbook.failover import has_disturbed_applications
+from mirror_core.state.table import PartitionEvent, apply_events
 from tests.explored import failing_over
 from tests.explored.deciding import (
     entered,
@@ -48,12 +48,12 @@ from tests.explored.world import (
 def abort(world: World, proc: Proc, run: Run) -> World | None:
     """Pending first: whatever happens from here on, the denials will be found. None: refused."""
     link = proc.link
-    if not answers(world, link) or steps.turned(run_of(link, run), state_on(world, destination(link)).steps):
+    if not answers(world, link) or steps.is_past_no_return(run_of(link, run), state_on(world, destination(link)).steps):
         return None
     world = take_over(world, proc)
     if run.state is not RunState.ABORTING:
         world = put_run(world, link, run, state=RunState.ABORTING)
-        world = put(world, link, debt=Debt(Owed.UNFENCE, run.id))
+        world = put(world, link, debt=Debt(FenceAction.LIFT, run.id))
     return to(world, proc._replace(run=run.id), "unlift")
 
 
@@ -85,9 +85,11 @@ def give_up(world: World, proc: Proc) -> World:
     if not owns(world, proc):
         return end(world, proc)
     if rec.state in (PartitionState.STOPPED, PartitionState.STOPPING):
-        state = after(rec.state, Event.ABORT, Event.FAIL if rec.failed else Event.ALIGNED)
+        state = apply_events(
+            rec.state, PartitionEvent.ABORT, PartitionEvent.FAIL if rec.failed else PartitionEvent.ALIGNED
+        )
         world = put(world, link, state=state, lmo=None)
-    world = put(world, link, desired=Desired.STARTED)
+    world = put(world, link, desired=DesiredState.STARTED)
     return end(close(world, link, run_at(world, proc), RunState.ABORTED), proc)
 
 
@@ -96,12 +98,12 @@ def give_up(world: World, proc: Proc) -> World:
 
 def disturbs(world: World, link: int, run: Run) -> bool:
     """Whether applications may have noticed it already."""
-    return disturbing(state_on(world, destination(link)), run_of(link, run), CLUSTERS[source(link)])
+    return has_disturbed_applications(state_on(world, destination(link)), run_of(link, run), CLUSTERS[source(link)])
 
 
 def asked_again(world: World, link: int, run: Run) -> bool | None:
     """Whether a person says yes again before the run goes on; None: the plan may not be run any more."""
-    if not approvals.approved_long_ago(run_of(link, run), NOW) or run.state is not RunState.RUNNING:
+    if not approvals.explain_stale_run_approval(run_of(link, run), NOW) or run.state is not RunState.RUNNING:
         return False
     if disturbs(world, link, run):
         return False

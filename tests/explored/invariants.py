@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mirror_core.decide import standing
-from mirror_core.decide.steps import names, point_of_no_return, turned
+from mirror_core.decide.steps import find_no_return_step, is_past_no_return, list_step_names
 from mirror_core.model.acl import Acl, Permission
-from mirror_core.model.mirror import Desired, PartitionState
-from mirror_core.model.run import Mode, RunKind
-from mirror_core.model.standing import Owed
+from mirror_core.model.mirror import DesiredState, PartitionState
+from mirror_core.model.run import RunKind, RunMode
+from mirror_core.model.standing import FenceAction
 from tests.explored import watching
 from tests.explored.deciding import active, named, primary, remembered, writers
 from tests.explored.limits import Move
@@ -102,7 +102,12 @@ def watched(world: World) -> World:
     for _ in range(2):
         for link in range(len(world.recs)):
             state = state_on(world, destination(link))
-            if standing.nothing_to_watch(state.mirrors.get(name_of(link)), state.debts.get(name_of(link))) is None:
+            if (
+                standing.explain_nothing_to_watch(
+                    state.mirrors.get(name_of(link)), state.pending_fences.get(name_of(link))
+                )
+                is None
+            ):
                 world = _look(world, link)
     return world
 
@@ -143,12 +148,12 @@ def _keeps_out_for_nothing(world: World, link: int) -> bool:
     """Whether applications wait behind the fence for a failover that has not come so far, or was given up."""
     run, debt = active(world.recs[link]), world.recs[link].debt
     if run is None:
-        return debt is not None and debt.owed is Owed.UNFENCE
+        return debt is not None and debt.owed is FenceAction.LIFT
     return run.kind is RunKind.FAILOVER and not _turned(world, link, run)
 
 
 def _turned(world: World, link: int, run: Run) -> bool:
-    return turned(run_of(link, run), state_on(world, destination(link)).steps)
+    return is_past_no_return(run_of(link, run), state_on(world, destination(link)).steps)
 
 
 def _lifts_now_or_later(world: World, link: int, cluster: int) -> bool:
@@ -175,10 +180,12 @@ def _unapproved(before: World, move: Move) -> Iterator[str]:
         was = next((r for r in before.recs[move.by].runs if (r.id, r.kind) == (run.id, run.kind)), None)
         if was is None and not run.fresh:
             yield f"{run.kind} {run.id} is begun on an old approval"
-        at = names(run.kind, run.mode)[run.done] if run.done < len(names(run.kind, run.mode)) else ""
+        at = (
+            list_step_names(run.kind, run.mode)[run.done] if run.done < len(list_step_names(run.kind, run.mode)) else ""
+        )
         if was is None or was.begun or was.done != run.done or not run.begun:
             continue
-        if at not in (point_of_no_return(run.kind, run.mode), "fence") or _fenced_already(run, at):
+        if at not in (find_no_return_step(run.kind, run.mode), "fence") or _fenced_already(run, at):
             continue
         procs = [p for p in before.procs if p.link == move.by and p.run == run.id]
         dag = before.dag
@@ -204,7 +211,7 @@ def _unasked(before: World, move: Move) -> Iterator[str]:
 
 def _fenced_already(run: Run, at: str) -> bool:
     """Applications stand still: nobody is asked again whether they may go on."""
-    return at == "promote" and run.mode is Mode.PLANNED
+    return at == "promote" and run.mode is RunMode.PLANNED
 
 
 def _others(before: World, move: Move) -> Iterator[str]:
@@ -224,7 +231,7 @@ def _withdrawn(before: World, move: Move) -> Iterator[str]:
     if move.world.late is None or move.by not in (0, 1) or before.acls == move.world.acls:
         return
     run, src, dst = active(move.world.recs[move.by]), source(move.by), destination(move.by)
-    if run is None or run.mode is not Mode.PLANNED or run.kind is not RunKind.FAILOVER or move.world.late != src:
+    if run is None or run.mode is not RunMode.PLANNED or run.kind is not RunKind.FAILOVER or move.world.late != src:
         return
     given = writers(move.world, dst, 0, (LATE,)) and not writers(before, dst, 0, (LATE,))
     if given and grant(0, LATE) not in ACLS.values(before.acls[src]):
@@ -238,7 +245,7 @@ def protected(world: World) -> bool:
     """Mirrored in one direction, with one side that applications may write, and nothing under way."""
     for topic in range(len(world.extra)):
         there, home = world.recs[2 * topic], world.recs[2 * topic + 1]
-        mirroring = [r.desired is Desired.STARTED and r.state is PartitionState.MIRRORING for r in (there, home)]
+        mirroring = [r.desired is DesiredState.STARTED and r.state is PartitionState.MIRRORING for r in (there, home)]
         if not any(mirroring) or active(there) or active(home):
             return False
         if _open(world, topic) != (mirroring[0], mirroring[1] and not mirroring[0]):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from mirror_core.decide.verbs import Verb, leads_home
-from mirror_core.model.mirror import Desired, PartitionState
-from mirror_core.model.run import Mode, RunKind
-from mirror_core.state.table import Event, after
+from mirror_core.decide.verbs import MirrorCommand, explain_failback_hold
+from mirror_core.model.mirror import DesiredState, PartitionState
+from mirror_core.model.run import RunKind, RunMode
+from mirror_core.state.table import PartitionEvent, apply_events
 from tests.explored import airflow, coming_home, failing_back, failing_over, giving_up, promoting, watching
 from tests.explored.deciding import active, held_home, named, primary, refused, strayed, synced, writers
 from tests.explored.limits import Limits, Move
@@ -73,7 +73,7 @@ def _commands(world: World, link: int, slot: int, limits: Limits) -> Iterator[Mo
         if found is not None:
             yield Move(f"{words} {name}", found, True, link)
 
-    for mode in Mode if limits.unplanned else (Mode.PLANNED,):
+    for mode in RunMode if limits.unplanned else (RunMode.PLANNED,):
         begin = _beginning(mode)
         yield from command(f"failover run --mode {mode}", begin, agreed=True)
     if run is not None and run.kind is RunKind.FAILOVER:
@@ -92,7 +92,7 @@ def _commands(world: World, link: int, slot: int, limits: Limits) -> Iterator[Mo
         yield from _verbs(world, link)
 
 
-def _beginning(mode: Mode) -> Callable[[World, Proc], World | None]:
+def _beginning(mode: RunMode) -> Callable[[World, Proc], World | None]:
     return lambda world, proc: failing_over.begin(world, proc, mode)
 
 
@@ -107,26 +107,37 @@ def _verbs(world: World, link: int) -> Iterator[Move]:
     rec, name, dst = world.recs[link], name_of(link), destination(link)
     silent = not world.up[source(link)]
     runs = () if silent else state_on(world, source(link)).runs.values()
-    home = any(leads_home(name, runs))
-    if rec.state is not PartitionState.STOPPED and not refused(world, link, Verb.STOP) and not home:
-        state = after(rec.state, Event.STOP, Event.LMO_RECORDED)
+    home = any(explain_failback_hold(name, runs))
+    if rec.state is not PartitionState.STOPPED and not refused(world, link, MirrorCommand.STOP) and not home:
+        state = apply_events(rec.state, PartitionEvent.STOP, PartitionEvent.LMO_RECORDED)
         end_there = world.extra[link // 2][dst]
         yield Move(
             f"mirror stop {name}",
-            put(world, link, desired=Desired.STOPPED, state=state, lmo=end_there, owner=0),
+            put(world, link, desired=DesiredState.STOPPED, state=state, lmo=end_there, owner=0),
             True,
             link,
         )
-    if rec.desired is Desired.STOPPED and not refused(world, link, Verb.START) and not strayed(world, link):
-        state = after(rec.state, Event.START, Event.FAIL if rec.failed else Event.ALIGNED)
+    if (
+        rec.desired is DesiredState.STOPPED
+        and not refused(world, link, MirrorCommand.START)
+        and not strayed(world, link)
+    ):
+        state = apply_events(
+            rec.state, PartitionEvent.START, PartitionEvent.FAIL if rec.failed else PartitionEvent.ALIGNED
+        )
         yield Move(
             f"mirror start {name}",
-            put(world, link, desired=Desired.STARTED, state=state, lmo=None, owner=0),
+            put(world, link, desired=DesiredState.STARTED, state=state, lmo=None, owner=0),
             True,
             link,
         )
-    if rec.failed and rec.state is PartitionState.FAILED and not refused(world, link, Verb.RECOVER) and all(world.up):
-        state = after(rec.state, Event.RECOVER, Event.ALIGNED)
+    if (
+        rec.failed
+        and rec.state is PartitionState.FAILED
+        and not refused(world, link, MirrorCommand.RECOVER)
+        and all(world.up)
+    ):
+        state = apply_events(rec.state, PartitionEvent.RECOVER, PartitionEvent.ALIGNED)
         yield Move(
             f"mirror recover {name}",
             failing_over.copied(put(world, link, state=state, failed=False, owner=0), link),
@@ -141,13 +152,13 @@ def _verbs(world: World, link: int) -> Iterator[Move]:
 def _data_plane(world: World, link: int) -> Iterator[Move]:
     """Copies, and syncs rights."""
     rec, src, dst = world.recs[link], source(link), destination(link)
-    if rec.desired is not Desired.STARTED or rec.state is not PartitionState.MIRRORING or not all(world.up):
+    if rec.desired is not DesiredState.STARTED or rec.state is not PartitionState.MIRRORING or not all(world.up):
         return
     run, name, extra = active(rec), name_of(link), world.extra[link // 2]
     if run is not None and run.done >= 2:
         return
     if extra[dst]:
-        state = after(rec.state, Event.FAIL)
+        state = apply_events(rec.state, PartitionEvent.FAIL)
         yield Move(f"data plane of {name}: foreign write", put(world, link, state=state, failed=True), True, link)
     elif extra[src] and not ACLS.mask([fence_of(link)]) & world.acls[dst]:
         yield Move(f"data plane of {name}: copies", failing_over.copied(world, link), True, link)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from mirror_core.decide.steps import names
+from mirror_core.decide.steps import list_step_names
 from mirror_core.evidence import fence_file
-from mirror_core.model.acl import LIFTABLE, Acl, AclPurpose, LedgerEntry, Resource
+from mirror_core.model.acl import LIFTABLE_PURPOSES, Acl, AclPurpose, LedgerEntry, Resource
 from mirror_core.model.run import RunKind, RunState
-from mirror_core.sync.fence import denials_of
+from mirror_core.sync.fence import build_denials
 from tests.explored.deciding import entered, replaced, wanted
 from tests.explored.world import (
     ACLS,
@@ -105,7 +105,7 @@ def done(world: World, link: int, run: Run, steps: int = 1, **changes: Any) -> W
 
 def step_of(run: Run) -> str | None:
     """The next step; None: all are done."""
-    steps = names(run.kind, run.mode)
+    steps = list_step_names(run.kind, run.mode)
     return steps[run.done] if run.done < len(steps) else None
 
 
@@ -120,7 +120,7 @@ def enter(world: World, link: int, cluster: int, acls: set[Acl], purpose: AclPur
 def forget(world: World, link: int, entries: tuple[LedgerEntry, ...]) -> World:
     """And once more off the cluster, since who slept may have put up again what was in the ledger until now."""
     mask, rec = alone(world, link, entries), world.recs[link]
-    lifted = LEDGER.values(rec.lifted).union(e for e in entries if e.purpose in LIFTABLE)
+    lifted = LEDGER.values(rec.lifted).union(e for e in entries if e.purpose in LIFTABLE_PURPOSES)
     ledger = LEDGER.values(rec.ledger) - set(entries)
     world = put(world, link, ledger=LEDGER.mask(ledger), lifted=LEDGER.mask(lifted))
     return delete(world, CLUSTERS.index(entries[0].cluster), mask) if entries else world
@@ -178,7 +178,7 @@ def write_file(world: World, proc: Proc) -> World:
 
 def filed(world: World, proc: Proc) -> World:
     kind = next(r.kind for r in world.recs[proc.link].runs if r.id == proc.run)
-    named = topic_of(proc.link) in fence_file.names_of([fence_of(proc.link)], Resource.TOPIC)
+    named = topic_of(proc.link) in fence_file.list_names([fence_of(proc.link)], Resource.TOPIC)
     files = list(world.files)
     files[proc.link] = File(proc.run, kind, named)
     return world._replace(files=tuple(files))
@@ -192,7 +192,7 @@ def enter_denials(world: World, proc: Proc) -> World:
         return back(world, proc) if proc.soft else end(world, proc)
     if not owns(world, proc):
         return end(world, proc)
-    wanted = set(denials_of([topic_of(link)]))
+    wanted = set(build_denials([topic_of(link)]))
     fences = (e for e in state_on(world, destination(link)).ledger.values() if e.purpose is AclPurpose.FENCE)
     known = {e.acl for e in fences if e.cluster == CLUSTERS[src]}
     ours = wanted - ((wanted & ACLS.values(world.acls[src])) - known)

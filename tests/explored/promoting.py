@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirror_core.decide import last_look, left_behind, reckoning, steps
 from mirror_core.model.acl import AclPurpose
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import RunMode, RunState
 from tests.explored.deciding import (
     demoted,
     given,
@@ -54,7 +54,9 @@ def promote(world: World, proc: Proc) -> World:
     if not owns(world, proc) or (not run.begun and not _may_promote(world, proc, run)):
         return end(world, proc)
     stands, there = (debt := world.recs[link].debt) is not None and debt.paid, world.up[source(link)]
-    if run.begun or not left_behind.word_needed(answers=there, stands=stands, silent=run.silent, held_up=False):
+    if run.begun or not left_behind.needs_confirmation(
+        has_answered=there, fence_held=stands, was_silent=run.silent, was_stalled=False
+    ):
         return look_last(world, proc)
     return fence_again(put_run(world, link, run, word=bool(run.word)), proc, "last_look")
 
@@ -83,7 +85,9 @@ def asked(world: World, proc: Proc) -> World:
 
 def unasked(world: World, link: int, run: Run) -> bool:
     """Whether a word is needed that nobody has given."""
-    needed = left_behind.word_needed(answers=True, stands=False, silent=run.silent, held_up=False)
+    needed = left_behind.needs_confirmation(
+        has_answered=True, fence_held=False, was_silent=run.silent, was_stalled=False
+    )
     return needed and not run.word and has_more(world, link)
 
 
@@ -93,33 +97,35 @@ def has_more(world: World, link: int) -> bool:
     if rec.debt is None or not rec.debt.paid:
         return False
     status = status_of(link, rec.state, rec.lmo, rec.failed)
-    return any(reckoning.not_copied(debt_of(link, rec.debt), {status.partition: status}))
+    return any(reckoning.find_not_copied(debt_of(link, rec.debt), {status.partition: status}))
 
 
 def _may_promote(world: World, proc: Proc, run: Run) -> bool:
     link, src = proc.link, source(proc.link)
-    up = world.up[src] and run.mode is Mode.PLANNED
+    up = world.up[src] and run.mode is RunMode.PLANNED
     if void(world, link, run, seen=up):
         return False
-    if run.mode is Mode.UNPLANNED:
+    if run.mode is RunMode.UNPLANNED:
         return True
     file = world.files[link]
     known = file is not None and (file.run, file.kind) == (run.id, KIND)
     if known and file is not None and file.lifted:
         return False
     said = _said(world, link)
-    if any(last_look.contradicted(said, CLUSTERS[src], {partition_of(link): offset(0)})):
+    if any(last_look.find_contradictions(said, CLUSTERS[src], {partition_of(link): offset(0)})):
         return False
-    return not last_look.in_doubt(said, CLUSTERS[src], name_of(link), held=True, file=known)
+    return not last_look.explain_doubt(said, CLUSTERS[src], name_of(link), fence_held=True, has_fence_file=known)
 
 
-def _said(world: World, link: int) -> last_look.Said:
+def _said(world: World, link: int) -> last_look.SourceReply:
     """The source, at the last look."""
     src = source(link)
     if not world.up[src]:
-        return last_look.Said(silent="no answer")
+        return last_look.SourceReply(silent_because="no answer")
     bare = () if fence_of(link) in ACLS.values(world.acls[src]) else ("a broker",)
-    return last_look.Said(bare=bare, ends={partition_of(link): offset(world.extra[link // 2][src])})
+    return last_look.SourceReply(
+        unfenced_brokers=bare, log_ends={partition_of(link): offset(world.extra[link // 2][src])}
+    )
 
 
 def fence_again(world: World, proc: Proc, then: str) -> World:
@@ -181,7 +187,7 @@ def lift(world: World, proc: Proc) -> World:
     state = state_on(world, dst)
     mine = tuple(demoted(state, link, dst))
     elsewhere = set[object]()
-    if run.mode is Mode.PLANNED and world.up[source(link)]:
+    if run.mode is RunMode.PLANNED and world.up[source(link)]:
         elsewhere = {e.acl for e in demoted(state_on(world, source(link)), link, dst)}
     gone = ACLS.mask(a for a in ACLS.values(world.acls[dst]) if a in elsewhere - wanted(state, dst, mine))
     return to(delete(world, dst, gone | alone(world, link, mine)), proc, "lift.forget")
@@ -210,6 +216,6 @@ def close_run(world: World, proc: Proc) -> World:
     if not owns(world, proc):
         return end(world, proc)
     run = run_at(world, proc)
-    left = len(steps.names(run.kind, run.mode)) - run.done
+    left = len(steps.list_step_names(run.kind, run.mode)) - run.done
     world = done(world, proc.link, run, steps=left)
     return end(close(world, proc.link, run_at(world, proc), RunState.DONE), proc)

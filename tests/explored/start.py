@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mirror_core.model.mirror import Desired, PartitionState
+from mirror_core.model.mirror import DesiredState, PartitionState
 from tests.explored.canonical import canonical
 from tests.explored.deciding import synced
 from tests.explored.limits import Limits
@@ -34,7 +34,7 @@ def started(mirrors: int = 1) -> World:
         up=(True, True),
         acls=(east, 0),
         extra=((0, 0),) * mirrors,
-        recs=(Rec(Desired.STARTED, PartitionState.MIRRORING), Rec()) * mirrors,
+        recs=(Rec(DesiredState.STARTED, PartitionState.MIRRORING), Rec()) * mirrors,
         files=(None, None) * mirrors,
     )
     for link in links:

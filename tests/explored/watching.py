@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from mirror_core.decide import standing, steps
-from mirror_core.decide.standing import Action, Judgement, Shown, Standing
-from mirror_core.decide.verbs import Verb
-from mirror_core.decide.view import Unseen
+from mirror_core.decide.standing import FenceDecision, FenceNextAction, FenceObservation, FenceState
+from mirror_core.decide.verbs import MirrorCommand
+from mirror_core.decide.view import UnseenCluster
 from mirror_core.evidence.fence_file import FenceFile
 from mirror_core.mirrors import beside, old_source, unfencing
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.errors import Refused
-from mirror_core.model.ruling import Barred
-from mirror_core.model.standing import Owed
+from mirror_core.model.ruling import WriteBarrier
+from mirror_core.model.standing import FenceAction
 from tests.explored.deciding import active, entered, held_home, link_of, refused
 from tests.explored.process import act, alone, answers, delete, end, forget, owns, put, settled, take_over, to
 from tests.explored.world import (
@@ -34,19 +34,23 @@ from tests.explored.world import (
 )
 
 
-def _shown(world: World, link: int) -> Shown | Unseen:
+def _shown(world: World, link: int) -> FenceObservation | UnseenCluster:
     src, debt = source(link), world.recs[link].debt
     if not world.up[src]:
-        return Unseen("silent")
-    if debt is not None and debt.owed is Owed.UNFENCE:
-        return Shown(barred=Barred.BY_DENIALS)
+        return UnseenCluster("silent")
+    if debt is not None and debt.owed is FenceAction.LIFT:
+        return FenceObservation(barred=WriteBarrier.DENY_ACLS)
     bare = () if fence_of(link) in ACLS.values(world.acls[src]) else ("a broker",)
-    return Shown(barred=Barred.BY_DENIALS, bare=bare, ends={partition_of(link): offset(world.extra[link // 2][src])})
+    return FenceObservation(
+        barred=WriteBarrier.DENY_ACLS,
+        unfenced_brokers=bare,
+        log_ends={partition_of(link): offset(world.extra[link // 2][src])},
+    )
 
 
-def _judged(world: World, link: int) -> Judgement:
+def _judged(world: World, link: int) -> FenceDecision:
     debt = world.recs[link].debt
-    return standing.judge(debt_of(link, debt) if debt else None, None, _shown(world, link))
+    return standing.decide_fence(debt_of(link, debt) if debt else None, None, _shown(world, link))
 
 
 def look(world: World, proc: Proc) -> World | None:
@@ -57,17 +61,17 @@ def look(world: World, proc: Proc) -> World | None:
     run, debt = active(rec), debt_of(link, rec.debt)
     if run is not None:
         state, record = state_on(world, destination(link)), run_of(link, run)
-        past = steps.turned(record, state.steps)
-        if not standing.fenced_beside(debt, record, turned=past):
+        past = steps.is_past_no_return(record, state.steps)
+        if not standing.must_fence_during_run(debt, record, is_past_no_return=past):
             return None
         return _beside(world, proc)
     found = _judged(world, link)
-    if found.action is Action.NOTHING and not found.silent:
+    if found.action is FenceNextAction.NOTHING and not found.is_silent:
         return None
-    if refused(world, link, Verb.WATCH):
+    if refused(world, link, MirrorCommand.WATCH):
         return None
     if held_home(world, link):
-        taken_away = found.action is Action.FENCE and found.standing is Standing.STANDS
+        taken_away = found.action is FenceNextAction.APPLY and found.state is FenceState.APPLIED
         return _beside(world, proc) if taken_away else None
     # A silent cluster is waited for with the mirror's state in hand.
     return to(take_over(world, proc), proc, "carry_out")
@@ -76,7 +80,7 @@ def look(world: World, proc: Proc) -> World | None:
 def _beside(world: World, proc: Proc) -> World | None:
     """What is missing of the fence is put up without the mirror's state in hand."""
     link = proc.link
-    wanted = old_source.entered_denials(link_of(link), state_on(world, destination(link)))
+    wanted = old_source.list_recorded_denials(link_of(link), state_on(world, destination(link)))
     missing = ACLS.mask(wanted - ACLS.values(world.acls[source(link)]))
     return to(world, proc, "beside", mask=missing) if missing and world.up[source(link)] else None
 
@@ -98,7 +102,7 @@ def settle_beside(world: World, proc: Proc) -> World:
     src = source(proc.link)
     if not (world.up[src] and answers(world, proc.link)):
         return end(world, proc)
-    wanted = ACLS.mask(beside._wanted(link_of(proc.link), state_on(world, destination(proc.link))))
+    wanted = ACLS.mask(beside._list_wanted(link_of(proc.link), state_on(world, destination(proc.link))))
     return end(delete(world, src, proc.mask & ~wanted), proc)
 
 
@@ -112,11 +116,11 @@ def carry_out(world: World, proc: Proc) -> World | None:
         return None
     debt = world.recs[link].debt
     found = _judged(world, link)
-    if debt is not None and debt.owed is Owed.UNFENCE:
+    if debt is not None and debt.owed is FenceAction.LIFT:
         return to(world, proc, "pay_unfence")
-    if found.action is Action.FENCE:
+    if found.action is FenceNextAction.APPLY:
         return to(world, proc, "enter", then=("paid",))
-    if found.debt is not None and debt is not None:
+    if found.pending_fence is not None and debt is not None:
         return end(put(world, link, debt=debt._replace(end=world.extra[link // 2][src])), proc)
     return end(world, proc)
 
@@ -175,7 +179,7 @@ def must_stand(world: World, link: int) -> bool:
         topics=(topic_of(link),) if file.named else (),
     )
     try:
-        unfencing.refuse(state_on(world, destination(link)), fence)
+        unfencing.check_may_lift(state_on(world, destination(link)), fence)
     except Refused:
         return True
     return False

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from mirror_core.decide.steps import names
-from mirror_core.model.acl import Acl, LedgerEntry, Lifted, Operation, Resource
-from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, reverse_name
-from mirror_core.model.offsets import NO_OFFSETS, Offsets
-from mirror_core.model.run import Approval, Mode, Plan, RunKind, RunState, StepRecord, StepState
+from mirror_core.decide.steps import list_step_names
+from mirror_core.model.acl import Acl, LedgerEntry, LiftedDenial, Operation, Resource
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, format_reverse_name
+from mirror_core.model.offsets import NO_OFFSETS, PartitionOffsets
+from mirror_core.model.run import Approval, Plan, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.model.run import Run as RealRun
-from mirror_core.model.standing import Debt as RealDebt
-from mirror_core.model.standing import Owed
-from mirror_core.rights.acls import denial
+from mirror_core.model.standing import FenceAction
+from mirror_core.model.standing import PendingFence as RealDebt
+from mirror_core.rights.acls import build_denial
 from mirror_core.state.records import State
 
 EAST, WEST = 0, 1
@@ -76,7 +76,7 @@ PLANS: Final[list[Plan]] = []
 
 
 class Debt(NamedTuple):
-    owed: Owed
+    owed: FenceAction
     run: int
     paid: bool = False
     end: int | None = None
@@ -85,7 +85,7 @@ class Debt(NamedTuple):
 class Run(NamedTuple):
     id: int
     kind: RunKind
-    mode: Mode
+    mode: RunMode
     state: RunState
     plan: int
     """Its number in PLANS."""
@@ -109,7 +109,7 @@ class Run(NamedTuple):
 class Rec(NamedTuple):
     """What is remembered of one mirror, on its destination."""
 
-    desired: Desired | None = None
+    desired: DesiredState | None = None
     """None: there is no such mirror."""
     state: PartitionState = PartitionState.UNKNOWN
     lmo: int | None = None
@@ -140,7 +140,7 @@ class Dag(NamedTuple):
     """A failover in Airflow: what its tasks have left for each other."""
 
     link: int
-    mode: Mode
+    mode: RunMode
     fresh: bool
     run: int = 0
     asked_of: int = 0
@@ -196,7 +196,7 @@ def topic_of(link: int) -> str:
 
 def name_of(link: int) -> MirrorName:
     base = MirrorName("mn"[link // 2])
-    return reverse_name(base) if link % 2 else base
+    return format_reverse_name(base) if link % 2 else base
 
 
 def partition_of(link: int) -> Partition:
@@ -204,7 +204,7 @@ def partition_of(link: int) -> Partition:
 
 
 def fence_of(link: int) -> Acl:
-    return denial(topic_of(link))
+    return build_denial(topic_of(link))
 
 
 def grant(link: int, user: str = APP) -> Acl:
@@ -223,7 +223,7 @@ def run_id(link: int, kind: RunKind, number: int) -> str:
 
 
 @cached
-def mirror_of(link: int, desired: Desired, homecoming: int = 0, begins: bool = False) -> Mirror:
+def mirror_of(link: int, desired: DesiredState, homecoming: int = 0, begins: bool = False) -> Mirror:
     return Mirror(
         name=name_of(link),
         source=CLUSTERS[source(link)],
@@ -235,8 +235,8 @@ def mirror_of(link: int, desired: Desired, homecoming: int = 0, begins: bool = F
         producer_id=1 << 62,
         desired=desired,
         created_ms=0,
-        homecoming=run_id(link - 1, RunKind.FAILBACK, homecoming) if homecoming else "",
-        begins=begins,
+        failback_run=run_id(link - 1, RunKind.FAILBACK, homecoming) if homecoming else "",
+        is_preparing=begins,
     )
 
 
@@ -252,8 +252,8 @@ def status_of(link: int, state: PartitionState, lmo: int | None, failed: bool) -
     )
 
 
-def ends_of(link: int, end: int | None) -> Offsets:
-    return NO_OFFSETS if end is None else Offsets.of({partition_of(link): offset(end)})
+def ends_of(link: int, end: int | None) -> PartitionOffsets:
+    return NO_OFFSETS if end is None else PartitionOffsets.from_mapping({partition_of(link): offset(end)})
 
 
 @cached
@@ -261,11 +261,11 @@ def debt_of(link: int, debt: Debt) -> RealDebt:
     return RealDebt(
         mirror=name_of(link),
         cluster=CLUSTERS[source(link)],
-        owed=debt.owed,
+        action=debt.owed,
         run=run_id(link, RunKind.FAILOVER, debt.run),
         since_ms=NOW,
-        paid_ms=NOW if debt.paid else None,
-        ends=ends_of(link, debt.end),
+        applied_at_ms=NOW if debt.paid else None,
+        log_ends=ends_of(link, debt.end),
     )
 
 
@@ -279,9 +279,9 @@ def run_of(link: int, run: Run) -> RealRun:
         state=run.state,
         started_by=run.by,
         started_ms=at_ms,
-        desired=Desired.STARTED,
+        desired=DesiredState.STARTED,
         conducted_by=run.by,
-        homecoming=run_id(link - 1, RunKind.FAILBACK, run.homecoming) if run.homecoming else "",
+        failback_run=run_id(link - 1, RunKind.FAILBACK, run.homecoming) if run.homecoming else "",
         ended_ms=None if run.state in (RunState.RUNNING, RunState.ABORTING) else NOW,
         approvals=(Approval(id="a", name="a person", at_ms=at_ms),),
     )
@@ -297,15 +297,15 @@ def _state(recs: tuple[tuple[int, Rec], ...]) -> State:
             status = status_of(link, rec.state, rec.lmo, rec.failed)
             state.partitions[name] = {status.partition: status}
         if rec.debt is not None:
-            state.debts[name] = debt_of(link, rec.debt)
+            state.pending_fences[name] = debt_of(link, rec.debt)
         for entry in LEDGER.values(rec.ledger):
             state.put(entry)
         for entry in LEDGER.values(rec.lifted):
-            state.put(Lifted(entry=entry))
+            state.put(LiftedDenial(entry=entry))
         for run in rec.runs:
             real = run_of(link, run)
             state.runs[real.id] = real
-            steps = names(run.kind, run.mode)
+            steps = list_step_names(run.kind, run.mode)
             for at, step in enumerate(steps[: run.done + run.begun]):
                 kind = StepState.DONE if at < run.done else StepState.STARTED
                 state.steps[real.id, step] = StepRecord(run=real.id, step=step, state=kind, attempt=1, started_ms=NOW)

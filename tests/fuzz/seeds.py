@@ -8,26 +8,30 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.wire.batch import HEADER, HEADER_SIZE
-from mirror_core.wire.encode import compress, record, varint
-from mirror_core.wire.hidden import hidden_batch
+from mirror_core.wire.encode import compress, encode_record, encode_varint
+from mirror_core.wire.hidden import build_hidden_batch
 from mirror_core.wire.records import Codec
 from tests.folders import snapshot
 
 
 def _content(key: bytes | None, value: bytes | None, *headers: tuple[bytes, bytes | None]) -> bytes:
-    parts = [varint(-1) if field is None else varint(len(field)) + field for field in (key, value)]
-    parts.append(varint(len(headers)))
+    parts = [encode_varint(-1) if field is None else encode_varint(len(field)) + field for field in (key, value)]
+    parts.append(encode_varint(len(headers)))
     for name, content in headers:
-        parts += [varint(len(name)), name, varint(-1) if content is None else varint(len(content)) + content]
+        parts += [
+            encode_varint(len(name)),
+            name,
+            encode_varint(-1) if content is None else encode_varint(len(content)) + content,
+        ]
     return b"".join(parts)
 
 
 def _records(step: int) -> bytes:
     return b"".join(
         (
-            record(0, 0, _content(b"k", b"v", (b"\xff", None), (b"h", b"x"))),
-            record(-5, step, _content(None, b"")),
-            record(1 << 40, 2 * step, _content(b"", None)),
+            encode_record(0, 0, _content(b"k", b"v", (b"\xff", None), (b"h", b"x"))),
+            encode_record(-5, step, _content(None, b"")),
+            encode_record(1 << 40, 2 * step, _content(b"", None)),
         )
     )
 
@@ -66,9 +70,9 @@ SEEDS: Final[Mapping[str, Callable[[], list[bytes]]]] = MappingProxyType(
         "produce_answer": lambda: [_PRODUCED],
         "producer_snapshot": lambda: [snapshot({7: 40, 8: 60})],
         "markers_answer": lambda: [b"\0\2" + struct.pack(">q", 7) + b"\2\2t\2" + struct.pack(">ih", 3, 52) + bytes(4)],
-        "log": lambda: [*_BATCHES, bytes(hidden_batch(3, 9)), _sets(0) + _batch(0, 1) + _sets(1)],
+        "log": lambda: [*_BATCHES, bytes(build_hidden_batch(3, 9)), _sets(0) + _batch(0, 1) + _sets(1)],
         "batch": lambda: [
-            b"\x09" + bytes(hidden_batch(3, 9)),
+            b"\x09" + bytes(build_hidden_batch(3, 9)),
             *(b"\x09" + _batch(b | codec, step, packed=False) for codec in Codec for step in (1, 2) for b in (0, 8)),
         ],
         "compressed": lambda: [bytes([codec]) + compress(codec, b"some bytes " * 9) for codec in Codec],

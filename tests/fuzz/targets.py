@@ -15,7 +15,7 @@ from typing import Final
 
 from fastcrc import crc32
 
-from mirror_core.kafka.connection import MAX_FRAME, frame_size
+from mirror_core.kafka.connection import MAX_FRAME_BYTES, parse_frame_size
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch, group_offsets, legacy, markers, produce
@@ -25,17 +25,17 @@ from mirror_core.wire.batch import (
     HEADER_SIZE,
     BatchHeader,
     MalformedBatch,
-    batches,
     crc_matches,
     readdress,
+    split_batches,
 )
 from mirror_core.wire.encode import compress
-from mirror_core.wire.fields import MalformedAnswer
+from mirror_core.wire.fields import MalformedResponse
 from mirror_core.wire.hidden import HIDDEN_DELTA, is_hidden
-from mirror_core.wire.merge import merge, mergeable
-from mirror_core.wire.records import Codec, Record, decode, decompress, is_abort_marker
-from mirror_core.wire.reencode import Run, crosses_whole, dense_runs
-from mirror_core.wire.snapshot import HEAD, MalformedSnapshot, open_transactions
+from mirror_core.wire.merge import is_mergeable, merge_batches
+from mirror_core.wire.records import Codec, Record, decode_records, decompress, is_abort_marker
+from mirror_core.wire.reencode import RecordRun, can_copy_whole, split_into_runs
+from mirror_core.wire.snapshot import SNAPSHOT_HEAD, MalformedSnapshot, parse_open_transactions
 
 LIMIT: Final = 1 << 20
 """Bytes that may come out of one decompression here."""
@@ -44,13 +44,13 @@ LIMIT: Final = 1 << 20
 def frames(data: bytes) -> None:
     """The four bytes before each answer."""
     with suppress(RemoteFault):
-        assert 4 <= frame_size(data[:4].ljust(4, b"\0"), "here") <= MAX_FRAME
+        assert 4 <= parse_frame_size(data[:4].ljust(4, b"\0"), "here") <= MAX_FRAME_BYTES
 
 
 def fetch_answer(data: bytes) -> None:
     """A Fetch answer, down to the records of its batches."""
-    with suppress(MalformedAnswer):
-        for row in fetch.decode(memoryview(bytearray(data)), {("t", 0): Partition("t", 0)}):
+    with suppress(MalformedResponse):
+        for row in fetch.decode_response(memoryview(bytearray(data)), {("t", 0): Partition("t", 0)}):
             assert len(row.records) <= len(data)
             log(bytes(row.records))
 
@@ -59,25 +59,25 @@ def producer_snapshot(data: bytes) -> None:
     """As it is, and with the checksum put right: random bytes would get no further."""
     for one in (data, data[:2] + struct.pack(">I", crc32.iscsi(data[6:])) + data[6:]):
         with suppress(MalformedSnapshot):
-            assert len(open_transactions(one)) <= len(one) - HEAD.size
+            assert len(parse_open_transactions(one)) <= len(one) - SNAPSHOT_HEAD.size
 
 
 def produce_answer(data: bytes) -> None:
-    with suppress(MalformedAnswer):
-        assert len(list(produce.decode(memoryview(data)))) <= len(data)
-        assert produce.throttle_ms(memoryview(data)) >= 0
+    with suppress(MalformedResponse):
+        assert len(list(produce.decode_response(memoryview(data)))) <= len(data)
+        assert produce.read_throttle_ms(memoryview(data)) >= 0
 
 
 def markers_answer(data: bytes) -> None:
-    with suppress(MalformedAnswer):
-        assert len(list(markers.decode(memoryview(data)))) <= len(data)
+    with suppress(MalformedResponse):
+        assert len(list(markers.decode_response(memoryview(data)))) <= len(data)
 
 
 def log(data: bytes) -> None:
     """Batches of any format behind each other."""
     end = 0
     with suppress(MalformedBatch):
-        for header, view in batches(memoryview(bytearray(data))):
+        for header, view in split_batches(memoryview(bytearray(data))):
             end += len(view)
             assert end <= len(data)
             crc_matches(header, view)
@@ -122,7 +122,7 @@ def older(data: bytes) -> None:
         fields += struct.pack(">ii", -1, len(body)) + body
         mended = struct.pack(">qiI", kind >> 5, len(fields) + 4, zlib.crc32(fields)) + fields
     with suppress(MalformedBatch):
-        for header, view in batches(memoryview(bytearray(mended))):
+        for header, view in split_batches(memoryview(bytearray(mended))):
             _older(header, view)
 
 
@@ -135,26 +135,26 @@ def merged(data: bytes) -> None:
         (base_time,) = struct.unpack_from(">q", data, at + 4)
         body = data[at + 12 : at + 12 + size]
         header = BatchHeader(offset, 49 + len(body), 0, 2, 0, 0, count - 1, base_time, 0, 1, 1, 1, count)
-        assert mergeable(header)
+        assert is_mergeable(header)
         parts.append((header, memoryview(HEADER.pack(*header) + body)))
         at += 12 + size
         offset += count
     if not parts:
         return
     try:
-        one = merge(parts)
+        one = merge_batches(parts)
     except MalformedBatch:
         return
     before = _decoded(parts)
     if before is not None:  # merging does not look into keys and headers, decoding does
-        assert _seen([Run(0, offset, one)]) == before
+        assert _seen([RecordRun(0, offset, one)]) == before
 
 
 def group_offset(data: bytes) -> None:
     """A record of `__consumer_offsets`: the key's length, the key, the value."""
     if data:
-        with suppress(MalformedAnswer):
-            said = group_offsets.decode(data[1 : 1 + data[0]], data[1 + data[0] :])
+        with suppress(MalformedResponse):
+            said = group_offsets.decode_offset_commit(data[1 : 1 + data[0]], data[1 + data[0] :])
             assert said is None or said.value is None or 0 <= said.value.offset < 1 << 63
 
 
@@ -189,23 +189,23 @@ def _batch(header: BatchHeader, view: memoryview, start: int) -> None:
     with suppress(MalformedBatch):
         is_abort_marker(header, view)
     try:
-        runs = dense_runs(header, view, start, LIMIT)
+        runs = split_into_runs(header, view, start, LIMIT)
     except MalformedBatch:
         return
     if header.attributes & CONTROL or not header.record_count or header.last_offset < start:
         assert not runs
-    elif not crosses_whole(header, start):
+    elif not can_copy_whole(header, start):
         assert before is not None, "written anew though it cannot be read"
         assert _seen(runs) == [record for record in before if record.offset >= start]
 
 
 def _older(header: BatchHeader, view: memoryview) -> None:
     try:
-        before = list(legacy.decode(header, view, LIMIT))
+        before = list(legacy.decode_message(header, view, LIMIT))
     except MalformedBatch:
         before = None
     try:
-        runs = legacy.dense_runs(header, view, 0, LIMIT)
+        runs = legacy.split_message_into_runs(header, view, 0, LIMIT)
     except MalformedBatch:
         return
     assert before is not None, "written anew though it cannot be read"
@@ -214,17 +214,17 @@ def _older(header: BatchHeader, view: memoryview) -> None:
 
 def _decoded(parts: list[tuple[BatchHeader, memoryview]]) -> list[Record] | None:
     with suppress(MalformedBatch):
-        return [record for header, view in parts for record in decode(header, view)]
+        return [record for header, view in parts for record in decode_records(header, view)]
     return None
 
 
-def _seen(runs: list[Run]) -> list[Record]:
+def _seen(runs: list[RecordRun]) -> list[Record]:
     found: list[Record] = []
     for run in runs:
         readdress(memoryview(run.batch), 1, 0, 0)
-        ((header, view),) = batches(memoryview(run.batch))
+        ((header, view),) = split_batches(memoryview(run.batch))
         assert crc_matches(header, view)
-        records = list(decode(header, view))
+        records = list(decode_records(header, view))
         assert [record.offset for record in records] == list(range(run.records))
         found += [Record(run.base_offset + r.offset, r.timestamp_ms, r.key, r.value, r.headers) for r in records]
     return found

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.evidence import receipts
 from mirror_core.evidence.bundle import copy_bundle
-from mirror_core.evidence.folders import Folder, LocalFolder, is_url, local_folder
-from mirror_core.evidence.verify import verify
+from mirror_core.evidence.folders import Folder, LocalFolder, is_url, open_local_folder
+from mirror_core.evidence.verify import verify_bundle
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import Unwritable
 from mirror_core.spark.hadoop import HadoopFolder
@@ -85,7 +85,9 @@ def test_what_cannot_be_written_is_said_with_the_advice(make: Make, tmp_path: Pa
 def test_receipts_come_back_from_it(make: Make, tmp_path: Path) -> None:
     folder = make(tmp_path)
     for epoch in (0, 1):
-        receipts.write(folder, MIRROR, receipts.packed(7, epoch, [receipt(10 * epoch, 10 * epoch + 10, epoch=epoch)]))
+        receipts.write_receipts(
+            folder, MIRROR, receipts.pack_receipts(7, epoch, [receipt(10 * epoch, 10 * epoch + 10, epoch=epoch)])
+        )
     assert [row["records"] for row in rows(folder, MIRROR)] == [10, 10]
 
 
@@ -103,7 +105,7 @@ def test_a_copy_of_evidence_verifies_and_is_for_this_user_only(
     assert copy_bundle(desk.folder, desk.write(), folder, None) == f"{folder.where}/run-1"
     for crc in there.rglob(".*.crc"):  # Hadoop's own, of a file system of this machine
         crc.unlink()
-    assert verify(there / "run-1", None).flaws == ()
+    assert verify_bundle(there / "run-1", None).flaws == ()
     modes = {path.name: path.stat().st_mode & 0o777 for path in (there / "run-1").rglob("*")}
     assert (modes["parity"], modes["rows.parquet"], modes["head.json"]) == (0o700, 0o600, 0o600)
 
@@ -118,7 +120,7 @@ def test_without_spark_only_this_machine_is_reached(tmp_path: Path) -> None:
     assert is_url("hdfs://name:8020/x")
     assert not is_url("file:///x")
     assert not is_url("receipts")
-    assert local_folder(f"file://{tmp_path}").where == str(tmp_path)
-    assert local_folder("receipts").where == os.path.abspath("receipts")
+    assert open_local_folder(f"file://{tmp_path}").where == str(tmp_path)
+    assert open_local_folder("receipts").where == os.path.abspath("receipts")
     with pytest.raises(BadRequest, match="only Spark reaches this file system"):
         LocalRunner().folder("hdfs://name:8020/x")

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.model.mirror import Gaps
-from mirror_core.model.parity import Verdict
-from mirror_core.parity.scope import scope
+from mirror_core.model.mirror import GapFilling
+from mirror_core.model.parity import ParityVerdict
+from mirror_core.parity.scope import read_parity_scope
 from mirror_core.spark import salvage
 from mirror_core.spark.runner import SparkRunner
-from mirror_core.spark.services import spark_services
+from mirror_core.spark.services import make_spark_services
 from tests.brokers import Pair, new_topic, produce
 from tests.logs import assert_equal, transaction, transactional
 from tests.managed import managed
@@ -39,9 +39,11 @@ def hosted(pair: Pair, tmp_path: Path) -> Iterator[Pair]:
 
 def copy(mirrored: Mirrored) -> int:
     """By epochs on Spark, until caught up; how many records that were."""
-    options = Options(until_caught_up=True)
+    options = ReplicationOptions(until_caught_up=True)
     stop = threading.Event()
-    summary = Replication(mirrored.link, partial(SparkRunner, slots=2), options, stop=stop, say=lambda line: None).run()
+    summary = Replication(
+        mirrored.link, partial(SparkRunner, slots=2), options, stop=stop, report_line=lambda line: None
+    ).run()
     raise_if_failed(summary)
     return summary.records
 
@@ -50,11 +52,11 @@ def copy(mirrored: Mirrored) -> int:
 def test_spark_neither_counts_nor_compares_nor_saves_them(
     spark: SparkSession, hosted: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(salvage, "FEW", 0)
+    monkeypatch.setattr(salvage, "MAX_LOCAL_OFFSETS", 0)
     topic = new_topic(hosted.east, 2)
     producer = transactional(hosted.east)
     mirrored = new_mirror(hosted, tmp_path, topic)
-    assert mirrored.link.mirror.gaps is Gaps.HIDDEN
+    assert mirrored.link.mirror.gaps is GapFilling.HIDDEN
     copied = 0
     for turn in range(2):
         for commit in (True, False, True):
@@ -63,9 +65,9 @@ def test_spark_neither_counts_nor_compares_nor_saves_them(
         copied += copy(mirrored)
     assert_equal(hosted, topic, records=copied)
 
-    services = spark_services(mirrored.config.path, evidence_dir=tmp_path / "evidence", master="local[4]")
-    mirror, compared = mirrored.link.mirror, scope(mirrored.link, mirrored.state)
+    services = make_spark_services(mirrored.config.path, evidence_dir=tmp_path / "evidence", master="local[4]")
+    mirror, compared = mirrored.link.mirror, read_parity_scope(mirrored.link, mirrored.state)
     result = services.parity(mirror.source, mirror.destination, compared.ranges, None)
-    assert (result.verdict, result.records, result.findings) == (Verdict.PASSED, copied, ())
+    assert (result.verdict, result.records, result.findings) == (ParityVerdict.PASSED, copied, ())
     saved = services.salvage(mirror.destination, compared.ranges, tmp_path / "salvage")
     assert sum(s.records for s in saved.values()) == copied

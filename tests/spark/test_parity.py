@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from mirror_core.decide.parity import Row
+from mirror_core.decide.parity import ParityRow
 from mirror_core.evidence.expectations import judge_table
-from mirror_core.evidence.parity_report import JudgesDisagree, to_table, write_report
+from mirror_core.evidence.parity_report import JudgesDisagree, to_table, write_parity_report
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import Finding, ParityResult, Verdict
+from mirror_core.model.parity import ParityFinding, ParityResult, ParityVerdict
 from mirror_core.spark import slots
-from mirror_core.spark.parity import OURS, SparkParity
+from mirror_core.spark.parity import DEFAULT_DEMANDS, SparkParity
 from mirror_core.spark.runner import SparkRunner
 from tests.brokers import Pair
 from tests.parity_topics import content, copy_bytes, send, twin_topics, whole
@@ -41,7 +41,7 @@ def test_equal_topics_pass_and_data_docs_load_nothing_from_elsewhere(pair: Pair,
         copy_bytes(pair, topic, 300, partition)
     ranges = [whole(topic, 300, partition=partition) for partition in (0, 1)]
     result = SparkParity(pair.config_path, "local[2]", chunk=50)(EAST, WEST, ranges, tmp_path)
-    assert (result.verdict, result.records, result.chunks) == (Verdict.PASSED, 600, 12)
+    assert (result.verdict, result.records, result.chunks) == (ParityVerdict.PASSED, 600, 12)
     document = json.loads((tmp_path / "result.json").read_text())
     assert document["great_expectations"]["success"] is True
     table = pq.read_table(tmp_path / "table.parquet").to_pydict()
@@ -62,7 +62,7 @@ def test_a_defect_fails_in_both_judgements(pair: Pair, tmp_path: Path) -> None:
     copy[123] = replace(copy[123], value=b"damaged")
     send(pair.west, topic, copy)
     result = SparkParity(pair.config_path, "local[2]", chunk=50)(EAST, WEST, [whole(topic, 300)], tmp_path)
-    assert (result.verdict, result.proven) == (Verdict.FAILED, {Partition(topic, 0): 123})
+    assert (result.verdict, result.verified_ends) == (ParityVerdict.FAILED, {Partition(topic, 0): 123})
     assert [(finding.kind, finding.offset) for finding in result.findings] == [("value", 123)]
     expectations = json.loads((tmp_path / "result.json").read_text())["great_expectations"]["expectations"]
     broken = {row["type"]: row["where"] for row in expectations if not row["success"]}
@@ -73,7 +73,7 @@ def test_a_defect_fails_in_both_judgements(pair: Pair, tmp_path: Path) -> None:
 def test_nothing_to_compare_is_indeterminate_in_both_judgements(pair: Pair, tmp_path: Path) -> None:
     topic = twin_topics(pair)
     result = SparkParity(pair.config_path, "local[2]")(EAST, WEST, [whole(topic, 0)], tmp_path)
-    assert result.verdict is Verdict.INDETERMINATE
+    assert result.verdict is ParityVerdict.INDETERMINATE
     assert json.loads((tmp_path / "result.json").read_text())["great_expectations"]["success"] is False
 
 
@@ -88,11 +88,11 @@ def test_a_configuration_that_executors_cannot_use_is_indeterminate(
     config.write_text(text.replace("SASL_PLAINTEXT", "${env:ONLY_THE_DRIVER_HAS_IT}"))
     monkeypatch.setenv("ONLY_THE_DRIVER_HAS_IT", "SASL_PLAINTEXT")  # after Spark was started, so workers lack it
     result = SparkParity(config, "local[2]")(EAST, WEST, [whole(topic, 10)], None)
-    assert result.verdict is Verdict.INDETERMINATE
+    assert result.verdict is ParityVerdict.INDETERMINATE
     assert "ONLY_THE_DRIVER_HAS_IT is not set" in result.reasons[0]
 
 
-ROW = Row(partition=Partition("t", 0), chunk=0, start=Offset(0), end=Offset(9), level=2, src_count=9, dst_count=9)
+ROW = ParityRow(partition=Partition("t", 0), chunk=0, start=Offset(0), end=Offset(9), level=2, src_count=9, dst_count=9)
 
 
 @pytest.mark.parametrize(
@@ -102,21 +102,21 @@ ROW = Row(partition=Partition("t", 0), chunk=0, start=Offset(0), end=Offset(9), 
         {"dst_count": None},
         {"dst_digest": "other"},
         {"error": "unreadable"},
-        {"differing": 1, "findings": (Finding(partition=Partition("t", 0), offset=None, kind="key", detail=""),)},
+        {"differing": 1, "findings": (ParityFinding(partition=Partition("t", 0), offset=None, kind="key", detail=""),)},
     ],
 )
 def test_great_expectations_sees_each_kind_of_defect(defect: dict[str, object]) -> None:
     good = replace(ROW, partition=Partition("u", 0))
-    assert judge_table(to_table([good], 3), None, OURS).success
-    judged = judge_table(to_table([good, replace(ROW, **defect)], 3), None, OURS)  # type: ignore[arg-type]
+    assert judge_table(to_table([good], 3), None, DEFAULT_DEMANDS).success
+    judged = judge_table(to_table([good, replace(ROW, **defect)], 3), None, DEFAULT_DEMANDS)  # type: ignore[arg-type]
     assert not judged.success
     assert any("t-0 chunk 0" in held.where for held in judged.held if not held.held)
 
 
 def test_a_verdict_that_great_expectations_does_not_share_is_an_error(tmp_path: Path) -> None:
-    wrong = ParityResult(verdict=Verdict.PASSED, records=9, chunks=1, proven={ROW.partition: Offset(9)})
+    wrong = ParityResult(verdict=ParityVerdict.PASSED, records=9, chunks=1, verified_ends={ROW.partition: Offset(9)})
     with pytest.raises(JudgesDisagree, match="Great Expectations says failure"):
-        write_report(
+        write_parity_report(
             tmp_path,
             wrong,
             [replace(ROW, dst_count=8)],
@@ -124,7 +124,7 @@ def test_a_verdict_that_great_expectations_does_not_share_is_an_error(tmp_path: 
             destination=WEST,
             level=3,
             started=0.0,
-            demands=OURS,
+            demands=DEFAULT_DEMANDS,
         )
     assert "DISAGREES" in (tmp_path / "index.html").read_text()
 
@@ -139,16 +139,18 @@ def test_a_comparison_that_gets_no_slot_says_so_and_the_job_is_gone(
     runner = SparkRunner("local[4]", 2)
     try:
         here = [tmp_path / f"task-{number}" for number in range(4)]
-        all_slots = runner._start(work.wait_for_file, [str(path).encode() for path in here], bytes)
+        all_slots = runner._start_job(work.wait_for_file, [str(path).encode() for path in here], bytes)
         wait_until(lambda: all(path.exists() for path in here), timeout_s=60, why="a data plane holds all slots")
         (group,) = runner._jobs
-        wait_until(lambda: slots._begun(runner._context, group), timeout_s=60, why="it is seen to have begun")
+        wait_until(lambda: slots._has_begun(runner._context, group), timeout_s=60, why="it is seen to have begun")
         refused = pytest.raises(RemoteFault, match=r"parity of \d+ shares: .* no task slot within 1 s.*spark.cores.max")
         with monkeypatch.context() as patch, refused:
-            patch.setattr(slots, "PATIENCE_S", 1.0)
+            patch.setattr(slots, "SLOT_TIMEOUT_S", 1.0)
             SparkParity(pair.config_path, "local[4]")(EAST, WEST, [whole(topic, 10)], None)
         assert not all_slots.done()
         assert len(runner._context.statusTracker().getActiveJobsIds()) == 1
     finally:
         runner.close()
-    assert SparkParity(pair.config_path, "local[4]")(EAST, WEST, [whole(topic, 10)], None).verdict is Verdict.PASSED
+    assert (
+        SparkParity(pair.config_path, "local[4]")(EAST, WEST, [whole(topic, 10)], None).verdict is ParityVerdict.PASSED
+    )

@@ -17,14 +17,14 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
-from mirror_core.copy.datagrams import Sort
-from mirror_core.dataplane.channel import Channel
-from mirror_core.dataplane.progress import Progress
+from mirror_core.copy.datagrams import DatagramKind
+from mirror_core.dataplane.channel import DatagramReceiver
+from mirror_core.dataplane.progress import ProgressTracker
 from mirror_core.evidence import receipts
 from mirror_core.evidence.folders import LocalFolder
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
-from mirror_core.model.copying import Assigned, Assignment, Listening, TaskReport
+from mirror_core.model.copying import Assignment, ListenAddress, PartitionAssignment, TaskReport
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.spark import task
@@ -69,7 +69,7 @@ def workers() -> set[int]:
 class Bench:
     """A topic of two partitions on both clusters, and assignments to copy it."""
 
-    def __init__(self, pair: Pair, channel: Channel | None = None) -> None:
+    def __init__(self, pair: Pair, channel: DatagramReceiver | None = None) -> None:
         self.pair = pair
         self.channel = channel
         self.topic = new_topic(pair.east, partitions=2)
@@ -103,18 +103,18 @@ class Bench:
                 config_path=str(self.pair.config_path),
                 producer_id=2**62 + 77,
                 partitions=(
-                    Assigned(
+                    PartitionAssignment(
                         partition=partition,
                         source_topic_id=self.ids[0],
                         destination_topic_id=self.ids[1],
-                        until=None if until is None else Offset(until),
+                        stop_offset=None if until is None else Offset(until),
                     ),
                 ),
                 epoch=number,
                 task=number_of_task,
                 start_ms=start_ms,
                 stop_ms=stop_ms or round((time.time() + TIMEOUT_S) * 1000),
-                driver=self.channel.at(number) if self.channel else None,
+                driver_address=self.channel.address_for(number) if self.channel else None,
             )
             for number_of_task, partition in enumerate(self.partitions)
         ]
@@ -143,8 +143,8 @@ def test_an_epoch_copies_and_reports(runner: SparkRunner, pair: Pair) -> None:
 
 @pytest.mark.cluster
 def test_overlapping_epochs_hand_over_without_a_hole(runner: SparkRunner, pair: Pair, tmp_path: Path) -> None:
-    progress = Progress()
-    with Channel(Listening(), {Sort.PROGRESS: progress.hear}) as channel:
+    progress = ProgressTracker()
+    with DatagramReceiver(ListenAddress(), {DatagramKind.PROGRESS: progress.handle}) as channel:
         bench = Bench(pair, channel)
         now_ms = round(time.time() * 1000)
         boundary_ms = now_ms + 12_000
@@ -165,10 +165,10 @@ def test_overlapping_epochs_hand_over_without_a_hole(runner: SparkRunner, pair: 
         assert early[index].receipts[0].next == late[index].receipts[0].first > 0
         assert late[index].receipts[0].next == 900
     for number, reports in enumerate((early, late)):
-        receipts.write(
+        receipts.write_receipts(
             LocalFolder(tmp_path),
             MIRROR,
-            receipts.packed(1, number, [r for report in reports for r in report.receipts]),
+            receipts.pack_receipts(1, number, [r for report in reports for r in report.receipts]),
         )
     told = rows(LocalFolder(tmp_path), MIRROR)
     assert (sum(row["records"] for row in told), holes(told)) == (1800, [])
@@ -178,8 +178,8 @@ def test_overlapping_epochs_hand_over_without_a_hole(runner: SparkRunner, pair: 
 def test_killed_workers_are_replaced_and_their_lost_receipts_leave_holes(
     runner: SparkRunner, pair: Pair, tmp_path: Path
 ) -> None:
-    progress = Progress()
-    with Channel(Listening(), {Sort.PROGRESS: progress.hear}) as channel:
+    progress = ProgressTracker()
+    with DatagramReceiver(ListenAddress(), {DatagramKind.PROGRESS: progress.handle}) as channel:
         bench = Bench(pair, channel)
         bench.produce(200)
         before = runner.submit(bench.epoch(0, until=200)).result(TIMEOUT_S)
@@ -201,18 +201,18 @@ def test_killed_workers_are_replaced_and_their_lost_receipts_leave_holes(
     bench.check(600)
     assert spans(after) == [(0, 400, 600), (1, 400, 600)]  # what the dead attempts copied is on the destination
     for number, reports in enumerate((before, after)):
-        receipts.write(
+        receipts.write_receipts(
             LocalFolder(tmp_path),
             MIRROR,
-            receipts.packed(1, number, [r for report in reports for r in report.receipts]),
+            receipts.pack_receipts(1, number, [r for report in reports for r in report.receipts]),
         )
     assert holes(rows(LocalFolder(tmp_path), MIRROR)) == [(partition, 200, 400) for partition in bench.partitions]
 
 
 @pytest.mark.cluster
 def test_close_lets_tasks_end_their_sentence_and_report(spark: SparkSession, pair: Pair) -> None:
-    progress = Progress()
-    with Channel(Listening(), {Sort.PROGRESS: progress.hear}) as channel:
+    progress = ProgressTracker()
+    with DatagramReceiver(ListenAddress(), {DatagramKind.PROGRESS: progress.handle}) as channel:
         runner = SparkRunner(slots=2)
         bench = Bench(pair, channel)
         bench.produce(300)
@@ -244,28 +244,28 @@ def test_two_epochs_run_at_the_same_time_on_warm_workers(runner: SparkRunner, tm
     warm = workers()
     assert len(warm) >= 4
     payload = f"4 {tmp_path}".encode()
-    epochs = [runner._start(work.meet, [payload] * 2, int) for _ in range(2)]
+    epochs = [runner._start_job(work.meet, [payload] * 2, int) for _ in range(2)]
     met = {pid for epoch in epochs for pid in epoch.result(TIMEOUT_S)}
     assert len(met) == 4
     assert met <= warm
 
 
 def test_a_worker_that_always_dies_fails_the_epoch_with_a_reason_in_one_line(runner: SparkRunner) -> None:
-    error = runner._start(work.die, [b""], bytes).exception(TIMEOUT_S)
+    error = runner._start_job(work.die, [b""], bytes).exception(TIMEOUT_S)
     assert isinstance(error, SparkFailed)
     assert not isinstance(error, SparkGone)
     assert "task 0 failed 4 times" in str(error)
     assert "worker exited unexpectedly" in str(error)
     assert "\n" not in str(error)
     assert "org.apache" not in str(error)
-    assert runner._start(task.warm, [b""], bytes).result(TIMEOUT_S)  # the next epoch isn't harmed
+    assert runner._start_job(task.preload_copy_task, [b""], bytes).result(TIMEOUT_S)  # the next epoch isn't harmed
 
 
 def test_close_ends_running_tasks_and_their_futures(spark: SparkSession, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as another:  # as a data plane does, which keeps its lease meanwhile
         runner = another.submit(SparkRunner, slots=2).result()
     here = tmp_path / "here"
-    endless = runner._start(work.wait_for_file, [str(here).encode()], bytes)
+    endless = runner._start_job(work.wait_for_file, [str(here).encode()], bytes)
     wait_until(here.exists, timeout_s=TIMEOUT_S, why="the task runs")
     runner.close()
     assert isinstance(endless.exception(0), SparkFailed)
@@ -278,14 +278,14 @@ def test_a_runner_that_is_closed_leaves_the_tasks_of_another_one_alone(spark: Sp
     ours, others = (SparkRunner(slots=1, number=number) for number in range(2))
     there = [tmp_path / "ours", tmp_path / "others"]
     jobs = [
-        runner._start(work.wait_for_file, [str(here).encode()], bytes)
+        runner._start_job(work.wait_for_file, [str(here).encode()], bytes)
         for runner, here in zip((ours, others), there, strict=True)
     ]
     try:
         wait_until(lambda: all(here.exists() for here in there), timeout_s=TIMEOUT_S, why="both tasks run")
         ours.close()
         assert isinstance(jobs[0].exception(0), SparkFailed)
-        echo = others._start(work.meet, [b"1 " + str(new_folder(tmp_path)).encode()], bytes)
+        echo = others._start_job(work.meet, [b"1 " + str(new_folder(tmp_path)).encode()], bytes)
         assert echo.result(TIMEOUT_S)
         assert not jobs[1].done()
     finally:
@@ -335,11 +335,11 @@ def test_a_master_with_too_few_slots_is_refused_with_the_number_needed(
 def test_errors_without_a_class_of_ours_carry_no_text() -> None:
     crash = json.dumps({"report": None, "error_class": "KeyError", "error": "task 3: KeyError in pump.py line 9"})
     with pytest.raises(task.TaskCrashed, match=r"task 3: KeyError in pump\.py line 9"):
-        task.report_of(crash.encode())
+        task.parse_task_report(crash.encode())
 
 
 def test_errors_that_may_pass_become_a_reports_reason_to_retry() -> None:
     away = json.dumps({"report": None, "error_class": "Unreachable", "error": "task 1: cluster west: no answer"})
-    assert task.report_of(away.encode()) == TaskReport(
-        receipts=(), failures=(), cpu_s=0.0, retry="task 1: cluster west: no answer", untold=True
+    assert task.parse_task_report(away.encode()) == TaskReport(
+        receipts=(), failures=(), cpu_s=0.0, retry_reason="task 1: cluster west: no answer", comparisons_unknown=True
     )

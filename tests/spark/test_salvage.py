@@ -11,8 +11,8 @@ import pytest
 
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import ClusterName, Partition
-from mirror_core.parity.salvage import LocalSalvage, SalvageIncomplete, salvage
-from mirror_core.runbook.services import Salvage
+from mirror_core.parity.salvage import LocalSalvage, SalvageIncomplete, salvage_records
+from mirror_core.runbook.services import TailSalvage
 from mirror_core.spark import salvage as spark_salvage
 from mirror_core.spark.salvage import SparkSalvage
 from tests.brokers import Pair, new_topic
@@ -26,20 +26,20 @@ pytestmark = [
 ]
 
 EAST = ClusterName("east")
-Make = Callable[[Path], Salvage]
+Make = Callable[[Path], TailSalvage]
 
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that Spark saves the few records of these tests."""
-    monkeypatch.setattr(spark_salvage, "FEW", 0)
+    monkeypatch.setattr(spark_salvage, "MAX_LOCAL_OFFSETS", 0)
 
 
-def on_spark(config: Path) -> Salvage:
+def on_spark(config: Path) -> TailSalvage:
     return SparkSalvage(config, "local[2]")
 
 
-def in_process(config: Path) -> Salvage:
+def in_process(config: Path) -> TailSalvage:
     return LocalSalvage(config)
 
 
@@ -86,11 +86,11 @@ def test_few_records_are_saved_before_spark_would_have_started(
 ) -> None:
     topic = filled(pair, content(20), partitions=2)
     ranges = [whole(topic, 20), whole(topic, 20, partition=1)]
-    monkeypatch.setattr(spark_salvage, "session", lambda *_: pytest.fail("Spark is started for 40 offsets"))
-    monkeypatch.setattr(spark_salvage, "FEW", 40)
+    monkeypatch.setattr(spark_salvage, "get_spark_session", lambda *_: pytest.fail("Spark is started for 40 offsets"))
+    monkeypatch.setattr(spark_salvage, "MAX_LOCAL_OFFSETS", 40)
     saved = on_spark(pair.config_path)(EAST, ranges, tmp_path / "tail")
     assert [one.records for one in saved.values()] == [20, 20]
-    monkeypatch.setattr(spark_salvage, "FEW", 39)
+    monkeypatch.setattr(spark_salvage, "MAX_LOCAL_OFFSETS", 39)
     with pytest.raises(pytest.fail.Exception, match="40 offsets"):
         on_spark(pair.config_path)(EAST, ranges, tmp_path / "another")
 
@@ -115,5 +115,5 @@ def test_a_writer_that_loses_records_is_found_out(pair: Pair, tmp_path: Path) ->
         (tmp_path / "other" / f"{topic}-0.parquet").rename(folder / "part.parquet")
 
     with pytest.raises(SalvageIncomplete, match="19 saved, 20 in the log"):
-        salvage(pair.config_path, EAST, [whole(topic, 20)], tmp_path / "tail", write=lossy)
+        salvage_records(pair.config_path, EAST, [whole(topic, 20)], tmp_path / "tail", write=lossy)
     assert not (tmp_path / "tail").exists()

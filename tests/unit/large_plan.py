@@ -22,21 +22,21 @@ from typing import Any, Final
 import msgspec
 
 from mirror_core.dataplane.counters import Counters
-from mirror_core.dataplane.epochs import Epoch, assignments_of
-from mirror_core.dataplane.lookout import Memory
-from mirror_core.dataplane.metrics import families
-from mirror_core.dataplane.planning import Planner, Work
-from mirror_core.dataplane.progress import Progress, Snapshot
-from mirror_core.dataplane.results import Results
+from mirror_core.dataplane.epochs import CopyEpoch, build_assignments
+from mirror_core.dataplane.lookout import ObservedSource
+from mirror_core.dataplane.metrics import build_families
+from mirror_core.dataplane.planning import CopyPlan, Planner
+from mirror_core.dataplane.progress import ProgressTracker, TaskProgress
+from mirror_core.dataplane.results import EpochResults
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.model.copying import Aligned, Assignment, Piece, Receipt, TaskReport
-from mirror_core.model.garbage import seek_seldom
-from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.copying import AlignedPartition, Assignment, Receipt, ReceiptPiece, TaskReport
+from mirror_core.model.garbage import reduce_gc_frequency
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.state.link import link_of
+from mirror_core.state.link import make_mirror_link
 from mirror_core.state.records import State
-from mirror_core.wire.digest import MODULUS
+from mirror_core.wire.digest import DIGEST_MODULUS
 from tests.generated import END, EPOCH, START, topic, topic_id
 from tests.memory import MemoryLog
 
@@ -55,7 +55,7 @@ MIRROR: Final = Mirror(
     destination_id="b",
     topics=("department.*",),
     producer_id=1 << 62,
-    desired=Desired.STARTED,
+    desired=DesiredState.STARTED,
     created_ms=0,
 )
 
@@ -90,7 +90,7 @@ def recorded(topics: int = TOPICS) -> State:
             source_topic_id=topic_id(number, "a"),
             destination_topic_id=topic_id(number, "b"),
             source_epoch=EPOCH,
-            began=Offset(0),
+            initial_log_start=Offset(0),
             source_start=Offset(START),
         )
         for number in range(topics)
@@ -99,10 +99,10 @@ def recorded(topics: int = TOPICS) -> State:
     return state
 
 
-def handed_out(link: Any, work: Work) -> list[bytes]:
+def handed_out(link: Any, work: CopyPlan) -> list[bytes]:
     """One epoch's tasks, as they travel to Spark."""
-    epoch = Epoch(number=1, start_ms=0, stop_ms=30_000, throttle=None, driver=None)
-    tasks = assignments_of(link, epoch, work.partitions, work.lags, TASKS)
+    epoch = CopyEpoch(number=1, start_ms=0, stop_ms=30_000, throttle=None, driver=None)
+    tasks = build_assignments(link, epoch, work.partitions, work.lags, TASKS)
     return [msgspec.json.encode(task) for task in tasks]
 
 
@@ -111,7 +111,7 @@ def reported(payload: bytes) -> bytes:
     task = msgspec.json.decode(payload, type=Assignment)
     last = Offset(BEHIND + 75_000)
     pieces = tuple(
-        Piece(first=first, next=end, records=end - first, digest=f"{MODULUS - 1:032x}")
+        ReceiptPiece(first=first, next=end, records=end - first, digest=f"{DIGEST_MODULUS - 1:032x}")
         for first, end in ((BEHIND, Offset(BEHIND + 50_000)), (Offset(BEHIND + 50_000), last))
     )
     receipts = [
@@ -135,28 +135,30 @@ def reported(payload: bytes) -> bytes:
         )
         for one in task.partitions
     ]
-    aligned = [Aligned(partition=one.partition, source_epoch=EPOCH, answered=True) for one in task.partitions]
+    aligned = [
+        AlignedPartition(partition=one.partition, source_epoch=EPOCH, all_answered=True) for one in task.partitions
+    ]
     return msgspec.json.encode(TaskReport(receipts=tuple(receipts), failures=(), cpu_s=1.0, aligned=tuple(aligned)))
 
 
-def told(progress: Progress, partitions: list[Partition]) -> None:
+def told(progress: ProgressTracker, partitions: list[Partition]) -> None:
     """Every second of every partition, while the source runs ahead."""
     for second in range(TOLD_S):
         rows: list[tuple[str, int, int, int | None, int, int, int]] = [
             (p.topic, p.index, BEHIND + second, END["a"] + 100 * second, second, second, 0) for p in partitions
         ]
-        progress.take(Snapshot(task=0, t=float(second), rows=rows), 1)
+        progress.update(TaskProgress(task=0, t=float(second), rows=rows), 1)
 
 
 def main(config: Path) -> None:
-    seek_seldom()  # as the command line does
+    reduce_gc_frequency()  # as the command line does
     measured, state = Measured(), recorded()
-    link = link_of(load_config(config), MIRROR)
+    link = make_mirror_link(load_config(config), MIRROR)
     log = MemoryLog()
     log.state = state
     lease: Any = SimpleNamespace(state=state, put=log.put, generation=1)
-    counters, progress = Counters(), Progress(lambda: float(TOLD_S))
-    results = Results(link, counters, say=print)
+    counters, progress = Counters(), ProgressTracker(lambda: float(TOLD_S))
+    results = EpochResults(link, counters, report_line=print)
     with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
         planner = Planner(link, source, destination)
         with measured.action("first plan"):
@@ -175,16 +177,16 @@ def main(config: Path) -> None:
         told(progress, list(work.partitions))
     with measured.action("reports"):
         reports = tuple(msgspec.json.decode(answer, type=TaskReport) for answer in answers)
-        results.take(lease, 1, 0, reports, newest=1, final=False)
-        results.remember(lease)
+        results.add_epoch(lease, 1, 0, reports, newest_epoch=1, final=False)
+        results.record_alignment(lease)
         results.count_states(lease)
     with measured.action("metrics"):
         assert progress.totals().unknown == 0
-        assert families(MIRROR, counters.snapshot(), progress.partitions())
+        assert build_families(MIRROR, counters.snapshot(), progress.partitions())
     with measured.action("sighting"):
-        memory = Memory(MIRROR.name, {})
-        memory.ends(1, work.ends, ())
-        sighting = memory.sighting()
+        memory = ObservedSource(MIRROR.name, {})
+        memory.update_ends(1, work.ends, ())
+        sighting = memory.to_observation()
     assert sum(len(one.ends) for one in sighting.topics) == TOPICS * WIDTH
     measured.show()
 

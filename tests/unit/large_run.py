@@ -14,21 +14,21 @@ import time
 from functools import partial
 from pathlib import Path
 
-from mirror_core.decide.failover import Decision, decide
-from mirror_core.decide.steps import names
-from mirror_core.decide.view import DestinationView, SourceView
+from mirror_core.decide.failover import PlanDecision, decide_failover
+from mirror_core.decide.steps import list_step_names
+from mirror_core.decide.view import DestinationSnapshot, SourceSnapshot
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.config import load_config
-from mirror_core.model.checkpoint import Keepable
-from mirror_core.model.garbage import seek_seldom
+from mirror_core.model.checkpoint import StepValue
+from mirror_core.model.garbage import reduce_gc_frequency
 from mirror_core.model.names import Offset
-from mirror_core.model.offsets import Offsets
-from mirror_core.model.run import Evidence, Mode, Run
-from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven
-from mirror_core.runbook.observe import observe
-from mirror_core.runbook.promotion import stopped
-from mirror_core.state.journal import Journal, begun, checkpoint, kept_in
-from mirror_core.state.link import Link, link_of
+from mirror_core.model.offsets import PartitionOffsets
+from mirror_core.model.run import Run, RunMode, StepEvidence
+from mirror_core.runbook.checkpoints import DrainResult, FenceResult, GateResult, ProveResult
+from mirror_core.runbook.observe import take_snapshot
+from mirror_core.runbook.promotion import list_stopped_records
+from mirror_core.state.journal import Journal, load_checkpoint, make_begin_entry, make_checkpoint
+from mirror_core.state.link import MirrorLink, make_mirror_link
 from mirror_core.state.records import State
 from tests.generated import END
 from tests.memory import MemoryLog, run_of
@@ -45,42 +45,42 @@ class Kept(MemoryLog):
 
     def put(self, *records: object) -> None:
         for record in records:
-            for key, value in list(self.state.rows(record)):  # type: ignore[arg-type]
+            for key, value in list(self.state.to_rows(record)):  # type: ignore[arg-type]
                 self.rows[key] = value
                 self.state.apply(key, value)
 
 
-def planned(link: Link, state: State, mode: Mode) -> Decision:
-    view = observe(link, state, mode)
-    assert isinstance(view.source, SourceView), view.source
-    assert isinstance(view.destination, DestinationView), view.destination
+def planned(link: MirrorLink, state: State, mode: RunMode) -> PlanDecision:
+    view = take_snapshot(link, state, mode)
+    assert isinstance(view.source, SourceSnapshot), view.source
+    assert isinstance(view.destination, DestinationSnapshot), view.destination
     assert len(view.source.stable_ends) == len(view.destination.positions) == len(view.statuses)
-    found = decide(view)
+    found = decide_failover(view)
     assert found.reasons == (), found.reasons
     return found
 
 
-def journalled(log: Kept, found: Decision) -> Run:
+def journalled(log: Kept, found: PlanDecision) -> Run:
     """All that the steps of a planned failover leave behind of each partition."""
     plan = found.plan
     run = run_of("large-1", plan)
-    log.put(run, begun(log.state, run), checkpoint(run.id, "begin", found.scope))
-    ends = Offsets.of({p: Offset(END["a"]) for p in found.scope.drained})
-    left: dict[str, Keepable] = {
-        "prove": Proven(ends=ends, records=1),
-        "fence": Fenced(ends=ends, authorizer=True),
-        "drain": Drained(positions=ends),
-        "parity": Equal(ends=ends),
+    log.put(run, make_begin_entry(log.state, run), make_checkpoint(run.id, "begin", found.scope))
+    ends = PartitionOffsets.from_mapping({p: Offset(END["a"]) for p in found.scope.drained})
+    left: dict[str, StepValue] = {
+        "prove": ProveResult(ends=ends, records=1),
+        "fence": FenceResult(ends=ends, authorizer=True),
+        "drain": DrainResult(positions=ends),
+        "parity": GateResult(ends=ends),
     }
-    steps = names(plan.kind, plan.mode)
+    steps = list_step_names(plan.kind, plan.mode)
     journal = Journal(log, run.id, steps)
 
-    def act(step: str) -> Evidence:
+    def act(step: str) -> StepEvidence:
         if step in left:
-            journal.keep(step, left[step])
+            journal.save_checkpoint(step, left[step])
         elif step == "record_lmo":
             mirror = log.state.mirrors[MIRROR.name]
-            log.put(*stopped(mirror, log.state.partitions[MIRROR.name], ends.by_partition()))
+            log.put(*list_stopped_records(mirror, log.state.partitions[MIRROR.name], ends.to_mapping()))
         return {"partitions": len(found.scope.drained)}
 
     for step in steps:
@@ -92,18 +92,18 @@ def read_back(log: Kept, run: Run) -> State:
     state = State()
     for key, value in log.rows.items():
         state.apply(key, value)
-    drained = kept_in(state, run.id, "drain", Drained)
+    drained = load_checkpoint(state, run.id, "drain", DrainResult)
     assert drained is not None
-    assert len(drained.positions.by_partition()) == len(state.partitions[MIRROR.name])
+    assert len(drained.positions.to_mapping()) == len(state.partitions[MIRROR.name])
     assert all(status.lmo == END["a"] for status in state.partitions[MIRROR.name].values())
     return state
 
 
 def main(config: Path, topics: int) -> None:
-    seek_seldom()  # as the command line does
+    reduce_gc_frequency()  # as the command line does
     measured, state = Measured(time.monotonic), recorded(topics)
-    link = link_of(load_config(config), MIRROR)
-    for mode in (Mode.UNPLANNED, Mode.PLANNED):
+    link = make_mirror_link(load_config(config), MIRROR)
+    for mode in (RunMode.UNPLANNED, RunMode.PLANNED):
         with measured.action(f"{mode} plan"):
             found = planned(link, state, mode)
     assert len(found.scope.drained) == topics * WIDTH
@@ -113,10 +113,10 @@ def main(config: Path, topics: int) -> None:
     with measured.action("read back"):
         back = read_back(log, run)
     with measured.action("report"):
-        steps = [back.steps[run.id, step] for step in names(run.plan.kind, run.plan.mode)]
+        steps = [back.steps[run.id, step] for step in list_step_names(run.plan.kind, run.plan.mode)]
         folder = config.parent / "run"
         folder.mkdir(exist_ok=True)
-        write_run_report(folder, run, steps, back.partitions[MIRROR.name], {}, sides=("east", "west"), told=())
+        write_run_report(folder, run, steps, back.partitions[MIRROR.name], {}, sides=("east", "west"), chronicle=())
     measured.show()
 
 

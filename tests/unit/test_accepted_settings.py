@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from mirror_core.decide.topics import (
     BATCH_MARGIN_BYTES,
-    HELD,
+    MIRROR_HELD_KEYS,
     AcceptedSettings,
-    harmful_without,
+    build_wanted_configs,
+    find_harmful_refusals,
     search_accepted,
-    wanted_configs,
 )
 
 SOURCE = {"segment.bytes": "100000", "flush.ms": "7", "index.interval.bytes": "512", "segment.ms": "9"}
-WANTED = wanted_configs(SOURCE, {**SOURCE, "max.message.bytes": "5000000"}, 3)
+WANTED = build_wanted_configs(SOURCE, {**SOURCE, "max.message.bytes": "5000000"}, 3)
 Accepts = Callable[[Mapping[str, str]], str | None]
 
 
@@ -81,9 +81,9 @@ def test_a_copy_does_without_settings_by_which_no_record_is_lost_unseen() -> Non
         "min.insync.replicas": "2",
         "max.message.bytes": "1048588",
     }
-    refused = dict.fromkeys([*HELD & WANTED.keys(), "segment.bytes"], "no")
-    assert harmful_without(WANTED, refused, default) == {"retention.ms": "604800000"}
-    assert harmful_without(WANTED, {"min.insync.replicas": "no"}, {**default, "min.insync.replicas": "1"}) == {
+    refused = dict.fromkeys([*MIRROR_HELD_KEYS & WANTED.keys(), "segment.bytes"], "no")
+    assert find_harmful_refusals(WANTED, refused, default) == {"retention.ms": "604800000"}
+    assert find_harmful_refusals(WANTED, {"min.insync.replicas": "no"}, {**default, "min.insync.replicas": "1"}) == {
         "min.insync.replicas": "1"
     }
-    assert harmful_without(WANTED, {"cleanup.policy": "no"}, {}) == {"cleanup.policy": "unknown"}
+    assert find_harmful_refusals(WANTED, {"cleanup.policy": "no"}, {}) == {"cleanup.policy": "unknown"}

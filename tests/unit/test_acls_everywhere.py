@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from mirror_core.kafka import acls, shown
-from mirror_core.kafka.acls import Acls, AuthorizerOff, absent_on_every_broker, present_on_every_broker
+from mirror_core.kafka.acls import AuthorizerOff, BrokerAcls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
-from mirror_core.model.ruling import Authorizer
+from mirror_core.model.ruling import AuthorizerKind
 
 RIGHT = Acl(
     resource=Resource.TOPIC, name="t", principal="User:app", operation=Operation.WRITE, permission=Permission.DENY
 )
-HELD, NONE = Acls(frozenset({RIGHT})), Acls(frozenset())
+HELD, NONE = BrokerAcls(frozenset({RIGHT})), BrokerAcls(frozenset())
 TIMEOUT_S = 0.05
-Said = Acls | AuthorizerOff | RemoteFault
+Said = BrokerAcls | AuthorizerOff | RemoteFault
 
 
 class Cluster:
@@ -31,9 +31,9 @@ class Cluster:
     ) -> None:
         self.by, self.gone, self.looks = {b: list(said) for b, said in by.items()}, gone, list[set[int]]()
         self.silent = dict[int, float]()
-        self.name, self.config = "west", SimpleNamespace(ruling=SimpleNamespace(authorizer=Authorizer.KAFKA))
-        monkeypatch.setattr(shown, "ask_brokers", self.ask)
-        monkeypatch.setattr(acls, "acls_of", lambda client, said: self.say(said))
+        self.name, self.config = "west", SimpleNamespace(ruling=SimpleNamespace(authorizer=AuthorizerKind.KAFKA))
+        monkeypatch.setattr(shown, "call_brokers", self.ask)
+        monkeypatch.setattr(acls, "parse_acls", lambda client, said: self.say(said))
 
     def brokers(self) -> tuple[int, ...]:
         return tuple(b for b in self.by if not (self.looks and b in self.gone))
@@ -50,7 +50,7 @@ class Cluster:
                 found[broker] = error
         return found
 
-    def say(self, said: Said) -> Acls | AuthorizerOff:
+    def say(self, said: Said) -> BrokerAcls | AuthorizerOff:
         if isinstance(said, RemoteFault):
             raise said
         return said
@@ -58,50 +58,50 @@ class Cluster:
 
 def test_each_is_asked_until_it_shows_it_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     west: Any = Cluster(monkeypatch, {1: [HELD], 2: [NONE, Unreachable("no answer"), HELD], 3: [NONE, HELD]})
-    present_on_every_broker(west, [RIGHT], timeout_s=60)
+    wait_until_acls_present(west, [RIGHT], timeout_s=60)
     assert west.looks == [{1, 2, 3}, {2, 3}, {2}]
 
 
 def test_who_still_lets_it_be_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     west: Any = Cluster(monkeypatch, {1: [HELD], 2: [NONE]})
     with pytest.raises(Unreachable, match=r"broker 2: still not so after 0 s: it shows all of 1 ACL\(s\)$"):
-        present_on_every_broker(west, [RIGHT], timeout_s=0)
-    monkeypatch.setattr(acls, "BARRIER_S", 0.0)
+        wait_until_acls_present(west, [RIGHT], timeout_s=0)
+    monkeypatch.setattr(acls, "ACL_BARRIER_S", 0.0)
     with pytest.raises(Unreachable, match=r"broker 1: still not so after 0[.]0 s: it has dropped all of"):
-        absent_on_every_broker(west, [RIGHT])
+        wait_until_acls_absent(west, [RIGHT])
 
 
 def test_who_hangs_counts_until_it_has_left_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     by: dict[int, list[Said]] = {1: [HELD], 2: [Unreachable("it hangs")]}
     hangs: Any = Cluster(monkeypatch, by)
     with pytest.raises(Unreachable, match=r"broker 2: still not so .*: it hangs"):
-        present_on_every_broker(hangs, [RIGHT], timeout_s=0)
+        wait_until_acls_present(hangs, [RIGHT], timeout_s=0)
     left: Any = Cluster(monkeypatch, by, gone=(2,))
-    present_on_every_broker(left, [RIGHT], timeout_s=60)
+    wait_until_acls_present(left, [RIGHT], timeout_s=60)
 
 
 @pytest.mark.parametrize("word", [AuthorizerOff("west"), MissingPermission("not allowed")])
 def test_what_no_further_look_can_change_is_raised_at_once(monkeypatch: pytest.MonkeyPatch, word: Said) -> None:
     west: Any = Cluster(monkeypatch, {1: [HELD], 2: [word]})
     with pytest.raises(RemoteFault, match=r"broker 2: has no authorizer|not allowed") as raised:
-        present_on_every_broker(west, [RIGHT], timeout_s=600)
+        wait_until_acls_present(west, [RIGHT], timeout_s=600)
     assert not isinstance(raised.value, Unreachable)
     assert len(west.looks) == 1
 
 
 def test_nothing_is_asked_about_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     west: Any = Cluster(monkeypatch, {1: [NONE]})
-    present_on_every_broker(west, [])
+    wait_until_acls_present(west, [])
     assert not west.looks
 
 
 class Broker:
     """What each question to it comes to, one after the other; the last for ever."""
 
-    def __init__(self, *said: Acls | RemoteFault | None) -> None:
+    def __init__(self, *said: BrokerAcls | RemoteFault | None) -> None:
         self.said, self.closed, self.where, self.round_trip_s = list(said), 0, "broker 1", 0.0
 
-    def call(self, request: object, kind: object) -> Acls:
+    def call(self, request: object, kind: object) -> BrokerAcls:
         word = self.said.pop(0) if len(self.said) > 1 else self.said[0]
         if word is None:
             time.sleep(TIMEOUT_S)
@@ -120,8 +120,8 @@ class Asking:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
         self.broker, self.kept, self.silent = broker, True, dict[int, float]()
         self.name, self.timeout_s, self.round_trip_s, self.hurry = "west", TIMEOUT_S, 0.0, False
-        self.config = SimpleNamespace(ruling=SimpleNamespace(authorizer=Authorizer.KAFKA))
-        monkeypatch.setattr(acls, "acls_of", lambda client, said: said)
+        self.config = SimpleNamespace(ruling=SimpleNamespace(authorizer=AuthorizerKind.KAFKA))
+        monkeypatch.setattr(acls, "parse_acls", lambda client, said: said)
 
     def brokers(self) -> tuple[int, ...]:
         return (1,)
@@ -144,21 +144,21 @@ def test_who_was_silent_for_a_time_limit_and_answers_again_is_not_left_out(monke
     """Such as one behind a firewall that has forgotten an idle connection: there is time for another look."""
     west: Any = Asking(monkeypatch, Broker(None, None, HELD))
     began = time.monotonic()
-    present_on_every_broker(west, [RIGHT], timeout_s=3.0)
+    wait_until_acls_present(west, [RIGHT], timeout_s=3.0)
     assert time.monotonic() - began < 3.0
 
 
 def test_who_does_not_answer_at_all_is_waited_for_once_more_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
     west: Any = Asking(monkeypatch, Broker(None))
     with pytest.raises(Unreachable, match="broker 1: still not so after"):
-        present_on_every_broker(west, [RIGHT], timeout_s=0.0)
+        wait_until_acls_present(west, [RIGHT], timeout_s=0.0)
 
 
 def test_a_connection_whose_answer_makes_no_sense_is_used_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker(RemoteFault("answer to request 1 where 2 was due"))
     west: Any = Asking(monkeypatch, broker)
     with pytest.raises(RemoteFault, match=r"^answer to request 1 where 2 was due$"):
-        present_on_every_broker(west, [RIGHT], timeout_s=60.0)
+        wait_until_acls_present(west, [RIGHT], timeout_s=60.0)
     assert (broker.closed, west.kept) == (1, False)
 
 
@@ -172,5 +172,5 @@ def test_what_refuses_a_connection_for_good_is_raised_as_it_is(monkeypatch: pyte
 
     monkeypatch.setattr(west, "open", opened)
     with pytest.raises(RemoteFault, match=r"^the server is not trusted$") as raised:
-        present_on_every_broker(west, [RIGHT], timeout_s=0.3)
+        wait_until_acls_present(west, [RIGHT], timeout_s=0.3)
     assert not isinstance(raised.value, Unreachable)

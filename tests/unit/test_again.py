@@ -6,10 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.dataplane.again import AGAIN_S, PASSING, again_ms, told, tried_again
-from mirror_core.dataplane.planning import COPIED, fail
-from mirror_core.decide.topics import mirroring_configs, with_limit
-from mirror_core.model.copying import Failure
+from mirror_core.dataplane.again import (
+    RETRIED_KINDS,
+    RETRY_INTERVAL_S,
+    compute_retry_ms,
+    format_failure_reason,
+    select_retries,
+)
+from mirror_core.dataplane.planning import COPIED_STATES, mark_failed
+from mirror_core.decide.topics import build_mirroring_configs, keep_raised_limit
+from mirror_core.model.copying import PartitionFailure
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 
@@ -26,19 +32,19 @@ def status(topic: str, index: int, kind: FailureKind | None = None, *, due: int 
     )
     if kind is None:
         return well
-    failed = fail(well, Failure(partition=well.partition, reason="why", offset=Offset(7), kind=kind))
-    return replace(failed, again_ms=due)
+    failed = mark_failed(well, PartitionFailure(partition=well.partition, reason="why", offset=Offset(7), kind=kind))
+    return replace(failed, retry_at_ms=due)
 
 
 def chosen(*known: PartitionStatus, now: int = NOW, held: bool = False) -> dict[Partition, PartitionStatus | None]:
-    return tried_again({one.partition: one for one in known}, COPIED, now, held=held)
+    return select_retries({one.partition: one for one in known}, COPIED_STATES, now, is_held=held)
 
 
 @pytest.mark.parametrize("kind", FailureKind)
 def test_what_only_people_can_decide_is_left_to_them(kind: FailureKind) -> None:
     found = chosen(status("t", 0, kind))
     assert (found != {}) == (kind in {FailureKind.DENIED, FailureKind.REFUSED})
-    assert (again_ms(kind, NOW) is not None) == (kind in PASSING)
+    assert (compute_retry_ms(kind, NOW) is not None) == (kind in RETRIED_KINDS)
 
 
 def test_it_begins_again_as_after_a_recover_and_forgets_no_id() -> None:
@@ -54,7 +60,7 @@ def test_where_nothing_was_copied_it_begins_as_if_never_seen() -> None:
 def test_nothing_is_tried_before_its_time_but_for_what_an_older_version_recorded() -> None:
     assert not chosen(status("t", 0, FailureKind.DENIED, due=NOW + 1))
     assert chosen(status("t", 0, FailureKind.DENIED, due=None))
-    assert again_ms(FailureKind.DENIED, NOW) == NOW + AGAIN_S * 1000
+    assert compute_retry_ms(FailureKind.DENIED, NOW) == NOW + RETRY_INTERVAL_S * 1000
 
 
 def test_beside_a_run_nothing_is_tried() -> None:
@@ -75,12 +81,15 @@ def test_the_next_one_is_tried_when_the_first_failed_again() -> None:
 
 
 def test_it_is_told_when() -> None:
-    assert told(status("t", 0)) is None
-    assert told(status("t", 0, FailureKind.DENIED)) == "why. The data plane tries again: 2026-11-18 11:06:40 UTC"
-    assert told(status("t", 0, FailureKind.FOREIGN, due=None)) == "why"
+    assert format_failure_reason(status("t", 0)) is None
+    assert (
+        format_failure_reason(status("t", 0, FailureKind.DENIED))
+        == "why. The data plane tries again: 2026-11-18 11:06:40 UTC"
+    )
+    assert format_failure_reason(status("t", 0, FailureKind.FOREIGN, due=None)) == "why"
 
 
 def test_a_limit_that_was_raised_stays_and_one_that_is_too_low_is_raised() -> None:
-    wanted = mirroring_configs({"max.message.bytes": "1000"}, 3)
-    assert with_limit(wanted, {"max.message.bytes": "9000000"})["max.message.bytes"] == "9000000"
-    assert with_limit(wanted, {"max.message.bytes": "10"}) == with_limit(wanted, {}) == wanted
+    wanted = build_mirroring_configs({"max.message.bytes": "1000"}, 3)
+    assert keep_raised_limit(wanted, {"max.message.bytes": "9000000"})["max.message.bytes"] == "9000000"
+    assert keep_raised_limit(wanted, {"max.message.bytes": "10"}) == keep_raised_limit(wanted, {}) == wanted

@@ -14,11 +14,11 @@ from typing import cast
 import pytest
 
 from mirror_core.copy import ahead
-from mirror_core.copy.ahead import Ahead, await_first
-from mirror_core.kafka.client import ClusterClient, ClusterView
+from mirror_core.copy.ahead import ConnectionOpener, wait_for_connections
+from mirror_core.kafka.client import ClusterClient, ClusterMetadata
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import Connection
-from mirror_core.model.errors import SignInFailed, Unreachable
+from mirror_core.model.errors import AuthenticationFailed, Unreachable
 from mirror_core.model.names import ClusterName
 from tests.threads import beside
 from tests.unit.test_client import answer_metadata
@@ -37,8 +37,8 @@ def addresses() -> Iterator[dict[int, tuple[str, int]]]:
         yield {broker: listener.getsockname() for broker, listener in listeners.items()}
 
 
-def known(ahead: Ahead, broker: int) -> Future[Connection]:
-    begun = ahead.begun(broker)
+def known(ahead: ConnectionOpener, broker: int) -> Future[Connection]:
+    begun = ahead.get_opening(broker)
     assert begun is not None
     return begun
 
@@ -47,45 +47,45 @@ def test_who_takes_a_connection_and_answers_nothing_is_not_connected(addresses: 
     """Whoever finds a place there would wait for it, and all else with it."""
     config = ClusterConfig(ClusterName("east"), {}, {})
     client = cast("ClusterClient", SimpleNamespace(name="east", config=config))
-    with closing(Ahead(client)) as ahead:
-        ahead.learn(ClusterView("", 1, addresses, {}, frozenset()))
-        ahead.begin(addresses)
-        await_first([{known(ahead, WELL)}], ENOUGH_S)
-        assert ahead.missing([WELL]) == {}
-        assert list(ahead.missing([HANGS, WELL])) == [HANGS]
-        assert not ahead.failed(HANGS), "not yet"
+    with closing(ConnectionOpener(client)) as ahead:
+        ahead.set_brokers(ClusterMetadata("", 1, addresses, {}, frozenset()))
+        ahead.start_opening(addresses)
+        wait_for_connections([{known(ahead, WELL)}], ENOUGH_S)
+        assert ahead.find_unconnected([WELL]) == {}
+        assert list(ahead.find_unconnected([HANGS, WELL])) == [HANGS]
+        assert not ahead.has_failed(HANGS), "not yet"
         ahead.connect(WELL).close()
 
 
 def test_the_last_reason_is_told_while_the_next_attempt_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     tries, held = list[int](), threading.Event()
 
-    def open_one(self: Ahead, address: tuple[str, int]) -> Connection:
+    def open_one(self: ConnectionOpener, address: tuple[str, int]) -> Connection:
         tries.append(1)
         if len(tries) > 1:
             held.wait()
-        raise SignInFailed("certificate refused")
+        raise AuthenticationFailed("certificate refused")
 
-    monkeypatch.setattr(Ahead, "_open", open_one)
+    monkeypatch.setattr(ConnectionOpener, "_open", open_one)
     client = cast("ClusterClient", SimpleNamespace(name="east"))
-    with closing(Ahead(client)) as ahead:
-        ahead.learn(ClusterView("", 1, {WELL: ("127.0.0.1", 1)}, {}, frozenset()))
-        ahead.begin([WELL])
+    with closing(ConnectionOpener(client)) as ahead:
+        ahead.set_brokers(ClusterMetadata("", 1, {WELL: ("127.0.0.1", 1)}, {}, frozenset()))
+        ahead.start_opening([WELL])
         wait([known(ahead, WELL)])
-        assert ahead.missing([WELL]) == {WELL: "certificate refused"}
-        assert ahead.missing([WELL]) == {WELL: "certificate refused"}, "not only that there is no answer yet"
-        assert ahead.failed(WELL)
+        assert ahead.find_unconnected([WELL]) == {WELL: "certificate refused"}
+        assert ahead.find_unconnected([WELL]) == {WELL: "certificate refused"}, "not only that there is no answer yet"
+        assert ahead.has_failed(WELL)
         held.set()
 
 
 def test_nobody_is_asked_where_a_broker_is_that_leads_nothing_any_more() -> None:
     client = cast("ClusterClient", SimpleNamespace(name="east"))
-    with closing(Ahead(client)) as ahead:
-        ahead.learn(ClusterView("", 1, {}, {}, frozenset()))
+    with closing(ConnectionOpener(client)) as ahead:
+        ahead.set_brokers(ClusterMetadata("", 1, {}, {}, frozenset()))
         words = "cluster east: broker 2 is not in the cluster now"
-        assert ahead.missing([WELL]) == {WELL: words}
-        assert ahead.failed(WELL)
-        for connect in (ahead.connect, ahead.later):
+        assert ahead.find_unconnected([WELL]) == {WELL: words}
+        assert ahead.has_failed(WELL)
+        for connect in (ahead.connect, ahead.make_opener):
             with pytest.raises(Unreachable, match=words):
                 connect(WELL)
 
@@ -96,7 +96,7 @@ def test_one_that_hangs_is_not_waited_for_when_another_is_there() -> None:
     late.start()
     for one in (here, there):
         threading.Timer(LATE_S / 100, one.set_result, [cast("Connection", None)]).start()
-    await_first([{hangs}, {hangs, here}, {here, there}], 2 * LATE_S)
+    wait_for_connections([{hangs}, {hangs, here}, {here, there}], 2 * LATE_S)
     assert here.done()
     assert there.done()
     assert not hangs.done()
@@ -117,10 +117,10 @@ def test_one_that_takes_not_twice_as_long_as_the_first_is_waited_for(monkeypatch
 
     monkeypatch.setattr(ahead, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(ahead, "wait", passes)
-    await_first([{first}, {second}], LATE_S)
+    wait_for_connections([{first}, {second}], LATE_S)
     assert waits == [LATE_S, pytest.approx(0.5 + 0.1)]
     waits.clear()
-    await_first([{first}, {second}], LATE_S)
+    wait_for_connections([{first}, {second}], LATE_S)
     assert waits == [pytest.approx(0.1)], "there at once: a little"
 
 
@@ -128,10 +128,10 @@ def test_one_that_failed_is_none_that_is_there() -> None:
     failed, late = Future[Connection](), Future[Connection]()
     failed.set_exception(Unreachable("refused"))
     threading.Timer(0.3, late.set_result, [cast("Connection", None)]).start()
-    await_first([{failed}, {late}], LATE_S)
+    wait_for_connections([{failed}, {late}], LATE_S)
     assert late.done()
 
 
 def test_what_is_connected_already_is_all_that_it_takes() -> None:
-    await_first([set(), {Future[Connection]()}], 2 * LATE_S)
-    await_first([], 2 * LATE_S)
+    wait_for_connections([set(), {Future[Connection]()}], 2 * LATE_S)
+    wait_for_connections([], 2 * LATE_S)

@@ -10,42 +10,42 @@ import pytest
 from msgspec import UNSET
 
 from mirror_core.cli import conducting
-from mirror_core.cli.conducting import approval_of
+from mirror_core.cli.conducting import make_own_approval
 from mirror_core.decide.approvals import (
-    HOLDS_S,
+    APPROVAL_VALIDITY_S,
     ApprovalPolicy,
-    approved_long_ago,
-    begun_by,
-    expired,
-    given,
+    explain_expired_run,
+    explain_missing_approvals,
+    explain_not_approved,
+    explain_outdated_plan,
+    explain_stale_approvals,
+    explain_stale_run_approval,
+    explain_used_approvals,
+    find_run_to_resume,
     is_in_effect,
-    other_plan,
-    stale,
-    taken_up,
-    unapproved,
-    unmet,
-    used_up,
-    verified,
+    list_runs_begun_by,
+    make_approval,
+    select_valid_approvals,
 )
 from mirror_core.model.acl import AclPurpose, LedgerEntry
 from mirror_core.model.checkpoint import RecordedApproval
-from mirror_core.model.chronicle import Entry
-from mirror_core.model.mirror import Desired
+from mirror_core.model.chronicle import AuditEntry
+from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import Approval, Mode, Plan, Run, RunKind, RunState, StepRecord, StepState, short_hash
-from mirror_core.model.standing import Debt, Owed
-from mirror_core.rights.acls import denial
-from mirror_core.runbook.failover import disturbing
-from mirror_core.state.journal import begun
+from mirror_core.model.run import Approval, Plan, Run, RunKind, RunMode, RunState, StepRecord, StepState, shorten_hash
+from mirror_core.model.standing import FenceAction, PendingFence
+from mirror_core.rights.acls import build_denial
+from mirror_core.runbook.failover import has_disturbed_applications
+from mirror_core.state.journal import make_begin_entry
 from mirror_core.state.records import State
 
 ANN = Approval(id="1", name="ann", at_ms=1000)
 AT_MS = 2000
 BEN = Approval(id="2", name="ben", at_ms=AT_MS)
-SEEN = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound=())
+SEEN = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=RunMode.PLANNED, steps=(), bound_facts=())
 RUN = Run(
     id="r", plan=SEEN, plan_hash=SEEN.hash, state=RunState.RUNNING, started_by="airflow", started_ms=1,
-    desired=Desired.STARTED, conducted_by="airflow", approved_by="ann, ben", approvals=(ANN, BEN),
+    desired=DesiredState.STARTED, conducted_by="airflow", approved_by="ann, ben", approvals=(ANN, BEN),
 )  # fmt: skip
 
 
@@ -62,63 +62,67 @@ RUN = Run(
     ],
 )
 def test_two_approvals_are_those_of_two_people(approvals: tuple[Approval, ...], people: int, said: str) -> None:
-    found = "; ".join(unmet(approvals, people))
+    found = "; ".join(explain_missing_approvals(approvals, people))
     assert found.startswith(said)
     assert bool(found) is bool(said)
 
 
 def test_an_approval_of_days_ago_begins_nothing() -> None:
-    hour_ms = round(HOLDS_S * 1000)
-    assert stale((), 10 * hour_ms) == (), "nobody was asked"
-    assert stale((ANN, BEN), AT_MS + hour_ms) == (), "the second one has looked at the same plan"
-    [reason] = stale((ANN, BEN), AT_MS + 48 * hour_ms)
+    hour_ms = round(APPROVAL_VALIDITY_S * 1000)
+    assert explain_stale_approvals((), 10 * hour_ms) == (), "nobody was asked"
+    assert explain_stale_approvals((ANN, BEN), AT_MS + hour_ms) == (), "the second one has looked at the same plan"
+    [reason] = explain_stale_approvals((ANN, BEN), AT_MS + 48 * hour_ms)
     assert reason == "ann, ben approved it 2880 minutes ago, and an approval holds for 60: plan anew, and ask again"
-    [unknown] = stale((Approval(id="1", name="ann", at_ms=None),), 0)
+    [unknown] = explain_stale_approvals((Approval(id="1", name="ann", at_ms=None),), 0)
     assert "ann approved it nobody knows when" in unknown
 
 
 def test_a_task_that_is_cleared_days_later_stops_nobody_by_old_answers() -> None:
-    hour_ms = round(HOLDS_S * 1000)
+    hour_ms = round(APPROVAL_VALIDITY_S * 1000)
     late_ms = AT_MS + 48 * hour_ms
-    assert expired(RUN, (), (), AT_MS + hour_ms) == ""
-    assert expired(RUN, (), (), late_ms).startswith("it was approved, and a step of it was done last, 2880 minutes ago")
-    assert expired(RUN, (replace(BEN, at_ms=late_ms),), (), late_ms) == "", "somebody has just said so"
+    assert explain_expired_run(RUN, (), (), AT_MS + hour_ms) == ""
+    assert explain_expired_run(RUN, (), (), late_ms).startswith(
+        "it was approved, and a step of it was done last, 2880 minutes ago"
+    )
+    assert explain_expired_run(RUN, (replace(BEN, at_ms=late_ms),), (), late_ms) == "", "somebody has just said so"
     proof = StepRecord(
         run="r", step="prove", state=StepState.DONE, attempt=1, started_ms=AT_MS, ended_ms=late_ms - hour_ms
     )
-    assert expired(RUN, (), (proof,), late_ms) == "", "its proof has taken days"
-    assert expired(RUN, (), (replace(proof, state=StepState.FAILED),), late_ms)
+    assert explain_expired_run(RUN, (), (proof,), late_ms) == "", "its proof has taken days"
+    assert explain_expired_run(RUN, (), (replace(proof, state=StepState.FAILED),), late_ms)
 
 
 def test_a_task_that_is_repeated_goes_on_with_its_own_run() -> None:
     later = replace(RUN, id="s", started_ms=2)
     runs = [RUN, later, replace(later, id="t", state=RunState.ABORTED, started_ms=3)]
-    assert taken_up(runs, "", ()) is later, "it has not ended: whichever plan is shown now"
-    assert begun_by(runs, "m", RunKind.FAILOVER, "airflow") == runs
+    assert find_run_to_resume(runs, "", ()) is later, "it has not ended: whichever plan is shown now"
+    assert list_runs_begun_by(runs, "m", RunKind.FAILOVER, "airflow") == runs
     for mirror, kind, conductor in (
         ("n", RunKind.FAILOVER, "airflow"),
         ("m", RunKind.FAILBACK, "airflow"),
         ("m", RunKind.FAILOVER, "ann"),
     ):
-        assert begun_by(runs, mirror, kind, conductor) == []
+        assert list_runs_begun_by(runs, mirror, kind, conductor) == []
 
 
 def test_a_finished_run_is_taken_up_only_in_effect_and_by_its_own_plan() -> None:
     done = replace(RUN, state=RunState.DONE)
-    assert taken_up([done], SEEN.hash, {"r"}) is done
-    assert taken_up([done], SEEN.hash, ()) is None, "a failback has ended it"
-    assert taken_up([done], "0" * 64, {"r"}) is None, "another plan was approved"
+    assert find_run_to_resume([done], SEEN.hash, {"r"}) is done
+    assert find_run_to_resume([done], SEEN.hash, ()) is None, "a failback has ended it"
+    assert find_run_to_resume([done], "0" * 64, {"r"}) is None, "another plan was approved"
     older = replace(done, plan_hash=SEEN.hash[:12])
-    assert taken_up([older], SEEN.hash, {"r"}) is older, "an older Mirrorbook recorded twelve digits"
+    assert find_run_to_resume([older], SEEN.hash, {"r"}) is older, "an older Mirrorbook recorded twelve digits"
 
 
 def test_a_finished_failover_is_in_effect_until_something_else_is_begun_or_its_fence_is_not_owed() -> None:
     done = replace(RUN, state=RunState.DONE)
-    debt = Debt(mirror=MirrorName("m"), cluster=ClusterName("east"), owed=Owed.FENCE, run="r", since_ms=1)
+    debt = PendingFence(
+        mirror=MirrorName("m"), cluster=ClusterName("east"), action=FenceAction.APPLY, run="r", since_ms=1
+    )
     assert is_in_effect(done, [done], debt)
     assert not is_in_effect(done, [done], None), "the mirror was started anew, or taken home"
     assert not is_in_effect(done, [done], replace(debt, run="s"))
-    assert not is_in_effect(done, [done], replace(debt, owed=Owed.UNFENCE))
+    assert not is_in_effect(done, [done], replace(debt, action=FenceAction.LIFT))
     home = replace(done, id="h", plan=replace(SEEN, kind=RunKind.FAILBACK), started_ms=2)
     for state, before in ((RunState.RUNNING, False), (RunState.DONE, False), (RunState.ABORTED, True)):
         assert is_in_effect(done, [done, replace(home, state=state)], debt) is before
@@ -165,18 +169,21 @@ FIRST, SECOND = recorded(ANN), recorded(BEN, "approve_second")
 def test_only_approvals_that_are_recorded_for_this_plan_by_those_who_may_count(
     known: tuple[RecordedApproval, ...], said: str
 ) -> None:
-    found = "; ".join(unapproved(POLICY, known, SEEN.hash, AT_MS))
+    found = "; ".join(explain_not_approved(POLICY, known, SEEN.hash, AT_MS))
     assert found.startswith(said)
     assert bool(found) is bool(said)
 
 
 def test_a_recorded_approval_of_long_ago_begins_nothing_and_one_may_be_enough() -> None:
     alone = replace(POLICY, tasks=("approve",), approvers=None)
-    assert unapproved(alone, (FIRST,), SEEN.hash, AT_MS) == ()
-    assert verified(alone, (SECOND, FIRST)) == (ANN,)
-    assert verified(POLICY, (SECOND, FIRST)) == (ANN, BEN)
-    assert "approved it" in unapproved(alone, (FIRST,), SEEN.hash, AT_MS + 2 * round(HOLDS_S * 1000))[0]
-    few, marked = unapproved(alone, (), SEEN.hash, AT_MS)
+    assert explain_not_approved(alone, (FIRST,), SEEN.hash, AT_MS) == ()
+    assert select_valid_approvals(alone, (SECOND, FIRST)) == (ANN,)
+    assert select_valid_approvals(POLICY, (SECOND, FIRST)) == (ANN, BEN)
+    assert (
+        "approved it"
+        in explain_not_approved(alone, (FIRST,), SEEN.hash, AT_MS + 2 * round(APPROVAL_VALIDITY_S * 1000))[0]
+    )
+    few, marked = explain_not_approved(alone, (), SEEN.hash, AT_MS)
     assert few == "1 person has to approve it, and so far nobody did"
     assert marked == "a task that is marked as done is no approval: clear approve, and it asks"
 
@@ -185,12 +192,14 @@ def test_an_approval_is_for_one_run() -> None:
     said = (ANN, BEN)
     begun = replace(RUN, approvals=said)
     for state in (RunState.ABORTED, RunState.ABORTING, RunState.SUPERSEDED, RunState.DONE):
-        (why,) = used_up([replace(begun, state=state)], said)
+        (why,) = explain_used_approvals([replace(begun, state=state)], said)
         assert why.startswith(f"run r was begun by this approval and is {state}, and an approval is for one run")
     given_up = replace(begun, state=RunState.ABORTED)
     anew = (replace(ANN, at_ms=AT_MS + 1), replace(BEN, at_ms=AT_MS + 1))
-    assert used_up([given_up], anew) == (), "both were asked once more"
-    assert used_up([given_up], (ANN, anew[1])), "one of two was asked once more, and the other's approval is spent"
+    assert explain_used_approvals([given_up], anew) == (), "both were asked once more"
+    assert explain_used_approvals([given_up], (ANN, anew[1])), (
+        "one of two was asked once more, and the other's approval is spent"
+    )
 
 
 @pytest.mark.parametrize("uid", [0, 1234, 4_000_000_000])
@@ -202,51 +211,51 @@ def test_who_approves_on_the_command_line_is_the_user_of_the_process(uid: int, m
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.setenv(name, "eve")
     monkeypatch.delenv("SUDO_USER", raising=False)
-    assert conducting.operator() == f"{names.get(uid, f'uid {uid}')}@vm"
+    assert conducting.find_operator() == f"{names.get(uid, f'uid {uid}')}@vm"
     monkeypatch.setenv("SUDO_USER", "ben")
-    assert conducting.operator() == ("root@vm (sudo by ben)" if uid == 0 else f"{names.get(uid, f'uid {uid}')}@vm")
+    assert conducting.find_operator() == ("root@vm (sudo by ben)" if uid == 0 else f"{names.get(uid, f'uid {uid}')}@vm")
 
 
 def test_a_plan_is_named_by_its_whole_hash_and_shown_by_its_first_digits() -> None:
-    assert (len(SEEN.hash), len(short_hash(SEEN.hash))) == (64, 12)
-    assert other_plan(SEEN, SEEN.hash) == other_plan(SEEN, None) == ()
-    stale, remedy = other_plan(SEEN, SEEN.hash[:12])
+    assert (len(SEEN.hash), len(shorten_hash(SEEN.hash))) == (64, 12)
+    assert explain_outdated_plan(SEEN, SEEN.hash) == explain_outdated_plan(SEEN, None) == ()
+    stale, remedy = explain_outdated_plan(SEEN, SEEN.hash[:12])
     assert stale.startswith(f"plan {SEEN.hash[:12]} is out of date")
     assert remedy.startswith("a plan is named by its whole hash, of 64 digits")
-    assert other_plan(SEEN, "0" * 64) == (
+    assert explain_outdated_plan(SEEN, "0" * 64) == (
         f"plan 000000000000 is out of date, the current one is {SEEN.hash[:12]}: review it",
     )
 
 
 def test_a_run_that_was_approved_long_ago_is_looked_at_again() -> None:
-    hour_ms = round(HOLDS_S * 1000)
-    assert approved_long_ago(RUN, AT_MS + hour_ms) == ""
-    assert approved_long_ago(RUN, 0) == "", "a clock that is behind asks nobody"
-    late = approved_long_ago(RUN, AT_MS + 3 * hour_ms)
+    hour_ms = round(APPROVAL_VALIDITY_S * 1000)
+    assert explain_stale_run_approval(RUN, AT_MS + hour_ms) == ""
+    assert explain_stale_run_approval(RUN, 0) == "", "a clock that is behind asks nobody"
+    late = explain_stale_run_approval(RUN, AT_MS + 3 * hour_ms)
     assert late == "run r was approved 180 minutes ago by ann, ben, and an approval holds for 60"
     by_command = replace(RUN, approvals=(), approved_by="")
-    assert approved_long_ago(by_command, 1 + hour_ms) == ""
-    assert "61 minutes ago by nobody" in approved_long_ago(by_command, 1 + hour_ms + 60_000)
+    assert explain_stale_run_approval(by_command, 1 + hour_ms) == ""
+    assert "61 minutes ago by nobody" in explain_stale_run_approval(by_command, 1 + hour_ms + 60_000)
 
 
 def test_a_chronicle_begins_with_who_approved_and_when() -> None:
-    entry = msgspec.json.decode(begun(State(), RUN).line, type=Entry)
+    entry = msgspec.json.decode(make_begin_entry(State(), RUN).line, type=AuditEntry)
     assert entry.body["approvals"] == [
         {"id": "1", "name": "ann", "at_ms": 1000},
         {"id": "2", "name": "ben", "at_ms": 2000},
     ]
 
 
-HOUR_MS = round(HOLDS_S * 1000)
-GIVEN = given("a1", "1", "ann", 1000)
+HOUR_MS = round(APPROVAL_VALIDITY_S * 1000)
+GIVEN = make_approval("a1", "1", "ann", 1000)
 
 
 def test_an_approval_is_journalled_with_its_id_its_time_and_its_limit() -> None:
-    entry = msgspec.json.decode(begun(State(), replace(RUN, approvals=(GIVEN,))).line, type=Entry)
+    entry = msgspec.json.decode(make_begin_entry(State(), replace(RUN, approvals=(GIVEN,))).line, type=AuditEntry)
     assert entry.body["approvals"] == [
         {"id": "1", "name": "ann", "at_ms": 1000, "approval_id": "a1", "until_ms": 1000 + HOUR_MS}
     ]
-    assert given("a1", "1", "ann", None).until_ms is UNSET
+    assert make_approval("a1", "1", "ann", None).until_ms is UNSET
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,8 +274,8 @@ def test_an_older_mirrorbook_reads_it_and_an_older_ones_is_read_and_written_as_i
     read = msgspec.json.decode(before, type=Approval)
     assert (read.approval_id, read.until_ms) == (UNSET, UNSET)
     assert msgspec.json.encode(read) == before
-    assert stale((read,), 1000 + HOUR_MS) == ()
-    assert stale((read,), 1001 + HOUR_MS)
+    assert explain_stale_approvals((read,), 1000 + HOUR_MS) == ()
+    assert explain_stale_approvals((read,), 1001 + HOUR_MS)
 
 
 @pytest.mark.parametrize("until_ms", [1000 + HOUR_MS // 2, 1000 + 100 * HOUR_MS])
@@ -275,25 +284,27 @@ def test_what_the_journal_says_makes_no_approval_valid_for_longer(until_ms: int)
     one = replace(GIVEN, until_ms=until_ms)
     run, last = replace(RUN, approvals=(one,)), min(until_ms, 1000 + HOUR_MS)
     for now, holds in ((last, True), (last + 1, False)):
-        assert (stale((one,), now) == ()) is holds
-        assert (approved_long_ago(run, now) == "") is holds
-        assert (expired(run, (), (), now) == "") is holds
-    [why] = stale((one,), last + 60_000)
+        assert (explain_stale_approvals((one,), now) == ()) is holds
+        assert (explain_stale_run_approval(run, now) == "") is holds
+        assert (explain_expired_run(run, (), (), now) == "") is holds
+    [why] = explain_stale_approvals((one,), last + 60_000)
     assert f"an approval holds for {(last - 1000) / 60_000:.0f}" in why
 
 
 def test_a_task_that_reads_its_answer_again_has_the_same_approval() -> None:
     """Also the one of a run that an older Mirrorbook has begun, and that was given up."""
     given_up = replace(RUN, state=RunState.ABORTED, approvals=(ANN,))
-    again = given("a1", ANN.id, ANN.name, ANN.at_ms)
-    assert used_up([given_up], (again,))
-    assert used_up([replace(given_up, approvals=(again,))], (ANN,)), "and the other way round"
-    assert used_up([replace(given_up, approvals=(again,))], (replace(again, name="ann b."),)), "one id is one approval"
-    assert used_up([given_up], (given("a2", ANN.id, ANN.name, AT_MS),)) == ()
+    again = make_approval("a1", ANN.id, ANN.name, ANN.at_ms)
+    assert explain_used_approvals([given_up], (again,))
+    assert explain_used_approvals([replace(given_up, approvals=(again,))], (ANN,)), "and the other way round"
+    assert explain_used_approvals([replace(given_up, approvals=(again,))], (replace(again, name="ann b."),)), (
+        "one id is one approval"
+    )
+    assert explain_used_approvals([given_up], (make_approval("a2", ANN.id, ANN.name, AT_MS),)) == ()
 
 
 def test_whoever_agrees_on_a_terminal_gives_one_approval_for_one_run() -> None:
-    one, other = approval_of("ann@desk"), approval_of("ann@desk")
+    one, other = make_own_approval("ann@desk"), make_own_approval("ann@desk")
     assert (one.id, one.name) == ("ann@desk", "ann@desk")
     assert one.at_ms is not None
     assert one.until_ms == one.at_ms + HOUR_MS
@@ -304,9 +315,9 @@ def test_a_fence_that_an_earlier_run_has_left_is_none_of_a_run_that_is_resumed()
     """Applications notice nothing of it yet, so its old approval is asked for again."""
     state = State()
     east, mirror = ClusterName("east"), RUN.plan.mirror
-    state.put(LedgerEntry(mirror=mirror, cluster=east, acl=denial("t"), purpose=AclPurpose.FENCE))
-    assert disturbing(state, RUN, east)
-    state.put(Debt(mirror=mirror, cluster=east, owed=Owed.UNFENCE, run="an earlier one", since_ms=1))
-    assert not disturbing(state, RUN, east)
+    state.put(LedgerEntry(mirror=mirror, cluster=east, acl=build_denial("t"), purpose=AclPurpose.FENCE))
+    assert has_disturbed_applications(state, RUN, east)
+    state.put(PendingFence(mirror=mirror, cluster=east, action=FenceAction.LIFT, run="an earlier one", since_ms=1))
+    assert not has_disturbed_applications(state, RUN, east)
     state.put(StepRecord(run=RUN.id, step="fence", state=StepState.DONE, attempt=1, started_ms=1))
-    assert disturbing(state, RUN, east)
+    assert has_disturbed_applications(state, RUN, east)

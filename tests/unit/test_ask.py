@@ -13,13 +13,13 @@ from typing import TypeVar
 
 import pytest
 
-from mirror_core.decide.view import Unseen
+from mirror_core.decide.view import UnseenCluster
 from mirror_core.kafka import hearing
-from mirror_core.kafka.hearing import heard, reading
+from mirror_core.kafka.hearing import local_processing, report_progress
 from mirror_core.model.errors import MissingPermission
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.runbook import observe
-from mirror_core.runbook.observe import Ask
+from mirror_core.runbook.observe import Query
 
 T = TypeVar("T")
 
@@ -48,10 +48,10 @@ class Clock:
             self.over = True
             self._changed.notify_all()
 
-    def while_heard(self, question: Callable[[], T], patience_s: float) -> T | Unseen:
-        began, asked = self.now, Ask(question)
+    def while_heard(self, question: Callable[[], T], patience_s: float) -> T | UnseenCluster:
+        began, asked = self.now, Query(question)
         asked._began = began
-        return asked.while_heard(began + patience_s)
+        return asked.await_while_progressing(began + patience_s)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     made = Clock()
     monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=made.look))
     monkeypatch.setattr(hearing, "time", SimpleNamespace(monotonic=lambda: made.now))
-    monkeypatch.setattr(observe, "_LOOK_S", 0.01)
+    monkeypatch.setattr(observe, "_POLL_S", 0.01)
     yield made
     made.end()
 
@@ -69,26 +69,28 @@ def _soon() -> float:
 
 
 def test_the_answer_is_handed_over() -> None:
-    assert Ask(lambda: 3).answer(_soon()) == 3
+    assert Query(lambda: 3).await_result(_soon()) == 3
 
 
 def test_what_the_cluster_refuses_is_unseen() -> None:
     def refused() -> int:
         raise MissingPermission("cluster east: not allowed")
 
-    assert Ask(refused).answer(_soon()) == Unseen("cluster east: not allowed")
+    assert Query(refused).await_result(_soon()) == UnseenCluster("cluster east: not allowed")
 
 
 def test_a_silent_cluster_is_unseen() -> None:
     over, began = threading.Event(), time.monotonic()
-    ask = Ask(lambda: over.wait(60))
+    ask = Query(lambda: over.wait(60))
     ask._began = began
-    found = ask.answer(began)
+    found = ask.await_result(began)
     ask._began -= 60.0
-    later = ask.answer(began)
+    later = ask.await_result(began)
     over.set()
-    assert found == Unseen("no complete answer within 0 s")
-    assert later == Unseen("no complete answer within 60 s"), "told of a limit that was not the one that was kept"
+    assert found == UnseenCluster("no complete answer within 0 s")
+    assert later == UnseenCluster("no complete answer within 60 s"), (
+        "told of a limit that was not the one that was kept"
+    )
 
 
 def test_a_defect_is_told_at_once_as_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
@@ -97,11 +99,11 @@ def test_a_defect_is_told_at_once_as_what_it_is(caplog: pytest.LogCaptureFixture
     def broken() -> int:
         raise KeyError("password=hunter2")
 
-    ask = Ask(broken)
-    found = ask.answer(_soon())
-    assert isinstance(found, Unseen)
+    ask = Query(broken)
+    found = ask.await_result(_soon())
+    assert isinstance(found, UnseenCluster)
     assert re.fullmatch(r"a defect of Mirrorbook: KeyError in test_ask\.py line \d+", found.reason)
-    assert ask.answer(_soon()) == found
+    assert ask.await_result(_soon()) == found
     assert found.reason in caplog.text
     assert "hunter2" not in caplog.text, "nobody has checked that text for secrets"
 
@@ -114,26 +116,26 @@ def test_a_side_that_goes_on_answering_is_waited_for(clock: Clock) -> None:
     def much() -> int:
         for _ in range(answers):
             clock.passes(one_s)
-            heard()
+            report_progress()
         return answers
 
     def goes_on() -> None:
-        heard()
+        report_progress()
         late.set()
         over.wait(60)
 
     assert clock.while_heard(much, patience_s) == answers
-    began, asked = clock.now, Ask(goes_on)
+    began, asked = clock.now, Query(goes_on)
     asked._began = began
     assert late.wait(60)
     clock.now += patience_s
-    assert asked.answer(began + patience_s) == Unseen("no complete answer within 1 s"), "it is no shorter"
+    assert asked.await_result(began + patience_s) == UnseenCluster("no complete answer within 1 s"), "it is no shorter"
     over.set()
 
 
 def test_time_to_make_sense_of_an_answer_is_no_silence(clock: Clock) -> None:
     def long() -> int:
-        with reading():
+        with local_processing():
             for _ in range(3):
                 clock.passes(0.5)
             clock.passes(0.0)
@@ -144,14 +146,14 @@ def test_time_to_make_sense_of_an_answer_is_no_silence(clock: Clock) -> None:
 
 
 def test_who_looks_just_when_it_has_made_sense_takes_it_for_no_silence_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, reads = list[float](), hearing.Hearing.reads
+    seen, reads = list[float](), hearing.ProgressMonitor.change_local_work
 
-    def looked_at(one: hearing.Hearing, more: int) -> None:
+    def looked_at(one: hearing.ProgressMonitor, more: int) -> None:
         reads(one, more)
-        seen.append(one.last())
+        seen.append(one.last_progress_at())
 
-    monkeypatch.setattr(hearing.Hearing, "reads", looked_at)
-    with hearing.Hearing().here(), reading():
+    monkeypatch.setattr(hearing.ProgressMonitor, "change_local_work", looked_at)
+    with hearing.ProgressMonitor().activate(), local_processing():
         pass
     assert seen == sorted(seen)
 
@@ -175,15 +177,15 @@ def test_time_for_which_this_process_was_held_up_itself_is_no_silence(
 
     def question(event: threading.Event) -> bool:
         if was_heard:
-            heard()
+            report_progress()
         return event.wait(60)
 
     monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=look))
-    asked = [Ask(partial(question, event)) for event in (awake, both_awake)]
+    asked = [Query(partial(question, event)) for event in (awake, both_awake)]
     for one in asked:
         one._began = clock.now
     deadline = clock.now + 4.0
-    assert [one.while_heard(deadline) for one in asked] == [True, True]
+    assert [one.await_while_progressing(deadline) for one in asked] == [True, True]
 
 
 def test_who_waits_for_an_event_is_not_late_for_having_been_held_up(
@@ -199,9 +201,9 @@ def test_who_waits_for_an_event_is_not_late_for_having_been_held_up(
             event.set()
         return clock.now
 
-    ask = Ask(lambda: over.wait(60))
+    ask = Query(lambda: over.wait(60))
     monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=look))
-    ask.while_waiting(event, 2.0)
+    ask.await_event(event, 2.0)
     over.set()
     assert event.is_set()
 
@@ -213,19 +215,19 @@ def test_a_side_that_falls_silent_in_the_middle_is_unseen_and_so_is_one_that_nev
 
     def stops() -> None:
         clock.passes(0.3)
-        heard()
+        report_progress()
         while not silent.is_set():
             clock.passes(0.1)
 
     def drips() -> None:
         while not clock.over:
             clock.passes(0.1)
-            heard()
+            report_progress()
 
-    assert clock.while_heard(stops, 1.0) == Unseen("no further answer for 1 s")
+    assert clock.while_heard(stops, 1.0) == UnseenCluster("no further answer for 1 s")
     silent.set()
-    monkeypatch.setattr(observe, "LIMITS", replace(LIMITS, answering_side_s=2.0))
-    assert clock.while_heard(drips, 1.0) == Unseen("no complete answer within 2 s")
+    monkeypatch.setattr(observe, "TIMEOUTS", replace(TIMEOUTS, plan_cluster_total_s=2.0))
+    assert clock.while_heard(drips, 1.0) == UnseenCluster("no complete answer within 2 s")
 
 
 def test_a_question_within_a_question_keeps_it_waiting(clock: Clock) -> None:
@@ -234,10 +236,10 @@ def test_a_question_within_a_question_keeps_it_waiting(clock: Clock) -> None:
     def inner() -> int:
         for _ in range(6):
             clock.passes(0.3)
-            heard()
+            report_progress()
         return 1
 
-    def outer() -> int | Unseen:
+    def outer() -> int | UnseenCluster:
         return clock.while_heard(inner, 0.9)
 
     assert clock.while_heard(outer, 1.0) == 1

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from mirror_core.copy.task import CopyTask, never
+from mirror_core.copy.task import CopyTask, never_cancelled
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assigned, Assignment
+from mirror_core.model.copying import Assignment, PartitionAssignment
 from mirror_core.model.names import MirrorName, Partition
 from tests.judging import EAST, WEST
 
@@ -22,7 +22,8 @@ from tests.judging import EAST, WEST
 def test_a_task_that_begins_after_its_epoch_says_so() -> None:
     """Nothing was copied, and nobody would know why."""
     partitions = tuple(
-        Assigned(partition=Partition("t", index), source_topic_id="", destination_topic_id="") for index in range(2)
+        PartitionAssignment(partition=Partition("t", index), source_topic_id="", destination_topic_id="")
+        for index in range(2)
     )
     now = now_ms()
     given = Assignment(
@@ -44,13 +45,13 @@ def test_a_task_that_begins_after_its_epoch_says_so() -> None:
             ClusterClient(ClusterConfig(name, properties, properties), Principal.DATA, timeout_s=0.1)
             for name in (EAST, WEST)
         )
-        with east, west, closing(CopyTask(given, east, west, never)) as task:
+        with east, west, closing(CopyTask(given, east, west, never_cancelled)) as task:
             report = task.run()
-    assert report.retry == (
+    assert report.retry_reason == (
         "task 3 began 40 s late in an epoch of 30 s, and copied nothing: until then all threads or task slots were "
         "taken, or an attempt before this one was killed (2 partitions wait)"
     )
-    assert report.untold, "whether a comparison takes longer than an epoch nobody can say"
+    assert report.comparisons_unknown, "whether a comparison takes longer than an epoch nobody can say"
 
 
 def test_a_task_looks_on_for_as_long_as_it_is_told_and_no_longer_because_brokers_hang() -> None:
@@ -64,7 +65,7 @@ def test_a_task_looks_on_for_as_long_as_it_is_told_and_no_longer_because_brokers
     task: Any = SimpleNamespace(
         sender=SimpleNamespace(drain=lambda limit_s: None),
         replicators=[],
-        cancelled=never,
+        cancelled=never_cancelled,
         stop_s=time.time() - 5,
         assignment=SimpleNamespace(looks_s=20.0),
         _now_s=time.time,
@@ -72,6 +73,6 @@ def test_a_task_looks_on_for_as_long_as_it_is_told_and_no_longer_because_brokers
         _filler=SimpleNamespace(drain=lambda limit_s: None, give_up=lambda limit_s: None),
         _aligner=SimpleNamespace(finish=finish),
     )
-    CopyTask._end(task)
+    CopyTask._finish(task)
     assert given == [pytest.approx(15.0, abs=2.0)]
-    assert task._cut_short == 3
+    assert task._interrupted_comparisons == 3

@@ -14,46 +14,48 @@ import msgspec
 import pytest
 
 from mirror_core.decide import vouching
-from mirror_core.decide.parity import Row
-from mirror_core.decide.vouching import LEFT, PROVED, VERDICT, WHY
-from mirror_core.evidence.certificates import Vouched
-from mirror_core.evidence.heads import place, promised
-from mirror_core.kafka.placing import Heard
-from mirror_core.model.copying import Piece
+from mirror_core.decide.parity import ParityRow
+from mirror_core.decide.vouching import CERTIFIED_KEY, REASONS_KEY, UNCERTIFIED_KEY, VERDICT_KEY
+from mirror_core.evidence.certificates import Coverage
+from mirror_core.evidence.heads import add_file, find_newest_location
+from mirror_core.kafka.placing import TopicIds
+from mirror_core.model.copying import ReceiptPiece
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.parity import ALTERED, ParityResult
-from mirror_core.model.receipts import Kept, ReceiptsHead
-from mirror_core.model.run import Evidence
+from mirror_core.model.parity import ALTERED_KIND, ParityResult
+from mirror_core.model.receipts import ReceiptFileEntry, ReceiptsHead
+from mirror_core.model.run import StepEvidence
 from mirror_core.parity import certified
-from mirror_core.parity.certified import MADE_ANEW, UNSURE, CertifiedTask
-from mirror_core.parity.certified_scope import Certified
+from mirror_core.parity.certified import MAYBE_RECREATED_REASON, RECREATED_REASON, CertificateTask
+from mirror_core.parity.certified_scope import CertificateScope
 from mirror_core.runbook import certifying
-from mirror_core.runbook.certifying import InTime
+from mirror_core.runbook.certifying import DeadlineRunner
 from mirror_core.state.records import State
 
 NAME = MirrorName("m")
 ONE, TWO = (Partition("orders", index) for index in range(2))
 ID = "d" * 32
-FILE = Kept("e.parquet", "a" * 64, 1, stored=True)
+FILE = ReceiptFileEntry("e.parquet", "a" * 64, 1, stored=True)
 SECRET = "ftp://mirror:S3cret@store/receipts"
 
 
-def piece(first: int, behind: int) -> Piece:
-    return Piece(first=Offset(first), next=Offset(behind), records=behind - first, digest=f"{1:032x}")
+def piece(first: int, behind: int) -> ReceiptPiece:
+    return ReceiptPiece(first=Offset(first), next=Offset(behind), records=behind - first, digest=f"{1:032x}")
 
 
-def equal(task: CertifiedTask) -> Iterator[Row]:
+def equal(task: CertificateTask) -> Iterator[ParityRow]:
     for partition, one in task.pieces:
-        yield replace(certified._row(partition, one), dst_count=one.records, dst_digest=one.digest)
+        yield replace(certified._to_piece_row(partition, one), dst_count=one.records, dst_digest=one.digest)
 
 
-def whole(behind: int, **more: Any) -> Certified:
+def whole(behind: int, **more: Any) -> CertificateScope:
     """Certificates for all of one partition, as the destination has it."""
-    vouched = {ONE: Vouched((piece(0, behind),), None)}
+    vouched = {ONE: Coverage((piece(0, behind),), None)}
     ids = {ONE.topic: ID}
-    return replace(Certified("/r", {ONE: (Offset(0), Offset(behind))}, vouched, frozenset(), {}, ids=ids), **more)
+    return replace(
+        CertificateScope("/r", {ONE: (Offset(0), Offset(behind))}, vouched, frozenset(), {}, topic_ids=ids), **more
+    )
 
 
 class World:
@@ -62,25 +64,35 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.folder, self.said, self.kept = folder, list[str](), list[ParityResult]()
         self.config: Any = SimpleNamespace(path=folder / "mirrorbook.yaml", cluster=lambda name: None)
-        self.heard = Heard({ONE.topic: frozenset({ID})}, ())
+        self.heard = TopicIds({ONE.topic: frozenset({ID})}, ())
         self._patch = monkeypatch
         monkeypatch.setattr(certified, "load_config", lambda path: self.config)
-        monkeypatch.setattr(certified, "heard_ids", lambda client, topics: self.heard)
+        monkeypatch.setattr(certified, "fetch_topic_ids", lambda client, topics: self.heard)
         monkeypatch.setattr(certified, "ClusterClient", lambda cluster: nullcontext())
-        monkeypatch.setattr(certifying, "InTime", lambda deadline: InTime(deadline, equal))
+        monkeypatch.setattr(certifying, "DeadlineRunner", lambda deadline: DeadlineRunner(deadline, equal))
 
     def certify(
-        self, scope: Certified, lmos: Mapping[Partition, int], *, where: str = "/r", file: Kept = FILE
-    ) -> Evidence:
-        self._patch.setattr(certifying, "certified", lambda link, state, folder: scope)
+        self,
+        scope: CertificateScope,
+        lmos: Mapping[Partition, int],
+        *,
+        where: str = "/r",
+        file: ReceiptFileEntry = FILE,
+    ) -> StepEvidence:
+        self._patch.setattr(certifying, "read_certificate_scope", lambda link, state, folder: scope)
         status: Any = {p: SimpleNamespace(lmo=Offset(lmo), state=PartitionState.STOPPED) for p, lmo in lmos.items()}
-        head = ReceiptsHead(mirror=NAME, part="2026-11-24T07", files=(file,), where=where)
+        head = ReceiptsHead(mirror=NAME, part="2026-11-24T07", files=(file,), location=where)
         state = State(receipts={NAME: {head.part: head}}, partitions={NAME: status})
         west = SimpleNamespace(name="west")
         link: Any = SimpleNamespace(mirror=SimpleNamespace(name=NAME), destination=west, config=self.config)
         opened: Any = lambda where: SimpleNamespace(where=where)  # noqa: E731
-        return certifying.certify(
-            link, state, opened, self.folder / "run", self.said.append, keep=lambda found: self.kept.append(found)
+        return certifying.certify_destination(
+            link,
+            state,
+            opened,
+            self.folder / "run",
+            self.said.append,
+            record_differences=lambda found: self.kept.append(found),
         )
 
 
@@ -91,65 +103,73 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
 
 def test_all_is_proved_where_certificates_reach_the_last_mirrored_offset(world: World) -> None:
     seen = world.certify(whole(10), {ONE: 10})
-    assert (seen[VERDICT], seen[PROVED], seen[LEFT]) == ("passed", "10 of 10 offsets", "none")
-    assert vouching.AGAIN not in seen
+    assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY], seen[UNCERTIFIED_KEY]) == ("passed", "10 of 10 offsets", "none")
+    assert vouching.COMMAND_KEY not in seen
 
 
 @pytest.mark.parametrize(
-    ("heard", "why"), [({"e" * 32}, MADE_ANEW), ({ID, "e" * 32}, MADE_ANEW), (set(), UNSURE), (None, UNSURE)]
+    ("heard", "why"),
+    [
+        ({"e" * 32}, RECREATED_REASON),
+        ({ID, "e" * 32}, RECREATED_REASON),
+        (set(), MAYBE_RECREATED_REASON),
+        (None, MAYBE_RECREATED_REASON),
+    ],
 )
 def test_nothing_is_proved_of_a_topic_that_may_have_been_made_anew_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch, heard: set[str] | None, why: str
 ) -> None:
-    def silent(*asked: object) -> Heard:
+    def silent(*asked: object) -> TopicIds:
         raise BadRequest("the password is another one now")
 
     if heard is None:
-        monkeypatch.setattr(certified, "heard_ids", silent)
+        monkeypatch.setattr(certified, "fetch_topic_ids", silent)
     else:
-        world.heard = Heard({ONE.topic: frozenset(heard)}, ())
+        world.heard = TopicIds({ONE.topic: frozenset(heard)}, ())
     seen = world.certify(whole(10), {ONE: 10})
-    assert (seen[VERDICT], seen[PROVED]) == ("indeterminate", "0 of 10 offsets")
-    assert why in str(seen[WHY])
+    assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY]) == ("indeterminate", "0 of 10 offsets")
+    assert why in str(seen[REASONS_KEY])
 
 
 @pytest.mark.parametrize(("heard", "found"), [(set(), 1), ({"e" * 32}, 0)])
 def test_what_was_altered_is_told_unless_that_was_another_topic(
     world: World, monkeypatch: pytest.MonkeyPatch, heard: set[str], found: int
 ) -> None:
-    def altered(task: CertifiedTask) -> Iterator[Row]:
+    def altered(task: CertificateTask) -> Iterator[ParityRow]:
         for row in equal(task):
-            yield certified._altered(row)
+            yield certified._mark_altered(row)
 
-    monkeypatch.setattr(certifying, "InTime", lambda deadline: InTime(deadline, altered))
-    world.heard = Heard({ONE.topic: frozenset(heard)}, (3,))
+    monkeypatch.setattr(certifying, "DeadlineRunner", lambda deadline: DeadlineRunner(deadline, altered))
+    world.heard = TopicIds({ONE.topic: frozenset(heard)}, (3,))
     seen = world.certify(whole(10), {ONE: 10})
-    assert (len(world.kept), seen[PROVED]) == (found, "0 of 10 offsets")
+    assert (len(world.kept), seen[CERTIFIED_KEY]) == (found, "0 of 10 offsets")
 
 
 def test_what_was_altered_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run goes on and ends; the difference is to be known afterwards, too."""
 
-    def altered(task: CertifiedTask) -> Iterator[Row]:
+    def altered(task: CertificateTask) -> Iterator[ParityRow]:
         for row in equal(task):
-            yield certified._altered(row)
+            yield certified._mark_altered(row)
 
-    monkeypatch.setattr(certifying, "InTime", lambda deadline: InTime(deadline, altered))
+    monkeypatch.setattr(certifying, "DeadlineRunner", lambda deadline: DeadlineRunner(deadline, altered))
     world.certify(whole(10), {ONE: 10})
-    assert [[(f.partition, f.offset, f.kind) for f in found.findings] for found in world.kept] == [[(ONE, 0, ALTERED)]]
+    assert [[(f.partition, f.offset, f.kind) for f in found.findings] for found in world.kept] == [
+        [(ONE, 0, ALTERED_KIND)]
+    ]
 
 
 def test_a_partition_that_is_gone_from_the_destination_is_not_proved(world: World) -> None:
     seen = world.certify(whole(10, left_out={TWO: "the destination does not hold it any more"}), {ONE: 10, TWO: 1000})
-    assert (seen[VERDICT], seen[LEFT]) == ("indeterminate", "orders-1: all of it")
-    assert "does not hold it any more" in str(seen[WHY])
-    assert vouching.AGAIN in seen
+    assert (seen[VERDICT_KEY], seen[UNCERTIFIED_KEY]) == ("indeterminate", "orders-1: all of it")
+    assert "does not hold it any more" in str(seen[REASONS_KEY])
+    assert vouching.COMMAND_KEY in seen
 
 
 def test_a_log_that_ends_before_its_last_mirrored_offset_is_not_proved_up_to_there(world: World) -> None:
     seen = world.certify(whole(900), {ONE: 1000})
-    assert (seen[VERDICT], seen[PROVED]) == ("indeterminate", "900 of 1000 offsets")
-    assert seen[LEFT] == "orders-0: 100 of 1000 offsets, [900, 1000)"
+    assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY]) == ("indeterminate", "900 of 1000 offsets")
+    assert seen[UNCERTIFIED_KEY] == "orders-0: 100 of 1000 offsets, [900, 1000)"
 
 
 def test_a_configuration_that_was_changed_meanwhile_fails_no_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,23 +178,28 @@ def test_a_configuration_that_was_changed_meanwhile_fails_no_run(world: World, m
 
     monkeypatch.setattr(certified, "load_config", broken)
     seen = world.certify(whole(10), {ONE: 10})
-    assert (seen[VERDICT], seen[WHY]) == ("indeterminate", "mirrorbook.yaml: unknown key")
+    assert (seen[VERDICT_KEY], seen[REASONS_KEY]) == ("indeterminate", "mirrorbook.yaml: unknown key")
 
 
 def test_so_many_certificates_that_they_would_hold_up_the_run_are_left_to_a_person(world: World) -> None:
-    seen = world.certify(whole(10), {ONE: 10}, file=FILE._replace(pieces=certifying.MOST + 1))
-    assert "more than can be read within a minute" in str(seen[WHY])
-    assert str(seen[vouching.AGAIN]).endswith("--receipts /r")
+    seen = world.certify(whole(10), {ONE: 10}, file=FILE._replace(pieces=certifying.MAX_CERTIFICATES + 1))
+    assert "more than can be read within a minute" in str(seen[REASONS_KEY])
+    assert str(seen[vouching.COMMAND_KEY]).endswith("--receipts /r")
 
 
 def test_a_password_in_a_url_is_neither_remembered_nor_shown(world: World) -> None:
     told = (SECRET, "s3a://KEY:se/cr3t@store/r", "s3a://store/r", "/a:b@c", "hdfs://name:8020/a@b", "s3a://KEY@store/r")
-    known = [promised(NAME, {}, "2026-11-24T07", FILE, where=where) for where in told]
-    assert [head.where for head in known] == ["", "", *told[2:]]
-    assert place({"older": msgspec.convert({**msgspec.to_builtins(known[0]), "where": SECRET}, ReceiptsHead)}) == ""
+    known = [add_file(NAME, {}, "2026-11-24T07", FILE, location=where) for where in told]
+    assert [head.location for head in known] == ["", "", *told[2:]]
+    assert (
+        find_newest_location(
+            {"older": msgspec.convert({**msgspec.to_builtins(known[0]), "where": SECRET}, ReceiptsHead)}
+        )
+        == ""
+    )
     seen = world.certify(whole(10), {ONE: 10}, where=SECRET)
     assert "S3cret" not in f"{seen}{world.said}"
-    assert "a URL with a password" in str(seen[WHY])
+    assert "a URL with a password" in str(seen[REASONS_KEY])
 
 
 @pytest.mark.parametrize(
@@ -187,19 +212,19 @@ def test_a_password_in_a_url_is_neither_remembered_nor_shown(world: World) -> No
     ],
 )
 def test_certificates_are_where_the_newest_were_put(told: dict[str, str], newest: str) -> None:
-    heads = {part: ReceiptsHead(mirror=NAME, part=part, files=(FILE,), where=where) for part, where in told.items()}
-    assert place(heads) == newest
+    heads = {part: ReceiptsHead(mirror=NAME, part=part, files=(FILE,), location=where) for part, where in told.items()}
+    assert find_newest_location(heads) == newest
 
 
 def test_of_what_was_not_read_in_time_each_partition_says_so_once() -> None:
     pieces = tuple((partition, piece(n, n + 1)) for partition in (ONE, TWO) for n in range(3))
-    task = CertifiedTask(config_path="c", destination=NAME, pieces=pieces, cleaned=frozenset())  # type: ignore[arg-type]
+    task = CertificateTask(config_path="c", destination=NAME, pieces=pieces, compacted_topics=frozenset())  # type: ignore[arg-type]
 
-    def broken(task: CertifiedTask) -> Iterator[Row]:
+    def broken(task: CertificateTask) -> Iterator[ParityRow]:
         yield next(equal(task))
         raise BadRequest("no")
 
-    rows = InTime(deadline=60.0 + time.monotonic(), read=broken)([task])
+    rows = DeadlineRunner(deadline=60.0 + time.monotonic(), read_rows=broken)([task])
     assert [(row.partition, row.start, row.end, bool(row.error)) for row in rows] == [
         (ONE, 0, 1, False),
         (ONE, 1, 3, True),
@@ -207,6 +232,6 @@ def test_of_what_was_not_read_in_time_each_partition_says_so_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("seen", [{VERDICT: "passed"}, {VERDICT: "failed", vouching.OTHER: "x"}, {}])
-def test_evidence_that_somebody_has_edited_is_no_traceback(seen: Evidence) -> None:
-    assert vouching.sentence(seen)
+@pytest.mark.parametrize("seen", [{VERDICT_KEY: "passed"}, {VERDICT_KEY: "failed", vouching.MISMATCHES_KEY: "x"}, {}])
+def test_evidence_that_somebody_has_edited_is_no_traceback(seen: StepEvidence) -> None:
+    assert vouching.format_coverage(seen)

@@ -12,14 +12,14 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from mirrorbook_airflow import operators
 
-from mirror_core.decide.expected import Expected, Judging, Tier
-from mirror_core.decide.filters import topics_named
+from mirror_core.decide.expected import JudgedTable, TopicTier, UserExpectations
+from mirror_core.decide.filters import parse_topic_filter
 from mirror_core.evidence import asked
-from mirror_core.evidence.expectations import Held, Judged, verdict_of
+from mirror_core.evidence.expectations import ExpectationResult, TableJudgement, combine_verdicts
 from mirror_core.model.errors import BadRequest, Unreachable
 from mirror_core.model.run import Run
 from mirror_core.runbook import checking
-from mirror_core.runbook.checking import Checked
+from mirror_core.runbook.checking import MirrorCheck
 from mirror_core.state import link
 from mirror_core.state.records import State
 from tests.unit.test_decide_verbs import RUN
@@ -28,25 +28,25 @@ from tests.unit.test_refusals import LINK
 NAME = LINK.mirror.name
 BEGUN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 CONTEXT: Any = {"dag_run": SimpleNamespace(start_date=BEGUN), "params": {}}
-WELL = Held(what="expect_a(lag)", by="", held=True)
-FAILED = Held(what="expect_b(behind_s)", by="tier mine: max_lag_s 5", held=False, where="t-0: 9.0")
-UNKNOWN = Held(what="expect_c(lag)", by="", held=False, known=False, where="t-1: unknown")
-TIER = Tier(name="mine", topics=topics_named(["t"]), limits={"max_lag_s": 5.0})
+WELL = ExpectationResult(what="expect_a(lag)", by="", held=True)
+FAILED = ExpectationResult(what="expect_b(behind_s)", by="tier mine: max_lag_s 5", held=False, where="t-0: 9.0")
+UNKNOWN = ExpectationResult(what="expect_c(lag)", by="", held=False, known=False, where="t-1: unknown")
+TIER = TopicTier(name="mine", topics=parse_topic_filter(["t"]), limits={"max_lag_s": 5.0})
 
 
 @pytest.fixture
 def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """The task, when these were found of these expectations."""
 
-    def executed(*held: Held, trouble: tuple[str, ...] = (), run: Run | None = None) -> str:
-        def checked(_link: object, _state: object, more: Expected, output: Path) -> Checked:
+    def executed(*held: ExpectationResult, trouble: tuple[str, ...] = (), run: Run | None = None) -> str:
+        def checked(_link: object, _state: object, more: UserExpectations, output: Path) -> MirrorCheck:
             assert more.tiers == (TIER,), "what the user's file says of this mirror"
-            return Checked(
+            return MirrorCheck(
                 mirror=NAME,
-                verdict=verdict_of(held),
+                verdict=combine_verdicts(held),
                 tiers=("mine",),
-                rows={Judging.READINESS: 1},
-                judged={Judging.READINESS: Judged(held=held)},
+                rows={JudgedTable.READINESS: 1},
+                judged={JudgedTable.READINESS: TableJudgement(held=held)},
                 trouble=trouble,
                 report=str(output / "data-docs" / "index.html"),
             )
@@ -56,10 +56,10 @@ def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
             state.put(run)
         monkeypatch.setattr(operators, "config_path", lambda name: tmp_path / f"{name}.yaml")
         monkeypatch.setattr(operators, "home", lambda name: tmp_path / name)
-        monkeypatch.setattr(link, "configured", lambda path: None)
-        monkeypatch.setattr(link, "find", lambda config, name: (LINK, state))
-        monkeypatch.setattr(asked, "expected", lambda *_: Expected(tiers=(TIER,)))
-        monkeypatch.setattr(checking, "check", checked)
+        monkeypatch.setattr(link, "load_clusters", lambda path: None)
+        monkeypatch.setattr(link, "find_mirror_link", lambda config, name: (LINK, state))
+        monkeypatch.setattr(asked, "load_expectations", lambda *_: UserExpectations(tiers=(TIER,)))
+        monkeypatch.setattr(checking, "check_mirror", checked)
         return operators.CheckMirror(task_id="check", mirror=NAME).execute(CONTEXT)
 
     return executed
@@ -92,7 +92,7 @@ def test_its_log_and_its_error_say_where_airflow_shows_the_report(
     ids=["not as expected", "not looked at", "not known"],
 )
 def test_whatever_else_is_red_and_not_tried_again(
-    execute: Callable[..., str], held: tuple[Held, ...], trouble: tuple[str, ...], said: tuple[str, ...]
+    execute: Callable[..., str], held: tuple[ExpectationResult, ...], trouble: tuple[str, ...], said: tuple[str, ...]
 ) -> None:
     with pytest.raises(AirflowFailException) as red:
         execute(*held, trouble=trouble)
@@ -108,17 +108,17 @@ def test_it_is_skipped_while_a_run_holds_the_mirror(execute: Callable[..., str])
 def test_a_mistake_in_the_users_file_is_red_at_once_and_a_silent_cluster_is_tried_again(
     execute: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def raised(error: Exception) -> Callable[..., Checked]:
-        def check(*_: object) -> Checked:
+    def raised(error: Exception) -> Callable[..., MirrorCheck]:
+        def check(*_: object) -> MirrorCheck:
             raise error
 
         return check
 
     task = operators.CheckMirror(task_id="check", mirror=NAME)
     execute(WELL)
-    monkeypatch.setattr(checking, "check", raised(BadRequest("tiers[0].name: must be text")))
+    monkeypatch.setattr(checking, "check_mirror", raised(BadRequest("tiers[0].name: must be text")))
     with pytest.raises(AirflowFailException, match="must be text"):
         task.execute(CONTEXT)
-    monkeypatch.setattr(checking, "check", raised(Unreachable("west: no answer")))
+    monkeypatch.setattr(checking, "check_mirror", raised(Unreachable("west: no answer")))
     with pytest.raises(Unreachable):
         task.execute(CONTEXT)

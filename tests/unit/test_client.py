@@ -20,7 +20,7 @@ from kio.static.primitive import i32Timedelta
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.kept import KEPT
+from mirror_core.kafka.kept import CONNECTION_POOL
 from mirror_core.model.errors import RemoteFault, Unreachable
 from tests.threads import Work, beside
 from tests.waiting import wait_until
@@ -111,7 +111,7 @@ def test_a_connection_with_answers_to_other_questions_is_not_handed_on(
 ) -> None:
     port, seen = confused
     config = open_to_all(port, tmp_path)
-    with KEPT.keeping():
+    with CONNECTION_POOL.keep_connections():
         for _ in range(2):
             with ClusterClient(config, timeout_s=30.0) as client, pytest.raises(RemoteFault, match="was due"):
                 client.metadata(())
@@ -120,15 +120,17 @@ def test_a_connection_with_answers_to_other_questions_is_not_handed_on(
 
 def test_when_one_connection_to_a_broker_is_found_dead_the_others_are_not_tried(tmp_path: Path) -> None:
     """One that hangs would cost every client its time limit, for each connection that was kept."""
-    with socket.create_server(("127.0.0.1", 0)) as silent, KEPT.keeping():
+    with socket.create_server(("127.0.0.1", 0)) as silent, CONNECTION_POOL.keep_connections():
         address = silent.getsockname()[:2]
         config = open_to_all(address[1], tmp_path)
         client = ClusterClient(config, timeout_s=0.2)
         for _ in range(3):
-            KEPT.put(client.key(address), Connection(config, client.principal, *address, timeout_s=0.2))
+            CONNECTION_POOL.release(
+                client.pool_key(address), Connection(config, client.principal, *address, timeout_s=0.2)
+            )
         with pytest.raises(Unreachable):
             client.metadata(())
-        assert KEPT.take(client.key(address)) is None
+        assert CONNECTION_POOL.acquire(client.pool_key(address)) is None
 
 
 def test_one_that_only_takes_connections_is_not_waited_for_when_another_one_answers(tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ def test_others_are_asked_soon_when_a_broker_hangs_whose_connection_was_kept_or_
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         socket.create_server(("127.0.0.1", 0)) as other,
-        KEPT.keeping(),
+        CONNECTION_POOL.keep_connections(),
     ):
         other.settimeout(30.0)
         ports = [listener.getsockname()[1] for listener in (silent, other)]
@@ -171,10 +173,10 @@ def test_others_are_asked_soon_when_a_broker_hangs_whose_connection_was_kept_or_
         client, address = ClusterClient(config, timeout_s=60.0), silent.getsockname()[:2]
         mine = Connection(config, client.principal, *address)
         if kept:
-            KEPT.put(client.key(address), mine)
+            CONNECTION_POOL.release(client.pool_key(address), mine)
         else:
             monkeypatch.setattr(client, "_connections", {address: mine})
-            client.hurries(True)
+            client.set_fail_fast(True)
         asking = Work(ask).start()
         connection, _ = other.accept()
         connection.close()
@@ -213,7 +215,7 @@ def test_a_connection_whose_answer_made_no_sense_is_not_used_again(
     with ClusterClient(open_to_all(1, tmp_path), timeout_s=1.0) as client:
         monkeypatch.setattr(client, "_brokers", {1: address})
         monkeypatch.setattr(client, "_connections", {address: nonsense})
-        monkeypatch.setattr(client, "_awake", lambda broker: address)
+        monkeypatch.setattr(client, "_find_responsive_broker", lambda broker: address)
         with pytest.raises(RemoteFault, match="no sense"):
             getattr(client, way)([None] if way != "call" else None, object, 1)
         assert nonsense.closed

@@ -7,31 +7,31 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.closing import Ended, closing, overtaken, unknown
-from mirror_core.decide.conducting import Conducted, Sign
-from mirror_core.decide.steps import STEPS, Writes, names, point_of_no_return
-from mirror_core.model.mirror import Desired
+from mirror_core.decide.closing import RunSituation, format_newer_run, format_run_status, format_unknown_status
+from mirror_core.decide.conducting import ConductorState, ConductorStatus
+from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
+from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord, StepState
-from mirror_core.model.standing import Debt, Owed
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
+from mirror_core.model.standing import FenceAction, PendingFence
 from tests.unit.test_decide_verbs import MIRROR, RUN
 
-OWED = Debt(mirror=MIRROR.name, cluster=MIRROR.source, owed=Owed.FENCE, run=RUN.id, since_ms=1)
-PLANNED = (RunKind.FAILOVER, Mode.PLANNED)
+OWED = PendingFence(mirror=MIRROR.name, cluster=MIRROR.source, action=FenceAction.APPLY, run=RUN.id, since_ms=1)
+PLANNED = (RunKind.FAILOVER, RunMode.PLANNED)
 PLACES = [
     (kind, mode, step.name, state)
-    for (kind, mode), steps in STEPS.items()
+    for (kind, mode), steps in RUN_STEPS.items()
     for step in steps
     for state in (StepState.STARTED, StepState.FAILED)
 ]
 
 
-def a_run(kind: RunKind, mode: Mode, state: RunState) -> Run:
+def a_run(kind: RunKind, mode: RunMode, state: RunState) -> Run:
     return replace(RUN, plan=replace(RUN.plan, kind=kind, mode=mode), state=state)
 
 
-def upto(kind: RunKind, mode: Mode, last: str, state: StepState) -> Sequence[StepRecord]:
-    steps = names(kind, mode)[: names(kind, mode).index(last) + 1]
+def upto(kind: RunKind, mode: RunMode, last: str, state: StepState) -> Sequence[StepRecord]:
+    steps = list_step_names(kind, mode)[: list_step_names(kind, mode).index(last) + 1]
     return [
         StepRecord(
             run=RUN.id,
@@ -48,29 +48,31 @@ def upto(kind: RunKind, mode: Mode, last: str, state: StepState) -> Sequence[Ste
 def said(
     run: Run,
     steps: Sequence[StepRecord] = (),
-    debt: Debt | None = None,
+    debt: PendingFence | None = None,
     *,
     copying: bool = True,
     turned: bool = False,
 ) -> str:
-    ended = Ended(run=run, steps=steps, mirror=MIRROR, debt=debt, turned=turned, copying=copying)
-    return " ".join(closing(ended))
+    ended = RunSituation(
+        run=run, steps=steps, mirror=MIRROR, pending_fence=debt, is_past_no_return=turned, is_copying=copying
+    )
+    return " ".join(format_run_status(ended))
 
 
 @pytest.mark.parametrize(("kind", "mode", "step", "state"), PLACES)
 def test_a_run_that_stopped_anywhere_says_who_writes_and_how_to_go_on(
-    kind: RunKind, mode: Mode, step: str, state: StepState
+    kind: RunKind, mode: RunMode, step: str, state: StepState
 ) -> None:
-    order = names(kind, mode)
-    past = order.index(step) >= order.index(point_of_no_return(kind, mode))
+    order = list_step_names(kind, mode)
+    past = order.index(step) >= order.index(find_no_return_step(kind, mode))
     text = said(a_run(kind, mode, RunState.RUNNING), upto(kind, mode, step, state), turned=past)
     assert f"step {step} {'failed' if state is StepState.FAILED else 'is its place now'}" in text
     assert f"`mirrorbook {kind} resume m` goes on" in text
     assert (f"`mirrorbook {kind} abort m`" in text) is not past
     assert ("There is no abort" in text) is past
-    row = next(one for one in STEPS[kind, mode] if one.name == step)
-    assert ("NOBODY CAN WRITE" in text) is (row.writes is Writes.NOWHERE and not past)
-    assert ("Some applications may write on west already" in text) is (row.writes is Writes.NOWHERE and past)
+    row = next(one for one in RUN_STEPS[kind, mode] if one.name == step)
+    assert ("NOBODY CAN WRITE" in text) is (row.writes is WriteLocation.NOWHERE and not past)
+    assert ("Some applications may write on west already" in text) is (row.writes is WriteLocation.NOWHERE and past)
     if (kind, mode) == PLANNED:
         assert ("--mode unplanned" in text) is not past
 
@@ -99,11 +101,11 @@ def test_where_nothing_can_be_denied_nobody_is_said_to_be_kept_from_writing() ->
 @pytest.mark.parametrize("kind", RunKind)
 def test_a_run_that_is_over_leaves_the_word_to_a_newer_one(kind: RunKind) -> None:
     old = replace(a_run(*PLANNED, RunState.DONE), ended_ms=5)
-    newer = replace(a_run(kind, Mode.PLANNED, RunState.DONE), id="later", started_ms=9, ended_ms=10)
-    (line,) = overtaken(old, (old, newer))
+    newer = replace(a_run(kind, RunMode.PLANNED, RunState.DONE), id="later", started_ms=9, ended_ms=10)
+    (line,) = format_newer_run(old, (old, newer))
     assert f"`mirrorbook {kind} status m` says who can write where now" in line
-    assert overtaken(newer, (old, newer)) == ()
-    assert overtaken(replace(old, ended_ms=None), (old, newer)) == ()
+    assert format_newer_run(newer, (old, newer)) == ()
+    assert format_newer_run(replace(old, ended_ms=None), (old, newer)) == ()
 
 
 def test_a_run_that_waits_after_its_proof_has_stopped_nobody() -> None:
@@ -116,17 +118,19 @@ def test_a_run_that_waits_after_its_proof_has_stopped_nobody() -> None:
     ("debt", "words"),
     [
         (OWED, "east is NOT fenced yet"),
-        (replace(OWED, paid_ms=2), "east is fenced: nobody but a super user"),
-        (replace(OWED, paid_ms=2, by_command=True), "east is closed to applications by its fence_command"),
+        (replace(OWED, applied_at_ms=2), "east is fenced: nobody but a super user"),
+        (replace(OWED, applied_at_ms=2, by_command=True), "east is closed to applications by its fence_command"),
         (None, "Whether east is fenced is not recorded"),
     ],
 )
-def test_after_a_failover_it_is_said_whether_the_old_source_is_closed(debt: Debt | None, words: str) -> None:
-    text = said(a_run(RunKind.FAILOVER, Mode.UNPLANNED, RunState.DONE), debt=debt)
+def test_after_a_failover_it_is_said_whether_the_old_source_is_closed(debt: PendingFence | None, words: str) -> None:
+    text = said(a_run(RunKind.FAILOVER, RunMode.UNPLANNED, RunState.DONE), debt=debt)
     assert "Applications write on west" in text
     assert words in text
     assert "`mirrorbook failback plan m`" in text
-    assert ("`mirrorbook mirror watch m`" in text) is (debt is not None and (debt.paid_ms is None or debt.by_command))
+    assert ("`mirrorbook mirror watch m`" in text) is (
+        debt is not None and (debt.applied_at_ms is None or debt.by_command)
+    )
 
 
 def test_hooks_that_failed_are_named_at_the_end() -> None:
@@ -137,7 +141,7 @@ def test_hooks_that_failed_are_named_at_the_end() -> None:
 
 
 def test_what_certificates_prove_is_said_at_the_end_of_a_run_without_its_source() -> None:
-    lost = (RunKind.FAILOVER, Mode.UNPLANNED)
+    lost = (RunKind.FAILOVER, RunMode.UNPLANNED)
     run, steps = a_run(*lost, RunState.DONE), upto(*lost, "report", StepState.DONE)
     assert "Certificates" not in said(run, steps)
     seen = {"certificates": "failed", "proved_by_certificates": "0 of 9 offsets", "not_as_copied": "a-0: altered"}
@@ -148,9 +152,11 @@ def test_what_certificates_prove_is_said_at_the_end_of_a_run_without_its_source(
 
 
 def test_the_failover_that_leads_home_names_what_is_left_of_the_failback() -> None:
-    back = replace(MIRROR, name=MirrorName("m-back"), source=ClusterName("west"), homecoming="m-failback-1")
+    back = replace(MIRROR, name=MirrorName("m-back"), source=ClusterName("west"), failback_run="m-failback-1")
     run = a_run(*PLANNED, RunState.DONE)
-    lines = closing(Ended(run=run, steps=(), mirror=back, debt=None, turned=True, copying=False))
+    lines = format_run_status(
+        RunSituation(run=run, steps=(), mirror=back, pending_fence=None, is_past_no_return=True, is_copying=False)
+    )
     assert "`mirrorbook failback resume m` protects" in lines[-1]
 
 
@@ -158,27 +164,40 @@ def test_the_failover_that_leads_home_names_what_is_left_of_the_failback() -> No
     ("debt", "words"),
     [
         (None, "Applications write on east, as before"),
-        (replace(OWED, owed=Owed.UNFENCE), "so the fence may still stand there, and nobody can write"),
+        (replace(OWED, action=FenceAction.LIFT), "so the fence may still stand there, and nobody can write"),
     ],
 )
-def test_after_an_abort_it_is_said_whether_the_source_is_open(debt: Debt | None, words: str) -> None:
+def test_after_an_abort_it_is_said_whether_the_source_is_open(debt: PendingFence | None, words: str) -> None:
     assert words in said(a_run(*PLANNED, RunState.ABORTED), debt=debt)
 
 
-@pytest.mark.parametrize("desired", Desired)
-def test_a_mirror_that_nobody_copies_is_named_unless_it_is_meant_to_rest(desired: Desired) -> None:
+@pytest.mark.parametrize("desired", DesiredState)
+def test_a_mirror_that_nobody_copies_is_named_unless_it_is_meant_to_rest(desired: DesiredState) -> None:
     run = a_run(*PLANNED, RunState.ABORTED)
-    ended = Ended(run=run, steps=(), mirror=replace(MIRROR, desired=desired), debt=None, turned=True, copying=False)
-    assert ("Nobody copies m now" in " ".join(closing(ended))) is (desired is Desired.STARTED)
+    ended = RunSituation(
+        run=run,
+        steps=(),
+        mirror=replace(MIRROR, desired=desired),
+        pending_fence=None,
+        is_past_no_return=True,
+        is_copying=False,
+    )
+    assert ("Nobody copies m now" in " ".join(format_run_status(ended))) is (desired is DesiredState.STARTED)
 
 
 def test_who_looks_at_a_run_that_is_conducted_is_told_to_wait() -> None:
-    heard = Conducted(sign=Sign.HEARD, by="ann@desk", host="desk", pid=7, age_s=3.2)
+    heard = ConductorStatus(state=ConductorState.ALIVE, by="ann@desk", host="desk", pid=7, age_s=3.2)
     for state in (RunState.RUNNING, RunState.ABORTING):
-        ended = Ended(
-            run=a_run(*PLANNED, state), steps=(), mirror=MIRROR, debt=None, turned=False, copying=True, conducted=heard
+        ended = RunSituation(
+            run=a_run(*PLANNED, state),
+            steps=(),
+            mirror=MIRROR,
+            pending_fence=None,
+            is_past_no_return=False,
+            is_copying=True,
+            conductor=heard,
         )
-        text = " ".join(closing(ended))
+        text = " ".join(format_run_status(ended))
         assert "It is conducted by ann@desk on desk (process 7), seen 3 s ago. Next: wait" in text
         assert "resume" not in text
 
@@ -190,11 +209,11 @@ def test_an_abort_that_was_cut_short_is_finished_by_resume_alone() -> None:
 
 
 def test_home_again_is_said_with_who_copies() -> None:
-    run = a_run(RunKind.FAILBACK, Mode.PLANNED, RunState.DONE)
+    run = a_run(RunKind.FAILBACK, RunMode.PLANNED, RunState.DONE)
     assert "Applications write on east again, and west mirrors it." in said(run)
     assert "nobody copies m now" in said(run, copying=False)
     assert "nobody copies" not in said(run)
 
 
 def test_a_destination_that_is_silent_leaves_the_way_to_open_the_source() -> None:
-    assert "`mirrorbook cluster unfence east --from FILE`" in " ".join(unknown(MIRROR))
+    assert "`mirrorbook cluster unfence east --from FILE`" in " ".join(format_unknown_status(MIRROR))

@@ -12,37 +12,39 @@ import pytest
 
 from mirror_core.cli import failover as command
 from mirror_core.cli import sets as of_sets
-from mirror_core.decide.approvals import come_back
-from mirror_core.decide.failover import Decision, decide
-from mirror_core.decide.view import Unseen, View
+from mirror_core.decide.approvals import explain_source_answers_again
+from mirror_core.decide.failover import PlanDecision, decide_failover
+from mirror_core.decide.view import MirrorSnapshot, UnseenCluster
 from mirror_core.model.errors import (
+    AuthenticationFailed,
     BadRequest,
+    ConnectionRejected,
     MirrorError,
     MissingPermission,
-    NotLetIn,
     Refused,
-    SignInFailed,
     Unreachable,
 )
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, Run
+from mirror_core.model.run import Run, RunMode
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.sets import Together
+from mirror_core.runbook.sets import SetFailover
 from mirror_core.state.records import State
 from tests.unit.test_decide_failover import view  # noqa: F401 - a fixture
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LINK
 
 A, B = MirrorName("a"), MirrorName("b")
-SEEN = Decision(RUN.plan, ())
+SEEN = PlanDecision(RUN.plan, ())
 UNSEEN = replace(SEEN, source_seen=False)
 
 
 @pytest.mark.parametrize("silent", [False, True])
 @pytest.mark.parametrize("answers", [False, True])
 def test_only_who_agreed_when_it_was_silent_is_asked_again(silent: bool, answers: bool) -> None:
-    said = come_back("east", "failover run m", silent=silent, answers=answers, seen=answers)
+    said = explain_source_answers_again(
+        "east", "failover run m", was_silent=silent, has_answered=answers, has_answered_fully=answers
+    )
     assert bool(said) is (silent and answers)
     for line in said:
         assert "east answers by now" in line
@@ -56,43 +58,45 @@ def test_only_who_agreed_when_it_was_silent_is_asked_again(silent: bool, answers
 def test_of_a_source_that_answers_only_in_part_it_is_said_what_a_planned_run_waits_for(
     held: Run | None, words: str
 ) -> None:
-    (line,) = come_back("east", "failover run m", silent=True, answers=True, seen=False, held=held)
+    (line,) = explain_source_answers_again(
+        "east", "failover run m", was_silent=True, has_answered=True, has_answered_fully=False, held_run=held
+    )
     assert f"{words} as soon as east tells all that is asked" in line
 
 
-def test_a_plan_knows_whether_it_was_made_without_its_source(view: View) -> None:  # noqa: F811
-    lost = replace(view, mode=Mode.UNPLANNED)
-    assert decide(lost).source_seen
-    assert not decide(replace(lost, source=Unseen("dead"))).source_seen
+def test_a_plan_knows_whether_it_was_made_without_its_source(view: MirrorSnapshot) -> None:  # noqa: F811
+    lost = replace(view, mode=RunMode.UNPLANNED)
+    assert decide_failover(lost).source_seen
+    assert not decide_failover(replace(lost, source=UnseenCluster("dead"))).source_seen
 
 
 @pytest.fixture
 def failover(monkeypatch: pytest.MonkeyPatch) -> Failover:
     made = Failover(LINK, cast("Any", None), started_by="me")
     nothing: Any = SimpleNamespace(state=None, active_run=lambda name: None)
-    monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: nothing)
-    monkeypatch.setattr(Failover, "_control", lambda self: nullcontext(nothing))
-    monkeypatch.setattr(Failover, "_open", lambda self, writer, found, *rest, **more: RUN)
-    monkeypatch.setattr(Failover, "source_is_there", lambda self: False)
+    monkeypatch.setattr("mirror_core.runbook.conductor.read_complete_state", lambda cluster: nothing)
+    monkeypatch.setattr(Failover, "_open_control_writer", lambda self: nullcontext(nothing))
+    monkeypatch.setattr(Failover, "_open_run", lambda self, writer, found, *rest, **more: RUN)
+    monkeypatch.setattr(Failover, "is_source_reachable", lambda self: False)
     return made
 
 
 def test_who_is_refused_anyway_ends_nobodys_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planned run whose source was silent is conducted still when that answers again, and can go on."""
     taken = list[str]()
-    planned = replace(RUN, plan=replace(RUN.plan, mode=Mode.PLANNED))
+    planned = replace(RUN, plan=replace(RUN.plan, mode=RunMode.PLANNED))
     state: Any = SimpleNamespace(active_run=lambda name: planned)
 
     def control(self: Failover) -> Any:
         taken.append("the control id")
         return nullcontext(state)
 
-    monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: state)
-    monkeypatch.setattr(Failover, "_control", control)
+    monkeypatch.setattr("mirror_core.runbook.conductor.read_complete_state", lambda cluster: state)
+    monkeypatch.setattr(Failover, "_open_control_writer", control)
     monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: SEEN)
     made = Failover(LINK, cast("Any", None), started_by="me")
     with pytest.raises(Refused, match=f"Run {RUN.id} can go on, and loses nothing: `mirrorbook failover resume m`"):
-        made.begin(RUN.plan.hash, Mode.UNPLANNED, silent=True)
+        made.begin(RUN.plan.hash, RunMode.UNPLANNED, silent=True)
     assert taken == []
 
 
@@ -106,11 +110,11 @@ def test_who_is_refused_anyway_ends_nobodys_run(monkeypatch: pytest.MonkeyPatch)
     ids=["forbidden", "another plan", "no room"],
 )
 def test_nor_does_who_may_not_begin_for_another_reason(
-    monkeypatch: pytest.MonkeyPatch, found: Decision, plan_hash: str, room: bool, words: str
+    monkeypatch: pytest.MonkeyPatch, found: PlanDecision, plan_hash: str, room: bool, words: str
 ) -> None:
     """Whoever conducts the planned run has fenced perhaps, and would leave it so."""
     taken = list[str]()
-    planned = replace(RUN, plan=replace(RUN.plan, mode=Mode.PLANNED))
+    planned = replace(RUN, plan=replace(RUN.plan, mode=RunMode.PLANNED))
     state: Any = SimpleNamespace(active_run=lambda name: planned)
 
     def control(self: Failover) -> Any:
@@ -121,12 +125,12 @@ def test_nor_does_who_may_not_begin_for_another_reason(
         if not room:
             raise Refused("begin", ["no room for evidence"])
 
-    monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: state)
-    monkeypatch.setattr(Failover, "_control", control)
+    monkeypatch.setattr("mirror_core.runbook.conductor.read_complete_state", lambda cluster: state)
+    monkeypatch.setattr(Failover, "_open_control_writer", control)
     monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: found)
     services: Any = SimpleNamespace(check_evidence=check_evidence)
     with pytest.raises(Refused, match=words):
-        Failover(LINK, services, started_by="me").begin(plan_hash, Mode.UNPLANNED)
+        Failover(LINK, services, started_by="me").begin(plan_hash, RunMode.UNPLANNED)
     assert taken == []
 
 
@@ -135,15 +139,15 @@ def test_a_source_that_answers_again_is_given_up_by_no_approval_of_before(
 ) -> None:
     monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: SEEN)
     with pytest.raises(Refused, match="east answers by now, and no broker of it did when this plan was approved"):
-        failover.begin(SEEN.plan.hash, Mode.UNPLANNED, silent=True)
-    assert failover.begin(SEEN.plan.hash, Mode.UNPLANNED) is RUN, "who agreed has seen that it answers"
+        failover.begin(SEEN.plan.hash, RunMode.UNPLANNED, silent=True)
+    assert failover.begin(SEEN.plan.hash, RunMode.UNPLANNED) is RUN, "who agreed has seen that it answers"
     monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: UNSEEN)
-    assert failover.begin(SEEN.plan.hash, Mode.UNPLANNED, silent=True) is RUN
+    assert failover.begin(SEEN.plan.hash, RunMode.UNPLANNED, silent=True) is RUN
     # One broker answers, and not to all that was asked.
-    monkeypatch.setattr(Failover, "source_is_there", lambda self: True)
+    monkeypatch.setattr(Failover, "is_source_reachable", lambda self: True)
     with pytest.raises(Refused, match=r"east answers by now.* nothing is lost as soon as east tells all"):
-        failover.begin(SEEN.plan.hash, Mode.UNPLANNED, silent=True)
-    assert failover.begin(SEEN.plan.hash, Mode.UNPLANNED) is RUN
+        failover.begin(SEEN.plan.hash, RunMode.UNPLANNED, silent=True)
+    assert failover.begin(SEEN.plan.hash, RunMode.UNPLANNED) is RUN
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -151,13 +155,13 @@ def test_a_run_remembers_whether_its_source_was_silent(monkeypatch: pytest.Monke
     state, written = State(), list[Run]()
     state.mirrors[LINK.mirror.name] = LINK.mirror
     writer: Any = SimpleNamespace(state=state, put=lambda run, *more: written.append(run))
-    monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: state)
-    monkeypatch.setattr(Failover, "_control", lambda self: nullcontext(writer))
+    monkeypatch.setattr("mirror_core.runbook.conductor.read_complete_state", lambda cluster: state)
+    monkeypatch.setattr(Failover, "_open_control_writer", lambda self: nullcontext(writer))
     monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: UNSEEN)
-    monkeypatch.setattr(Failover, "source_is_there", lambda self: False)
+    monkeypatch.setattr(Failover, "is_source_reachable", lambda self: False)
     services: Any = SimpleNamespace(check_evidence=lambda: None)
     made = Failover(LINK, services, started_by="me")
-    assert made.begin(UNSEEN.plan.hash, Mode.UNPLANNED, silent=silent) is written[0]
+    assert made.begin(UNSEEN.plan.hash, RunMode.UNPLANNED, silent=silent) is written[0]
     assert written[0].source_silent is silent
 
 
@@ -170,8 +174,8 @@ def test_a_run_of_an_older_mirrorbook_is_read() -> None:
 
 def test_a_plan_names_a_source_that_answers_only_in_part(failover: Failover, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
-    monkeypatch.setattr(Failover, "source_is_there", lambda self: True)
-    found, silent = failover.decide_lost()
+    monkeypatch.setattr(Failover, "is_source_reachable", lambda self: True)
+    found, silent = failover.decide_unplanned()
     assert not silent
     assert "east answers, if only in part" in found.plan.warnings[0]
     assert found.plan.hash == UNSEEN.plan.hash
@@ -181,11 +185,11 @@ def test_a_plan_names_a_source_that_answers_only_in_part(failover: Failover, mon
     ("found", "answers", "silent"), [(SEEN, False, False), (UNSEEN, True, False), (UNSEEN, False, True)]
 )
 def test_a_source_is_silent_when_none_of_its_brokers_answers(
-    failover: Failover, monkeypatch: pytest.MonkeyPatch, found: Decision, answers: bool, silent: bool
+    failover: Failover, monkeypatch: pytest.MonkeyPatch, found: PlanDecision, answers: bool, silent: bool
 ) -> None:
     monkeypatch.setattr(Failover, "decide", lambda self, choice: found)
-    monkeypatch.setattr(Failover, "source_is_there", lambda self: answers)
-    decision, was_silent = failover.decide_lost()
+    monkeypatch.setattr(Failover, "is_source_reachable", lambda self: answers)
+    decision, was_silent = failover.decide_unplanned()
     assert was_silent is silent
     assert replace(decision, plan=found.plan) == found
 
@@ -195,23 +199,23 @@ def test_a_command_begins_by_what_it_has_shown(monkeypatch: pytest.MonkeyPatch, 
     begun = list[bool]()
     by: Any = SimpleNamespace(decide_lost=lambda: (UNSEEN, silent), started_by="me")
 
-    def begin(by: Any, decision: Decision, mode: Mode, *, silent: bool, as_json: bool) -> None:
+    def begin(by: Any, decision: PlanDecision, mode: RunMode, *, silent: bool, as_json: bool) -> None:
         begun.append(silent)
         raise Refused("enough", [])
 
-    monkeypatch.setattr(command, "mirror", lambda config, name: (LINK, None))
-    monkeypatch.setattr(command, "conductor", lambda *arguments, **options: by)
-    monkeypatch.setattr(command, "approved", lambda *arguments, **options: True)
-    monkeypatch.setattr(command, "begun", begin)
+    monkeypatch.setattr(command, "find_mirror", lambda config, name: (LINK, None))
+    monkeypatch.setattr(command, "make_conductor", lambda *arguments, **options: by)
+    monkeypatch.setattr(command, "confirm_plan", lambda *arguments, **options: True)
+    monkeypatch.setattr(command, "begin_run", begin)
     with pytest.raises(Refused, match="enough"):
-        command.run("m", mode=Mode.UNPLANNED)
+        command.run("m", mode=RunMode.UNPLANNED)
     assert begun == [silent]
 
 
-def both(monkeypatch: pytest.MonkeyPatch, *, seen: bool, begun: list[str], answers: bool = False) -> Together:
+def both(monkeypatch: pytest.MonkeyPatch, *, seen: bool, begun: list[str], answers: bool = False) -> SetFailover:
     """Two mirrors; of the first one the source is seen or not."""
 
-    def conductor(name: MirrorName, found: Decision) -> Any:
+    def conductor(name: MirrorName, found: PlanDecision) -> Any:
         def begin(*arguments: object, **options: object) -> None:
             begun.append(name)
 
@@ -220,9 +224,9 @@ def both(monkeypatch: pytest.MonkeyPatch, *, seen: bool, begun: list[str], answe
         )
 
     conductors = {A: conductor(A, replace(SEEN, source_seen=seen)), B: conductor(B, SEEN)}
-    monkeypatch.setattr(Together, "_standings", lambda self, attempt: {})
-    monkeypatch.setattr(Together, "_attempts", lambda self, started_by: {})
-    return Together(MirrorSet("shop", (A, B)), conductors, Mode.UNPLANNED, say=lambda line: None)
+    monkeypatch.setattr(SetFailover, "_read_member_runs", lambda self, attempt: {})
+    monkeypatch.setattr(SetFailover, "_group_by_attempt", lambda self, started_by: {})
+    return SetFailover(MirrorSet("shop", (A, B)), conductors, RunMode.UNPLANNED, print_line=lambda line: None)
 
 
 def test_of_a_set_none_is_given_up_when_one_source_answers_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,15 +252,15 @@ def test_run_set_begins_by_what_it_has_shown(monkeypatch: pytest.MonkeyPatch) ->
     several = both(monkeypatch, seen=False, begun=[])
     asked: list[object] = []
 
-    def begin(self: Together, plan_hash: str, **known: object) -> str:
+    def begin(self: SetFailover, plan_hash: str, **known: object) -> str:
         asked.append(known["silent"])
         raise Refused("enough", [])
 
-    monkeypatch.setattr(Together, "begin", begin)
-    monkeypatch.setattr(of_sets, "_together", lambda *arguments, **options: several)
-    monkeypatch.setattr(of_sets, "_show", lambda *arguments, **options: None)
+    monkeypatch.setattr(SetFailover, "begin", begin)
+    monkeypatch.setattr(of_sets, "_make_set_failover", lambda *arguments, **options: several)
+    monkeypatch.setattr(of_sets, "_print_set_plan", lambda *arguments, **options: None)
     with pytest.raises(Refused, match="enough"):
-        of_sets.run_set("shop", mode=Mode.UNPLANNED, yes=True)
+        of_sets.run_set("shop", mode=RunMode.UNPLANNED, yes=True)
     assert asked == [(A,)]
 
 
@@ -280,18 +284,18 @@ def test_another_cluster_at_its_address_is_no_source_that_answers(
     failover = Failover(LINK, cast("Any", None), started_by="me")
     monkeypatch.setattr("mirror_core.sync.identity.ClusterClient", Other)
     monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
-    assert not failover.source_answers()
-    assert failover.decide_lost() == (UNSEEN, True)
+    assert not failover.can_reach_source()
+    assert failover.decide_unplanned() == (UNSEEN, True)
     monkeypatch.setattr(Other, "metadata", lambda self, topics: SimpleNamespace(cluster_id=LINK.mirror.source_id))
-    assert failover.source_answers()
+    assert failover.can_reach_source()
 
 
 @pytest.mark.parametrize(
     ("error", "there"),
     [
         (Unreachable("no broker answered"), False),
-        (SignInFailed("a certificate has expired"), True),
-        (NotLetIn("the broker closed the connection"), True),
+        (AuthenticationFailed("a certificate has expired"), True),
+        (ConnectionRejected("the broker closed the connection"), True),
         (BadRequest("every broker refuses the login"), True),
         (MissingPermission("not authorized"), True),
     ],
@@ -308,6 +312,6 @@ def test_who_lets_us_not_in_is_there_and_is_given_up_by_no_approval_of_before(
     monkeypatch.setattr("mirror_core.sync.identity.ClusterClient", Other)
     monkeypatch.setattr(Other, "metadata", raises)
     monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
-    assert failover.source_is_there() is there
-    assert failover.decide_lost()[1] is not there
-    assert not failover.source_answers()
+    assert failover.is_source_reachable() is there
+    assert failover.decide_unplanned()[1] is not there
+    assert not failover.can_reach_source()

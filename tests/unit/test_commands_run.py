@@ -8,7 +8,7 @@ from pathlib import Path
 
 from typer.core import TyperGroup
 
-from mirror_core.cli.lazy import COMMANDS, load
+from mirror_core.cli.lazy import COMMANDS, load_command
 from tests.unit.test_docs import ROOT
 
 BROKERS = ("cluster", "dag", "drill", "spark")
@@ -16,7 +16,7 @@ BROKERS = ("cluster", "dag", "drill", "spark")
 
 def paths() -> Iterator[tuple[str, ...]]:
     for name, place in COMMANDS.items():
-        command = load(name, place)
+        command = load_command(name, place)
         if isinstance(command, TyperGroup):
             yield from ((name, one) for one in command.commands)
         else:

@@ -6,8 +6,8 @@ import pytest
 from fastcrc import crc32
 
 from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, MalformedBatch, readdress
-from mirror_core.wire.committed import DamagedBatch, committed
-from mirror_core.wire.hidden import hidden_batch
+from mirror_core.wire.committed import DamagedBatch, filter_committed
+from mirror_core.wire.hidden import build_hidden_batch
 from tests.unit.test_rewrite import batch, fetched
 
 
@@ -23,7 +23,7 @@ def marker(base: int, producer_id: int, *, commit: bool) -> bytes:
 
 
 def hidden(base: int, count: int) -> bytes:
-    made = hidden_batch(count, 1_000)
+    made = build_hidden_batch(count, 1_000)
     readdress(memoryview(made), 1, 0, 0)
     made[:8] = base.to_bytes(8, "big")
     return bytes(made)
@@ -40,11 +40,11 @@ def test_only_data_of_committed_transactions_and_of_none_is_seen() -> None:
         batch(8, 2),
         aborted=((5, 0),),
     )
-    seen = [(header.base_offset, visible) for header, _, visible in committed(answer, 0)]
+    seen = [(header.base_offset, visible) for header, _, visible in filter_committed(answer, 0)]
     assert seen == [(0, False), (1, True), (2, False), (3, True), (4, False), (5, False), (8, True)]
-    assert [header.base_offset for header, _, _ in committed(answer, 9)] == [8]
+    assert [header.base_offset for header, _, _ in filter_committed(answer, 9)] == [8]
     # What lies before the position is not given, but an abort that it holds still counts.
-    assert [(h.base_offset, visible) for h, _, visible in committed(answer, 3)] == seen_from(seen, 3)
+    assert [(h.base_offset, visible) for h, _, visible in filter_committed(answer, 3)] == seen_from(seen, 3)
 
 
 def seen_from(seen: list[tuple[int, bool]], position: int) -> list[tuple[int, bool]]:
@@ -54,18 +54,18 @@ def seen_from(seen: list[tuple[int, bool]], position: int) -> list[tuple[int, bo
 def test_a_damaged_batch_is_named_and_nothing_before_it_is_lost() -> None:
     bad = bytearray(batch(1, 1))
     bad[-1] ^= 1
-    found = committed(fetched(batch(0, 1), bytes(bad)), 0)
+    found = filter_committed(fetched(batch(0, 1), bytes(bad)), 0)
     assert next(found)[0].base_offset == 0
     with pytest.raises(DamagedBatch, match="batch at offset 1 is damaged"):
         next(found)
-    assert [header.base_offset for header, _, _ in committed(fetched(bytes(bad), batch(2, 1)), 2)] == [2]
+    assert [header.base_offset for header, _, _ in filter_committed(fetched(bytes(bad), batch(2, 1)), 2)] == [2]
 
 
 @pytest.mark.parametrize("magic", [3, 0x82, 0xFF])
 def test_a_format_that_does_not_exist_is_no_batch_though_no_crc_covers_it(magic: int) -> None:
     bad = bytearray(batch(1, 1))
     bad[16] = magic
-    found = committed(fetched(batch(0, 1), bytes(bad)), 0)
+    found = filter_committed(fetched(batch(0, 1), bytes(bad)), 0)
     assert next(found)[0].base_offset == 0
     with pytest.raises(MalformedBatch, match=f"batch at offset 1 is damaged: there is no magic {magic}$"):
         next(found)

@@ -10,34 +10,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.evidence import receipts
-from mirror_core.evidence.certificates import Told, Vouched, blank, unvouched, vouched
-from mirror_core.evidence.compaction import Logs, Row, compacted, holding, pieces_of
-from mirror_core.evidence.receipts import parsed
-from mirror_core.model.copying import PIECE_OFFSETS, Piece, Receipt
+from mirror_core.evidence.certificates import Coverage, DatedPiece, compute_coverage, find_uncovered, make_blank_pieces
+from mirror_core.evidence.compaction import DestinationLogs, ReceiptRow, compact_day, find_newest_pieces, parse_pieces
+from mirror_core.evidence.receipts import parse_receipts
+from mirror_core.model.copying import PIECE_OFFSETS, Receipt, ReceiptPiece
 from mirror_core.model.names import Offset, Partition
 from tests.unit.test_receipts import ORDERS, receipt
 
 DAY = "2026-09-21"
 OURS, OTHER = frozenset({"d" * 32}), frozenset({"e" * 32})
-LOGS = Logs({"orders": OURS}, frozenset(), {ORDERS: Offset(0)})
+LOGS = DestinationLogs({"orders": OURS}, frozenset(), {ORDERS: Offset(0)})
 
 
-def rows_of(*told: tuple[int, Receipt]) -> list[Row]:
+def rows_of(*told: tuple[int, Receipt]) -> list[ReceiptRow]:
     """Receipts, each with its generation."""
-    made = list[Row]()
+    made = list[ReceiptRow]()
     for generation, one in told:
-        made += parsed(receipts.packed(generation, one.epoch, [one]).content).to_pylist()
+        made += parse_receipts(receipts.pack_receipts(generation, one.epoch, [one]).content).to_pylist()
     return made
 
 
-def together(rows: Sequence[Row], logs: Logs = LOGS) -> list[Row]:
-    file, _ = compacted(DAY, rows, logs, holding(rows))
-    return parsed(file.content).to_pylist() if file else []
+def together(rows: Sequence[ReceiptRow], logs: DestinationLogs = LOGS) -> list[ReceiptRow]:
+    file, _ = compact_day(DAY, rows, logs, find_newest_pieces(rows))
+    return parse_receipts(file.content).to_pylist() if file else []
 
 
-def says(rows: Sequence[Row], start: int = 0) -> Vouched:
-    told = [Told(row["generation"], row["epoch"], piece) for row in rows for piece in pieces_of(row)]
-    return vouched(told, start)
+def says(rows: Sequence[ReceiptRow], start: int = 0) -> Coverage:
+    told = [DatedPiece(row["generation"], row["epoch"], piece) for row in rows for piece in parse_pieces(row)]
+    return compute_coverage(told, start)
 
 
 def test_receipts_that_follow_each_other_are_one_and_count_the_same() -> None:
@@ -75,7 +75,7 @@ def test_receipts_of_topics_that_are_gone_go_with_them_unless_that_is_not_known(
     rows = rows_of((1, receipt(0, 10)), (1, receipt(0, 10, partition=Partition("gone", 0))))
     assert {row["topic"] for row in together(rows)} == {"orders"}
     assert together(rows, replace(LOGS, ids={"orders": OTHER})) == []
-    assert len(together(rows, replace(LOGS, unseen=frozenset({"gone"})))) == 2
+    assert len(together(rows, replace(LOGS, uncertain_topics=frozenset({"gone"})))) == 2
 
 
 def test_nothing_is_taken_of_a_topic_that_some_broker_knows_or_may_know() -> None:
@@ -87,30 +87,30 @@ def test_nothing_is_taken_of_a_topic_that_some_broker_knows_or_may_know() -> Non
         (frozenset[str](), ("orders",), 1),
         (frozenset[str](), (), 0),
     ):
-        assert len(together(rows, replace(LOGS, ids={"orders": told}, unseen=frozenset(unseen)))) == left
+        assert len(together(rows, replace(LOGS, ids={"orders": told}, uncertain_topics=frozenset(unseen)))) == left
 
 
 def test_what_is_kept_where_the_logs_start_is_not_known_takes_no_neighbour_with_it() -> None:
     rows = rows_of((1, receipt(0, 10)), (1, receipt(10, 30, epoch=1)), (1, receipt(30, 50, epoch=2)))
     for told in (OTHER | OURS, frozenset[str]()):
-        (whole,) = together(rows, Logs({"orders": told}, frozenset({"orders"}), {ORDERS: Offset(0)}))
+        (whole,) = together(rows, DestinationLogs({"orders": told}, frozenset({"orders"}), {ORDERS: Offset(0)}))
         assert says([whole], 5) == says(rows, 5)
 
 
 def test_what_was_told_anew_on_a_later_day_is_dropped() -> None:
     """A recopy into the same topic, or a source that has lost records."""
     old, new = rows_of((1, receipt(0, 10)), (1, receipt(10, 20, epoch=1))), rows_of((2, receipt(10, 15)))
-    file, out = compacted(DAY, old, LOGS, holding([*old, *new]))
+    file, out = compact_day(DAY, old, LOGS, find_newest_pieces([*old, *new]))
     assert file is not None
     assert out == 1
-    assert says([*parsed(file.content).to_pylist(), *new]) == says([*old, *new])
+    assert says([*parse_receipts(file.content).to_pylist(), *new]) == says([*old, *new])
 
 
 def test_put_together_again_nothing_changes() -> None:
     rows = together(rows_of((1, receipt(0, 10)), (1, receipt(10, 30, epoch=1)), (2, receipt(40, 50))))
-    file, out = compacted(DAY, rows, LOGS)
+    file, out = compact_day(DAY, rows, LOGS)
     assert file is not None
-    assert (parsed(file.content).to_pylist(), out) == (rows, 0)
+    assert (parse_receipts(file.content).to_pylist(), out) == (rows, 0)
 
 
 LENGTHS = st.lists(st.tuples(st.integers(0, PIECE_OFFSETS), st.integers(0, 3), st.integers(0, 2)), max_size=12)
@@ -129,8 +129,8 @@ def test_before_and_after_the_same_is_vouched_for_whatever_was_put_together(
         at = first + length
     rows = rows_of(*told)
     old, new = rows[:cut], rows[cut:]
-    file, _ = compacted(DAY, old, LOGS, holding(rows))
-    after = [*(parsed(file.content).to_pylist() if file else []), *new]
+    file, _ = compact_day(DAY, old, LOGS, find_newest_pieces(rows))
+    after = [*(parse_receipts(file.content).to_pylist() if file else []), *new]
     assert says(after) == says(rows)
     assert sum(row["records"] for row in after) == sum(row["records"] for row in rows)
     logs = defaultdict[int, int](int)
@@ -146,11 +146,11 @@ def test_what_is_vouched_for_and_what_is_not_are_together_all_there_is(
     spans: list[tuple[int, int]], start: int, size: int
 ) -> None:
     told = [
-        Told(1, n, Piece(first=Offset(first), next=Offset(first + length), records=0, digest="0"))
+        DatedPiece(1, n, ReceiptPiece(first=Offset(first), next=Offset(first + length), records=0, digest="0"))
         for n, (first, length) in enumerate(spans)
     ]
-    found = vouched(told, start)
-    rest = unvouched(found, Offset(start), Offset(start + size))
+    found = compute_coverage(told, start)
+    rest = find_uncovered(found, Offset(start), Offset(start + size))
     covered = {offset for piece in found.pieces for offset in range(piece.first, piece.next)}
     assert [offset for first, end in rest for offset in range(first, end)] == [
         offset for offset in range(start, start + size) if offset not in covered
@@ -158,9 +158,9 @@ def test_what_is_vouched_for_and_what_is_not_are_together_all_there_is(
 
 
 def test_pieces_to_be_read_are_cut_where_chunks_are() -> None:
-    cut = blank((Offset(PIECE_OFFSETS - 5), Offset(2 * PIECE_OFFSETS)))
+    cut = make_blank_pieces((Offset(PIECE_OFFSETS - 5), Offset(2 * PIECE_OFFSETS)))
     assert [(piece.first, piece.next) for piece in cut] == [
         (PIECE_OFFSETS - 5, PIECE_OFFSETS),
         (PIECE_OFFSETS, 2 * PIECE_OFFSETS),
     ]
-    assert [(piece.first, piece.next) for piece in blank((Offset(3), Offset(7)))] == [(3, 7)]
+    assert [(piece.first, piece.next) for piece in make_blank_pieces((Offset(3), Offset(7)))] == [(3, 7)]

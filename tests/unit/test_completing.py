@@ -11,7 +11,7 @@ import pytest
 
 from mirror_core.cli import completing
 from mirror_core.kafka.config import Config
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.names import ClusterName
 from mirror_core.state import link
 from mirror_core.state.records import State
@@ -55,10 +55,10 @@ def test_a_cluster_has_as_long_as_the_limits_give_it(tmp_path: Path, monkeypatch
 
     file = tmp_path / "mirrorbook.yaml"
     file.write_text(FILE, encoding="utf-8")
-    monkeypatch.setattr(link, "states", states)
+    monkeypatch.setattr(link, "read_states", states)
     monkeypatch.setattr(logging, "disable", lambda level: None)
-    assert completing.runs(SimpleNamespace(params={"config": str(file)}), "") == []
-    assert asked == [LIMITS.completed_names_s]
+    assert completing.complete_runs(SimpleNamespace(params={"config": str(file)}), "") == []
+    assert asked == [TIMEOUTS.completion_s]
 
 
 @pytest.mark.parametrize("text", [None, "clusters: [", "clusters: {east: {security.protocol: PLAIN}}"])

@@ -14,9 +14,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from mirror_core.model.units import bytes_per_s
+from mirror_core.model.units import parse_bytes_per_s
 from mirror_core.sandbox.credentials import ADMIN, CONTROL, DATA, USERS, read_passwords
-from mirror_core.supervisor.supervisor import STOP_S
+from mirror_core.supervisor.supervisor import STOP_TIMEOUT_S
 from tests.unit.test_deploy import DOCKERFILE, ROOT, parsed
 
 TEXT: Final = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
@@ -127,9 +127,9 @@ def test_the_container_that_copies_is_asked_for_both_ways_and_given_time_to_end(
     found = parsed(words)
     assert found["names"] == ["orders", "orders-back"]
     assert (found["metrics"], service["ports"]) == ("0.0.0.0:9465", ["127.0.0.1:9465:9465"])
-    assert bytes_per_s(found["prove_at"]), "what was copied is compared beside the copying"
+    assert parse_bytes_per_s(found["prove_at"]), "what was copied is compared beside the copying"
     assert f"receipts:{found['receipts']}" in service["volumes"]
-    assert int(service["stop_grace_period"].removesuffix("s")) > STOP_S
+    assert int(service["stop_grace_period"].removesuffix("s")) > STOP_TIMEOUT_S
 
 
 def test_airflow_starts_no_data_plane_and_sees_the_receipts_of_the_one_there_is() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mirror_core.cli import conducting
-from mirror_core.cli.conducting import Runner, conductor, runner_for
+from mirror_core.cli.conducting import CompareRunner, choose_runner, make_conductor
 from mirror_core.model.errors import LostOwnership
-from mirror_core.model.run import Mode
+from mirror_core.model.run import RunMode
 from mirror_core.runbook import failback_steps
 from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.failover import Failover
@@ -19,10 +19,10 @@ from tests.unit.test_refusals import LINK
 
 
 def test_an_unplanned_failover_needs_no_spark_unless_somebody_wants_it() -> None:
-    assert [runner_for(mode, None) for mode in Mode] == [
-        Runner.SPARK if mode is Mode.PLANNED else Runner.LOCAL for mode in Mode
+    assert [choose_runner(mode, None) for mode in RunMode] == [
+        CompareRunner.SPARK if mode is RunMode.PLANNED else CompareRunner.LOCAL for mode in RunMode
     ]
-    assert {runner_for(mode, Runner.SPARK) for mode in Mode} == {Runner.SPARK}
+    assert {choose_runner(mode, CompareRunner.SPARK) for mode in RunMode} == {CompareRunner.SPARK}
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -30,8 +30,8 @@ def test_what_people_may_have_to_do_is_never_swallowed(
     quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By a machine's reading of what is printed, either."""
-    monkeypatch.setattr(conducting, "services_of", lambda *arguments: None)
-    conductor(Failover, LINK, quiet=quiet)._say("stop node 1 within 300 s")
+    monkeypatch.setattr(conducting, "make_services", lambda *arguments: None)
+    make_conductor(Failover, LINK, quiet=quiet)._print_line("stop node 1 within 300 s")
     said = capsys.readouterr()
     line = "stop node 1 within 300 s\n"
     assert (said.out, said.err) == (("", line) if quiet else (line, ""))
@@ -57,11 +57,11 @@ def test_a_data_plane_that_starts_while_catching_up_copies_here_takes_over_and_e
 
     monkeypatch.setattr(failback_steps, "time", SimpleNamespace(monotonic=lambda: 1.0, sleep=lambda seconds: None))
     monkeypatch.setattr(failback_steps, "read_state", lambda cluster: SimpleNamespace(leases={}))
-    monkeypatch.setattr(failback_steps, "home_run", lambda state, run: None)
-    monkeypatch.setattr(failback_steps, "is_fresh", lambda lease, now: fresh.pop(0))
+    monkeypatch.setattr(failback_steps, "find_reverse_failover", lambda state, run: None)
+    monkeypatch.setattr(failback_steps, "is_lease_fresh", lambda lease, now: fresh.pop(0))
     monkeypatch.setattr(failback_steps, "Replication", Starting)
-    monkeypatch.setattr(FailbackSteps, "_reverse_link", lambda self: LINK)
-    monkeypatch.setattr(FailbackSteps, "_lag", lambda self, link: left.pop(0))
+    monkeypatch.setattr(FailbackSteps, "_load_reverse_link", lambda self: LINK)
+    monkeypatch.setattr(FailbackSteps, "_measure_lag", lambda self, link: left.pop(0))
     steps: Any = object.__new__(FailbackSteps)
     writer = SimpleNamespace(put=put)
     for name, value in (("link", LINK), ("journal", journal), ("say", said.append), ("writer", writer)):
@@ -89,10 +89,10 @@ def test_who_waits_for_an_old_source_to_catch_up_is_told_how_much_is_left(monkey
     said = list[str]()
     monkeypatch.setattr(failback_steps, "time", clock)
     monkeypatch.setattr(failback_steps, "read_state", lambda cluster: SimpleNamespace(leases={}))
-    monkeypatch.setattr(failback_steps, "home_run", lambda state, run: None)
-    monkeypatch.setattr(failback_steps, "is_fresh", lambda lease, now: True)
-    monkeypatch.setattr(FailbackSteps, "_reverse_link", lambda self: LINK)
-    monkeypatch.setattr(FailbackSteps, "_lag", lambda self, link: left.pop(0))
+    monkeypatch.setattr(failback_steps, "find_reverse_failover", lambda state, run: None)
+    monkeypatch.setattr(failback_steps, "is_lease_fresh", lambda lease, now: True)
+    monkeypatch.setattr(FailbackSteps, "_load_reverse_link", lambda self: LINK)
+    monkeypatch.setattr(FailbackSteps, "_measure_lag", lambda self, link: left.pop(0))
     steps: Any = object.__new__(FailbackSteps)
     for name, value in (("link", LINK), ("journal", journal_of("m-failback-1")), ("say", said.append)):
         object.__setattr__(steps, name, value)

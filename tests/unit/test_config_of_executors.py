@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.decide.parity import Row
-from mirror_core.kafka.config import Principal, find_config, hold_config, load_config
+from mirror_core.decide.parity import ParityRow
+from mirror_core.kafka.config import Principal, find_config, load_config, register_config_text
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange
@@ -51,7 +51,7 @@ def test_secrets_of_the_control_principal_are_not_looked_for(folder: Path) -> No
     path = written(folder)
     with pytest.raises(BadRequest, match=r"clusters.west.sasl.password: .*control.properties cannot be read"):
         load_config(path)
-    cluster = load_config(path, only=Principal.DATA).cluster("west")
+    cluster = load_config(path, only_principal=Principal.DATA).cluster("west")
     assert cluster.bootstrap == (("near", 9092),)
     expected = {
         "bootstrap.servers": "near:9092",
@@ -69,7 +69,7 @@ def test_whoever_only_looks_reads_of_the_data_principal_who_it_is(tmp_path: Path
     (tmp_path / "control.properties").write_text("west=of-control\n", encoding="utf-8")
     with pytest.raises(BadRequest, match=r"clusters.west.data.sasl.password: .*data.properties cannot be read"):
         load_config(path)
-    cluster = load_config(path, only=Principal.CONTROL).cluster("west")
+    cluster = load_config(path, only_principal=Principal.CONTROL).cluster("west")
     assert cluster.properties()["sasl.password"] == "of-control"
     assert (cluster.user(), cluster.user(Principal.DATA)) == ("control", "data")
 
@@ -77,12 +77,12 @@ def test_whoever_only_looks_reads_of_the_data_principal_who_it_is(tmp_path: Path
 def test_what_both_share_is_looked_for(folder: Path) -> None:
     path = written(folder, key="${file:elsewhere.properties:key}")
     with pytest.raises(BadRequest, match=r"clusters.west.ssl.key.password: .*elsewhere.properties cannot be read"):
-        load_config(path, only=Principal.DATA)
+        load_config(path, only_principal=Principal.DATA)
 
 
 def test_the_data_principals_own_address_is_taken(folder: Path) -> None:
     path = written(folder, bootstrap='bootstrap.servers: "far:9092"\n      ')
-    assert load_config(path, only=Principal.DATA).cluster("west").bootstrap == (("far", 9092),)
+    assert load_config(path, only_principal=Principal.DATA).cluster("west").bootstrap == (("far", 9092),)
 
 
 def test_a_volume_of_kubernetes_is_read_where_it_leads_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,13 +97,13 @@ def test_a_volume_of_kubernetes_is_read_where_it_leads_now(tmp_path: Path, monke
         (volume / name).symlink_to(f"..data/{name}")
     monkeypatch.chdir(volume)
     path = find_config(Path("mirrorbook.yaml"))
-    assert load_config(path, only=Principal.DATA).cluster("west").data["sasl.password"] == "old"
+    assert load_config(path, only_principal=Principal.DATA).cluster("west").data["sasl.password"] == "old"
 
     (volume / ".new").symlink_to("..2")
     (volume / ".new").replace(volume / "..data")
     shutil.rmtree(volume / "..1")
     monkeypatch.chdir(tmp_path)
-    assert load_config(path, only=Principal.DATA).cluster("west").data["sasl.password"] == "new"
+    assert load_config(path, only_principal=Principal.DATA).cluster("west").data["sasl.password"] == "new"
 
 
 @pytest.mark.parametrize("other", [None, Path("/etc/mirrorbook.yaml")])
@@ -117,30 +117,30 @@ def test_tasks_that_compare_are_told_the_drivers_own_name_of_the_file(
     path, told = tmp_path / "mirrorbook.yaml", list[str]()
     wanted = ParityRange(partition=Partition("t", 0), start=Offset(0), end=Offset(5))
 
-    def compared(tasks: Sequence[CompareTask]) -> tuple[tuple[Row, ...], ...]:
+    def compared(tasks: Sequence[CompareTask]) -> tuple[tuple[ParityRow, ...], ...]:
         told.extend(task.config_path for task in tasks)
         return ()
 
     def saved(tasks: Sequence[SalvageTask], folder: Path) -> None:
         told.extend(task.config_path for task in tasks)
 
-    monkeypatch.setattr(check, "_look_at_ends", lambda *asked: ([], [wanted]))
+    monkeypatch.setattr(check, "_compare_ends", lambda *asked: ([], [wanted]))
     west = ClusterName("west")
-    check.check(
+    check.check_parity(
         path, west, west, [wanted], None, run=compared, tasks=1, level=3, chunk=10, demands=None, opened_by_tasks=other
     )
     monkeypatch.setattr(salvage, "ClusterClient", lambda cluster: nullcontext())
     monkeypatch.setattr(salvage, "list_offsets", lambda client, asked, point: dict.fromkeys(asked, Offset(0)))
-    monkeypatch.setattr(salvage, "count", lambda task: 0)
-    salvage.salvage(path, west, [wanted], tmp_path / "saved", write=saved, opened_by_tasks=other)
+    monkeypatch.setattr(salvage, "count_records", lambda task: 0)
+    salvage.salvage_records(path, west, [wanted], tmp_path / "saved", write=saved, opened_by_tasks=other)
     assert told == [str(other or path)] * 2
 
 
 def test_a_configuration_that_no_disk_has_is_read_as_a_file_is(folder: Path) -> None:
     path = folder / "held.yaml"
-    hold_config(path, YAML.format(key="shared", bootstrap=""))
+    register_config_text(path, YAML.format(key="shared", bootstrap=""))
     assert not path.exists()
-    cluster = load_config(path, only=Principal.DATA).cluster("west")
+    cluster = load_config(path, only_principal=Principal.DATA).cluster("west")
     assert cluster.data["sasl.password"] == "of-data", "relative to the folder that its path names"
     with pytest.raises(BadRequest, match=r"held.yaml: clusters.west.sasl.password: .*control.properties cannot be"):
         load_config(path)

@@ -11,25 +11,25 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.scope import NOTHING
-from mirror_core.evidence.fence_file import path_of, write
+from mirror_core.decide.scope import EMPTY_SCOPE
+from mirror_core.evidence.fence_file import fence_file_path, write_fence_file
 from mirror_core.model import clock
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.files import Unwritable
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import Offsets
-from mirror_core.model.parity import Verdict
-from mirror_core.model.run import Evidence, Fact, RunState
-from mirror_core.rights.acls import denial
+from mirror_core.model.offsets import PartitionOffsets
+from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.run import PlanFact, RunState, StepEvidence
+from mirror_core.rights.acls import build_denial
 from mirror_core.runbook import failover_steps, promotion, raised_again
-from mirror_core.runbook.checkpoints import Drained, Fenced
-from mirror_core.runbook.failover import drained_behind_fence
-from mirror_core.runbook.failover_steps import Steps
-from mirror_core.runbook.last_look import EVIDENCE, Look
+from mirror_core.runbook.checkpoints import DrainResult, FenceResult
+from mirror_core.runbook.failover import is_drained_behind_fence
+from mirror_core.runbook.failover_steps import PlannedSteps
+from mirror_core.runbook.last_look import PROBE_EVIDENCE_KEY, PromotionProbe
 from mirror_core.runbook.unfencing import LiftFile
-from mirror_core.state.journal import checkpoint
-from mirror_core.state.records import Forget, State
-from mirror_core.state.turning import LastLook, turned
+from mirror_core.state.journal import make_checkpoint
+from mirror_core.state.records import State, Tombstone
+from mirror_core.state.turning import PromotionCheck, is_past_no_return
 from tests.memory import MemoryLog, journal_of
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_fence_file import FENCE
@@ -50,20 +50,20 @@ def test_nothing_is_lost_only_when_all_was_copied_from_behind_a_fence(
     authorizer: str, drained: bool, nothing_lost: bool
 ) -> None:
     """Without an authorizer nobody kept applications from writing on, after the drain and until the source died."""
-    bound = (Fact("authorizer of the source", authorizer),)
-    run, state = replace(RUN, plan=replace(RUN.plan, bound=bound)), State()
+    bound = (PlanFact("authorizer of the source", authorizer),)
+    run, state = replace(RUN, plan=replace(RUN.plan, bound_facts=bound)), State()
     if drained:
-        kept = checkpoint(run.id, "drain", Drained(positions=Offsets()))
-        state.checkpoints[run.id, "drain", Drained.__name__] = kept
-    assert drained_behind_fence(state, run) is nothing_lost
+        kept = make_checkpoint(run.id, "drain", DrainResult(positions=PartitionOffsets()))
+        state.checkpoints[run.id, "drain", DrainResult.__name__] = kept
+    assert is_drained_behind_fence(state, run) is nothing_lost
 
 
 IN_DOUBT = r"the file that tells whether its fence stood is not here, .* --mode unplanned"
 
 
 P0 = Partition("t", 0)
-SILENT, PARTLY = Look(silent="no answer"), Look(unsaid=("broker 2: no answer",))
-ALL = Look(fenced=True, ends={P0: Offset(5)})
+SILENT, PARTLY = PromotionProbe(silent_because="no answer"), PromotionProbe(unknowns=("broker 2: no answer",))
+ALL = PromotionProbe(is_fenced=True, log_ends={P0: Offset(5)})
 BARE = "denial(s) gone"
 
 
@@ -80,30 +80,32 @@ BARE = "denial(s) gone"
         (ALL, True, "no file", ""),
         (ALL, False, None, ""),
         (ALL, True, 5, "was lifted by its file at"),
-        (replace(PARTLY, bare=(BARE,)), True, None, r"denial\(s\) gone"),
-        (replace(PARTLY, bare=(BARE,)), True, "no file", r"denial\(s\) gone"),
-        (replace(PARTLY, ends={P0: Offset(6)}), True, None, "t-0 on east: log end 6, drained up to 5"),
-        (replace(ALL, ends={P0: Offset(4)}), True, None, "t-0 on east: log end 4, drained up to 5"),
-        (Look(elsewhere="X"), True, None, "the address of east leads to cluster X now"),
+        (replace(PARTLY, unfenced_brokers=(BARE,)), True, None, r"denial\(s\) gone"),
+        (replace(PARTLY, unfenced_brokers=(BARE,)), True, "no file", r"denial\(s\) gone"),
+        (replace(PARTLY, log_ends={P0: Offset(6)}), True, None, "t-0 on east: log end 6, drained up to 5"),
+        (replace(ALL, log_ends={P0: Offset(4)}), True, None, "t-0 on east: log end 4, drained up to 5"),
+        (PromotionProbe(other_cluster_id="X"), True, None, "the address of east leads to cluster X now"),
     ],
 )
 def test_a_source_that_may_have_taken_writes_is_not_promoted_as_if_it_had_stood_still(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    look: Look,
+    look: PromotionProbe,
     authorizer: bool,
     lifted_ms: int | str | None,
     refused: str,
 ) -> None:
     journal, anything = journal_of(RUN.id, "fence", "promote"), cast("Any", SimpleNamespace(evidence_dir=tmp_path))
-    journal.keep("fence", Fenced(ends=Offsets(), authorizer=authorizer))
-    journal.keep("begin", NOTHING)
-    journal.keep("drain", Drained(positions=Offsets.of({P0: Offset(5)})))
-    monkeypatch.setattr(Steps, "check_approval", lambda self, what, source_needed: False)
-    monkeypatch.setattr(raised_again, "look_again", lambda link, denials, partitions: look)
+    journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=authorizer))
+    journal.save_checkpoint("begin", EMPTY_SCOPE)
+    journal.save_checkpoint("drain", DrainResult(positions=PartitionOffsets.from_mapping({P0: Offset(5)})))
+    monkeypatch.setattr(PlannedSteps, "check_approval", lambda self, what, source_needed: False)
+    monkeypatch.setattr(raised_again, "probe_source", lambda link, denials, partitions: look)
     if not isinstance(lifted_ms, str):
-        write(path_of(tmp_path / f"run-{RUN.id}", RUN.id), replace(FENCE, lifted_ms=lifted_ms), "advice")
-    steps = Steps(LINK, anything, anything, journal)
+        write_fence_file(
+            fence_file_path(tmp_path / f"run-{RUN.id}", RUN.id), replace(FENCE, lifted_ms=lifted_ms), "advice"
+        )
+    steps = PlannedSteps(LINK, anything, anything, journal)
     with pytest.raises(Refused, match=refused) if refused else nullcontext():
         assert steps.check_before_promotion() is look
 
@@ -111,46 +113,46 @@ def test_a_source_that_may_have_taken_writes_is_not_promoted_as_if_it_had_stood_
 @pytest.mark.parametrize(
     ("look", "lost"),
     [
-        (replace(ALL, ends={P0: Offset(5)}), 0),
-        (replace(ALL, ends={P0: Offset(7)}), 2),
-        (replace(ALL, ends={}), None),
+        (replace(ALL, log_ends={P0: Offset(5)}), 0),
+        (replace(ALL, log_ends={P0: Offset(7)}), 2),
+        (replace(ALL, log_ends={}), None),
         (SILENT, None),
-        (replace(PARTLY, ends={P0: Offset(5)}), None),
+        (replace(PARTLY, log_ends={P0: Offset(5)}), None),
     ],
 )
 def test_of_one_that_a_command_has_closed_its_log_ends_tell(
-    monkeypatch: pytest.MonkeyPatch, look: Look, lost: int | None
+    monkeypatch: pytest.MonkeyPatch, look: PromotionProbe, lost: int | None
 ) -> None:
     journal = journal_of(RUN.id, "parity")
-    journal.keep("begin", NOTHING)
-    journal.keep("fence", Fenced(ends=Offsets(), authorizer=False, command=True))
-    journal.keep("drain", Drained(positions=Offsets.of({P0: Offset(5)})))
-    journal.perform("parity", lambda: {"verdict": Verdict.PASSED})
-    monkeypatch.setattr(failover_steps, "look_again", lambda link, denials, partitions: look)
-    assert Steps(LINK, cast("Any", None), cast("Any", journal.log), journal).lost()[0] == lost
+    journal.save_checkpoint("begin", EMPTY_SCOPE)
+    journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=False, command=True))
+    journal.save_checkpoint("drain", DrainResult(positions=PartitionOffsets.from_mapping({P0: Offset(5)})))
+    journal.perform("parity", lambda: {"verdict": ParityVerdict.PASSED})
+    monkeypatch.setattr(failover_steps, "probe_source", lambda link, denials, partitions: look)
+    assert PlannedSteps(LINK, cast("Any", None), cast("Any", journal.log), journal).count_lost()[0] == lost
 
 
 @pytest.mark.parametrize(
     ("look", "authorizer", "lost"),
     [
-        (replace(ALL, shown=1), True, 0),
-        (replace(PARTLY, shown=2), True, 0),
+        (replace(ALL, fenced_broker_count=1), True, 0),
+        (replace(PARTLY, fenced_broker_count=2), True, 0),
         (SILENT, True, None),
         (PARTLY, True, None),
         (SILENT, False, 0),
     ],
 )
 def test_what_a_fenced_source_took_since_is_known_only_if_a_broker_shows_the_fence(
-    monkeypatch: pytest.MonkeyPatch, look: Look, authorizer: bool, lost: int | None
+    monkeypatch: pytest.MonkeyPatch, look: PromotionProbe, authorizer: bool, lost: int | None
 ) -> None:
     """Whoever has a copy of the file may have lifted it, and the source has died since."""
     journal = journal_of(RUN.id, "parity")
-    journal.keep("begin", NOTHING)
-    journal.keep("fence", Fenced(ends=Offsets(), authorizer=authorizer))
-    journal.perform("parity", lambda: {"verdict": Verdict.PASSED})
-    monkeypatch.setattr(failover_steps, "look_again", lambda link, denials, partitions: look)
+    journal.save_checkpoint("begin", EMPTY_SCOPE)
+    journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=authorizer))
+    journal.perform("parity", lambda: {"verdict": ParityVerdict.PASSED})
+    monkeypatch.setattr(failover_steps, "probe_source", lambda link, denials, partitions: look)
     writer = cast("Any", journal.log)
-    found, by = Steps(LINK, cast("Any", None), writer, journal).lost()
+    found, by = PlannedSteps(LINK, cast("Any", None), writer, journal).count_lost()
     assert found == lost
     assert ("whether it has taken anything since is not known" in by) is (lost is None)
 
@@ -161,15 +163,15 @@ def test_what_a_fenced_source_took_since_is_known_only_if_a_broker_shows_the_fen
         (ALL, "seen"),
         (PARTLY, "seen in part: broker 2: no answer"),
         (SILENT, "silent: no answer"),
-        (Look(elsewhere="X"), "silent: its address leads to cluster X"),
+        (PromotionProbe(other_cluster_id="X"), "silent: its address leads to cluster X"),
     ],
 )
-def test_the_evidence_says_who_kept_silent(look: Look, words: str) -> None:
-    assert look.words == words
-    assert look.whole is (look is ALL)
+def test_the_evidence_says_who_kept_silent(look: PromotionProbe, words: str) -> None:
+    assert look.text == words
+    assert look.is_complete is (look is ALL)
 
 
-def _gives_nothing() -> Evidence:
+def _gives_nothing() -> StepEvidence:
     raise RemoteFault("the destination is away")
 
 
@@ -178,26 +180,26 @@ def test_a_promotion_has_turned_when_it_may_have_given_something() -> None:
     log = cast("MemoryLog", journal.log)
 
     def said() -> bool:
-        return turned(log.state, journal.run)
+        return is_past_no_return(log.state, journal.run)
 
     assert not said()
-    journal.keep("promote", LastLook(words="seen"))
+    journal.save_checkpoint("promote", PromotionCheck(source_state="seen"))
     assert not said()
 
     with pytest.raises(RemoteFault):
         journal.perform("promote", _gives_nothing)
-    assert journal.begun("promote")
+    assert journal.is_begun("promote")
     assert not said(), "an abort is refused, and nothing was given"
-    journal.keep("promote", LastLook(words="seen", given=True))
+    journal.save_checkpoint("promote", PromotionCheck(source_state="seen", rights_given=True))
     assert said()
-    unreadable = checkpoint(RUN.id, "promote", LastLook(words="seen"))
+    unreadable = make_checkpoint(RUN.id, "promote", PromotionCheck(source_state="seen"))
     log.put(replace(unreadable, value="{}"))
     assert said(), "what nobody can read may have been given"
     newer = '{"words": "seen", "given": %s, "of": "a newer Mirrorbook"}'
     for given in (True, False):
         log.put(replace(unreadable, version=2, value=newer % str(given).lower()))
         assert said() is given, "every version tells whether anything was given"
-    log.put(Forget(unreadable))
+    log.put(Tombstone(unreadable))
     assert said(), "an older Mirrorbook has begun it"
     log.put(replace(journal.run, state=RunState.ABORTED))
     assert not said()
@@ -206,10 +208,12 @@ def test_a_promotion_has_turned_when_it_may_have_given_something() -> None:
 def test_a_last_look_of_another_version_holds_up_no_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked again, or, where rights were given, gone on with."""
     journal = journal_of(RUN.id, "begin", "promote", "report")
-    journal.keep("begin", NOTHING)
-    steps = Steps(LINK, cast("Any", None), cast("Any", journal.log), journal)
-    monkeypatch.setattr(Steps, "check_before_promotion", lambda self: replace(ALL, shown=1, began=clock.Moment()))
-    monkeypatch.setattr(Steps, "fenced_now", lambda self: {"fence": "stands"})
+    journal.save_checkpoint("begin", EMPTY_SCOPE)
+    steps = PlannedSteps(LINK, cast("Any", None), cast("Any", journal.log), journal)
+    monkeypatch.setattr(
+        PlannedSteps, "check_before_promotion", lambda self: replace(ALL, fenced_broker_count=1, began=clock.Moment())
+    )
+    monkeypatch.setattr(PlannedSteps, "ensure_fenced", lambda self: {"fence": "stands"})
 
     def giving(*args: object, before: Callable[[], None], **known: object) -> tuple[()]:
         before()
@@ -219,11 +223,11 @@ def test_a_last_look_of_another_version_holds_up_no_resume(monkeypatch: pytest.M
     journal.perform("begin", dict)
     with pytest.raises(RemoteFault):
         journal.perform("promote", _gives_nothing)
-    other = checkpoint(RUN.id, "promote", LastLook(words="x"))
-    for given, found in ((False, {EVIDENCE: "seen"}), (True, {"fence": "stands"})):
+    other = make_checkpoint(RUN.id, "promote", PromotionCheck(source_state="x"))
+    for given, found in ((False, {PROBE_EVIDENCE_KEY: "seen"}), (True, {"fence": "stands"})):
         value = f'{{"words": "x", "given": {str(given).lower()}}}'
         journal.log.put(replace(other, version=2, value=value))
-        evidence = steps.act("promote")()
+        evidence = steps.get_action("promote")()
         assert {key: evidence[key] for key in evidence if key != "not_done"} == found
 
 
@@ -246,7 +250,7 @@ def test_what_needs_no_file_to_be_lifted_by_needs_no_room_for_it(tmp_path: Path)
         services=SimpleNamespace(evidence_dir=tmp_path / "full"), journal=journal_of(RUN.id), link=LINK
     ))  # fmt: skip
     lift = LiftFile(acts, needed=False)
-    lift([denial("orders")])
-    assert lift.words.startswith("no file to lift it by: ")
+    lift([build_denial("orders")])
+    assert lift.text.startswith("no file to lift it by: ")
     with pytest.raises(Unwritable):
-        LiftFile(acts)([denial("orders")])
+        LiftFile(acts)([build_denial("orders")])

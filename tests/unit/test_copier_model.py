@@ -18,15 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirror_core.copy import errors, gap_case, gap_round, ownership, verdict
-from mirror_core.copy.gap_case import GapCase
+from mirror_core.copy.gap_case import GapFillState
 from mirror_core.copy.gap_round import GapRound
 from mirror_core.copy.outbox import Gap
-from mirror_core.copy.ownership import GapOwnership
+from mirror_core.copy.ownership import GapClaim
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.place import Place
-from mirror_core.copy.states import State
-from mirror_core.decide.gaps import at_once, marker_epoch, marker_number, turn
-from mirror_core.decide.position import Foreign, Resume, Seen, Stop, where_to_resume
+from mirror_core.copy.place import PartitionProgress
+from mirror_core.copy.states import CopyState
+from mirror_core.decide.gaps import choose_marker_epoch, find_turn, limit_markers_in_flight, to_first_marker_epoch
+from mirror_core.decide.position import BothLogBounds, ForeignWrite, ResumePoint, SourceLostRecords, decide_resume_point
 from mirror_core.model.mirror import FailureKind
 from tests import model_copier
 from tests.model_broker import Broker
@@ -103,22 +103,28 @@ Seed = Callable[[pytest.MonkeyPatch], None]
 
 def _turn(patch: pytest.MonkeyPatch) -> None:
     """Newcomers who wait for the same gap take it up at different times."""
-    patch.setattr(gap_round, "turn", lambda epoch, wall_ms: 0)
+    patch.setattr(gap_round, "find_turn", lambda epoch, wall_ms: 0)
 
 
 def _at_once(patch: pytest.MonkeyPatch) -> None:
     """All but one of a gap's markers are unanswered at a time: there is always room for one that shuts them out."""
-    patch.setattr(gap_case, "at_once", lambda missing: missing)
+    patch.setattr(gap_case, "limit_markers_in_flight", lambda missing: missing)
 
 
 def _attempts(patch: pytest.MonkeyPatch) -> None:
     """Whoever takes up somebody else's gap sends a higher number: what the other one has on its way is refused."""
-    patch.setattr(gap_case, "marker_epoch", lambda count, newest, *, owned: marker_epoch(count, newest, owned=True))
+    patch.setattr(
+        gap_case,
+        "choose_marker_epoch",
+        lambda count, newest, *, owned: choose_marker_epoch(count, newest, is_owned=True),
+    )
 
 
 def _numbers(patch: pytest.MonkeyPatch) -> None:
     """Each gap's markers have higher numbers than those of the gaps before it."""
-    patch.setattr(gap_case, "marker_epoch", lambda count, newest, *, owned: max(newest, marker_number(1)))
+    patch.setattr(
+        gap_case, "choose_marker_epoch", lambda count, newest, *, owned: max(newest, to_first_marker_epoch(1))
+    )
 
 
 def _fence(patch: pytest.MonkeyPatch) -> None:
@@ -145,19 +151,19 @@ def _with_broker(patch: pytest.MonkeyPatch, **without: bool) -> None:
 def _check_tail(patch: pytest.MonkeyPatch) -> None:
     """Where the leader has forgotten, the logs' ends are compared."""
 
-    def unchecked(seen: Seen) -> Resume | Foreign | Stop:
-        found = where_to_resume(seen)
-        return replace(found, check_tail=False) if isinstance(found, (Resume, Stop)) else found
+    def unchecked(seen: BothLogBounds) -> ResumePoint | ForeignWrite | SourceLostRecords:
+        found = decide_resume_point(seen)
+        return replace(found, must_check_tail=False) if isinstance(found, (ResumePoint, SourceLostRecords)) else found
 
-    patch.setattr(verdict, "where_to_resume", unchecked)
+    patch.setattr(verdict, "decide_resume_point", unchecked)
 
 
 def _base_offset(patch: pytest.MonkeyPatch) -> None:
     """An answer's base offset is compared."""
-    real = errors.answered
+    real = errors.handle_produce_response
     patch.setattr(
         model_copier,
-        "answered",
+        "handle_produce_response",
         lambda one, sent, produced, side: real(one, sent, produced._replace(base_offset=sent.base), side),
     )
 
@@ -166,9 +172,9 @@ def _barrier(patch: pytest.MonkeyPatch) -> None:
     """Before a gap is filled, all before it is acknowledged."""
 
     def gap(one: PartitionReplicator) -> Gap | None:
-        return one.outbox.first_gap if one.working else None
+        return one.queue.first_gap if one.can_send else None
 
-    patch.setattr(PartitionReplicator, "gap", property(gap))
+    patch.setattr(PartitionReplicator, "due_gap", property(gap))
 
 
 def _quiet(patch: pytest.MonkeyPatch) -> None:
@@ -179,87 +185,89 @@ def _quiet(patch: pytest.MonkeyPatch) -> None:
 def _one_turn(patch: pytest.MonkeyPatch) -> None:
     """Who looked in one turn does not send in another, be the broker so far away that an answer of then is fresh."""
     patch.setattr(model_copier, "STALE_S", 1e9)
-    patch.setattr(gap_round, "turn", lambda epoch, wall_ms: None if turn(epoch, wall_ms) is None else 0)
+    patch.setattr(gap_round, "find_turn", lambda epoch, wall_ms: None if find_turn(epoch, wall_ms) is None else 0)
 
 
 def _unanswered(patch: pytest.MonkeyPatch) -> None:
     """Who has markers on their way owns nothing."""
-    patch.setattr(GapOwnership, "sending", GapOwnership.seen)
+    patch.setattr(GapClaim, "mark_sending", GapClaim.note_epoch)
 
 
 def _round_first(patch: pytest.MonkeyPatch) -> None:
     """No place is looked for while a round of filling goes on: what that has sent would be counted twice."""
-    patch.setattr(PartitionReplicator, "due", lambda one: one.state is State.LOST and not one.place.in_flight)
+    patch.setattr(PartitionReplicator, "is_due", lambda one: one.state is CopyState.LOST and not one.place.in_flight)
 
 
 def _left_round(patch: pytest.MonkeyPatch) -> None:
     """Who does not wait for a round's end owns nothing: its markers may come at any time."""
 
-    def left(one: PartitionReplicator, case: GapCase) -> None:
-        one.beside = False
+    def left(one: PartitionReplicator, case: GapFillState) -> None:
+        one.in_background = False
 
-    patch.setattr(PartitionReplicator, "round_left", left)
+    patch.setattr(PartitionReplicator, "abandon_gap_round", left)
 
 
 def _all_sent(patch: pytest.MonkeyPatch) -> None:
     """What a round has sent is no longer its partition's to hand on, until it is known to be in the log."""
-    patch.setattr(GapCase, "sending", lambda case, epoch: case.gaps.seen(epoch))
+    patch.setattr(GapFillState, "mark_sending", lambda case, epoch: case.gaps.seen(epoch))
 
 
 def _true_end(patch: pytest.MonkeyPatch) -> None:
     """A newcomer knows the gap's whole extent."""
-    patch.setattr(PartitionReplicator, "gap_known", property(lambda one: True))
+    patch.setattr(PartitionReplicator, "is_gap_end_known", property(lambda one: True))
 
 
 def _late_fetch(patch: pytest.MonkeyPatch) -> None:
     """A Fetch's answer counts only for the place that it was asked for."""
-    patch.setattr(PartitionReplicator, "awaits", PartitionReplicator.fetchable)
+    patch.setattr(PartitionReplicator, "awaits_response", PartitionReplicator.can_fetch)
 
 
 def _settled(patch: pytest.MonkeyPatch) -> None:
     """A place is taken up only when the log has stood still meanwhile."""
-    patch.setattr(model_copier, "unsettled", lambda *_: "")
+    patch.setattr(model_copier, "explain_unstable_end", lambda *_: "")
 
 
 def _first_alone(patch: pytest.MonkeyPatch) -> None:
     """The first batch that a leader without memory is sent goes alone."""
-    patch.setattr(Place, "first_is_next", True)
-    patch.setattr(Place, "first_waits", False)
-    patch.setattr(PartitionReplicator, "sendable", property(_any_batch))
+    patch.setattr(PartitionProgress, "is_all_acknowledged", True)
+    patch.setattr(PartitionProgress, "is_first_unanswered", False)
+    patch.setattr(PartitionReplicator, "has_sendable_batch", property(_any_batch))
 
 
 def _any_batch(one: PartitionReplicator) -> bool:
-    items = one.outbox.items
-    return bool(items) and one.working and not isinstance(items[0], Gap)
+    items = one.queue.items
+    return bool(items) and one.can_send and not isinstance(items[0], Gap)
 
 
 def _loudest(patch: pytest.MonkeyPatch) -> None:
     """A batch that landed elsewhere is told of, whatever was wrong before."""
-    patch.setattr(PartitionReplicator, "shifted", lambda one, reason, offset: None)
+    patch.setattr(PartitionReplicator, "fail_shifted", lambda one, reason, offset: None)
 
 
 def _one_first(patch: pytest.MonkeyPatch) -> None:
     """A newcomer sends one marker, and looks."""
-    real = GapCase.next_markers
+    real = GapFillState.next_markers
 
-    def many(one: GapCase, most: int) -> tuple[int, int] | None:
+    def many(one: GapFillState, most: int) -> tuple[int, int] | None:
         found = real(one, most)
-        return found and (at_once(one.end - one.acknowledged), found[1])
+        return found and (limit_markers_in_flight(one.end - one.acknowledged), found[1])
 
-    patch.setattr(GapCase, "next_markers", many)
+    patch.setattr(GapFillState, "next_markers", many)
 
 
 def _look_behind(patch: pytest.MonkeyPatch) -> None:
     """A newcomer's answer says too little: it looks where the log ends."""
-    real = GapRound._says_all
+    real = GapRound._is_confirmed_by_response
     patch.setattr(
-        GapRound, "_says_all", lambda self, one, mine, codes: real(self, one, mine._replace(owned=True), codes)
+        GapRound,
+        "_is_confirmed_by_response",
+        lambda self, one, mine, codes: real(self, one, mine._replace(owned=True), codes),
     )
 
 
 def _confirmed(patch: pytest.MonkeyPatch) -> None:
     """An owner that has not looked for a while looks: that its data is acknowledged does not say where the log ends."""
-    patch.setattr(ownership, "SURE_S", 1e9)
+    patch.setattr(ownership, "CERTAIN_S", 1e9)
     _without_times(patch)
 
 

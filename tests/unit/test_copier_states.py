@@ -9,9 +9,17 @@ import pytest
 
 from mirror_core import copy
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.states import ENDED, TABLE, WORKING, Event, IllegalTransition, State, after
-from mirror_core.decide.position import Resume
-from mirror_core.model.copying import Assigned
+from mirror_core.copy.states import (
+    COPY_TRANSITIONS,
+    ENDED_STATES,
+    SENDING_STATES,
+    CopyEvent,
+    CopyState,
+    IllegalCopyTransition,
+    next_state,
+)
+from mirror_core.decide.position import ResumePoint
+from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.names import Offset, Partition
 
 ROOM = Path(copy.__file__).parent
@@ -19,55 +27,57 @@ ROOM = Path(copy.__file__).parent
 
 def replicator(until: int | None = None) -> PartitionReplicator:
     end = None if until is None else Offset(until)
-    assigned = Assigned(partition=Partition("orders", 0), source_topic_id="", destination_topic_id="", until=end)
+    assigned = PartitionAssignment(
+        partition=Partition("orders", 0), source_topic_id="", destination_topic_id="", stop_offset=end
+    )
     made = PartitionReplicator(assigned)
-    made.resume_at(Resume(offset=10, sequence=10, gap_end=10, seed_end=10, check_tail=False))
+    made.resume_at(ResumePoint(offset=10, sequence=10, gap_end=10, seed_end=10, must_check_tail=False))
     return made
 
 
 def test_what_is_not_in_the_table_does_not_happen() -> None:
-    for state in State:
-        for event in Event:
-            if (state, event) in TABLE:
-                assert after(state, event) is TABLE[state, event]
+    for state in CopyState:
+        for event in CopyEvent:
+            if (state, event) in COPY_TRANSITIONS:
+                assert next_state(state, event) is COPY_TRANSITIONS[state, event]
             else:
-                with pytest.raises(IllegalTransition, match=f"`{event}` in state {state}"):
-                    after(state, event)
+                with pytest.raises(IllegalCopyTransition, match=f"`{event}` in state {state}"):
+                    next_state(state, event)
 
 
 def test_only_a_shift_is_told_of_a_partition_that_has_ended() -> None:
-    left = {(state, event) for state, event in TABLE if state in ENDED}
-    assert left == {(State.FAILED, Event.SHIFTED)}
-    assert WORKING.isdisjoint(ENDED)
+    left = {(state, event) for state, event in COPY_TRANSITIONS if state in ENDED_STATES}
+    assert left == {(CopyState.FAILED, CopyEvent.SHIFTED)}
+    assert SENDING_STATES.isdisjoint(ENDED_STATES)
 
 
 def test_a_bad_batch_fails_the_partition_when_all_before_it_is_acknowledged() -> None:
     one = replicator()
     one.skip_to(12)
-    one.end("corrupt", 12)
-    one.settle()
-    assert (one.state, one.finished, one.gap) == (State.ENDING, True, one.outbox.first_gap)
-    case = one.begin_round()
-    case.fill(2, 16)
-    one.round_ended(case)
-    one.settle()
-    assert one.state is State.FAILED
+    one.fail_after("corrupt", 12)
+    one.finish_if_acknowledged()
+    assert (one.state, one.is_finished, one.due_gap) == (CopyState.ENDING, True, one.queue.first_gap)
+    case = one.start_gap_round()
+    case.add_filled(2, 16)
+    one.finish_gap_round(case)
+    one.finish_if_acknowledged()
+    assert one.state is CopyState.FAILED
     assert one.failure is not None
     assert one.failure.offset == 12
 
 
 def test_a_place_that_was_lost_takes_the_word_of_a_bad_batch_back() -> None:
     one = replicator()
-    one.end("corrupt", 10)
-    one.lose("its leader moved")
-    assert (one.state, one.failure) == (State.LOST, None)
+    one.fail_after("corrupt", 10)
+    one.mark_lost("its leader moved")
+    assert (one.state, one.failure) == (CopyState.LOST, None)
 
 
 def test_it_is_done_where_it_was_asked_to_end_and_stays_so() -> None:
     one = replicator(until=10)
-    assert one.state is State.DONE
-    one.disconnected("a broker went away")
-    assert one.state is State.DONE
+    assert one.state is CopyState.DONE
+    one.handle_disconnect("a broker went away")
+    assert one.state is CopyState.DONE
 
 
 @pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: str(path.stem))

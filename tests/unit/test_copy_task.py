@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirror_core.kafka.sockets import readable
+from mirror_core.kafka.sockets import wait_readable
 
 MANY = 1100
 """More file descriptors than select can tell apart."""
@@ -33,9 +33,9 @@ def test_connections_of_a_process_with_very_many_open_files_are_waited_for(
     far: tuple[socket.socket, socket.socket],
 ) -> None:
     one, other = far
-    assert readable([one, other], 0.0) == set()
+    assert wait_readable([one, other], 0.0) == set()
     other.sendall(b"x")
-    assert readable([one, other], 1.0) == {one}
+    assert wait_readable([one, other], 1.0) == {one}
     assert one.recv(1) == b"x"
     other.shutdown(socket.SHUT_WR)
-    assert readable([one], 1.0) == {one}, "an end is something to be read"
+    assert wait_readable([one], 1.0) == {one}, "an end is something to be read"

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.report import report
-from mirror_core.dataplane.planning import aligned
-from mirror_core.decide.crowded import NEAR, STEP, in_steps, in_words
+from mirror_core.copy.report import build_report
+from mirror_core.dataplane.planning import mark_aligned
+from mirror_core.decide.crowded import FILLED_STEP_OFFSETS, NEAR_LIMIT_OFFSETS, format_gap_limit_warning, round_filled
 from mirror_core.decide.gaps import FILLED_MASK
-from mirror_core.decide.position import Resume
-from mirror_core.model.copying import Assigned
+from mirror_core.decide.position import ResumePoint
+from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
 from tests.assignments import assignment
@@ -26,30 +26,43 @@ STATUS = PartitionStatus(
 @pytest.mark.parametrize(
     ("records", "gaps", "hides", "recorded"),
     [
-        (10, STEP - 1, False, 0),
-        (10, STEP, False, STEP),
-        (5_000_000_000, NEAR + 5, False, NEAR),
-        (10, STEP, True, 0),
+        (10, FILLED_STEP_OFFSETS - 1, False, 0),
+        (10, FILLED_STEP_OFFSETS, False, FILLED_STEP_OFFSETS),
+        (5_000_000_000, NEAR_LIMIT_OFFSETS + 5, False, NEAR_LIMIT_OFFSETS),
+        (10, FILLED_STEP_OFFSETS, True, 0),
     ],
 )
 def test_a_task_counts_what_is_filled_and_it_is_recorded_in_steps(
     records: int, gaps: int, hides: bool, recorded: int
 ) -> None:
-    one = PartitionReplicator(Assigned(partition=P, source_topic_id="s", destination_topic_id="d"), hides=hides)
-    one.route(1, 7, 1)
-    one.agreed()
+    one = PartitionReplicator(
+        PartitionAssignment(partition=P, source_topic_id="s", destination_topic_id="d"), uses_hidden_records=hides
+    )
+    one.set_leaders(1, 7, 1)
+    one.mark_agreed()
     end, sequence = records + gaps, records & 0x7FFFFFFF
-    one.resume_at(Resume(offset=end, sequence=sequence, gap_end=end, seed_end=end, check_tail=False))
-    told = report(assignment(), [one], "", 0.0, 0.0, lambda broker: "")
+    one.resume_at(ResumePoint(offset=end, sequence=sequence, gap_end=end, seed_end=end, must_check_tail=False))
+    told = build_report(assignment(), [one], "", 0.0, 0.0, lambda broker: "")
     [found] = told.aligned
-    assert aligned(STATUS, found) == replace(STATUS, source_epoch=7, filled=recorded)
+    assert mark_aligned(STATUS, found) == replace(STATUS, source_epoch=7, filled_gap_offsets=recorded)
 
 
 def test_who_is_near_the_end_is_named_with_the_remedy_and_who_is_not_or_is_failed_is_not() -> None:
-    assert in_words([STATUS, replace(STATUS, filled=NEAR - STEP)]) == ""
-    assert in_words([replace(STATUS, filled=NEAR, state=PartitionState.FAILED)]) == ""
-    words = in_words(
-        [replace(STATUS, filled=NEAR), replace(STATUS, partition=Partition("audit", 0), filled=NEAR + STEP)]
+    assert (
+        format_gap_limit_warning([STATUS, replace(STATUS, filled_gap_offsets=NEAR_LIMIT_OFFSETS - FILLED_STEP_OFFSETS)])
+        == ""
+    )
+    assert (
+        format_gap_limit_warning([replace(STATUS, filled_gap_offsets=NEAR_LIMIT_OFFSETS, state=PartitionState.FAILED)])
+        == ""
+    )
+    words = format_gap_limit_warning(
+        [
+            replace(STATUS, filled_gap_offsets=NEAR_LIMIT_OFFSETS),
+            replace(
+                STATUS, partition=Partition("audit", 0), filled_gap_offsets=NEAR_LIMIT_OFFSETS + FILLED_STEP_OFFSETS
+            ),
+        ]
     )
     assert words.startswith(
         "near the 268,435,456 that a partition can have filled, and FAILED there (gap-limit): audit-0 (218,103,808 or "
@@ -58,4 +71,4 @@ def test_who_is_near_the_end_is_named_with_the_remedy_and_who_is_not_or_is_faile
 
 
 def test_the_last_step_that_can_be_recorded_is_near() -> None:
-    assert NEAR < in_steps(FILLED_MASK) < FILLED_MASK
+    assert NEAR_LIMIT_OFFSETS < round_filled(FILLED_MASK) < FILLED_MASK

@@ -8,13 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.access import AclPlan, Scope, narrowed_in_words, plan_acls, strangers, translate
-from mirror_core.decide.filters import group_filter
+from mirror_core.decide.access import (
+    AclPlan,
+    AclScope,
+    find_unknown_scram_users,
+    format_narrowed_acls,
+    plan_acls,
+    translate_acl,
+)
+from mirror_core.decide.filters import build_group_filter
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
-from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.rights.acls import EVERYBODY, covers, demotions, is_wide, may_change, undemotable
-from mirror_core.rights.provenance import forged
+from mirror_core.rights.acls import (
+    EVERYBODY,
+    build_demotions,
+    can_change_topic,
+    covers,
+    find_undemotable_grants,
+    is_wildcard_grant,
+)
+from mirror_core.rights.provenance import find_forgery_reason
 
 MIRROR = MirrorName("m")
 WEST = ClusterName("west")
@@ -22,7 +36,7 @@ TOPICS = ("orders-1", "orders-2", "bills")
 GROUPS = ("orders-app", "bills-app")
 
 
-def scope(topics: tuple[str, ...] = TOPICS, own_acls: frozenset[Acl] = frozenset()) -> Scope:
+def scope(topics: tuple[str, ...] = TOPICS, own_acls: frozenset[Acl] = frozenset()) -> AclScope:
     mirror = Mirror(
         name=MIRROR,
         source=ClusterName("east"),
@@ -32,13 +46,13 @@ def scope(topics: tuple[str, ...] = TOPICS, own_acls: frozenset[Acl] = frozenset
         topics=(".*",),
         groups=("orders.*",),
         producer_id=1 << 62,
-        desired=Desired.STARTED,
+        desired=DesiredState.STARTED,
         created_ms=0,
     )
-    return Scope(
+    return AclScope(
         topics=topics,
         groups=GROUPS,
-        group_filter=group_filter(mirror),
+        group_filter=build_group_filter(mirror),
         own_principals=frozenset({"User:mirror-control", "User:mirror-data"}),
         own_acls=own_acls,
     )
@@ -72,7 +86,7 @@ def plan(
     destination: set[Acl],
     ledger: tuple[LedgerEntry, ...] = (),
     others: tuple[LedgerEntry, ...] = (),
-    of: Scope | None = None,
+    of: AclScope | None = None,
 ) -> AclPlan:
     return plan_acls(source, destination, of or scope(), ledger, others)
 
@@ -232,8 +246,8 @@ def test_a_right_to_transactional_ids_by_star_waits_and_the_denial_of_ours_does_
     assert star in made.narrowed & set(made.stage)
     assert {a for a in made.create if a.permission is Permission.ALLOW} == {one}
     assert [a.name for a in made.create if a.permission is Permission.DENY] == ["mirrorbook"]
-    assert "transactional_id" in narrowed_in_words([entry(star, AclPurpose.STAGED)]).lower()
-    assert narrowed_in_words([entry(WRITE, AclPurpose.STAGED)]) == "none"
+    assert "transactional_id" in format_narrowed_acls([entry(star, AclPurpose.STAGED)]).lower()
+    assert format_narrowed_acls([entry(WRITE, AclPurpose.STAGED)]) == "none"
 
 
 def test_the_mirrors_own_principals_are_left_out() -> None:
@@ -243,23 +257,27 @@ def test_the_mirrors_own_principals_are_left_out() -> None:
 
 def test_open_doors_are_seen_until_denials_close_them() -> None:
     native = acl(Operation.WRITE, "orders", pattern=Pattern.PREFIXED)
-    assert plan(set(), {native}).open_doors == (native,)
-    deny = demotions({native}, TOPICS, frozenset())
+    assert plan(set(), {native}).unprotected_grants == (native,)
+    deny = build_demotions({native}, TOPICS, frozenset())
     assert {(d.name, d.operation, d.permission) for d in deny} == {
         ("orders-1", Operation.WRITE, Permission.DENY),
         ("orders-2", Operation.WRITE, Permission.DENY),
     }
-    assert plan(set(), {native} | deny).open_doors == ()
-    assert plan(set(), {native} | set(sorted(deny)[:1])).open_doors == (native,)
+    assert plan(set(), {native} | deny).unprotected_grants == ()
+    assert plan(set(), {native} | set(sorted(deny)[:1])).unprotected_grants == (native,)
     public = acl(Operation.WRITE, "*", EVERYBODY)
-    assert plan(set(), {public}).open_doors == (public,)
+    assert plan(set(), {public}).unprotected_grants == (public,)
 
 
 def test_a_grant_to_everybody_cannot_be_demoted() -> None:
     public = acl(Operation.WRITE, "*", EVERYBODY)
-    assert demotions({public}, TOPICS, frozenset()) == set()
-    assert undemotable({public, WRITE}, TOPICS, frozenset()) == {public}
-    assert undemotable({public}, TOPICS, frozenset({EVERYBODY})) == undemotable({public}, (), frozenset()) == set()
+    assert build_demotions({public}, TOPICS, frozenset()) == set()
+    assert find_undemotable_grants({public, WRITE}, TOPICS, frozenset()) == {public}
+    assert (
+        find_undemotable_grants({public}, TOPICS, frozenset({EVERYBODY}))
+        == find_undemotable_grants({public}, (), frozenset())
+        == set()
+    )
 
 
 principals = st.sampled_from(["User:a", "User:b", EVERYBODY, "User:mirror-data"])
@@ -280,7 +298,7 @@ ledgers = st.lists(
         cluster=st.just(WEST),
         acl=acls,
         purpose=st.sampled_from([AclPurpose.COPIED, AclPurpose.STAGED, AclPurpose.PROMOTED, AclPurpose.DEMOTED]),
-    ).filter(lambda e: e.purpose is not AclPurpose.COPIED or e.acl in translate(e.acl)[0]),  # others we never copy
+    ).filter(lambda e: e.purpose is not AclPurpose.COPIED or e.acl in translate_acl(e.acl)[0]),  # others we never copy
     unique_by=lambda e: e.acl,
 ).map(tuple)
 
@@ -290,16 +308,16 @@ def test_no_cycle_opens_a_mirror_topic_or_touches_what_is_not_ours(
     source: set[Acl], destination: set[Acl], ledger: tuple[LedgerEntry, ...]
 ) -> None:
     made = plan(source, destination, ledger)
-    assert not any(may_change(created) for created in made.create)
+    assert not any(can_change_topic(created) for created in made.create)
     assert not any(created.permission is Permission.DENY and created.principal == EVERYBODY for created in made.create)
     assert {e.acl for e in made.remove} <= {e.acl for e in ledger if e.purpose is AclPurpose.COPIED}
-    assert not {e.acl for e in made.remove if not is_wide(e.acl)} & source
+    assert not {e.acl for e in made.remove if not is_wildcard_grant(e.acl)} & source
     opened = [c for c in made.create if c.permission is Permission.ALLOW]
-    assert not [c for c in opened if is_wide(c) and c.operation is not Operation.TWO_PHASE_COMMIT]
+    assert not [c for c in opened if is_wildcard_grant(c) and c.operation is not Operation.TWO_PHASE_COMMIT]
     assert {c.name for c in opened if c.resource is Resource.TOPIC} <= set(TOPICS)
-    assert not [e for e in made.remove if forged(e, scope().own_principals)]
-    assert not [c for c in made.create if forged(entry(c), scope().own_principals)]
-    assert not [s for s in made.stage if forged(entry(s, AclPurpose.STAGED), scope().own_principals)]
+    assert not [e for e in made.remove if find_forgery_reason(e, scope().own_principals)]
+    assert not [c for c in made.create if find_forgery_reason(entry(c), scope().own_principals)]
+    assert not [s for s in made.stage if find_forgery_reason(entry(s, AclPurpose.STAGED), scope().own_principals)]
     assert not {created.principal for created in made.create + made.stage} & scope().own_principals
 
 
@@ -313,8 +331,8 @@ def test_after_its_actions_a_cycle_finds_nothing_more(source: set[Acl], destinat
 
 @given(granted=acls, topics=st.sets(st.sampled_from(TOPICS)))
 def test_demotion_denies_every_change_that_a_grant_allows(granted: Acl, topics: set[str]) -> None:
-    deny, impossible = (of({granted}, topics, frozenset()) for of in (demotions, undemotable))
-    changes = may_change(granted) and any(covers(granted, topic) for topic in topics)
+    deny, impossible = (of({granted}, topics, frozenset()) for of in (build_demotions, find_undemotable_grants))
+    changes = can_change_topic(granted) and any(covers(granted, topic) for topic in topics)
     assert bool(deny) != bool(impossible) or not changes
     assert bool(deny or impossible) == changes
     for denial in deny:
@@ -325,7 +343,7 @@ def test_demotion_denies_every_change_that_a_grant_allows(granted: Acl, topics: 
 
 @given(granted=acls)
 def test_translation_loses_no_right(granted: Acl) -> None:
-    at_once, staged = translate(granted)
+    at_once, staged = translate_acl(granted)
     if granted.resource is Resource.CLUSTER and granted.operation is Operation.ALL:
         granted = replace(granted, operation=Operation.IDEMPOTENT_WRITE)
     assert granted in at_once | staged
@@ -335,8 +353,13 @@ def test_translation_loses_no_right(granted: Acl) -> None:
 def test_users_are_strangers_when_they_hold_a_right_and_only_the_source_lets_them_sign_in() -> None:
     user = WRITE.principal.removeprefix("User:")
     held = [entry(WRITE, AclPurpose.STAGED)]
-    assert strangers(held, {user, "idle"}, {"other"}) == (user,)
-    assert strangers(held, {user}, {user}) == ()
-    assert strangers(held, set(), set()) == (), "it signs in by other means"
-    assert strangers(held, {user}, None) == strangers(held, None, set()) == (), "one side does not tell"
-    assert strangers([entry(replace(WRITE, permission=Permission.DENY), AclPurpose.COPIED)], {user}, set()) == ()
+    assert find_unknown_scram_users(held, {user, "idle"}, {"other"}) == (user,)
+    assert find_unknown_scram_users(held, {user}, {user}) == ()
+    assert find_unknown_scram_users(held, set(), set()) == (), "it signs in by other means"
+    assert find_unknown_scram_users(held, {user}, None) == find_unknown_scram_users(held, None, set()) == (), (
+        "one side does not tell"
+    )
+    assert (
+        find_unknown_scram_users([entry(replace(WRITE, permission=Permission.DENY), AclPurpose.COPIED)], {user}, set())
+        == ()
+    )

@@ -8,14 +8,14 @@ import pytest
 
 from mirror_core.decide.access import AclPlan
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Pattern, Permission, Resource
-from mirror_core.rights.acls import EVERYBODY, OUR_NAMES, OUR_TOPICS, denial
+from mirror_core.rights.acls import EVERYBODY, OWN_NAME_PREFIX, OWN_TOPIC_PREFIX, build_denial
 from tests.unit.test_decide_acls import ALL, READ, WRITE, acl, entry, plan, scope
 
 TXN = acl(Operation.WRITE, "payments-", resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED)
 ONE_TXN = acl(Operation.WRITE, "payments-1", resource=Resource.TRANSACTIONAL_ID)
 ANY_TXN = acl(Operation.WRITE, "*", resource=Resource.TRANSACTIONAL_ID)
 IDEMPOTENT = acl(Operation.IDEMPOTENT_WRITE, "kafka-cluster", resource=Resource.CLUSTER)
-NOT_OURS = denial(OUR_NAMES, "User:app", resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED)
+NOT_OURS = build_denial(OWN_NAME_PREFIX, "User:app", resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED)
 
 
 def beside(made: AclPlan) -> set[Acl]:
@@ -84,7 +84,7 @@ def test_everybodys_right_to_all_transactional_ids_is_given_by_name() -> None:
 
 @pytest.mark.parametrize("resource", [Resource.TRANSACTIONAL_ID, Resource.GROUP])
 def test_a_denial_for_everybody_that_would_stop_us_stays(resource: Resource) -> None:
-    nobody = denial("*", resource=resource, operation=Operation.ALL)
+    nobody = build_denial("*", resource=resource, operation=Operation.ALL)
     made = plan({WRITE, nobody}, set())
     assert (made.create, made.stage) == ((), (WRITE,))
     assert [left for left, _ in made.left_out] == [nobody]
@@ -112,8 +112,8 @@ def test_delegation_goes_along_between_applications_of_the_mirror() -> None:
 
 
 def test_what_copying_tasks_must_never_write_is_denied_them_for_as_long_as_there_is_a_mirror() -> None:
-    guard = denial(OUR_TOPICS, "User:mirror-data", pattern=Pattern.PREFIXED)
-    guarded = replace(scope(), guards=frozenset({guard}))
+    guard = build_denial(OWN_TOPIC_PREFIX, "User:mirror-data", pattern=Pattern.PREFIXED)
+    guarded = replace(scope(), required_denials=frozenset({guard}))
     made = plan(set(), set(), of=guarded)
     assert made.create == (guard,)
     assert plan(set(), {guard}, (entry(guard),), of=guarded).remove == ()

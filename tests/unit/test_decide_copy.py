@@ -8,20 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.assign import assign, in_turn
-from mirror_core.decide.gaps import FILLED_MASK, NO_MARKER, at_once, filled, filled_by, marker_epoch, turn
-from mirror_core.decide.passthrough import Treatment, treatment
-from mirror_core.decide.position import (
-    MARKED_START,
-    Foreign,
-    Ours,
-    Resume,
-    Seen,
-    Stop,
-    ours_behind_data,
-    where_to_resume,
+from mirror_core.decide.assign import assign_partitions, rotate_partitions
+from mirror_core.decide.gaps import (
+    FILLED_MASK,
+    NO_MARKER,
+    choose_marker_epoch,
+    count_filled,
+    decode_filled,
+    find_turn,
+    limit_markers_in_flight,
 )
-from mirror_core.kafka.produced import Meaning, meaning
+from mirror_core.decide.passthrough import BatchTreatment, choose_treatment
+from mirror_core.decide.position import (
+    MAX_MARKED_START,
+    BothLogBounds,
+    ForeignWrite,
+    OwnProducerState,
+    ResumePoint,
+    SourceLostRecords,
+    decide_resume_point,
+    to_own_producer_state,
+)
+from mirror_core.kafka.produced import ProduceOutcome, classify_produce_error
 from mirror_core.model.names import Partition
 from mirror_core.wire.batch import (
     DELETE_HORIZON,
@@ -40,36 +48,38 @@ def header(**changes: int) -> BatchHeader:
 @pytest.mark.parametrize(
     ("changes", "position", "expected"),
     [
-        ({}, 100, Treatment.AS_IT_IS),
-        ({"attributes": 4}, 100, Treatment.AS_IT_IS),  # codecs don't matter
-        ({}, 90, Treatment.AS_IT_IS),
-        ({"attributes": TRANSACTIONAL}, 100, Treatment.CLEARED),
-        ({"attributes": DELETE_HORIZON}, 100, Treatment.CLEARED),
-        ({"record_count": 9}, 100, Treatment.ENCODED),
-        ({"attributes": LOG_APPEND_TIME}, 100, Treatment.ENCODED),
-        ({}, 104, Treatment.ENCODED),
-        ({}, 109, Treatment.ENCODED),
-        ({"magic": 1}, 100, Treatment.OLD_FORMAT),
+        ({}, 100, BatchTreatment.AS_IS),
+        ({"attributes": 4}, 100, BatchTreatment.AS_IS),  # codecs don't matter
+        ({}, 90, BatchTreatment.AS_IS),
+        ({"attributes": TRANSACTIONAL}, 100, BatchTreatment.CLEARED),
+        ({"attributes": DELETE_HORIZON}, 100, BatchTreatment.CLEARED),
+        ({"record_count": 9}, 100, BatchTreatment.REENCODED),
+        ({"attributes": LOG_APPEND_TIME}, 100, BatchTreatment.REENCODED),
+        ({}, 104, BatchTreatment.REENCODED),
+        ({}, 109, BatchTreatment.REENCODED),
+        ({"magic": 1}, 100, BatchTreatment.OLD_FORMAT),
     ],
 )
-def test_each_batch_has_its_treatment(changes: dict[str, int], position: int, expected: Treatment) -> None:
-    assert treatment(header(**changes), position, visible=True) is expected
-    unseen = treatment(header(**changes), position, visible=False)
-    assert unseen is (Treatment.OLD_FORMAT if expected is Treatment.OLD_FORMAT else Treatment.NOTHING)
+def test_each_batch_has_its_treatment(changes: dict[str, int], position: int, expected: BatchTreatment) -> None:
+    assert choose_treatment(header(**changes), position, is_visible=True) is expected
+    unseen = choose_treatment(header(**changes), position, is_visible=False)
+    assert unseen is (BatchTreatment.OLD_FORMAT if expected is BatchTreatment.OLD_FORMAT else BatchTreatment.DROPPED)
 
 
-DENSE = Ours(50, NO_MARKER)
+DENSE = OwnProducerState(50, NO_MARKER)
 
 
 def seen(
-    ours: Ours | None = DENSE,
+    ours: OwnProducerState | None = DENSE,
     *,
     log_start: int = 0,
     log_end: int = 50,
     source_start: int = 0,
     source_end: int = 80,
-) -> Seen:
-    return Seen(ours=ours, log_start=log_start, log_end=log_end, source_start=source_start, source_end=source_end)
+) -> BothLogBounds:
+    return BothLogBounds(
+        producer=ours, log_start=log_start, log_end=log_end, source_start=source_start, source_end=source_end
+    )
 
 
 def resumed(
@@ -80,13 +90,13 @@ def resumed(
     seed_end: int | None = None,
     check: bool = False,
     deleted_from: int | None = None,
-) -> Resume:
-    return Resume(
+) -> ResumePoint:
+    return ResumePoint(
         offset=offset,
         sequence=sequence,
         gap_end=offset if gap_end is None else gap_end,
         seed_end=offset if seed_end is None else seed_end,
-        check_tail=check,
+        must_check_tail=check,
         deleted_from=deleted_from,
     )
 
@@ -96,14 +106,14 @@ def marker(filled: int, attempt: int = 0) -> int:
 
 
 def test_the_log_end_is_the_position_when_our_records_end_there() -> None:
-    assert where_to_resume(seen()) == resumed(50, 50)
+    assert decide_resume_point(seen()) == resumed(50, 50)
 
 
 @given(st.integers(0, 2**40), st.integers(0, FILLED_MASK))
 def test_behind_our_data_the_log_itself_tells_how_much_was_filled(records: int, filled_offsets: int) -> None:
     end, sequence = records + filled_offsets, records & SEQUENCE_MASK
-    ours = ours_behind_data(end, sequence)
-    assert where_to_resume(seen(ours, log_end=end, source_end=end)) == resumed(end, sequence)
+    ours = to_own_producer_state(end, sequence)
+    assert decide_resume_point(seen(ours, log_end=end, source_end=end)) == resumed(end, sequence)
 
 
 offsets = st.integers(0, 2**40)
@@ -112,18 +122,18 @@ counts = st.integers(0, FILLED_MASK)
 
 @given(st.integers(1, 2**40), st.integers(1, 1000))
 def test_a_log_end_beyond_our_records_may_be_foreign_also_when_sequences_have_wrapped(end: int, extra: int) -> None:
-    ours, log_end = Ours(end & SEQUENCE_MASK, NO_MARKER), end + extra
+    ours, log_end = OwnProducerState(end & SEQUENCE_MASK, NO_MARKER), end + extra
     # Markers that the broker has forgotten would look the same.
-    found = where_to_resume(seen(ours, log_end=log_end, source_end=log_end + 5))
+    found = decide_resume_point(seen(ours, log_end=log_end, source_end=log_end + 5))
     assert found == resumed(log_end, ours.next_sequence, check=True)
-    stop = where_to_resume(seen(ours, log_end=log_end, source_end=log_end - 1))
-    assert isinstance(stop, Stop)
-    assert stop.check_tail
+    stop = decide_resume_point(seen(ours, log_end=log_end, source_end=log_end - 1))
+    assert isinstance(stop, SourceLostRecords)
+    assert stop.must_check_tail
 
 
 def test_a_broker_that_has_forgotten_all_but_the_newest_gap_wants_sequences_from_0() -> None:
     # 40 records and a gap of 5, of which the markers alone are remembered: 45 offsets that 5 filled ones don't explain
-    assert where_to_resume(seen(Ours(0, marker(5)), log_end=45)) == resumed(45, 0, check=True)
+    assert decide_resume_point(seen(OwnProducerState(0, marker(5)), log_end=45)) == resumed(45, 0, check=True)
 
 
 @given(st.integers(0, 2**40), counts, st.integers(0, 7), st.integers(0, 10**6), st.integers(0, 10**6))
@@ -131,66 +141,70 @@ def test_a_log_with_gaps_says_whether_its_newest_one_is_full(
     records: int, gaps: int, attempt: int, missing: int, extra: int
 ) -> None:
     """Sequences count records, markers count filled offsets: also where both have wrapped."""
-    ours = Ours(records & SEQUENCE_MASK, marker(gaps, attempt))
+    ours = OwnProducerState(records & SEQUENCE_MASK, marker(gaps, attempt))
     full = records + gaps
     end = max(full - missing, 0)
-    assert where_to_resume(seen(ours, log_end=end, source_end=full)) == resumed(end, ours.next_sequence, gap_end=full)
+    assert decide_resume_point(seen(ours, log_end=end, source_end=full)) == resumed(
+        end, ours.next_sequence, gap_end=full
+    )
     if extra and ours.next_sequence:  # without data, what is known of us may be all since the broker forgot the rest
-        found = where_to_resume(seen(ours, log_end=full + extra, source_end=full + extra))
-        assert found == Foreign(full, gaps)
+        found = decide_resume_point(seen(ours, log_end=full + extra, source_end=full + extra))
+        assert found == ForeignWrite(full, gaps)
 
 
 def test_a_half_filled_gap_beyond_the_sources_end_means_that_the_source_lost_records() -> None:
-    found = where_to_resume(seen(Ours(40, marker(60)), log_end=90, source_end=99))
-    assert isinstance(found, Stop)
+    found = decide_resume_point(seen(OwnProducerState(40, marker(60)), log_end=90, source_end=99))
+    assert isinstance(found, SourceLostRecords)
     assert "ends at 99, before the position 100" in found.reason
 
 
 def test_without_producer_state_the_tail_must_be_compared_unless_there_is_none() -> None:
-    assert where_to_resume(seen(None)) == resumed(50, 50, check=True)
-    assert where_to_resume(seen(None, log_end=0)) == resumed(0, 0)
-    assert where_to_resume(seen(None, source_start=50)) == resumed(50, 50)
-    assert where_to_resume(seen(None, source_start=49)) == resumed(50, 50, check=True)
+    assert decide_resume_point(seen(None)) == resumed(50, 50, check=True)
+    assert decide_resume_point(seen(None, log_end=0)) == resumed(0, 0)
+    assert decide_resume_point(seen(None, source_start=50)) == resumed(50, 50)
+    assert decide_resume_point(seen(None, source_start=49)) == resumed(50, 50, check=True)
     empty = seen(None, log_start=50)  # such as behind a seed that was deleted: there is nothing that could be compared
-    assert where_to_resume(empty) == resumed(50, 50)
-    assert where_to_resume(seen(None, log_start=49)) == resumed(50, 50, check=True)
+    assert decide_resume_point(empty) == resumed(50, 50)
+    assert decide_resume_point(seen(None, log_start=49)) == resumed(50, 50, check=True)
 
 
 def test_a_source_shorter_than_the_position_has_lost_records() -> None:
-    found = where_to_resume(seen(source_end=40))
-    assert isinstance(found, Stop)
+    found = decide_resume_point(seen(source_end=40))
+    assert isinstance(found, SourceLostRecords)
     assert found.position == 50
     assert "lost records" in found.reason
-    assert not found.check_tail
+    assert not found.must_check_tail
 
 
 def test_what_the_source_deleted_before_it_was_copied_is_a_gap() -> None:
-    assert where_to_resume(seen(source_start=60)) == resumed(50, 50, gap_end=60, deleted_from=50)
-    assert where_to_resume(seen(None, log_end=0, source_start=7)) == resumed(0, 0, gap_end=7, deleted_from=0)
+    assert decide_resume_point(seen(source_start=60)) == resumed(50, 50, gap_end=60, deleted_from=50)
+    assert decide_resume_point(seen(None, log_end=0, source_start=7)) == resumed(0, 0, gap_end=7, deleted_from=0)
 
 
 def test_a_log_that_starts_far_away_is_seeded() -> None:
-    near, far = 50 + MARKED_START, 50 + MARKED_START + 1
-    assert where_to_resume(seen(source_start=near, source_end=near)) == resumed(50, 50, gap_end=near, deleted_from=50)
-    assert where_to_resume(seen(source_start=far, source_end=far)) == resumed(50, 50, seed_end=far, deleted_from=50)
+    near, far = 50 + MAX_MARKED_START, 50 + MAX_MARKED_START + 1
+    assert decide_resume_point(seen(source_start=near, source_end=near)) == resumed(
+        50, 50, gap_end=near, deleted_from=50
+    )
+    assert decide_resume_point(seen(source_start=far, source_end=far)) == resumed(50, 50, seed_end=far, deleted_from=50)
 
 
-@given(st.integers(53, 50 + 2 * MARKED_START))
+@given(st.integers(53, 50 + 2 * MAX_MARKED_START))
 def test_a_gap_half_filled_whose_end_the_source_has_deleted_is_filled_to_where_the_source_begins(start: int) -> None:
-    half = Ours(45, marker(7))
-    assert where_to_resume(seen(half, source_start=52, source_end=start)) == resumed(50, 45, gap_end=52)
-    found = where_to_resume(seen(half, source_start=start, source_end=start))
+    half = OwnProducerState(45, marker(7))
+    assert decide_resume_point(seen(half, source_start=52, source_end=start)) == resumed(50, 45, gap_end=52)
+    found = decide_resume_point(seen(half, source_start=start, source_end=start))
     # What is half filled was a gap, or is counted already: it is from its old end on that something was deleted.
     assert found == resumed(50, 45, gap_end=start, deleted_from=52)
 
 
 @given(offsets, counts)
 def test_the_number_of_filled_offsets_survives_in_a_marker(records: int, gaps: int) -> None:
-    count = filled(records + gaps, records & SEQUENCE_MASK)
+    count = count_filled(records + gaps, records & SEQUENCE_MASK)
     assert count == gaps
-    epoch = marker_epoch(count, NO_MARKER, owned=False)
+    epoch = choose_marker_epoch(count, NO_MARKER, is_owned=False)
     assert epoch is not None
-    assert filled_by(epoch) == gaps
+    assert decode_filled(epoch) == gaps
     assert epoch < 2**31, "a coordinator epoch has 32 bits and a sign"
 
 
@@ -210,20 +224,20 @@ def test_the_number_of_filled_offsets_survives_in_a_marker(records: int, gaps: i
     ],
 )
 def test_the_number_of_a_marker(newest: int, owned: bool, epoch: int | None) -> None:
-    assert marker_epoch(5, newest, owned=owned) == epoch
+    assert choose_marker_epoch(5, newest, is_owned=owned) == epoch
 
 
 @given(st.integers(1, 10**6))
 def test_there_is_always_room_for_one_more_marker_than_are_unanswered(missing: int) -> None:
-    assert at_once(missing) == (missing - 1 or 1)
-    assert missing == 1 or at_once(missing) < missing
+    assert limit_markers_in_flight(missing) == (missing - 1 or 1)
+    assert missing == 1 or limit_markers_in_flight(missing) < missing
 
 
 def test_only_an_acknowledged_append_counts_and_unknown_codes_stop() -> None:
-    assert meaning(0)[0] is Meaning.APPENDED
-    assert [meaning(code)[0] for code in (6, 7, 20, 45, 52)] == [Meaning.LOOK_AGAIN] * 5
-    assert [meaning(code)[0] for code in (29, 31)] == [Meaning.DENIED] * 2
-    assert meaning(31_000) == (Meaning.FAILED, "", "error 31000")
+    assert classify_produce_error(0)[0] is ProduceOutcome.APPENDED
+    assert [classify_produce_error(code)[0] for code in (6, 7, 20, 45, 52)] == [ProduceOutcome.RECHECK_LOG_END] * 5
+    assert [classify_produce_error(code)[0] for code in (29, 31)] == [ProduceOutcome.DENIED] * 2
+    assert classify_produce_error(31_000) == (ProduceOutcome.FAILED, "", "error 31000")
 
 
 partitions = st.builds(Partition, st.sampled_from("abc"), st.integers(0, 50))
@@ -231,7 +245,7 @@ partitions = st.builds(Partition, st.sampled_from("abc"), st.integers(0, 50))
 
 @given(st.dictionaries(partitions, st.integers(0, 10**9)), st.integers(1, 9))
 def test_every_partition_is_assigned_once_and_no_task_is_empty(lags: dict[Partition, int], tasks: int) -> None:
-    chosen = assign(lags, tasks)
+    chosen = assign_partitions(lags, tasks)
     assert sorted(p for task in chosen for p in task) == sorted(lags)
     assert len(chosen) == min(tasks, len(lags))
     assert all(chosen)
@@ -239,14 +253,14 @@ def test_every_partition_is_assigned_once_and_no_task_is_empty(lags: dict[Partit
 
 def test_the_longest_lags_are_spread() -> None:
     lags = {Partition("t", i): lag for i, lag in enumerate([1000, 900, 100, 0])}
-    heavy = [max(lags[p] for p in task) for task in assign(lags, 2)]
+    heavy = [max(lags[p] for p in task) for task in assign_partitions(lags, 2)]
     assert sorted(heavy) == [900, 1000]
 
 
 def test_who_has_least_gets_the_next_and_what_has_no_lag_weighs_a_little() -> None:
     def numbers(*lags: int, tasks: int) -> list[list[int]]:
         named = {Partition("t", index): lag for index, lag in enumerate(lags)}
-        return [[partition.index for partition in task] for task in assign(named, tasks)]
+        return [[partition.index for partition in task] for task in assign_partitions(named, tasks)]
 
     assert numbers(5_000, 2_000, 1_900, 1_000, tasks=2) == [[0], [1, 2, 3]]
     assert numbers(0, 0, 0, 0, tasks=2) == [[0, 2], [1, 3]]
@@ -260,14 +274,14 @@ def test_who_has_least_gets_the_next_and_what_has_no_lag_weighs_a_little() -> No
 def test_equal_lags_are_always_shared_out_the_same_way() -> None:
     lags = {Partition(topic, index): 7 for topic in "ba" for index in (1, 0)}
     expected = ((Partition("a", 0), Partition("b", 0)), (Partition("a", 1), Partition("b", 1)))
-    assert assign(lags, 2) == assign(dict(reversed(lags.items())), 2) == expected
-    assert assign({}, 3) == ()
+    assert assign_partitions(lags, 2) == assign_partitions(dict(reversed(lags.items())), 2) == expected
+    assert assign_partitions({}, 3) == ()
 
 
 def test_turns_of_epochs_that_meet_are_apart_and_everyone_has_one() -> None:
     start = 1_795_300_000_000
     cycle = range(start, start + 4 * 2_000)
-    turns = [{ms: at for ms in cycle if (at := turn(epoch, ms)) is not None} for epoch in range(7, 11)]
+    turns = [{ms: at for ms in cycle if (at := find_turn(epoch, ms)) is not None} for epoch in range(7, 11)]
     for epoch, mine in enumerate(turns):
         lengths = Counter(mine.values())
         assert sorted(lengths.values()) == [80] * 4 + [600], (
@@ -278,7 +292,7 @@ def test_turns_of_epochs_that_meet_are_apart_and_everyone_has_one() -> None:
 
 
 def test_no_two_turns_have_the_same_number() -> None:
-    numbers = [turn(epoch, ms) for ms in range(0, 16_000) for epoch in range(4)]
+    numbers = [find_turn(epoch, ms) for ms in range(0, 16_000) for epoch in range(4)]
     open_now = [number for number in numbers if number is not None]
     assert open_now == sorted(open_now)
     assert len(set(open_now)) == 8 * 5
@@ -288,10 +302,10 @@ def test_the_first_ones_come_first_and_everybody_at_some_time() -> None:
     ordered = [Partition("t", index) for index in range(37)]
     served = set[Partition]()
     for epoch in range(len(ordered)):
-        found = in_turn(ordered, 4 * epoch)
+        found = rotate_partitions(ordered, 4 * epoch)
         assert sorted(found) == ordered, "all are there, once"
         assert set(ordered[:4]) <= set(found[:8]), "who is furthest behind does not wait for its turn"
         served.update(found[:8])
     assert served == set(ordered)
-    assert in_turn(ordered, 0) == tuple(ordered)
-    assert in_turn([], 3) == ()
+    assert rotate_partitions(ordered, 0) == tuple(ordered)
+    assert rotate_partitions([], 3) == ()

@@ -9,18 +9,20 @@ from hypothesis import strategies as st
 
 from mirror_core.decide.mirror_circles import (
     InboundMirror,
-    circle_reasons,
+    build_reverse_mirror,
+    explain_circles,
     find_circles,
-    inbound_mirrors,
-    way_home_mirror,
+    list_inbound_mirrors,
 )
-from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror import DesiredState, FailureKind, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 
 TOPICS = ("orders-eu", "orders-us", "bills", "stock")
 
 
-def mirror(name: str, source: str, destination: str, *topics: str, desired: Desired = Desired.STARTED) -> Mirror:
+def mirror(
+    name: str, source: str, destination: str, *topics: str, desired: DesiredState = DesiredState.STARTED
+) -> Mirror:
     return Mirror(
         name=MirrorName(name),
         source=ClusterName(source),
@@ -43,7 +45,7 @@ def status(topic: str, state: PartitionState, kind: FailureKind | None = None) -
 def asked(*mirrors: Mirror) -> dict[str, tuple[InboundMirror, ...]]:
     """All clusters of these mirrors have been asked."""
     clusters = {m.source_id for m in mirrors} | {m.destination_id for m in mirrors}
-    return {one: inbound_mirrors(one, mirrors, {}, MirrorName("new")) for one in clusters}
+    return {one: list_inbound_mirrors(one, mirrors, {}, MirrorName("new")) for one in clusters}
 
 
 def circles(new: Mirror, *others: Mirror) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -82,10 +84,10 @@ def test_a_ring_that_does_not_hold_the_new_mirror_is_searched_once() -> None:
 
 
 def test_paused_mirrors_count_and_stopped_ones_do_not() -> None:
-    there = mirror("there", "a", "b", ".*", desired=Desired.PAUSED)
+    there = mirror("there", "a", "b", ".*", desired=DesiredState.PAUSED)
     new = mirror("new", "b", "a", "bills")
     assert circles(new, there) == [(("there",), ("bills",))]
-    assert circles(new, replace(there, desired=Desired.STOPPED)) == []
+    assert circles(new, replace(there, desired=DesiredState.STOPPED)) == []
 
 
 def test_topics_that_the_other_mirror_has_given_up_or_never_made_come_from_nobody() -> None:
@@ -96,7 +98,7 @@ def test_topics_that_the_other_mirror_has_given_up_or_never_made_come_from_nobod
         status("bills", PartitionState.FAILED, FailureKind.DENIED),
     ]
     known = {there.name: {one.partition: one for one in statuses}}
-    found = find_circles(new, TOPICS, {"B": inbound_mirrors("B", [there], known, new.name)})
+    found = find_circles(new, TOPICS, {"B": list_inbound_mirrors("B", [there], known, new.name)})
     assert [one.topics for one in found.circles] == [("bills", "stock")]
 
 
@@ -105,9 +107,9 @@ def test_only_clusters_that_a_topic_may_come_from_are_asked_for() -> None:
     assert find_circles(new, TOPICS, {}).not_asked == {"B": "b"}
     assert find_circles(new, ("orders-eu",), {}).not_asked == {}
     cb = mirror("cb", "c", "b", "bills")
-    assert find_circles(new, TOPICS, {"B": inbound_mirrors("B", [cb], {}, new.name)}).not_asked == {"C": "c"}
+    assert find_circles(new, TOPICS, {"B": list_inbound_mirrors("B", [cb], {}, new.name)}).not_asked == {"C": "c"}
     other = replace(cb, topics=("stock",))
-    assert find_circles(new, TOPICS, {"B": inbound_mirrors("B", [other], {}, new.name)}).not_asked == {}
+    assert find_circles(new, TOPICS, {"B": list_inbound_mirrors("B", [other], {}, new.name)}).not_asked == {}
 
 
 def test_a_filter_that_cannot_be_read_copies_nothing() -> None:
@@ -115,12 +117,12 @@ def test_a_filter_that_cannot_be_read_copies_nothing() -> None:
 
 
 def test_a_record_of_a_mirror_elsewhere_is_not_an_inbound_one() -> None:
-    assert inbound_mirrors("B", [mirror("strange", "a", "c", ".*")], {}, MirrorName("new")) == ()
+    assert list_inbound_mirrors("B", [mirror("strange", "a", "c", ".*")], {}, MirrorName("new")) == ()
 
 
 def test_what_is_said_names_the_topics_the_mirrors_and_what_to_do() -> None:
     new, there = mirror("new", "b", "a", "bills"), mirror("there", "a", "b", ".*")
-    [reason] = circle_reasons(new, find_circles(new, TOPICS, asked(new, there)).circles)
+    [reason] = explain_circles(new, find_circles(new, TOPICS, asked(new, there)).circles)
     assert reason.startswith(
         "it would close a circle with there, back to cluster b: both directions select topic bills"
     )
@@ -154,6 +156,6 @@ def test_a_circle_is_found_exactly_where_a_topic_can_walk_it(
 
 def test_the_way_home_is_the_mirror_turned_around() -> None:
     there = mirror("m", "a", "b", ".*")
-    back = way_home_mirror(there)
+    back = build_reverse_mirror(there)
     assert (back.name, back.source, back.destination_id) == ("m-back", "b", "A")
     assert circles(back, there) == [(("m",), tuple(sorted(TOPICS)))]

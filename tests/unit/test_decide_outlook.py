@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.outlook import few_replicas, in_words, outlook
-from mirror_core.decide.position import MARKED_START, Resume, Seen, where_to_resume
-from mirror_core.decide.topics import mirroring_configs
-from mirror_core.model.mirror import Gaps
+from mirror_core.decide.outlook import estimate_copy, format_copy_estimate, warn_few_replicas
+from mirror_core.decide.position import MAX_MARKED_START, BothLogBounds, ResumePoint, decide_resume_point
+from mirror_core.decide.topics import build_mirroring_configs
+from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import Offset, Partition
 
 P = [Partition("orders", index) for index in range(4)]
@@ -19,7 +19,7 @@ def seen(*logs: tuple[int, int], size: int | None = 1000) -> list[str]:
     """The words for logs of (start, end), each of this size."""
     starts = {P[index]: Offset(start) for index, (start, _) in enumerate(logs)}
     ends = {P[index]: Offset(end) for index, (_, end) in enumerate(logs)}
-    return list(in_words(outlook(starts, ends, {} if size is None else dict.fromkeys(starts, size))))
+    return list(format_copy_estimate(estimate_copy(starts, ends, {} if size is None else dict.fromkeys(starts, size))))
 
 
 def test_logs_that_begin_at_zero_need_no_words_about_beginnings() -> None:
@@ -27,7 +27,7 @@ def test_logs_that_begin_at_zero_need_no_words_about_beginnings() -> None:
 
 
 def test_late_beginnings_are_said_with_offsets_bytes_and_time() -> None:
-    assert seen((0, 10), (3_000_000, 3_000_010), (MARKED_START, MARKED_START), (500_000_000, 500_000_001)) == [
+    assert seen((0, 10), (3_000_000, 3_000_010), (MAX_MARKED_START, MAX_MARKED_START), (500_000_000, 500_000_001)) == [
         "to copy: 4 partitions, 21 offsets, 4.0 kB",
         "to seed: 2 partitions begin late, 503,000,000 offsets; estimate: 452.7 MB on each replica, for a while",
         "to fill: 1 partitions begin late, 100,000 offsets; estimate: 7.8 MB on each replica, until promotion",
@@ -36,8 +36,8 @@ def test_late_beginnings_are_said_with_offsets_bytes_and_time() -> None:
 
 
 def test_hidden_records_take_less_room_and_wait_for_nothing() -> None:
-    told = outlook({P[0]: Offset(1000)}, {P[0]: Offset(1000)}, {}, Gaps.HIDDEN)
-    assert list(in_words(told))[1:] == [
+    told = estimate_copy({P[0]: Offset(1000)}, {P[0]: Offset(1000)}, {}, GapFilling.HIDDEN)
+    assert list(format_copy_estimate(told))[1:] == [
         "to fill: 1 partitions begin late, 1,000 offsets; estimate: 11.0 kB on each replica, until promotion",
         "before their first records are copied: 1 s or less (estimate)",
     ]
@@ -53,7 +53,10 @@ def test_time_is_rounded_up(start: int, words: str) -> None:
 
 def test_sizes_that_not_all_are_known_are_not_added_up() -> None:
     assert "bytes unknown" in seen((0, 10), size=None)[0]
-    assert outlook({P[0]: Offset(0), P[1]: Offset(0)}, {P[0]: Offset(1), P[1]: Offset(1)}, {P[0]: 5}).bytes is None
+    assert (
+        estimate_copy({P[0]: Offset(0), P[1]: Offset(0)}, {P[0]: Offset(1), P[1]: Offset(1)}, {P[0]: 5}).total_bytes
+        is None
+    )
 
 
 def test_a_log_without_room_for_a_record_at_each_offset_has_holes_and_what_they_take_is_said() -> None:
@@ -73,33 +76,33 @@ def test_more_holes_than_markers_can_fill_are_a_warning_that_names_hidden_record
         "would be FAILED there (gap-limit): create the mirror with --gaps hidden, or leave these topics out"
     )
     starts, ends = {P[0]: Offset(0)}, {P[0]: Offset(2**30)}
-    hidden = list(in_words(outlook(starts, ends, {P[0]: 7}, Gaps.HIDDEN)))
+    hidden = list(format_copy_estimate(estimate_copy(starts, ends, {P[0]: 7}, GapFilling.HIDDEN)))
     assert [line.split(":")[0] for line in hidden] == ["to copy", "holes"]
     assert "4 min more, 11.8 GB" in hidden[1]
 
 
-@given(st.integers(0, 3 * MARKED_START))
+@given(st.integers(0, 3 * MAX_MARKED_START))
 def test_who_seeds_and_who_marks_is_as_the_copying_task_decides(start: int) -> None:
-    told = outlook({P[0]: Offset(start)}, {P[0]: Offset(start)}, {})
-    log = Seen(log_start=0, log_end=0, ours=None, source_start=start, source_end=start)
-    resume = where_to_resume(log)
-    assert isinstance(resume, Resume)
+    told = estimate_copy({P[0]: Offset(start)}, {P[0]: Offset(start)}, {})
+    log = BothLogBounds(log_start=0, log_end=0, producer=None, source_start=start, source_end=start)
+    resume = decide_resume_point(log)
+    assert isinstance(resume, ResumePoint)
     assert (told.seeded_offsets, told.filled_offsets) == (resume.seed_end, resume.gap_end)
 
 
 @pytest.mark.parametrize(("factor", "brokers"), [(3, 3), (5, 4), (1, 3), (1, 1)])
 def test_replicas_need_no_words_where_two_take_a_record_or_the_source_has_but_one(factor: int, brokers: int) -> None:
-    assert few_replicas("west", {"orders": factor}, brokers) == []
+    assert warn_few_replicas("west", {"orders": factor}, brokers) == []
 
 
 def test_topics_whose_records_count_as_copied_on_one_broker_are_named() -> None:
-    told = few_replicas("west", {"orders": 3, "payments": 2, "one-disk": 1}, 2)
+    told = warn_few_replicas("west", {"orders": 3, "payments": 2, "one-disk": 1}, 2)
     assert told == [
         "replicas: 2 topics have no more than 2 on west (orders, payments), so min.insync.replicas=1 while they are "
         "mirrored: a record counts as copied once one broker has it, and one broken disk can lose it. With 3 replicas "
         "it takes two brokers"
     ]
-    assert mirroring_configs({}, 2)["min.insync.replicas"] == "1"
-    assert mirroring_configs({}, 3)["min.insync.replicas"] == "2"
-    assert "(t0, t1, t2, t3, t4 and 3 more)" in few_replicas("west", {f"t{i}": 2 for i in range(8)}, 3)[0]
-    assert "have no more than 1 on west" in few_replicas("west", {"orders": 3}, 1)[0]
+    assert build_mirroring_configs({}, 2)["min.insync.replicas"] == "1"
+    assert build_mirroring_configs({}, 3)["min.insync.replicas"] == "2"
+    assert "(t0, t1, t2, t3, t4 and 3 more)" in warn_few_replicas("west", {f"t{i}": 2 for i in range(8)}, 3)[0]
+    assert "have no more than 1 on west" in warn_few_replicas("west", {"orders": 3}, 1)[0]

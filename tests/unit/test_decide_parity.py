@@ -10,23 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.decide.parity import (
-    FINDINGS_KEPT,
+    MAX_FINDINGS,
     NOTHING_COMPARED,
     NOTHING_HELD,
-    Ends,
-    Row,
-    chunks,
-    compare_ends,
-    fill_gaps,
-    judge,
-    rounds,
-    share,
-    trimmed,
+    ParityLogBounds,
+    ParityRow,
+    build_trimmed_row,
+    compare_log_bounds,
+    fill_missing_rows,
+    judge_rows,
+    plan_rounds,
+    share_ranges,
+    split_chunks,
 )
-from mirror_core.decide.parity_rows import fewer
-from mirror_core.decide.proof import Basis, advanced
+from mirror_core.decide.parity_rows import merge_equal_rows
+from mirror_core.decide.proof import VerificationBasis, update_verification
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
+from mirror_core.model.parity import ParityFinding, ParityRange, ParityResult, ParityVerdict
 
 P, OTHER = Partition("orders", 0), Partition("other", 0)
 SIZE = 10
@@ -36,18 +36,18 @@ def wanted(start: int, end: int, partition: Partition = P) -> ParityRange:
     return ParityRange(partition=partition, start=Offset(start), end=Offset(end))
 
 
-def ends(start: int, end: int) -> Ends:
-    return Ends(start=Offset(start), end=Offset(end))
+def ends(start: int, end: int) -> ParityLogBounds:
+    return ParityLogBounds(start=Offset(start), end=Offset(end))
 
 
-def equal_rows(asked: ParityRange) -> list[Row]:
-    rows, both = compare_ends(asked, ends(asked.start, asked.end), ends(asked.start, asked.end))
-    return [*rows, *(row(chunk) for chunk in chunks(both, SIZE))]
+def equal_rows(asked: ParityRange) -> list[ParityRow]:
+    rows, both = compare_log_bounds(asked, ends(asked.start, asked.end), ends(asked.start, asked.end))
+    return [*rows, *(row(chunk) for chunk in split_chunks(both, SIZE))]
 
 
-def row(chunk: ParityRange) -> Row:
+def row(chunk: ParityRange) -> ParityRow:
     size = chunk.end - chunk.start
-    return Row(
+    return ParityRow(
         partition=chunk.partition,
         chunk=chunk.start // SIZE,
         start=chunk.start,
@@ -60,17 +60,22 @@ def row(chunk: ParityRange) -> Row:
     )
 
 
-def verdict(asked: ParityRange, rows: Sequence[Row], level: int = 3) -> ParityResult:
-    return judge([asked], fill_gaps([asked], rows, level), level)
+def verdict(asked: ParityRange, rows: Sequence[ParityRow], level: int = 3) -> ParityResult:
+    return judge_rows([asked], fill_missing_rows([asked], rows, level), level)
 
 
-def difference(offset: int) -> Finding:
-    return Finding(partition=P, offset=Offset(offset), kind="value", detail="")
+def difference(offset: int) -> ParityFinding:
+    return ParityFinding(partition=P, offset=Offset(offset), kind="value", detail="")
 
 
 def test_all_equal_is_passed_up_to_the_end() -> None:
     result = verdict(wanted(3, 47), equal_rows(wanted(3, 47)))
-    assert (result.verdict, result.records, result.chunks, result.proven) == (Verdict.PASSED, 44, 5, {P: 47})
+    assert (result.verdict, result.records, result.chunks, result.verified_ends) == (
+        ParityVerdict.PASSED,
+        44,
+        5,
+        {P: 47},
+    )
 
 
 @given(start=st.integers(0, 60), size=st.integers(0, 90), data=st.data())
@@ -79,8 +84,8 @@ def test_no_lost_row_passes(start: int, size: int, data: st.DataObject) -> None:
     rows = equal_rows(asked)
     lost = data.draw(st.integers(0, len(rows) - 1))
     result = verdict(asked, rows[:lost] + rows[lost + 1 :])
-    assert result.verdict is Verdict.INDETERMINATE
-    assert result.proven[P] == (asked.start if rows[lost].chunk < 0 else rows[lost].start)
+    assert result.verdict is ParityVerdict.INDETERMINATE
+    assert result.verified_ends[P] == (asked.start if rows[lost].chunk < 0 else rows[lost].start)
 
 
 DEFECTS: list[dict[str, object]] = [
@@ -99,14 +104,14 @@ def test_no_defect_passes_and_nothing_is_proven_from_it_on(defect: dict[str, obj
     rows = equal_rows(asked)
     rows[at] = replace(rows[at], **defect)  # type: ignore[arg-type]  # the table above names the fields
     result = verdict(asked, rows)
-    assert result.verdict is (Verdict.FAILED if "differing" in defect else Verdict.INDETERMINATE)
-    assert result.proven[P] <= rows[at].start
+    assert result.verdict is (ParityVerdict.FAILED if "differing" in defect else ParityVerdict.INDETERMINATE)
+    assert result.verified_ends[P] <= rows[at].start
 
 
 def test_records_before_the_first_difference_of_a_chunk_are_proven() -> None:
     rows = equal_rows(wanted(0, 50))
     rows[3] = replace(rows[3], level=3, findings=(difference(24), difference(27)), differing=2, dst_digest="other")
-    assert verdict(wanted(0, 50), rows).proven == {P: 24}
+    assert verdict(wanted(0, 50), rows).verified_ends == {P: 24}
 
 
 def test_what_failed_stays_failed_when_something_else_could_not_be_read() -> None:
@@ -114,7 +119,7 @@ def test_what_failed_stays_failed_when_something_else_could_not_be_read() -> Non
     rows[1] = replace(rows[1], error="cannot be read")
     rows[3] = replace(rows[3], level=3, findings=(difference(24),), differing=1)
     result = verdict(wanted(0, 50), rows)
-    assert (result.verdict, result.proven, len(result.reasons)) == (Verdict.FAILED, {P: 0}, 1)
+    assert (result.verdict, result.verified_ends, len(result.reasons)) == (ParityVerdict.FAILED, {P: 0}, 1)
 
 
 def test_what_is_damaged_was_seen_to_be_no_copy_and_proves_nothing() -> None:
@@ -122,14 +127,22 @@ def test_what_is_damaged_was_seen_to_be_no_copy_and_proves_nothing() -> None:
     rows = equal_rows(asked)
     rows[2] = replace(rows[2], error="damaged", damaged=(difference(rows[2].start + 3),))
     result = verdict(asked, rows)
-    assert (result.verdict, result.findings, result.proven[P]) == (Verdict.INDETERMINATE, (), rows[2].start)
-    assert (result.damaged, result.in_doubt, result.unlike) == (rows[2].damaged, frozenset({P}), frozenset({P}))
+    assert (result.verdict, result.findings, result.verified_ends[P]) == (
+        ParityVerdict.INDETERMINATE,
+        (),
+        rows[2].start,
+    )
+    assert (result.damage_findings, result.undecided_partitions, result.differing_partitions) == (
+        rows[2].damaged,
+        frozenset({P}),
+        frozenset({P}),
+    )
 
 
 def test_nothing_at_all_is_indeterminate() -> None:
-    assert judge([], [], 3).verdict is Verdict.INDETERMINATE
+    assert judge_rows([], [], 3).verdict is ParityVerdict.INDETERMINATE
     result = verdict(wanted(5, 5), equal_rows(wanted(5, 5)))
-    assert (result.verdict, result.records, result.proven) == (Verdict.INDETERMINATE, 0, {P: 5})
+    assert (result.verdict, result.records, result.verified_ends) == (ParityVerdict.INDETERMINATE, 0, {P: 5})
 
 
 @pytest.mark.parametrize(
@@ -140,32 +153,34 @@ def test_nothing_at_all_is_indeterminate() -> None:
         (ends(50, 51), ends(50, 50), NOTHING_COMPARED),
     ],
 )
-def test_logs_without_a_record_are_indeterminate_and_told_apart(source: Ends, destination: Ends, reason: str) -> None:
-    rows, _ = compare_ends(wanted(0, 50), source, destination)
-    result = judge([wanted(0, 50)], fill_gaps([wanted(0, 50)], rows, 3), 3)
-    assert (result.verdict, result.reasons) == (Verdict.INDETERMINATE, (reason,))
+def test_logs_without_a_record_are_indeterminate_and_told_apart(
+    source: ParityLogBounds, destination: ParityLogBounds, reason: str
+) -> None:
+    rows, _ = compare_log_bounds(wanted(0, 50), source, destination)
+    result = judge_rows([wanted(0, 50)], fill_missing_rows([wanted(0, 50)], rows, 3), 3)
+    assert (result.verdict, result.reasons) == (ParityVerdict.INDETERMINATE, (reason,))
 
 
 def test_one_empty_log_beside_one_that_was_not_compared_is_not_all_empty() -> None:
     asked = [wanted(0, 50), wanted(0, 9, Partition("orders", 1))]
-    rows, _ = compare_ends(asked[0], ends(50, 50), ends(50, 50))
-    other, _ = compare_ends(asked[1], ends(9, 9), ends(3, 9))
-    assert judge(asked, [*rows, *other], 3).reasons == (NOTHING_COMPARED,)
+    rows, _ = compare_log_bounds(asked[0], ends(50, 50), ends(50, 50))
+    other, _ = compare_log_bounds(asked[1], ends(9, 9), ends(3, 9))
+    assert judge_rows(asked, [*rows, *other], 3).reasons == (NOTHING_COMPARED,)
 
 
 def test_a_range_that_nobody_looked_at_is_indeterminate() -> None:
     other = wanted(0, 10, Partition("orders", 1))
     rows = equal_rows(wanted(0, 50))
     asked = [wanted(0, 50), other]
-    result = judge(asked, fill_gaps(asked, rows, 3), 3)
-    assert (result.verdict, result.proven) == (Verdict.INDETERMINATE, {P: 50, other.partition: 0})
+    result = judge_rows(asked, fill_missing_rows(asked, rows, 3), 3)
+    assert (result.verdict, result.verified_ends) == (ParityVerdict.INDETERMINATE, {P: 50, other.partition: 0})
 
 
 def test_digests_that_differ_at_level_2_are_no_verdict() -> None:
     rows = equal_rows(wanted(0, 50))
     rows[2] = replace(rows[2], dst_digest="other")
     result = verdict(wanted(0, 50), rows, level=2)
-    assert result.verdict is Verdict.INDETERMINATE
+    assert result.verdict is ParityVerdict.INDETERMINATE
     assert "level 3 would tell" in result.reasons[0]
 
 
@@ -184,28 +199,32 @@ def test_digests_that_differ_at_level_2_are_no_verdict() -> None:
         (ends(70, 90), ends(0, 50), [], (50, 50)),  # the mirror is behind what the source still has
     ],
 )
-def test_ends(source: Ends, destination: Ends, kinds: list[tuple[str, int]], both: tuple[int, int]) -> None:
-    rows, shared = compare_ends(wanted(0, 50), source, destination)
+def test_ends(
+    source: ParityLogBounds, destination: ParityLogBounds, kinds: list[tuple[str, int]], both: tuple[int, int]
+) -> None:
+    rows, shared = compare_log_bounds(wanted(0, 50), source, destination)
     assert [(f.kind, f.offset) for row in rows for f in row.findings] == kinds
     assert (shared.start, shared.end) == both
-    chunk_rows = [row(chunk) for chunk in chunks(shared, SIZE)]
+    chunk_rows = [row(chunk) for chunk in split_chunks(shared, SIZE)]
     result = verdict(wanted(0, 50), [*rows, *chunk_rows])
-    assert (result.verdict is Verdict.FAILED) == bool(kinds)
-    assert result.proven[P] <= min([50, *(offset for _, offset in kinds)])
+    assert (result.verdict is ParityVerdict.FAILED) == bool(kinds)
+    assert result.verified_ends[P] <= min([50, *(offset for _, offset in kinds)])
 
 
 def test_what_a_stopped_mirror_writes_behind_its_lmo_is_no_difference() -> None:
-    rows, shared = compare_ends(replace(wanted(0, 50), stopped_at=Offset(50)), ends(0, 50), ends(0, 500))
+    rows, shared = compare_log_bounds(replace(wanted(0, 50), stopped_at=Offset(50)), ends(0, 50), ends(0, 500))
     assert not rows[0].differing
     assert shared.stopped_at == 50, "whoever compares records has to know it, too"
 
 
 def test_what_retention_removed_while_comparing_leaves_the_rest_proven() -> None:
     asked = wanted(0, 50)
-    rows, both = compare_ends(asked, ends(0, 50), ends(0, 50))
+    rows, both = compare_log_bounds(asked, ends(0, 50), ends(0, 50))
     later = replace(both, start=Offset(25))
-    result = verdict(asked, [*rows, trimmed(asked, Offset(25)), *(row(chunk) for chunk in chunks(later, SIZE))])
-    assert (result.verdict, result.records, result.proven) == (Verdict.PASSED, 25, {P: 50})
+    result = verdict(
+        asked, [*rows, build_trimmed_row(asked, Offset(25)), *(row(chunk) for chunk in split_chunks(later, SIZE))]
+    )
+    assert (result.verdict, result.records, result.verified_ends) == (ParityVerdict.PASSED, 25, {P: 50})
 
 
 RANGES = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 300)), max_size=8)
@@ -216,7 +235,7 @@ def test_shares_cover_every_offset_once_in_at_most_so_many_tasks(
     spans: list[tuple[int, int]], tasks: int, size: int
 ) -> None:
     ranges = [wanted(start, start + length, Partition("t", n)) for n, (start, length) in enumerate(spans)]
-    shares = share(ranges, tasks, size)
+    shares = share_ranges(ranges, tasks, size)
     assert len(shares) <= tasks
     offsets = [(p.partition, at) for mine in shares for p in mine for at in range(p.start, p.end)]
     assert sorted(offsets) == [(r.partition, at) for r in ranges for at in range(r.start, r.end)]
@@ -232,7 +251,7 @@ def test_rounds_cover_every_offset_once_a_chunk_a_task_and_each_partition_from_i
         replace(wanted(start, start + length, Partition("t", n)), compacted=n == compacted)
         for n, (start, length) in enumerate(spans)
     ]
-    done = list(rounds(ranges, tasks, size))
+    done = list(plan_rounds(ranges, tasks, size))
     assert all(0 < len(shares) <= tasks for shares in done)
     offsets = [(p.partition, at) for shares in done for mine in shares for p in mine for at in range(p.start, p.end)]
     assert sorted(offsets) == [(r.partition, at) for r in ranges for at in range(r.start, r.end)]
@@ -249,13 +268,15 @@ def test_rounds_cover_every_offset_once_a_chunk_a_task_and_each_partition_from_i
 def test_many_differences_in_one_partition_hide_no_other_one() -> None:
     ranges = [wanted(0, 40), replace(wanted(0, 10), partition=OTHER)]
     rows = [one for asked in ranges for one in equal_rows(asked)]
-    many = tuple(difference(n % 40) for n in range(FINDINGS_KEPT + 7))
+    many = tuple(difference(n % 40) for n in range(MAX_FINDINGS + 7))
     [bad] = [n for n, one in enumerate(rows) if one.partition == P and one.chunk == 0]
     rows[bad] = replace(rows[bad], level=3, findings=many, differing=len(many))
-    late = tuple(Finding(partition=OTHER, offset=Offset(n), kind="value", detail="") for n in (4, 7))
+    late = tuple(ParityFinding(partition=OTHER, offset=Offset(n), kind="value", detail="") for n in (4, 7))
     rows[-1] = replace(rows[-1], level=3, findings=late, differing=2)
-    result = judge(ranges, fill_gaps(ranges, rows, 3), 3)
-    assert len(result.findings) == FINDINGS_KEPT + 1
-    proof = advanced(MirrorName("m"), Basis({}, {P: 1, OTHER: 1}, {P.topic: "1", OTHER.topic: "2"}), ranges, result, 5)
-    assert [(one.partition, one.offset) for one in proof.differs] == [(P, 0), (OTHER, 4)]
-    assert judge(ranges, fewer(rows), 3).findings == result.findings
+    result = judge_rows(ranges, fill_missing_rows(ranges, rows, 3), 3)
+    assert len(result.findings) == MAX_FINDINGS + 1
+    proof = update_verification(
+        MirrorName("m"), VerificationBasis({}, {P: 1, OTHER: 1}, {P.topic: "1", OTHER.topic: "2"}), ranges, result, 5
+    )
+    assert [(one.partition, one.offset) for one in proof.differences] == [(P, 0), (OTHER, 4)]
+    assert judge_rows(ranges, merge_equal_rows(rows), 3).findings == result.findings

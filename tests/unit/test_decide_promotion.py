@@ -8,10 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.promotion import Promotion, given_there, not_held, promotion, warnings
+from mirror_core.decide.promotion import (
+    PromotionGrants,
+    find_granted_acls,
+    find_unheld_grants,
+    plan_promotion_grants,
+    warn_promotion_grants,
+)
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Pattern, Permission, Resource
-from mirror_core.rights.acls import EVERYBODY, covers, demotions, denial, is_wide, may_change
-from mirror_core.rights.provenance import believed, forged, may_take_over_ours, shut_out_of_ours
+from mirror_core.rights.acls import (
+    EVERYBODY,
+    build_demotions,
+    build_denial,
+    can_change_topic,
+    covers,
+    is_wildcard_grant,
+)
+from mirror_core.rights.provenance import (
+    build_own_ids_denial,
+    can_take_over_own_ids,
+    find_forgery_reason,
+    split_forged_entries,
+)
 from tests.unit.test_decide_acls import ALL, READ, TOPICS, WRITE, acl, acls, entry, scope
 
 OURS = "__mirrorbook_state"
@@ -20,8 +38,8 @@ PREFIX = acl(Operation.WRITE, "orders", pattern=Pattern.PREFIXED)
 STAR = acl(Operation.WRITE, "*")
 
 
-def promoted(*staged: Acl, there: tuple[str, ...] = (), purpose: AclPurpose = AclPurpose.STAGED) -> Promotion:
-    return promotion([entry(a, purpose) for a in staged], TOPICS, {*TOPICS, OURS, *there}, OWN)
+def promoted(*staged: Acl, there: tuple[str, ...] = (), purpose: AclPurpose = AclPurpose.STAGED) -> PromotionGrants:
+    return plan_promotion_grants([entry(a, purpose) for a in staged], TOPICS, {*TOPICS, OURS, *there}, OWN)
 
 
 def literals(of: Acl) -> tuple[Acl, ...]:
@@ -33,23 +51,23 @@ def test_names_and_prefixes_of_the_mirror_alone_are_given_as_they_are(purpose: A
     given = promoted(WRITE, PREFIX, purpose=purpose)
     assert set(given.grants) == {WRITE, PREFIX}
     assert (given.narrowed, given.refused) == ({}, {})
-    assert list(warnings(given, "west")) == [
+    assert list(warn_promotion_grants(given, "west")) == [
         "grants by prefix open topics made later on west, too, whose names begin with orders"
     ]
 
 
 def test_a_denial_for_everybody_is_named_before_it_shuts_the_new_primary() -> None:
-    fence = denial(TOPICS[0])
+    fence = build_denial(TOPICS[0])
     given = promoted(WRITE, fence)
     assert fence in given.grants
-    (line,) = warnings(given, "west")
+    (line,) = warn_promotion_grants(given, "west")
     assert line.startswith(f"{fence}: the source has it, so promotion gives it, and nobody may do that on west then.")
 
 
 def test_a_star_is_given_topic_by_topic() -> None:
     given = promoted(STAR)
     assert given.grants == literals(STAR)
-    assert list(warnings(given, "west")) == [
+    assert list(warn_promotion_grants(given, "west")) == [
         f"{STAR} will be granted topic by topic: on west it would open {OURS}, too. "
         "Topics made later need a grant of their own"
     ]
@@ -64,33 +82,33 @@ def test_a_prefix_that_covers_somebody_elses_topic_is_given_topic_by_topic(there
 
 def test_a_prefix_of_underscores_never_reaches_internal_topics() -> None:
     low = replace(PREFIX, name="_")
-    given = promotion([entry(low, AclPurpose.STAGED)], ["_own"], ["_own"], OWN)
+    given = plan_promotion_grants([entry(low, AclPurpose.STAGED)], ["_own"], ["_own"], OWN)
     assert given.grants == (replace(low, name="_own", pattern=Pattern.LITERAL),)
 
 
 @pytest.mark.parametrize("prefix", ["m", "mirrorbook.heartbeats.", "mirrorbook.heartbeats.drill.m"])
 def test_a_prefix_never_reaches_heartbeats_of_the_future(prefix: str) -> None:
     ours, low = "mirrorbook.heartbeats.drill.m", replace(PREFIX, name=prefix)
-    given = promotion([entry(low, AclPurpose.STAGED)], [ours], [ours], OWN)
+    given = plan_promotion_grants([entry(low, AclPurpose.STAGED)], [ours], [ours], OWN)
     assert given.grants == (replace(low, name=ours, pattern=Pattern.LITERAL),)
-    assert list(warnings(given, "west")) == [
+    assert list(warn_promotion_grants(given, "west")) == [
         f"{low} will be granted topic by topic: on west it would open heartbeats of mirrors made later, too. "
         "Topics made later need a grant of their own"
     ]
 
 
 def test_a_denial_for_everybody_is_no_wider_than_the_mirror_either() -> None:
-    nobody = denial("*")
+    nobody = build_denial("*")
     assert promoted(nobody).grants == literals(nobody)
 
 
 def test_what_concerns_no_promoted_topic_waits() -> None:
-    assert promoted(acl(Operation.WRITE, "other")) == Promotion(grants=(), narrowed={}, refused={})
+    assert promoted(acl(Operation.WRITE, "other")) == PromotionGrants(grants=(), narrowed={}, refused={})
 
 
 def test_a_public_grant_is_named_since_nobody_can_fail_back_under_it() -> None:
     public = replace(WRITE, principal=EVERYBODY)
-    assert [w for w in warnings(promoted(public), "west") if "fail back" in w] == [
+    assert [w for w in warn_promotion_grants(promoted(public), "west") if "fail back" in w] == [
         f"{public}: nobody can fail back while everybody may write: replace it by grants to names"
     ]
 
@@ -108,20 +126,22 @@ FORGED = [
     acl(Operation.WRITE, "mirrorbook.", resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED),
     acl(Operation.CREATE_TOKENS, "User:admin", resource=Resource.USER),
     acl(Operation.DESCRIBE, "*", resource=Resource.DELEGATION_TOKEN),
-    denial("orders-1", "User:rival"),
-    denial("*", resource=Resource.TRANSACTIONAL_ID),
-    denial("*", resource=Resource.GROUP, operation=Operation.READ),
-    denial("kafka-cluster", resource=Resource.CLUSTER, operation=Operation.ALTER),
+    build_denial("orders-1", "User:rival"),
+    build_denial("*", resource=Resource.TRANSACTIONAL_ID),
+    build_denial("*", resource=Resource.GROUP, operation=Operation.READ),
+    build_denial("kafka-cluster", resource=Resource.CLUSTER, operation=Operation.ALTER),
 ]
 
 
 @pytest.mark.parametrize("what", FORGED, ids=str)
 @pytest.mark.parametrize("purpose", [AclPurpose.STAGED, AclPurpose.PROMOTED])
 def test_what_no_sync_can_have_staged_is_refused_by_name_and_holds_nothing_up(what: Acl, purpose: AclPurpose) -> None:
-    given = promotion([entry(what, purpose), entry(WRITE, AclPurpose.STAGED)], TOPICS, {*TOPICS, OURS}, OWN)
+    given = plan_promotion_grants([entry(what, purpose), entry(WRITE, AclPurpose.STAGED)], TOPICS, {*TOPICS, OURS}, OWN)
     assert list(given.refused) == [what]
     assert given.grants == (WRITE,)
-    assert next(iter(warnings(given, "west"))).startswith(f"{what} is recorded as staged, but will not be granted: ")
+    assert next(iter(warn_promotion_grants(given, "west"))).startswith(
+        f"{what} is recorded as staged, but will not be granted: "
+    )
 
 
 def test_a_right_to_read_by_star_or_prefix_is_given_as_one_to_write_is() -> None:
@@ -135,21 +155,23 @@ def test_rights_to_groups_and_transactional_ids_are_given_as_they_stand_and_name
     group = acl(Operation.READ, "*", resource=Resource.GROUP)
     ids = acl(Operation.WRITE, "*", resource=Resource.TRANSACTIONAL_ID)
     given = promoted(group, ids)
-    assert set(given.grants) == {group, ids, shut_out_of_ours(ids)}
-    [line] = warnings(given, "west")
+    assert set(given.grants) == {group, ids, build_own_ids_denial(ids)}
+    [line] = warn_promotion_grants(given, "west")
     assert str(group) in line
     assert str(ids) in line
-    again = promotion([entry(a, AclPurpose.PROMOTED) for a in given.grants], TOPICS, TOPICS, OWN)
+    again = plan_promotion_grants([entry(a, AclPurpose.PROMOTED) for a in given.grants], TOPICS, TOPICS, OWN)
     assert (again.grants, again.refused) == (given.grants, {})
 
 
 @given(staged=st.sets(acls), there=st.sets(st.sampled_from(["zzz", "orders", "orders-x", OURS])))
 def test_no_promotion_opens_more_than_the_mirrors_topics(staged: set[Acl], there: set[str]) -> None:
-    given = promotion([entry(a, AclPurpose.STAGED) for a in staged], TOPICS, {*TOPICS, *there}, OWN)
+    given = plan_promotion_grants([entry(a, AclPurpose.STAGED) for a in staged], TOPICS, {*TOPICS, *there}, OWN)
     for grant in given.grants:
         allowed = grant.permission is Permission.ALLOW
-        assert not allowed or ((may_change(grant) or any(map(is_wide, staged))) and grant.principal not in OWN)
-        assert not may_take_over_ours(grant) or shut_out_of_ours(grant) in given.grants
+        assert not allowed or (
+            (can_change_topic(grant) or any(map(is_wildcard_grant, staged))) and grant.principal not in OWN
+        )
+        assert not can_take_over_own_ids(grant) or build_own_ids_denial(grant) in given.grants
         if grant.resource is Resource.TOPIC:
             assert {t for t in {*TOPICS, *there} if covers(grant, t)} <= set(TOPICS)
     for acl_ in staged - given.refused.keys():
@@ -161,14 +183,14 @@ def test_no_promotion_opens_more_than_the_mirrors_topics(staged: set[Acl], there
             ), "narrower than the mirror"
 
 
-FENCE = denial("orders-1")
-COMMITS = denial("*", min(OWN), resource=Resource.GROUP, operation=Operation.READ)
+FENCE = build_denial("orders-1")
+COMMITS = build_denial("*", min(OWN), resource=Resource.GROUP, operation=Operation.READ)
 
 
 def test_a_fence_denies_everybody_to_write_or_the_copier_to_write_or_to_commit() -> None:
     ids = replace(FENCE, resource=Resource.TRANSACTIONAL_ID)
     for ours in (FENCE, ids, replace(FENCE, principal=min(OWN)), COMMITS):
-        assert not forged(entry(ours, AclPurpose.FENCE), OWN), ours
+        assert not find_forgery_reason(entry(ours, AclPurpose.FENCE), OWN), ours
     for other in (
         ALL,
         replace(FENCE, permission=Permission.ALLOW),
@@ -183,15 +205,15 @@ def test_a_fence_denies_everybody_to_write_or_the_copier_to_write_or_to_commit()
         replace(COMMITS, principal=EVERYBODY),
         replace(COMMITS, principal="User:app"),
     ):
-        assert forged(entry(other, AclPurpose.FENCE), OWN), other
+        assert find_forgery_reason(entry(other, AclPurpose.FENCE), OWN), other
 
 
-APPS = denial("orders-1", "User:app")
+APPS = build_denial("orders-1", "User:app")
 
 
 @pytest.mark.parametrize("purpose", [AclPurpose.DEMOTED, AclPurpose.WITHDRAWN])
 def test_a_demotion_denies_one_application_one_change_of_one_topic(purpose: AclPurpose) -> None:
-    assert not forged(entry(APPS, purpose), OWN)
+    assert not find_forgery_reason(entry(APPS, purpose), OWN)
     for other in (
         replace(APPS, permission=Permission.ALLOW),
         replace(APPS, principal=EVERYBODY),
@@ -204,7 +226,7 @@ def test_a_demotion_denies_one_application_one_change_of_one_topic(purpose: AclP
         replace(APPS, operation=Operation.ALL),
         replace(APPS, host="10.0.0.1"),
     ):
-        assert forged(entry(other, purpose), OWN), other
+        assert find_forgery_reason(entry(other, purpose), OWN), other
 
 
 def test_of_what_a_ledger_calls_ours_only_what_can_be_is_believed() -> None:
@@ -212,7 +234,7 @@ def test_of_what_a_ledger_calls_ours_only_what_can_be_is_believed() -> None:
     commits = entry(replace(COMMITS, principal="User:of another mirror"), AclPurpose.FENCE)
     rule = replace(APPS, operation=Operation.READ)
     planted = [entry(rule, purpose) for purpose in (AclPurpose.FENCE, AclPurpose.DEMOTED)]
-    found, doubted = believed([fence, demotion, commits, *planted])
+    found, doubted = split_forged_entries([fence, demotion, commits, *planted])
     assert found == {FENCE, APPS, commits.acl}
     assert set(doubted) == {rule}
     assert doubted[rule].startswith("a ")
@@ -220,14 +242,14 @@ def test_of_what_a_ledger_calls_ours_only_what_can_be_is_believed() -> None:
 
 @given(granted=acls)
 def test_no_demotion_of_ours_is_taken_for_a_forgery(granted: Acl) -> None:
-    for deny in demotions({granted}, TOPICS, OWN):
-        assert not forged(entry(deny, AclPurpose.DEMOTED), OWN)
+    for deny in build_demotions({granted}, TOPICS, OWN):
+        assert not find_forgery_reason(entry(deny, AclPurpose.DEMOTED), OWN)
 
 
 def test_only_rights_that_were_given_and_are_there_still_go_home() -> None:
     ledger = [entry(WRITE, AclPurpose.PROMOTED), entry(READ, AclPurpose.STAGED), entry(PREFIX, AclPurpose.PROMOTED)]
-    denied = denial(TOPICS[0])
-    assert given_there([*ledger, entry(denied, AclPurpose.PROMOTED)], [WRITE, READ, denied]) == (WRITE,)
+    denied = build_denial(TOPICS[0])
+    assert find_granted_acls([*ledger, entry(denied, AclPurpose.PROMOTED)], [WRITE, READ, denied]) == (WRITE,)
 
 
 @pytest.mark.parametrize(
@@ -247,17 +269,17 @@ def test_only_rights_that_were_given_and_are_there_still_go_home() -> None:
     ],
 )
 def test_a_right_is_held_at_home_by_itself_or_by_a_wider_one(held: list[Acl], missed: bool) -> None:
-    assert not_held([WRITE], held) == ((WRITE,) if missed else ())
+    assert find_unheld_grants([WRITE], held) == ((WRITE,) if missed else ())
 
 
 def test_a_prefix_is_held_at_home_by_no_name() -> None:
     shorter = replace(PREFIX, name="o")
-    assert not_held([PREFIX], [replace(PREFIX, pattern=Pattern.LITERAL)]) == (PREFIX,)
-    assert not_held([PREFIX], [shorter]) == ()
-    assert not_held([shorter], [PREFIX]) == (shorter,)
+    assert find_unheld_grants([PREFIX], [replace(PREFIX, pattern=Pattern.LITERAL)]) == (PREFIX,)
+    assert find_unheld_grants([PREFIX], [shorter]) == ()
+    assert find_unheld_grants([shorter], [PREFIX]) == (shorter,)
 
 
 @given(held=st.sets(acls))
 def test_nothing_that_promotion_makes_of_what_is_held_is_missed(held: set[Acl]) -> None:
     given = promoted(*held).grants
-    assert not_held([a for a in given if a.permission is Permission.ALLOW], held) == ()
+    assert find_unheld_grants([a for a in given if a.permission is Permission.ALLOW], held) == ()

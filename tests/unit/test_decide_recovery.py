@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.recovery import DOES, REMEDIES, Action, TopicNow, blockers, kind_now
-from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus
+from mirror_core.decide.recovery import (
+    ACTION_EFFECTS,
+    REMEDIES,
+    RecoveryAction,
+    TopicCondition,
+    explain_blockers,
+    find_current_kind,
+)
+from mirror_core.model.mirror import DesiredState, FailureKind, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.state.records import PartitionRecord, State
 from tests.memory import fold
@@ -21,10 +28,10 @@ STATUS = PartitionStatus(
     destination_topic_id="d1",
     kind=FailureKind.FOREIGN,
 )
-TOPIC = TopicNow(
+TOPIC = TopicCondition(
     name="t",
     source_id="s1",
-    hidden=False,
+    is_hidden=False,
     destination_id="d1",
     states=frozenset({PartitionState.FAILED}),
     other_mirror=None,
@@ -37,21 +44,21 @@ MIRROR = Mirror(
     destination_id="w",
     topics=("t",),
     producer_id=1 << 62,
-    desired=Desired.STARTED,
+    desired=DesiredState.STARTED,
     created_ms=1,
 )
 
 
 def test_every_kind_has_a_remedy_and_every_remedy_has_words() -> None:
     assert set(REMEDIES) == set(FailureKind)
-    assert set(DOES) == set(Action)
+    assert set(ACTION_EFFECTS) == set(RecoveryAction)
     assert all(remedy.actions for remedy in REMEDIES.values())
 
 
 def test_what_is_not_ours_is_never_deleted_and_what_is_lost_never_retried() -> None:
-    assert Action.RECOPY not in REMEDIES[FailureKind.OCCUPIED].actions
+    assert RecoveryAction.RECOPY not in REMEDIES[FailureKind.OCCUPIED].actions
     for kind in (FailureKind.FOREIGN, FailureKind.RECREATED, FailureKind.REPLACED):
-        assert Action.RETRY not in REMEDIES[kind].actions
+        assert RecoveryAction.RETRY not in REMEDIES[kind].actions
 
 
 @pytest.mark.parametrize(
@@ -73,14 +80,14 @@ def test_what_is_not_ours_is_never_deleted_and_what_is_lost_never_retried() -> N
 def test_the_kind_is_what_the_clusters_say_now(
     status: dict[str, object], topic: dict[str, object], kind: FailureKind
 ) -> None:
-    assert kind_now(replace(STATUS, **status), replace(TOPIC, **topic)) is kind  # type: ignore[arg-type]
+    assert find_current_kind(replace(STATUS, **status), replace(TOPIC, **topic)) is kind  # type: ignore[arg-type]
 
 
 @given(st.sampled_from(FailureKind), st.sampled_from(["s1", "s2", None]), st.sampled_from(["d1", "d2", None]))
 def test_no_retry_begins_a_topic_from_zero(kind: FailureKind, source: str | None, destination: str | None) -> None:
     """Wherever a retry is offered, both topics are those that were copied, or the source's is not there at all."""
     status, topic = replace(STATUS, kind=kind), replace(TOPIC, source_id=source, destination_id=destination)
-    if Action.RETRY in REMEDIES[kind_now(status, topic)].actions:
+    if RecoveryAction.RETRY in REMEDIES[find_current_kind(status, topic)].actions:
         assert source is None or (source, destination) == ("s1", "d1")
 
 
@@ -90,7 +97,7 @@ def test_no_retry_begins_a_topic_from_zero(kind: FailureKind, source: str | None
         ({}, {}, None, None),
         ({"other_mirror": "n"}, {}, None, "is kept by mirror n"),
         ({"states": frozenset({PartitionState.STOPPED})}, {}, None, "mirror m is stopped"),
-        ({}, {"desired": Desired.STOPPED}, None, "mirror m is stopped"),
+        ({}, {"desired": DesiredState.STOPPED}, None, "mirror m is stopped"),
         ({}, {}, "host/1/x", "host/1/x copies this mirror now"),
     ],
 )
@@ -98,17 +105,17 @@ def test_a_recopy_is_hindered_by_what_would_make_it_a_loss(
     topic: dict[str, object], mirror: dict[str, object], copier: str | None, word: str | None
 ) -> None:
     found = list(
-        blockers(Action.RECOPY, replace(TOPIC, **topic), replace(MIRROR, **mirror), copier)  # type: ignore[arg-type]
+        explain_blockers(RecoveryAction.RECOPY, replace(TOPIC, **topic), replace(MIRROR, **mirror), copier)  # type: ignore[arg-type]
     )
     assert len(found) == (word is not None)
     assert word is None or word in found[0]
 
 
 def test_a_retry_may_be_asked_for_beside_a_copier() -> None:
-    assert list(blockers(Action.RETRY, TOPIC, MIRROR, "host/1/x")) == []
+    assert list(explain_blockers(RecoveryAction.RETRY, TOPIC, MIRROR, "host/1/x")) == []
 
 
 def test_statuses_survive_the_state_topic() -> None:
     status = replace(STATUS, source_epoch=7)
-    state = fold(State().rows(PartitionRecord(MIRROR.name, status)))
+    state = fold(State().to_rows(PartitionRecord(MIRROR.name, status)))
     assert state.partitions == {MIRROR.name: {status.partition: status}}

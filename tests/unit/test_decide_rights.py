@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
-from mirror_core.model.names import HEARTBEATS
-from mirror_core.model.run import Strategy
-from mirror_core.rights.acls import denial
-from mirror_core.rights.needed import NEEDS, Role, allows, lacking_for, others_who_change
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX
+from mirror_core.model.run import FailbackStrategy
+from mirror_core.rights.acls import build_denial
+from mirror_core.rights.needed import REQUIRED_ACLS, ClusterRole, find_lacking_rights, find_other_writers, is_allowed
 from mirror_core.sandbox.credentials import APP, CONTROL, DATA
 from mirror_core.sandbox.grants import baseline
 
@@ -67,18 +67,18 @@ def acl(operation: Operation, name: str = "t", permission: Permission = Permissi
     ],
 )
 def test_entries_decide_as_kafka_does(entries: list[Acl], operation: Operation, expected: bool) -> None:
-    assert allows(entries, ME, Resource.TOPIC, "t", operation) is expected
+    assert is_allowed(entries, ME, Resource.TOPIC, "t", operation) is expected
 
 
 def test_an_entry_for_another_kind_of_resource_says_nothing() -> None:
     group = replace(acl(Operation.READ), resource=Resource.GROUP)
-    assert not allows([group], ME, Resource.TOPIC, "t", Operation.READ)
+    assert not is_allowed([group], ME, Resource.TOPIC, "t", Operation.READ)
     denied = replace(group, permission=Permission.DENY)
-    assert allows([denied, acl(Operation.READ)], ME, Resource.TOPIC, "t", Operation.READ)
+    assert is_allowed([denied, acl(Operation.READ)], ME, Resource.TOPIC, "t", Operation.READ)
 
 
 def test_the_grants_it_proposes_are_named_as_kafka_names_them() -> None:
-    named = {(need.resource, need.acl(ME).name, need.acl(ME).pattern) for need in NEEDS}
+    named = {(need.resource, need.to_acl(ME).name, need.to_acl(ME).pattern) for need in REQUIRED_ACLS}
     assert named == {
         (Resource.TOPIC, "*", Pattern.LITERAL),
         (Resource.TOPIC, "__mirrorbook", Pattern.PREFIXED),
@@ -89,37 +89,38 @@ def test_the_grants_it_proposes_are_named_as_kafka_names_them() -> None:
         (Resource.TRANSACTIONAL_ID, "*", Pattern.LITERAL),
         (Resource.TRANSACTIONAL_ID, "mirrorbook.", Pattern.PREFIXED),
     }
-    denied = [need for need in NEEDS if need.permission is Permission.DENY]
+    denied = [need for need in REQUIRED_ACLS if need.permission is Permission.DENY]
     assert [(need.principal, need.operation) for need in denied] == [("data", "WRITE"), ("data", "DELETE")]
-    prefixed = [need for need in NEEDS if need.acl(ME).pattern is Pattern.PREFIXED and need not in denied]
+    prefixed = [need for need in REQUIRED_ACLS if need.to_acl(ME).pattern is Pattern.PREFIXED and need not in denied]
     prefixed = [need for need in prefixed if not need.prefix]
     assert [(need.principal, need.operation) for need in prefixed] == [("control", Operation.WRITE)], (
         "the state's writer"
     )
-    assert {need.principal for need in NEEDS} == {"control", "data"}
+    assert {need.principal for need in REQUIRED_ACLS} == {"control", "data"}
 
 
 def test_each_need_is_met_by_the_grant_it_proposes() -> None:
-    for need in NEEDS:
-        entry = need.acl(ME)
+    for need in REQUIRED_ACLS:
+        entry = need.to_acl(ME)
         everything = replace(entry, permission=Permission.ALLOW)
         denied = need.permission is Permission.DENY
         assert (
-            allows([entry, everything] if denied else [entry], ME, entry.resource, entry.name, need.operation) != denied
+            is_allowed([entry, everything] if denied else [entry], ME, entry.resource, entry.name, need.operation)
+            != denied
         )
 
 
 def test_the_source_needs_no_right_to_change_topics_but_to_make_heartbeats() -> None:
     changing = {Operation.WRITE, Operation.DELETE, Operation.CREATE, Operation.ALTER_CONFIGS}
-    assert not [n for n in NEEDS if n.role is Role.SOURCE and n.operation in changing and not n.prefix]
-    heartbeats = {(n.principal, n.operation) for n in NEEDS if n.prefix == HEARTBEATS}
+    assert not [n for n in REQUIRED_ACLS if n.role is ClusterRole.SOURCE and n.operation in changing and not n.prefix]
+    heartbeats = {(n.principal, n.operation) for n in REQUIRED_ACLS if n.prefix == HEARTBEAT_TOPIC_PREFIX}
     assert heartbeats == {("control", "CREATE"), ("control", "WRITE")}
 
 
 def test_the_sandbox_grants_what_is_needed_and_nothing_more() -> None:
     """So whatever runs there runs with the least rights."""
     users = {"control": CONTROL, "data": DATA}
-    needed = {need.acl(f"User:{users[need.principal]}") for need in NEEDS}
+    needed = {need.to_acl(f"User:{users[need.principal]}") for need in REQUIRED_ACLS}
     ours = [acl for acl in baseline("west") if acl.principal != f"User:{APP}"]
     found = {
         (ResourceType(a.restype).name.replace("BROKER", "CLUSTER"), a.name, a.principal, AclOperation(a.operation).name)
@@ -132,33 +133,33 @@ def test_the_sandbox_grants_what_is_needed_and_nothing_more() -> None:
 @pytest.mark.parametrize(
     ("strategy", "cluster", "topic", "missing"),
     [
-        (Strategy.NONE, set(), set(), ""),
-        (Strategy.RECREATE, set(), {"CREATE"}, "strategy recreate needs DELETE on topic t"),
-        (Strategy.RECREATE, {"CREATE"}, {"DELETE"}, ""),
-        (Strategy.OFFLINE, {"DESCRIBE"}, set(), "strategy offline needs ALTER on the cluster"),
+        (FailbackStrategy.NONE, set(), set(), ""),
+        (FailbackStrategy.RECREATE, set(), {"CREATE"}, "strategy recreate needs DELETE on topic t"),
+        (FailbackStrategy.RECREATE, {"CREATE"}, {"DELETE"}, ""),
+        (FailbackStrategy.OFFLINE, {"DESCRIBE"}, set(), "strategy offline needs ALTER on the cluster"),
         (
-            Strategy.REPLICA,
+            FailbackStrategy.REPLICA,
             {"DESCRIBE", "ALTER"},
             {"ALTER_CONFIGS"},
             "strategy replica needs ALTER_CONFIGS and DESCRIBE_CONFIGS on the cluster",
         ),
-        (Strategy.REPLICA, None, {"READ"}, "strategy replica needs ALTER_CONFIGS on topic t"),
+        (FailbackStrategy.REPLICA, None, {"READ"}, "strategy replica needs ALTER_CONFIGS on topic t"),
     ],
 )
 def test_a_strategy_names_the_rights_that_it_lacks(
-    strategy: Strategy, cluster: set[str] | None, topic: set[str], missing: str
+    strategy: FailbackStrategy, cluster: set[str] | None, topic: set[str], missing: str
 ) -> None:
     on_cluster = None if cluster is None else {Operation(name) for name in cluster}
-    found = lacking_for({"t": strategy}, on_cluster, {"t": {Operation(name) for name in topic}})
+    found = find_lacking_rights({"t": strategy}, on_cluster, {"t": {Operation(name) for name in topic}})
     assert "; ".join(found) == missing
 
 
 def test_others_who_may_change_a_topic_are_those_whom_nothing_denies_it() -> None:
     wide = Acl(resource=Resource.TOPIC, name="*", principal="User:etl", operation=Operation.WRITE)
     ours = replace(wide, principal="User:control")
-    assert others_who_change([wide, ours], "__state", {"User:control"}) == ("User:etl",)
-    deny = denial("__", "User:etl", pattern=Pattern.PREFIXED)
-    assert others_who_change([wide, ours, deny], "__state", {"User:control"}) == ()
+    assert find_other_writers([wide, ours], "__state", {"User:control"}) == ("User:etl",)
+    deny = build_denial("__", "User:etl", pattern=Pattern.PREFIXED)
+    assert find_other_writers([wide, ours, deny], "__state", {"User:control"}) == ()
     everything = replace(wide, operation=Operation.ALL)
-    assert others_who_change([everything, deny], "__state", ()) == ("User:etl",), "it may still delete it"
-    assert others_who_change([replace(wide, operation=Operation.READ)], "__state", ()) == ()
+    assert find_other_writers([everything, deny], "__state", ()) == ("User:etl",), "it may still delete it"
+    assert find_other_writers([replace(wide, operation=Operation.READ)], "__state", ()) == ()

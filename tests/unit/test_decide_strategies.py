@@ -6,16 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.strategies import Allowed, Log, came, choose, costs, objections, tails
-from mirror_core.decide.view import Topic
+from mirror_core.decide.strategies import (
+    AllowedStrategies,
+    LogExtent,
+    choose_strategies,
+    estimate_costs,
+    explain_objections,
+    find_divergent_tails,
+    select_created,
+)
+from mirror_core.decide.view import ClusterTopic
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import PartitionState, PartitionStatus
-from mirror_core.model.names import MirrorName, Offset, Partition, heartbeat_topic
-from mirror_core.model.run import Strategy
+from mirror_core.model.names import MirrorName, Offset, Partition, get_heartbeat_topic
+from mirror_core.model.run import FailbackStrategy
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 OLD = "a" * 32
-TOPICS = {"a": Topic(id=OLD, partitions=2), "b": Topic(id=OLD, partitions=1)}
+TOPICS = {"a": ClusterTopic(id=OLD, partitions=2), "b": ClusterTopic(id=OLD, partitions=1)}
 ENDS = {A0: Offset(10), A1: Offset(23), B0: Offset(5)}
 
 
@@ -32,79 +40,95 @@ def stopped(partition: Partition, lmo: int) -> PartitionStatus:
 STATUSES = {A0: stopped(A0, 10), A1: stopped(A1, 20), B0: stopped(B0, 5)}
 
 
-def logs(ends: dict[Partition, Offset] = ENDS, start: int = 0) -> dict[Partition, Log]:
-    return {p: Log(Offset(start), end) for p, end in ends.items()}
+def logs(ends: dict[Partition, Offset] = ENDS, start: int = 0) -> dict[Partition, LogExtent]:
+    return {p: LogExtent(Offset(start), end) for p, end in ends.items()}
 
 
-def said(allowed: Allowed, start: int = 0, topics: dict[str, Topic] = TOPICS) -> str:
-    return "\n".join(objections(STATUSES, topics, logs(start=start), allowed, "east"))
+def said(allowed: AllowedStrategies, start: int = 0, topics: dict[str, ClusterTopic] = TOPICS) -> str:
+    return "\n".join(explain_objections(STATUSES, topics, logs(start=start), allowed, "east"))
 
 
 def test_strategies_are_given_for_all_topics_or_by_topic() -> None:
-    assert Allowed.parse(()) == Allowed()
-    assert Allowed.parse(("offline", "a=recreate")) == Allowed(Strategy.OFFLINE, {"a": Strategy.RECREATE})
+    assert AllowedStrategies.parse(()) == AllowedStrategies()
+    assert AllowedStrategies.parse(("offline", "a=recreate")) == AllowedStrategies(
+        FailbackStrategy.OFFLINE, {"a": FailbackStrategy.RECREATE}
+    )
     for wrong in (("cut",), ("a=cut",), ("offline", "replica"), ("a=offline", "a=replica"), ("",)):
         with pytest.raises(BadRequest):
-            Allowed.parse(wrong)
+            AllowedStrategies.parse(wrong)
 
 
 def test_a_choice_for_one_topic_goes_before_the_one_for_all() -> None:
-    found = choose(STATUSES, TOPICS, ENDS, Allowed(Strategy.OFFLINE))
-    assert found == {"a": Strategy.OFFLINE, "b": Strategy.NONE}
-    found = choose(STATUSES, TOPICS, ENDS, Allowed(Strategy.OFFLINE, {"a": Strategy.REPLICA, "b": Strategy.RECREATE}))
-    assert found == {"a": Strategy.REPLICA, "b": Strategy.RECREATE}
-    assert choose(STATUSES, TOPICS, ENDS, Allowed())["a"] is Strategy.RECREATE
+    found = choose_strategies(STATUSES, TOPICS, ENDS, AllowedStrategies(FailbackStrategy.OFFLINE))
+    assert found == {"a": FailbackStrategy.OFFLINE, "b": FailbackStrategy.NONE}
+    found = choose_strategies(
+        STATUSES,
+        TOPICS,
+        ENDS,
+        AllowedStrategies(FailbackStrategy.OFFLINE, {"a": FailbackStrategy.REPLICA, "b": FailbackStrategy.RECREATE}),
+    )
+    assert found == {"a": FailbackStrategy.REPLICA, "b": FailbackStrategy.RECREATE}
+    assert choose_strategies(STATUSES, TOPICS, ENDS, AllowedStrategies())["a"] is FailbackStrategy.RECREATE
 
 
-@pytest.mark.parametrize("everywhere", [Strategy.NONE, Strategy.OFFLINE, Strategy.REPLICA])
-def test_what_is_said_for_all_topics_is_not_meant_for_heartbeats(everywhere: Strategy) -> None:
+@pytest.mark.parametrize("everywhere", [FailbackStrategy.NONE, FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA])
+def test_what_is_said_for_all_topics_is_not_meant_for_heartbeats(everywhere: FailbackStrategy) -> None:
     """Each unplanned failover leaves a tail of them, and logs as short as theirs cannot be cut by a replica."""
-    beats = Partition(heartbeat_topic(MirrorName("m")), 0)
-    statuses, topics = {beats: stopped(beats, 10)}, {beats.topic: Topic(id=OLD, partitions=1)}
-    allowed, ends = Allowed(everywhere), {beats: Offset(12)}
-    assert choose(statuses, topics, ends, allowed) == {beats.topic: Strategy.RECREATE}
-    assert list(objections(statuses, topics, logs(ends), allowed, "east")) == []
-    by_name = Allowed(None, {beats.topic: Strategy.OFFLINE})
-    assert choose(statuses, topics, ends, by_name) == {beats.topic: Strategy.OFFLINE}
+    beats = Partition(get_heartbeat_topic(MirrorName("m")), 0)
+    statuses, topics = {beats: stopped(beats, 10)}, {beats.topic: ClusterTopic(id=OLD, partitions=1)}
+    allowed, ends = AllowedStrategies(everywhere), {beats: Offset(12)}
+    assert choose_strategies(statuses, topics, ends, allowed) == {beats.topic: FailbackStrategy.RECREATE}
+    assert list(explain_objections(statuses, topics, logs(ends), allowed, "east")) == []
+    by_name = AllowedStrategies(None, {beats.topic: FailbackStrategy.OFFLINE})
+    assert choose_strategies(statuses, topics, ends, by_name) == {beats.topic: FailbackStrategy.OFFLINE}
 
 
 def test_a_difference_below_the_last_mirrored_offset_is_where_the_tail_begins() -> None:
     statuses = {**STATUSES, B0: replace(STATUSES[B0], differs_at=Offset(2))}
-    assert tails(statuses, TOPICS, ENDS) == {A1: (20, 23), B0: (2, 5)}
-    assert choose(statuses, TOPICS, ENDS, Allowed())["b"] is Strategy.RECREATE
+    assert find_divergent_tails(statuses, TOPICS, ENDS) == {A1: (20, 23), B0: (2, 5)}
+    assert choose_strategies(statuses, TOPICS, ENDS, AllowedStrategies())["b"] is FailbackStrategy.RECREATE
 
 
 def test_of_a_topic_that_was_created_anew_nothing_can_stay() -> None:
-    topics = {**TOPICS, "b": Topic(id="f" * 32, partitions=1)}
-    assert choose(STATUSES, topics, ENDS, Allowed(Strategy.OFFLINE))["b"] is Strategy.RECREATE
-    assert "b on east was created anew" in said(Allowed(Strategy.OFFLINE), topics=topics)
-    assert said(Allowed(Strategy.OFFLINE, {"b": Strategy.RECREATE}), topics=topics) == ""
+    topics = {**TOPICS, "b": ClusterTopic(id="f" * 32, partitions=1)}
+    assert (
+        choose_strategies(STATUSES, topics, ENDS, AllowedStrategies(FailbackStrategy.OFFLINE))["b"]
+        is FailbackStrategy.RECREATE
+    )
+    assert "b on east was created anew" in said(AllowedStrategies(FailbackStrategy.OFFLINE), topics=topics)
+    assert said(AllowedStrategies(FailbackStrategy.OFFLINE, {"b": FailbackStrategy.RECREATE}), topics=topics) == ""
 
 
-@pytest.mark.parametrize("strategy", [Strategy.OFFLINE, Strategy.REPLICA])
-def test_a_log_that_begins_behind_the_truncation_point_cannot_be_cut(strategy: Strategy) -> None:
-    assert said(Allowed(strategy), start=19) == ""
-    assert "the log of a-1 on east begins at or behind" in said(Allowed(strategy), start=20)
-    assert said(Allowed(strategy, {"a": Strategy.RECREATE}), start=21) == ""
+@pytest.mark.parametrize("strategy", [FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA])
+def test_a_log_that_begins_behind_the_truncation_point_cannot_be_cut(strategy: FailbackStrategy) -> None:
+    assert said(AllowedStrategies(strategy), start=19) == ""
+    assert "the log of a-1 on east begins at or behind" in said(AllowedStrategies(strategy), start=20)
+    assert said(AllowedStrategies(strategy, {"a": FailbackStrategy.RECREATE}), start=21) == ""
 
 
 def test_a_tail_of_a_compacted_topic_cannot_be_cut_off() -> None:
-    def compacted(allowed: Allowed) -> str:
-        return "\n".join(objections(STATUSES, TOPICS, logs(), allowed, "east", {"a", "b"}))
+    def compacted(allowed: AllowedStrategies) -> str:
+        return "\n".join(explain_objections(STATUSES, TOPICS, logs(), allowed, "east", {"a", "b"}))
 
-    assert "a on east: compaction may have taken records" in compacted(Allowed(Strategy.OFFLINE))
-    assert compacted(Allowed(Strategy.REPLICA, {"a": Strategy.RECREATE})) == ""
-    assert compacted(Allowed()) == ""
+    assert "a on east: compaction may have taken records" in compacted(AllowedStrategies(FailbackStrategy.OFFLINE))
+    assert compacted(AllowedStrategies(FailbackStrategy.REPLICA, {"a": FailbackStrategy.RECREATE})) == ""
+    assert compacted(AllowedStrategies()) == ""
 
 
 def test_a_topic_that_is_none_of_the_mirrors_is_named() -> None:
-    assert "not topics of this mirror: c" in said(Allowed(None, {"c": Strategy.RECREATE}))
+    assert "not topics of this mirror: c" in said(AllowedStrategies(None, {"c": FailbackStrategy.RECREATE}))
 
 
 def test_each_way_is_costed_for_each_divergent_topic() -> None:
-    old = {A0: Log(Offset(0), Offset(10), 1000), A1: Log(Offset(0), Offset(23), 2300)}
-    new = {A0: Log(Offset(0), Offset(20), 2000), A1: Log(Offset(10), Offset(30), 2000), B0: Log(Offset(0), Offset(5))}
-    found = dict(costs(STATUSES, old, new, {"a": 3}, choose(STATUSES, TOPICS, ENDS, Allowed())))
+    old = {A0: LogExtent(Offset(0), Offset(10), 1000), A1: LogExtent(Offset(0), Offset(23), 2300)}
+    new = {
+        A0: LogExtent(Offset(0), Offset(20), 2000),
+        A1: LogExtent(Offset(10), Offset(30), 2000),
+        B0: LogExtent(Offset(0), Offset(5)),
+    }
+    found = dict(
+        estimate_costs(STATUSES, old, new, {"a": 3}, choose_strategies(STATUSES, TOPICS, ENDS, AllowedStrategies()))
+    )
     assert list(found) == ["a by recreate", "a by offline", "a by replica"]
     assert found["a by recreate"].startswith("about 4.0 kB over the link, 12.0 kB written to disks there; no broker")
     # Half of the one log, and as much of the other, whose start has moved.
@@ -114,51 +138,58 @@ def test_each_way_is_costed_for_each_divergent_topic() -> None:
 
 def test_a_cost_that_is_not_known_is_called_so() -> None:
     statuses = {**STATUSES, B0: replace(STATUSES[B0], differs_at=Offset(2))}
-    new = {B0: Log(Offset(0), Offset(5))}
-    found = dict(costs(statuses, {}, new, {}, {"b": Strategy.RECREATE}))
+    new = {B0: LogExtent(Offset(0), Offset(5))}
+    found = dict(estimate_costs(statuses, {}, new, {}, {"b": FailbackStrategy.RECREATE}))
     assert found["b by recreate"].startswith("about an unknown number of bytes over the link, an unknown number")
 
 
 def test_only_topics_that_came_as_a_whole_or_in_part_come_home() -> None:
     statuses = {**STATUSES, A1: replace(STATUSES[A1], destination_topic_id=""), B0: replace(STATUSES[B0], lmo=None)}
-    assert came(statuses) == statuses
+    assert select_created(statuses) == statuses
     statuses[B0] = replace(statuses[B0], destination_topic_id="")
-    assert came(statuses).keys() == {A0, A1}
+    assert select_created(statuses).keys() == {A0, A1}
 
 
 # -- what no plan of the mirror has recorded ---------------------------------------------------------------------------
 
 A2, A3 = Partition("a", 2), Partition("a", 3)
-WIDE = {**TOPICS, "a": Topic(id=OLD, partitions=4)}
+WIDE = {**TOPICS, "a": ClusterTopic(id=OLD, partitions=4)}
 SAME = {A0: Offset(10), A1: Offset(20), B0: Offset(5)}
 
 
-def refusals(allowed: Allowed, ends: dict[Partition, Offset], new_topics: dict[str, Topic]) -> str:
-    return "\n".join(objections(STATUSES, WIDE, logs(ends), allowed, "east", new_topics=new_topics))
+def refusals(allowed: AllowedStrategies, ends: dict[Partition, Offset], new_topics: dict[str, ClusterTopic]) -> str:
+    return "\n".join(explain_objections(STATUSES, WIDE, logs(ends), allowed, "east", new_topics=new_topics))
 
 
 def test_all_of_a_partition_that_was_never_recorded_is_tail() -> None:
     ends = {**SAME, A2: Offset(7), A3: Offset(0), Partition("other", 0): Offset(9)}
-    assert tails(STATUSES, WIDE, ends) == {A2: (0, 7)}
-    assert choose(STATUSES, WIDE, ends, Allowed(), WIDE) == {"a": Strategy.RECREATE, "b": Strategy.NONE}
-    assert "or other ones below it, in a;" in refusals(Allowed(Strategy.NONE), ends, WIDE)
-    for cutting in (Strategy.OFFLINE, Strategy.REPLICA):
-        assert "a-2 on east was never mirrored, so nothing of it can stay" in refusals(Allowed(cutting), ends, WIDE)
-    assert refusals(Allowed(Strategy.RECREATE), ends, WIDE) == ""
+    assert find_divergent_tails(STATUSES, WIDE, ends) == {A2: (0, 7)}
+    assert choose_strategies(STATUSES, WIDE, ends, AllowedStrategies(), WIDE) == {
+        "a": FailbackStrategy.RECREATE,
+        "b": FailbackStrategy.NONE,
+    }
+    assert "or other ones below it, in a;" in refusals(AllowedStrategies(FailbackStrategy.NONE), ends, WIDE)
+    for cutting in (FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA):
+        assert "a-2 on east was never mirrored, so nothing of it can stay" in refusals(
+            AllowedStrategies(cutting), ends, WIDE
+        )
+    assert refusals(AllowedStrategies(FailbackStrategy.RECREATE), ends, WIDE) == ""
 
 
 def test_all_of_a_partition_that_never_had_a_copy_is_tail() -> None:
     without = replace(STATUSES[A1], destination_topic_id="", lmo=Offset(20))
-    assert tails({**STATUSES, A1: without}, TOPICS, ENDS) == {A1: (0, 23)}
+    assert find_divergent_tails({**STATUSES, A1: without}, TOPICS, ENDS) == {A1: (0, 23)}
 
 
 def test_a_topic_with_more_partitions_than_on_the_new_primary_can_only_be_made_anew() -> None:
     """Also where nothing was written to them: keys would go to other partitions at home."""
     ends = {**SAME, A2: Offset(0), A3: Offset(0)}
-    assert choose(STATUSES, WIDE, ends, Allowed(), TOPICS)["a"] is Strategy.RECREATE
-    assert refusals(Allowed(), ends, TOPICS) == ""
-    for kept in (Strategy.NONE, Strategy.OFFLINE, Strategy.REPLICA):
+    assert choose_strategies(STATUSES, WIDE, ends, AllowedStrategies(), TOPICS)["a"] is FailbackStrategy.RECREATE
+    assert refusals(AllowedStrategies(), ends, TOPICS) == ""
+    for kept in (FailbackStrategy.NONE, FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA):
         assert f"strategy {kept}: a has 4 partitions on east and 2 on the new primary" in (
-            refusals(Allowed(kept), ends, TOPICS)
+            refusals(AllowedStrategies(kept), ends, TOPICS)
         )
-    assert choose(STATUSES, TOPICS, SAME, Allowed(), WIDE)["a"] is Strategy.NONE, "the way home adds the others"
+    assert choose_strategies(STATUSES, TOPICS, SAME, AllowedStrategies(), WIDE)["a"] is FailbackStrategy.NONE, (
+        "the way home adds the others"
+    )

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from mirror_core.decide.topics import (
     BATCH_MARGIN_BYTES,
-    FIXED,
-    HELD,
-    NEVER,
-    cleans,
-    config_changes,
-    mirror_replication_factor,
-    promotion_configs,
-    raised_limit,
-    wanted_configs,
+    MIRROR_CONFIGS,
+    MIRROR_HELD_KEYS,
+    NEVER_COPIED_KEYS,
+    build_promotion_configs,
+    build_wanted_configs,
+    choose_replication_factor,
+    compute_raised_limit,
+    diff_configs,
+    is_compacted,
 )
 
-keys = st.sampled_from([*sorted(HELD | NEVER), "segment.bytes", "segment.ms", "flush.ms"])
+keys = st.sampled_from([*sorted(MIRROR_HELD_KEYS | NEVER_COPIED_KEYS), "segment.bytes", "segment.ms", "flush.ms"])
 overrides = st.dictionaries(keys, st.integers(1, 2**31 - 1).map(str))
 
 
@@ -33,12 +33,12 @@ def test_while_mirrored_nothing_expires_whatever_either_side_says(
     source: dict[str, str], current: dict[str, str], factor: int
 ) -> None:
     effective = {"max.message.bytes": "1048588", **source}
-    wanted = wanted_configs(source, effective, factor)
-    after = apply(current, config_changes(wanted, current))
-    assert FIXED.items() <= after.items()
+    wanted = build_wanted_configs(source, effective, factor)
+    after = apply(current, diff_configs(wanted, current))
+    assert MIRROR_CONFIGS.items() <= after.items()
     assert int(after["max.message.bytes"]) >= min(int(effective["max.message.bytes"]) + 1, 2**31 - 1)
     assert int(after["min.insync.replicas"]) <= factor
-    ordinary = HELD | NEVER
+    ordinary = MIRROR_HELD_KEYS | NEVER_COPIED_KEYS
     assert {k: v for k, v in after.items() if k not in ordinary} == {
         k: v for k, v in source.items() if k not in ordinary
     }
@@ -46,7 +46,7 @@ def test_while_mirrored_nothing_expires_whatever_either_side_says(
 
 def test_the_mirrors_own_settings_are_these() -> None:
     source = {"retention.ms": "1000", "cleanup.policy": "compact", "compression.type": "gzip"}
-    assert wanted_configs(source, {"max.message.bytes": "2000000", **source}, 3) == {
+    assert build_wanted_configs(source, {"max.message.bytes": "2000000", **source}, 3) == {
         "retention.ms": "-1",
         "retention.bytes": "-1",
         "cleanup.policy": "delete",
@@ -63,7 +63,7 @@ def test_the_mirrors_own_settings_are_these() -> None:
 def test_a_cleaned_mirror_topic_keeps_what_the_source_keeps_and_for_as_long() -> None:
     source = {"cleanup.policy": "compact", "retention.ms": "1000", "max.compaction.lag.ms": "7"}
     effective = {**source, "delete.retention.ms": "86400000", "min.compaction.lag.ms": "0"}
-    before, after = (wanted_configs(source, effective, 1, cleaned=cleaned) for cleaned in (False, True))
+    before, after = (build_wanted_configs(source, effective, 1, is_cleaned=cleaned) for cleaned in (False, True))
     assert {key: after[key] for key in after if after[key] != before.get(key)} == {
         "cleanup.policy": "compact,delete",
         "delete.retention.ms": "86400000",
@@ -77,17 +77,17 @@ def test_a_cleaned_mirror_topic_keeps_what_the_source_keeps_and_for_as_long() ->
     ("policy", "expected"), [("compact", True), ("delete,compact", True), ("compact, delete", True), ("delete", False)]
 )
 def test_which_policies_clean_by_key(policy: str, expected: bool) -> None:
-    assert cleans({"cleanup.policy": policy}) is expected
-    assert not cleans({})
+    assert is_compacted({"cleanup.policy": policy}) is expected
+    assert not is_compacted({})
 
 
 @given(source=overrides, current=overrides, factor=st.integers(1, 5))
 def test_promotion_gives_the_sources_settings_and_leaves_the_clusters_own(
     source: dict[str, str], current: dict[str, str], factor: int
 ) -> None:
-    after = apply(current, config_changes(promotion_configs(source, factor), current))
+    after = apply(current, diff_configs(build_promotion_configs(source, factor), current))
     for key in after.keys() | source.keys():
-        if key in NEVER:
+        if key in NEVER_COPIED_KEYS:
             assert after.get(key) == current.get(key)
         elif key == "min.insync.replicas":
             assert int(after[key]) == min(int(source[key]), factor)
@@ -97,8 +97,8 @@ def test_promotion_gives_the_sources_settings_and_leaves_the_clusters_own(
 
 @given(current=overrides, wanted=overrides)
 def test_changes_made_once_leave_nothing_to_change(current: dict[str, str], wanted: dict[str, str]) -> None:
-    after = apply(current, config_changes(wanted, current))
-    assert config_changes(wanted, after) == {}
+    after = apply(current, diff_configs(wanted, current))
+    assert diff_configs(wanted, after) == {}
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_changes_made_once_leave_nothing_to_change(current: dict[str, str], want
     ],
 )
 def test_a_refused_batch_raises_the_limit_in_one_step(needs: int, source: int | None, limit: int) -> None:
-    assert raised_limit(needs, source) == limit
+    assert compute_raised_limit(needs, source) == limit
 
 
 def test_as_many_replicas_as_the_source_has_and_the_destination_can() -> None:
-    assert [mirror_replication_factor(s, b) for s, b in ((3, 5), (3, 2), (1, 3), (0, 3))] == [3, 2, 1, 1]
+    assert [choose_replication_factor(s, b) for s, b in ((3, 5), (3, 2), (1, 3), (0, 3))] == [3, 2, 1, 1]

@@ -9,31 +9,31 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.standing import Standing, standing_of
-from mirror_core.decide.verbs import Verb
-from mirror_core.kafka.acls import Acls, AuthorizerOff
+from mirror_core.decide.standing import FenceState, find_fence_state
+from mirror_core.decide.verbs import MirrorCommand
+from mirror_core.kafka.acls import AuthorizerOff, BrokerAcls
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.mirrors import verbs
 from mirror_core.model.errors import Unreachable
-from mirror_core.model.hooks import Command, Hook
+from mirror_core.model.hooks import Hook, HookCommand
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.offsets import Offsets
-from mirror_core.model.ruling import KAFKAS, Authorizer, Ruling
-from mirror_core.model.standing import Debt, Owed
-from mirror_core.state.link import Link
+from mirror_core.model.offsets import PartitionOffsets
+from mirror_core.model.ruling import KAFKA_AUTHORIZER, AuthorizerConfig, AuthorizerKind
+from mirror_core.model.standing import FenceAction, PendingFence
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import State
 from tests.unit.test_decide_verbs import MIRROR
 
 EAST = ClusterName("east")
 PARTITION = Partition("orders", 0)
-TO_COME = Debt(mirror=MIRROR.name, cluster=EAST, owed=Owed.FENCE, run="r", since_ms=1)
-WATCHED = replace(TO_COME, ends=Offsets.of({PARTITION: Offset(7)}))
-STANDS = replace(WATCHED, paid_ms=2)
-ACLS: Any = Acls(frozenset())
+TO_COME = PendingFence(mirror=MIRROR.name, cluster=EAST, action=FenceAction.APPLY, run="r", since_ms=1)
+WATCHED = replace(TO_COME, log_ends=PartitionOffsets.from_mapping({PARTITION: Offset(7)}))
+STANDS = replace(WATCHED, applied_at_ms=2)
+ACLS: Any = BrokerAcls(frozenset())
 OFF = AuthorizerOff("east")
-CALLED = Hook(name="fence_command", call=Command(("/bin/close",)))
-COMMAND = Ruling(authorizer=Authorizer.FOREIGN, fence=CALLED, unfence=CALLED)
+CALLED = Hook(name="fence_command", call=HookCommand(("/bin/close",)))
+COMMAND = AuthorizerConfig(authorizer=AuthorizerKind.FOREIGN, fence_command=CALLED, unfence_command=CALLED)
 
 
 @dataclass
@@ -42,18 +42,18 @@ class East:
 
     cluster_id: str = MIRROR.source_id
     acls: Any = ACLS
-    ruling: Ruling = KAFKAS
+    ruling: AuthorizerConfig = KAFKA_AUTHORIZER
     silent: bool = False
 
-    def reasons(self, monkeypatch: pytest.MonkeyPatch, debt: Debt | None, gone: str | None = None) -> list[str]:
+    def reasons(self, monkeypatch: pytest.MonkeyPatch, debt: PendingFence | None, gone: str | None = None) -> list[str]:
         """Why the mirror is not deleted."""
         monkeypatch.setattr(verbs, "ClusterClient", lambda *asked, **more: self)
         monkeypatch.setattr(verbs, "describe_acls", lambda client: self.acls)
-        monkeypatch.setattr(verbs, "way_home", lambda link: ())
+        monkeypatch.setattr(verbs, "list_failbacks", lambda link: ())
         properties = {"bootstrap.servers": "127.0.0.1:1"}
         east = ClusterConfig(EAST, properties, properties, ruling=self.ruling)
         config = Config(Path("mirrorbook.yaml"), {EAST: east})
-        link = Link(config, MIRROR, east, ClusterConfig(MIRROR.destination, properties, properties))
+        link = MirrorLink(config, MIRROR, east, ClusterConfig(MIRROR.destination, properties, properties))
         status = PartitionStatus(
             partition=PARTITION,
             state=PartitionState.STOPPED,
@@ -61,8 +61,8 @@ class East:
             destination_topic_id="b",
             lmo=Offset(7),
         )
-        state = State(debts={MIRROR.name: debt} if debt else {}, partitions={MIRROR.name: {PARTITION: status}})
-        return list(verbs._more(link, Verb.DELETE, ClusterName(gone) if gone else None)(state))
+        state = State(pending_fences={MIRROR.name: debt} if debt else {}, partitions={MIRROR.name: {PARTITION: status}})
+        return list(verbs._build_extra_checks(link, MirrorCommand.DELETE, ClusterName(gone) if gone else None)(state))
 
     def __enter__(self) -> East:
         if self.silent:
@@ -88,7 +88,7 @@ def test_a_mirror_that_alone_knows_of_a_fence_to_come_is_not_deleted(
     east: East, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its old source would take writes beside the new primary as soon as it is back."""
-    assert standing_of(TO_COME) is Standing.OWED
+    assert find_fence_state(TO_COME) is FenceState.PENDING
     [reason] = east.reasons(monkeypatch, TO_COME)
     assert words in reason
 
@@ -96,7 +96,7 @@ def test_a_mirror_that_alone_knows_of_a_fence_to_come_is_not_deleted(
 @pytest.mark.parametrize("east", [East(silent=True), East(cluster_id="of another")])
 @pytest.mark.parametrize("debt", [TO_COME, WATCHED, STANDS])
 def test_a_source_that_is_gone_for_good_keeps_no_mirror(
-    east: East, debt: Debt, monkeypatch: pytest.MonkeyPatch
+    east: East, debt: PendingFence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where another cluster was built at its address, or a name leads to the new primary."""
     assert not east.reasons(monkeypatch, debt, gone="east")
@@ -113,11 +113,11 @@ def test_a_source_that_answers_as_itself_is_not_gone(monkeypatch: pytest.MonkeyP
         (East(), WATCHED),
         (East(), None),
         (East(acls=OFF), TO_COME),
-        (East(acls=OFF, ruling=Ruling(authorizer=Authorizer.NONE)), TO_COME),
-        (East(acls=OFF, ruling=Ruling(authorizer=Authorizer.FOREIGN)), TO_COME),
+        (East(acls=OFF, ruling=AuthorizerConfig(authorizer=AuthorizerKind.NONE)), TO_COME),
+        (East(acls=OFF, ruling=AuthorizerConfig(authorizer=AuthorizerKind.FOREIGN)), TO_COME),
     ],
 )
 def test_nothing_is_waited_for_that_nothing_could_put_up(
-    east: East, debt: Debt | None, monkeypatch: pytest.MonkeyPatch
+    east: East, debt: PendingFence | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not east.reasons(monkeypatch, debt)

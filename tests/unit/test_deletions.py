@@ -12,24 +12,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.copy.datagrams import Line, Sort
-from mirror_core.copy.deletions import RECORDED_S
-from mirror_core.copy.handover import Board, Successor
+from mirror_core.copy.datagrams import DatagramKind, DriverChannel
+from mirror_core.copy.deletions import MAX_RECORD_WAIT_S
+from mirror_core.copy.handover import ClaimBoard, ClaimClient
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.report import report
-from mirror_core.copy.states import State
-from mirror_core.copy.verdict import Logs
-from mirror_core.dataplane.channel import Channel
-from mirror_core.dataplane.counters import Counters, Missed
-from mirror_core.dataplane.planning import aligned, assigned
-from mirror_core.dataplane.results import Results
-from mirror_core.decide.deletions import counted, counting, in_words, recorded, total
-from mirror_core.decide.position import Ours, Seen
-from mirror_core.model.copying import Aligned, Deletion, Listening, TaskReport
-from mirror_core.model.errors import Unwritten
-from mirror_core.model.mirror import Desired, Mirror, NeverCopied, PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, heartbeat_topic
-from mirror_core.state.records import PartitionRecord, Record
+from mirror_core.copy.report import build_report
+from mirror_core.copy.states import CopyState
+from mirror_core.copy.verdict import LogInspector
+from mirror_core.dataplane.channel import DatagramReceiver
+from mirror_core.dataplane.counters import Counters, NeverCopiedCount
+from mirror_core.dataplane.planning import mark_aligned, to_assigned
+from mirror_core.dataplane.results import EpochResults
+from mirror_core.decide.deletions import (
+    count_deletion,
+    count_deletions,
+    find_counted_end,
+    format_never_copied,
+    sum_never_copied,
+)
+from mirror_core.decide.position import BothLogBounds, OwnProducerState
+from mirror_core.model.copying import AlignedPartition, ListenAddress, TaskReport, TrimmedRange
+from mirror_core.model.errors import StateNotWritten
+from mirror_core.model.mirror import DesiredState, Mirror, NeverCopied, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, get_heartbeat_topic
+from mirror_core.state.records import PartitionRecord, StateRecord
 from mirror_core.state.records import State as Topic
 from tests.assignments import assignment
 from tests.judging import decide
@@ -45,7 +51,7 @@ MIRROR = Mirror(
     destination_id="W",
     topics=("orders",),
     producer_id=1 << 62,
-    desired=Desired.STARTED,
+    desired=DesiredState.STARTED,
     created_ms=1,
 )
 
@@ -62,8 +68,8 @@ def status(
     )
 
 
-def deletion(first: int, end: int, partition: Partition = A) -> Deletion:
-    return Deletion(partition=partition, first=Offset(first), next=Offset(end))
+def deletion(first: int, end: int, partition: Partition = A) -> TrimmedRange:
+    return TrimmedRange(partition=partition, first=Offset(first), next=Offset(end))
 
 
 def never(offsets: int, first: int, end: int, since_ms: int = 1, newest_ms: int = 1) -> NeverCopied:
@@ -74,47 +80,50 @@ def never(offsets: int, first: int, end: int, since_ms: int = 1, newest_ms: int 
 
 
 def test_what_was_deleted_is_counted_once_whoever_tells_of_it_again() -> None:
-    once = counting(status(), deletion(50, 80), 1)
+    once = count_deletion(status(), deletion(50, 80), 1)
     assert once.never_copied == never(30, 50, 80)
-    assert counting(once, deletion(50, 80), 2) is once
-    assert counting(once, deletion(60, 80), 2) is once, "a task that had seeded some of it finds the rest"
-    assert counting(once, deletion(0, 10), 2) is once, "an old report"
+    assert count_deletion(once, deletion(50, 80), 2) is once
+    assert count_deletion(once, deletion(60, 80), 2) is once, "a task that had seeded some of it finds the rest"
+    assert count_deletion(once, deletion(0, 10), 2) is once, "an old report"
 
 
 def test_a_second_deletion_is_added_and_its_offsets_are_the_ones_that_are_named() -> None:
-    twice = counting(counting(status(), deletion(50, 80), 1), deletion(200, 210), 7)
+    twice = count_deletion(count_deletion(status(), deletion(50, 80), 1), deletion(200, 210), 7)
     assert twice.never_copied == never(40, 200, 210, newest_ms=7)
 
 
 def test_a_deletion_that_goes_on_before_anything_was_copied_is_one() -> None:
-    more = counting(counting(status(), deletion(50, 80), 1), deletion(50, 90), 7)
+    more = count_deletion(count_deletion(status(), deletion(50, 80), 1), deletion(50, 90), 7)
     assert more.never_copied == never(40, 50, 90, newest_ms=7)
 
 
 def test_what_the_mirror_was_not_to_copy_does_not_count() -> None:
-    assert counting(status(start=40), deletion(10, 60), 1).never_copied == never(20, 40, 60)
-    assert counting(status(start=40), deletion(10, 40), 1).never_copied is None
+    assert count_deletion(status(start=40), deletion(10, 60), 1).never_copied == never(20, 40, 60)
+    assert count_deletion(status(start=40), deletion(10, 40), 1).never_copied is None
 
 
 def test_only_statuses_that_change_are_written() -> None:
     known = {A: status(), B: status(B)}
     told = [deletion(5, 9), deletion(1, 4), deletion(5, 9), deletion(1, 2, Partition("gone", 0))]
-    fresh = recorded(known, told, 1)
+    fresh = count_deletions(known, told, 1)
     assert fresh.keys() == {A}
     assert fresh[A].never_copied == never(7, 5, 9)
-    assert recorded(fresh, told, 2) == {}
+    assert count_deletions(fresh, told, 2) == {}
 
 
 def test_heartbeats_that_were_deleted_are_no_loss() -> None:
-    beats = Partition(heartbeat_topic(NAME), 0)
-    assert assigned(status(beats)).counted is None
-    assert recorded({beats: status(beats)}, [deletion(5, 9, beats)], 1) == {}
+    beats = Partition(get_heartbeat_topic(NAME), 0)
+    assert to_assigned(status(beats)).trim_recorded_until is None
+    assert count_deletions({beats: status(beats)}, [deletion(5, 9, beats)], 1) == {}
 
 
 def test_the_words_have_the_worst_partition_first() -> None:
-    statuses = {A: counting(status(), deletion(5, 9), 1), B: counting(status(B), deletion(1_000, 2_500), 60_000)}
-    assert in_words({A: status()}) == ""
-    assert in_words(statuses) == (
+    statuses = {
+        A: count_deletion(status(), deletion(5, 9), 1),
+        B: count_deletion(status(B), deletion(1_000, 2_500), 60_000),
+    }
+    assert format_never_copied({A: status()}) == ""
+    assert format_never_copied(statuses) == (
         "1,504 offset(s) of 2 partition(s), first found 1970-01-01 00:00:00 UTC: orders-1 (1,500, the last of them "
         "[1000, 2500)), orders-0 (4, the last of them [5, 9))"
     )
@@ -127,7 +136,7 @@ ACTS = ["write", "delete", "copy", "align", "told, not recorded", "recorded, not
 def test_whoever_dies_each_offset_is_counted_once(beginning: int, acts: list[tuple[str, int]]) -> None:
     """What is recorded, but for what is not passed yet, is what was deleted before it was copied."""
     known, start, end, position, lost = status(start=beginning), beginning, beginning, beginning, 0
-    task, said = replicator(known, told=True), list[Deletion]()
+    task, said = replicator(known, told=True), list[TrimmedRange]()
     for act, amount in acts:
         behind = position < start
         match act:
@@ -138,24 +147,24 @@ def test_whoever_dies_each_offset_is_counted_once(beginning: int, acts: list[tup
             case "copy" if not behind:
                 position = min(end, position + amount)
             case "told, not recorded" if behind:
-                task.deletions.may_pass(position, start, position)
+                task.trims.can_pass(position, start, position)
                 task = replicator(known, told=True)
             case "align" | "recorded, not passed" if behind:
-                task.deletions.may_pass(position, start, position)
-                said += task.deletions.of(A)
-                known = recorded({A: known}, said, 1).get(A, known)
-                task.deletions.recorded(start)
-                assert task.deletions.may_pass(position, start, position)
+                task.trims.can_pass(position, start, position)
+                said += task.trims.to_trimmed_ranges(A)
+                known = count_deletions({A: known}, said, 1).get(A, known)
+                task.trims.mark_recorded(start)
+                assert task.trims.can_pass(position, start, position)
                 if act == "align":
                     lost, position = lost + start - position, start
                 else:
                     task = replicator(known, told=True)
             case "report again":
-                known = recorded({A: known}, said, 1).get(A, known)
+                known = count_deletions({A: known}, said, 1).get(A, known)
             case "next epoch":
                 task = replicator(known, told=True)
-        unpassed = max(0, (counted(known) or 0) - position)
-        assert total([known]) == lost + unpassed
+        unpassed = max(0, (find_counted_end(known) or 0) - position)
+        assert sum_never_copied([known]) == lost + unpassed
 
 
 # -- the task --------------------------------------------------------------------------------------------------------
@@ -170,106 +179,113 @@ class Clock:
 
 
 def replicator(of: PartitionStatus, *, told: bool, clock: Clock | None = None) -> PartitionReplicator:
-    made = PartitionReplicator(replace(assigned(of), source_epoch=1, answered=True), clock=clock or Clock(), told=told)
-    made.route(1, 1, 1)
+    made = PartitionReplicator(
+        replace(to_assigned(of), source_epoch=1, all_answered=True), clock=clock or Clock(), has_driver=told
+    )
+    made.set_leaders(1, 1, 1)
     return made
 
 
-def judged(one: PartitionReplicator, position: int, start: int, end: int = 1_000) -> State:
+def judged(one: PartitionReplicator, position: int, start: int, end: int = 1_000) -> CopyState:
     """After both logs were looked at."""
-    seen = Seen(
-        log_start=0, log_end=position, ours=Ours(position, -1), source_start=start, source_end=end, ends_as_sent=True
+    seen = BothLogBounds(
+        log_start=0,
+        log_end=position,
+        producer=OwnProducerState(position, -1),
+        source_start=start,
+        source_end=end,
+        ends_as_sent=True,
     )
-    one.look_at = 0.0
-    decide(cast("Logs", None), one, seen)
+    one.next_attempt_at = 0.0
+    decide(cast("LogInspector", None), one, seen)
     return one.state
 
 
 def reported(one: PartitionReplicator) -> TaskReport:
-    return report(assignment(one.assigned), [one], "", 0.0, 0.0, str)
+    return build_report(assignment(one.assigned), [one], "", 0.0, 0.0, str)
 
 
 def test_copying_does_not_go_on_before_what_was_deleted_is_recorded() -> None:
     one = replicator(status(), told=True)
-    assert judged(one, 50, 80) is State.LOST
-    assert "offsets below 80 were deleted there before they were copied" in one.lost_why
-    assert one.deletions.unrecorded == [(50, 80)]
-    assert judged(one, 50, 80) is State.LOST
-    assert reported(one).deletions == (deletion(50, 80),)
-    one.deletions.recorded(80)
-    assert judged(one, 50, 80) is State.READY
-    assert one.place.position == 80, "what is copied is as before"
+    assert judged(one, 50, 80) is CopyState.LOST
+    assert "offsets below 80 were deleted there before they were copied" in one.lost_reason
+    assert one.trims.unrecorded == [(50, 80)]
+    assert judged(one, 50, 80) is CopyState.LOST
+    assert reported(one).trimmed_ranges == (deletion(50, 80),)
+    one.trims.mark_recorded(80)
+    assert judged(one, 50, 80) is CopyState.READY
+    assert one.progress.position == 80, "what is copied is as before"
 
 
 def test_more_that_is_deleted_meanwhile_is_recorded_too() -> None:
     one = replicator(status(), told=True)
     judged(one, 50, 80)
-    one.deletions.recorded(80)
-    assert judged(one, 50, 90) is State.LOST
-    assert one.deletions.unrecorded == [(80, 90)]
-    one.deletions.recorded(90)
-    assert judged(one, 50, 90) is State.READY
+    one.trims.mark_recorded(80)
+    assert judged(one, 50, 90) is CopyState.LOST
+    assert one.trims.unrecorded == [(80, 90)]
+    one.trims.mark_recorded(90)
+    assert judged(one, 50, 90) is CopyState.READY
 
 
 def test_where_no_driver_answers_copying_goes_on_after_a_while_and_the_report_tells() -> None:
     clock = Clock()
     one = replicator(status(), told=True, clock=clock)
-    assert judged(one, 50, 80) is State.LOST
-    clock.now += RECORDED_S
-    assert judged(one, 50, 80) is State.READY
-    assert reported(one).deletions == (deletion(50, 80),)
+    assert judged(one, 50, 80) is CopyState.LOST
+    clock.now += MAX_RECORD_WAIT_S
+    assert judged(one, 50, 80) is CopyState.READY
+    assert reported(one).trimmed_ranges == (deletion(50, 80),)
 
 
 def test_without_a_driver_a_task_leaves_the_partition_to_the_next_one_that_begins_behind_what_is_recorded() -> None:
     clock = Clock()
     one = replicator(status(), told=False, clock=clock)
-    assert judged(one, 50, 80) is State.LOST
-    clock.now += RECORDED_S
-    assert judged(one, 50, 80) is State.LOST
-    assert one.deletions.holds
-    [known] = recorded({A: status()}, reported(one).deletions, 1).values()
-    assert judged(replicator(known, told=False), 50, 80) is State.READY
+    assert judged(one, 50, 80) is CopyState.LOST
+    clock.now += MAX_RECORD_WAIT_S
+    assert judged(one, 50, 80) is CopyState.LOST
+    assert one.trims.is_blocked
+    [known] = count_deletions({A: status()}, reported(one).trimmed_ranges, 1).values()
+    assert judged(replicator(known, told=False), 50, 80) is CopyState.READY
 
 
 def test_what_is_recorded_is_not_told_again_by_the_next_task() -> None:
-    known = counting(status(), deletion(50, 80), 1)
+    known = count_deletion(status(), deletion(50, 80), 1)
     one = replicator(known, told=True)
-    assert judged(one, 50, 80) is State.READY
-    assert reported(one).deletions == ()
+    assert judged(one, 50, 80) is CopyState.READY
+    assert reported(one).trimmed_ranges == ()
 
 
 def test_a_new_mirror_begins_where_the_sources_log_begins_and_misses_nothing() -> None:
     new = replicator(status(start=None), told=True)
-    assert judged(new, 0, 80) is State.READY
+    assert judged(new, 0, 80) is CopyState.READY
     found = reported(new)
-    assert found.deletions == ()
+    assert found.trimmed_ranges == ()
     assert found.aligned[0].source_start is None, "it has not come so far yet"
-    case = new.begin_round()
-    case.fill(80, 8 << 3)
-    new.round_ended(case)
+    case = new.start_gap_round()
+    case.add_filled(80, 8 << 3)
+    new.finish_gap_round(case)
     assert reported(new).aligned[0].source_start == 80
-    one = replicator(aligned(status(start=None), reported(new).aligned[0]), told=True)
-    assert judged(one, 100, 130) is State.LOST
-    assert one.deletions.unrecorded == [(100, 130)]
+    one = replicator(mark_aligned(status(start=None), reported(new).aligned[0]), told=True)
+    assert judged(one, 100, 130) is CopyState.LOST
+    assert one.trims.unrecorded == [(100, 130)]
 
 
 def test_a_task_that_has_come_to_the_beginning_itself_misses_what_is_deleted_then() -> None:
     one = replicator(status(start=None), told=False)
     judged(one, 40, 40)
-    one.lose("offset out of range")
+    one.mark_lost("offset out of range")
     judged(one, 40, 60)
-    assert reported(one).deletions == (deletion(40, 60),)
+    assert reported(one).trimmed_ranges == (deletion(40, 60),)
 
 
 def test_the_beginning_is_recorded_once_and_nothing_else_is_forgotten() -> None:
-    found = Aligned(partition=A, source_epoch=3, source_start=Offset(70))
-    begun = aligned(status(start=None), found)
+    found = AlignedPartition(partition=A, source_epoch=3, source_start=Offset(70))
+    begun = mark_aligned(status(start=None), found)
     assert (begun.source_start, begun.source_epoch) == (70, 3)
-    lost = counting(begun, deletion(90, 95), 1)
-    later = aligned(lost, replace(found, source_start=Offset(95)))
+    lost = count_deletion(begun, deletion(90, 95), 1)
+    later = mark_aligned(lost, replace(found, source_start=Offset(95)))
     assert (later.source_start, later.never_copied) == (70, never(5, 90, 95))
-    assert assigned(later).counted == 95
-    assert assigned(begun).counted == 70
+    assert to_assigned(later).trim_recorded_until == 95
+    assert to_assigned(begun).trim_recorded_until == 70
 
 
 # -- the driver ------------------------------------------------------------------------------------------------------
@@ -286,9 +302,9 @@ class HeldState:
         self.writes = 0
         self.put(MIRROR, *(PartitionRecord(NAME, one) for one in statuses))
 
-    def put(self, *records: Record) -> None:
+    def put(self, *records: StateRecord) -> None:
         if self.broken:
-            raise Unwritten("not enough replicas")
+            raise StateNotWritten("not enough replicas")
         self.writes += 1
         for record in records:
             self.state.put(record)
@@ -297,67 +313,67 @@ class HeldState:
         return self.state.partitions[NAME][partition].never_copied
 
 
-def results(said: list[str] | None = None) -> Results:
+def results(said: list[str] | None = None) -> EpochResults:
     link = SimpleNamespace(mirror=MIRROR, source=SimpleNamespace(name=EAST), destination=None)
-    return Results(cast("Any", link), Counters(), (said if said is not None else []).append)
+    return EpochResults(cast("Any", link), Counters(), (said if said is not None else []).append)
 
 
-def ask(board: Board, first: int, end: int) -> list[tuple[str, int, int]]:
-    return list(board._hear([(A.topic, A.index, first, end)]))
+def ask(board: ClaimBoard, first: int, end: int) -> list[tuple[str, int, int]]:
+    return list(board._receive_trims([(A.topic, A.index, first, end)]))
 
 
-def count(made: Results, lease: HeldState, *, final: bool = False) -> None:
-    made.count(cast("Any", lease), final=final)
+def count(made: EpochResults, lease: HeldState, *, final: bool = False) -> None:
+    made.record_trimmed(cast("Any", lease), final=final)
 
 
-def reports(made: Results, lease: HeldState, *deletions: Deletion) -> None:
-    one = TaskReport(receipts=(), failures=(), cpu_s=0.0, deletions=deletions)
-    made.take(cast("Any", lease), 1, 0, (one,), newest=1, final=False)
+def reports(made: EpochResults, lease: HeldState, *deletions: TrimmedRange) -> None:
+    one = TaskReport(receipts=(), failures=(), cpu_s=0.0, trimmed_ranges=deletions)
+    made.add_epoch(cast("Any", lease), 1, 0, (one,), newest_epoch=1, final=False)
 
 
 def test_the_driver_records_what_it_is_told_says_it_and_only_then_answers() -> None:
     said: list[str] = []
     made, lease = results(said), HeldState(status())
-    assert ask(made.board, 50, 80) == []
+    assert ask(made.claim_board, 50, 80) == []
     count(made, lease)
     found = lease.never()
     assert found is not None
     assert (found.offsets, found.first, found.next) == (30, 50, 80)
-    assert ask(made.board, 50, 80) == [("orders", 0, 80)]
+    assert ask(made.claim_board, 50, 80) == [("orders", 0, 80)]
     assert said == [
         "cluster east: 30 offset(s) were deleted there before they were copied, and are on neither side now: "
         "orders-0 (30)"
     ]
     assert made.summary.never_copied == {A: 30}
-    assert made.counters.snapshot().never_copied == {"orders": Missed(30, found.newest_ms)}
+    assert made.counters.snapshot().never_copied == {"orders": NeverCopiedCount(30, found.newest_ms)}
 
 
 def test_the_report_and_the_next_driver_do_not_count_it_again() -> None:
     made, lease = results(), HeldState(status())
-    ask(made.board, 50, 80)
+    ask(made.claim_board, 50, 80)
     count(made, lease)
     reports(made, lease, deletion(50, 80))
     count(made, lease)
     after, before = results(), lease.writes
-    ask(after.board, 50, 80)
+    ask(after.claim_board, 50, 80)
     count(after, lease)
-    assert ask(after.board, 50, 80) == [("orders", 0, 80)], "whoever waits for it goes on"
-    assert total(lease.state.partitions[NAME].values()) == 30
+    assert ask(after.claim_board, 50, 80) == [("orders", 0, 80)], "whoever waits for it goes on"
+    assert sum_never_copied(lease.state.partitions[NAME].values()) == 30
     assert lease.writes == before
 
 
 def test_while_the_state_topic_takes_nothing_nothing_is_answered_and_nothing_forgotten() -> None:
     made, lease = results(), HeldState(status(), status(B))
     lease.broken = True
-    ask(made.board, 50, 80)
+    ask(made.claim_board, 50, 80)
     reports(made, lease, deletion(7, 9, B))
-    with pytest.raises(Unwritten):
+    with pytest.raises(StateNotWritten):
         count(made, lease)
-    assert ask(made.board, 50, 80) == []
+    assert ask(made.claim_board, 50, 80) == []
     count(made, lease, final=True)  # on the way out nothing is raised
     lease.broken = False
     count(made, lease)
-    assert total(lease.state.partitions[NAME].values()) == 32
+    assert sum_never_copied(lease.state.partitions[NAME].values()) == 32
 
 
 def test_what_a_failed_partition_missed_is_recorded_when_it_is_copied_again() -> None:
@@ -369,7 +385,7 @@ def test_what_a_failed_partition_missed_is_recorded_when_it_is_copied_again() ->
     assert lease.never() is None
     lease.put(PartitionRecord(NAME, status()))
     count(made, lease)
-    assert total(lease.state.partitions[NAME].values()) == 30
+    assert sum_never_copied(lease.state.partitions[NAME].values()) == 30
 
 
 def test_a_task_that_waits_goes_on_when_its_driver_has_recorded_it() -> None:
@@ -377,23 +393,23 @@ def test_a_task_that_waits_goes_on_when_its_driver_has_recorded_it() -> None:
     one = replicator(status(), told=True)
     judged(one, 50, 80)
     with (
-        Channel(Listening(), {Sort.CLAIMS: made.board.take}) as channel,
-        closing(Line(1, channel.at(1))) as line,
+        DatagramReceiver(ListenAddress(), {DatagramKind.CLAIMS: made.claim_board.handle}) as channel,
+        closing(DriverChannel(1, channel.address_for(1))) as line,
     ):
-        task = Successor(line)
+        task = ClaimClient(line)
 
         def heard() -> bool:
-            task.ask({A: one})
-            return bool(made.board.deletions())
+            task.exchange({A: one})
+            return bool(made.claim_board.get_unrecorded_trims())
 
         wait_until(heard, timeout_s=10, why="the driver is told")
-        assert judged(one, 50, 80) is State.LOST
+        assert judged(one, 50, 80) is CopyState.LOST
         count(made, lease)
 
         def answered() -> bool:
-            task.ask({A: one})
-            return not one.deletions.unrecorded
+            task.exchange({A: one})
+            return not one.trims.unrecorded
 
         wait_until(answered, timeout_s=10, why="the task hears that it is recorded")
-    assert judged(one, 50, 80) is State.READY
-    assert made.board.deletions() == ()
+    assert judged(one, 50, 80) is CopyState.READY
+    assert made.claim_board.get_unrecorded_trims() == ()

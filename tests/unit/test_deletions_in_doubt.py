@@ -7,18 +7,18 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.copy.deletions import RECORDED_S
-from mirror_core.copy.states import State
+from mirror_core.copy.deletions import MAX_RECORD_WAIT_S
+from mirror_core.copy.states import CopyState
 from mirror_core.dataplane import planning
 from mirror_core.dataplane.planning import Planner
-from mirror_core.decide.deletions import total
-from mirror_core.kafka.client import ClusterView, Leader, TopicView
-from mirror_core.kafka.offsets import Point
-from mirror_core.model.copying import Failure, TaskReport
+from mirror_core.decide.deletions import sum_never_copied
+from mirror_core.kafka.client import ClusterMetadata, Leader, TopicMetadata
+from mirror_core.kafka.offsets import OffsetPoint
+from mirror_core.model.copying import PartitionFailure, TaskReport
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.records import PartitionRecord
-from mirror_core.sync.topics import Placement
+from mirror_core.sync.topics import TopicPlacement
 from tests.unit.test_deletions import (
     MIRROR,
     NAME,
@@ -40,19 +40,19 @@ from tests.unit.test_deletions import (
 
 def test_what_a_failed_partition_missed_is_not_answered_before_it_is_recorded() -> None:
     made, lease = results(), HeldState(status(state=PartitionState.FAILED))
-    ask(made.board, 50, 80)
+    ask(made.claim_board, 50, 80)
     count(made, lease)
-    assert ask(made.board, 50, 80) == []
+    assert ask(made.claim_board, 50, 80) == []
     lease.put(PartitionRecord(NAME, status()))
     count(made, lease)
-    assert total(lease.state.partitions[NAME].values()) == 30
-    assert ask(made.board, 50, 80) == [("orders", 0, 80)]
+    assert sum_never_copied(lease.state.partitions[NAME].values()) == 30
+    assert ask(made.claim_board, 50, 80) == [("orders", 0, 80)]
 
 
 def test_what_is_not_recorded_when_the_driver_ends_is_said_by_name() -> None:
     said: list[str] = []
     made, lease = results(said), HeldState(status(state=PartitionState.FAILED))
-    ask(made.board, 50, 80)
+    ask(made.claim_board, 50, 80)
     count(made, lease)
     assert said == []
     count(made, lease, final=True)
@@ -66,7 +66,7 @@ def test_so_it_is_where_the_state_topic_takes_nothing() -> None:
     said: list[str] = []
     made, lease = results(said), HeldState(status())
     lease.broken = True
-    ask(made.board, 50, 80)
+    ask(made.claim_board, 50, 80)
     count(made, lease, final=True)
     assert said == [
         "what cluster east deleted of these partitions before it was copied is not recorded, and may be missing in "
@@ -77,11 +77,11 @@ def test_so_it_is_where_the_state_topic_takes_nothing() -> None:
 def test_what_a_partition_missed_is_recorded_before_it_is_failed_by_the_same_report() -> None:
     made, lease = results(), HeldState(status())
     made._easing = cast("Any", SimpleNamespace(eased=lambda *found: False))
-    failure = Failure(partition=A, reason="r", offset=None, kind=FailureKind.OTHER)
-    one = TaskReport(receipts=(), failures=(failure,), cpu_s=0.0, deletions=(deletion(50, 80),))
-    made.take(cast("Any", lease), 1, 0, (one,), newest=1, final=False)
+    failure = PartitionFailure(partition=A, reason="r", offset=None, kind=FailureKind.OTHER)
+    one = TaskReport(receipts=(), failures=(failure,), cpu_s=0.0, trimmed_ranges=(deletion(50, 80),))
+    made.add_epoch(cast("Any", lease), 1, 0, (one,), newest_epoch=1, final=False)
     assert lease.state.partitions[NAME][A].state is PartitionState.FAILED
-    assert total(lease.state.partitions[NAME].values()) == 30
+    assert sum_never_copied(lease.state.partitions[NAME].values()) == 30
 
 
 # -- the task --------------------------------------------------------------------------------------------------------
@@ -90,20 +90,20 @@ def test_what_a_partition_missed_is_recorded_before_it_is_failed_by_the_same_rep
 def test_what_another_leader_still_has_is_copied_and_not_told() -> None:
     one = replicator(status(), told=True)
     judged(one, 50, 80)
-    assert judged(one, 50, 50) is State.READY
-    assert one.place.position == 50
-    assert reported(one).deletions == ()
+    assert judged(one, 50, 50) is CopyState.READY
+    assert one.progress.position == 50
+    assert reported(one).trimmed_ranges == ()
 
 
 def test_of_what_another_leader_has_in_part_the_rest_is_told() -> None:
     one = replicator(status(), told=True)
     judged(one, 50, 80)
     judged(one, 50, 90)
-    assert one.deletions.unrecorded == [(50, 80), (80, 90)]
-    assert judged(one, 50, 60) is State.LOST
-    assert one.deletions.unrecorded == [(50, 60)]
-    one.deletions.recorded(60)
-    assert judged(one, 50, 60) is State.READY
+    assert one.trims.unrecorded == [(50, 80), (80, 90)]
+    assert judged(one, 50, 60) is CopyState.LOST
+    assert one.trims.unrecorded == [(50, 60)]
+    one.trims.mark_recorded(60)
+    assert judged(one, 50, 60) is CopyState.READY
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -112,12 +112,12 @@ def test_what_is_passed_or_recorded_is_not_taken_back(recorded: bool) -> None:
     one = replicator(status(), told=True, clock=clock)
     judged(one, 50, 80)
     if recorded:
-        one.deletions.recorded(80)
+        one.trims.mark_recorded(80)
     else:
-        clock.now += RECORDED_S
-        assert judged(one, 50, 80) is State.READY
-    one.deletions.may_pass(None, 60, 80)
-    assert reported(one).deletions == (deletion(50, 80),)
+        clock.now += MAX_RECORD_WAIT_S
+        assert judged(one, 50, 80) is CopyState.READY
+    one.trims.can_pass(None, 60, 80)
+    assert reported(one).trimmed_ranges == (deletion(50, 80),)
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
@@ -138,45 +138,49 @@ def test_a_copy_that_has_come_to_the_sources_log_start_counts_from_there(
     known: int | None, start: int, position: int | None, noted: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An older version has not recorded it; and on the way home the copy is there before the first task."""
-    here = {Point.LOG_END: position, Point.START: 0}
-    there = {Point.STABLE_END: 1_000, Point.START: start}
+    here = {OffsetPoint.LOG_END: position, OffsetPoint.START: 0}
+    there = {OffsetPoint.STABLE_END: 1_000, OffsetPoint.START: start}
 
-    def offsets(client: Any, wanted: list[Partition], point: Point, led: Any = None) -> dict[Partition, Offset]:
+    def offsets(client: Any, wanted: list[Partition], point: OffsetPoint, led: Any = None) -> dict[Partition, Offset]:
         at = (there if client is east else here)[point]
         return {} if at is None else dict.fromkeys(wanted, Offset(at))
 
-    view = {side: TopicView("orders", side, False, {0: Leader(1, 0)}, 1, 1) for side in "sd"}
-    monkeypatch.setattr(planning, "_known", offsets)
-    monkeypatch.setattr(planning, "mirror_topics", lambda link, client: {"orders": view["s"]})
-    monkeypatch.setattr(planning, "create_missing", lambda *asked: Placement({"orders": view["d"]}, (), {}))
-    east: Any = SimpleNamespace(metadata=lambda names: ClusterView("E", 1, {}, {}, frozenset()))
+    view = {side: TopicMetadata("orders", side, False, {0: Leader(1, 0)}, 1, 1) for side in "sd"}
+    monkeypatch.setattr(planning, "_fetch_known_offsets", offsets)
+    monkeypatch.setattr(planning, "list_mirror_topics", lambda link, client: {"orders": view["s"]})
+    monkeypatch.setattr(planning, "create_missing_topics", lambda *asked: TopicPlacement({"orders": view["d"]}, (), {}))
+    east: Any = SimpleNamespace(metadata=lambda names: ClusterMetadata("E", 1, {}, {}, frozenset()))
     link: Any = SimpleNamespace(mirror=MIRROR)
     state: Any = SimpleNamespace(partitions={NAME: {A: status(start=known)}}, active_run=lambda name: None)
     work = Planner(link, east, cast("Any", object())).plan(state, all_ends=False)
-    assert work.partitions[A].counted == noted
+    assert work.partitions[A].trim_recorded_until == noted
     assert [change.status.source_start for change in work.changes] == [noted]
 
 
 @pytest.mark.parametrize("made", [False, True], ids=["all topics were there", "topics were made"])
 def test_log_starts_are_asked_of_whom_the_plan_was_told_to_lead(made: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 50,000 partitions it costs more to ask who leads them than where they begin."""
-    asked = list[tuple[Any, Point, Any]]()
+    asked = list[tuple[Any, OffsetPoint, Any]]()
 
-    def offsets(client: Any, wanted: list[Partition], point: Point, led: Any = None) -> dict[Partition, Offset]:
+    def offsets(client: Any, wanted: list[Partition], point: OffsetPoint, led: Any = None) -> dict[Partition, Offset]:
         asked.append((client, point, led))
         return dict.fromkeys(wanted, Offset(0))
 
-    there, here = ({"orders": TopicView("orders", side, False, {0: Leader(1, 0)}, 1, 1)} for side in "sd")
+    there, here = ({"orders": TopicMetadata("orders", side, False, {0: Leader(1, 0)}, 1, 1)} for side in "sd")
     rows: Any = ("a topic is made",) if made else ()
-    monkeypatch.setattr(planning, "_known", offsets)
-    monkeypatch.setattr(planning, "mirror_topics", lambda link, client: there)
-    monkeypatch.setattr(planning, "create_missing", lambda *asked: Placement(here, rows, {}))
-    east: Any = SimpleNamespace(metadata=lambda names: ClusterView("E", 1, {}, {}, frozenset()))
+    monkeypatch.setattr(planning, "_fetch_known_offsets", offsets)
+    monkeypatch.setattr(planning, "list_mirror_topics", lambda link, client: there)
+    monkeypatch.setattr(planning, "create_missing_topics", lambda *asked: TopicPlacement(here, rows, {}))
+    east: Any = SimpleNamespace(metadata=lambda names: ClusterMetadata("E", 1, {}, {}, frozenset()))
     west: Any = SimpleNamespace()
     link: Any = SimpleNamespace(mirror=MIRROR)
     state: Any = SimpleNamespace(partitions={NAME: {A: status(start=10)}}, active_run=lambda name: None)
     planner = Planner(link, east, west)
     planner.follow_log_start(planner.plan(state, all_ends=False).partitions)
-    expected = [(west, Point.LOG_END, here), (east, Point.STABLE_END, there)]
-    expected += [(west, Point.START, here), (east, Point.START, there), (west, Point.HIGH_WATERMARK, here)]
+    expected = [(west, OffsetPoint.LOG_END, here), (east, OffsetPoint.STABLE_END, there)]
+    expected += [
+        (west, OffsetPoint.START, here),
+        (east, OffsetPoint.START, there),
+        (west, OffsetPoint.HIGH_WATERMARK, here),
+    ]
     assert asked[-5:] == [(client, point, None if made else led) for client, point, led in expected]

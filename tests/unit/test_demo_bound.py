@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.decide.loss import loss
+from mirror_core.decide.loss import compute_loss
 from mirror_core.demo.bound import Bound, as_written, bound_of, covered
 from mirror_core.demo.ending import Told, next_steps, verdict_lines
 from mirror_core.demo.logs import Entry, Event, value_of
@@ -149,8 +149,10 @@ def test_the_plan_says_it_in_these_words() -> None:
 
 @pytest.mark.parametrize("sighted", [False, True])
 def test_a_plan_that_cannot_bound_the_loss_gives_no_verdict(sighted: bool) -> None:
-    unknown = replace(loss({}, None, {}, (), now_ms=0), known=3, silent_s=None if not sighted else 2.0)
-    words = unknown.bound
+    unknown = replace(
+        compute_loss({}, None, {}, (), now_ms=0), known_missing=3, observed_s=None if not sighted else 2.0
+    )
+    words = unknown.text
 
     if sighted:
         assert bound_of(words, 10_000) == Bound(3, 7_950)

@@ -28,7 +28,7 @@ from mirror_core.demo.verdict import judge
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.sandbox.process import is_alive
 from mirror_core.sandbox.sandbox import Sandbox
-from mirror_core.supervisor.identity import Machine
+from mirror_core.supervisor.identity import MachineIdentity
 from tests.waiting import wait_until
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
@@ -110,7 +110,7 @@ def test_the_next_demonstration_ends_what_a_killed_one_has_left(
 
 def test_numbers_of_before_a_restart_are_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place(tmp_path, MARKER)
-    monkeypatch.setattr(place_room, "here", lambda: Machine("other", "boot"))
+    monkeypatch.setattr(place_room, "get_machine", lambda: MachineIdentity("other", "boot"))
     place.note({os.getpid(): 1}, kept=True)
     monkeypatch.undo()
 

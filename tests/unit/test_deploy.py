@@ -14,10 +14,10 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from mirror_core.cli.lazy import COMMANDS, load
+from mirror_core.cli.lazy import COMMANDS, load_command
 from mirror_core.kafka.config import Principal, load_config
-from mirror_core.model.units import bytes_per_s
-from mirror_core.supervisor.supervisor import STOP_S
+from mirror_core.model.units import parse_bytes_per_s
+from mirror_core.supervisor.supervisor import STOP_TIMEOUT_S
 
 ROOT: Final = Path(__file__).parents[2]
 SYSTEMD: Final = ROOT / "deploy" / "systemd"
@@ -32,7 +32,7 @@ DOCKERFILE: Final = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
 def parsed(words: list[str]) -> dict[str, Any]:
     """The parameters that a command line of ours comes to; what is wrong with it is raised."""
     name, *arguments = words
-    found: dict[str, Any] = load(name, COMMANDS[name]).make_context(name, arguments).params
+    found: dict[str, Any] = load_command(name, COMMANDS[name]).make_context(name, arguments).params
     return found
 
 
@@ -71,7 +71,7 @@ def test_the_unit_stops_the_supervisor_alone_and_leaves_it_time() -> None:
     unit = unit_of(UNIT)
     service = unit["Service"]
     assert service["KillMode"] == "mixed"
-    assert float(service["TimeoutStopSec"]) > STOP_S
+    assert float(service["TimeoutStopSec"]) > STOP_TIMEOUT_S
     assert service["Restart"] == "always"
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
     assert "MemoryDenyWriteExecute" not in service, "Java compiles while it runs"
@@ -84,7 +84,7 @@ def test_the_unit_stops_the_supervisor_alone_and_leaves_it_time() -> None:
         "options": OPTIONS.split(),
     }
     told = parsed(["replicate", "orders", *OPTIONS.split()])
-    assert bytes_per_s(told["prove_at"]), "what was copied is compared beside the copying"
+    assert parse_bytes_per_s(told["prove_at"]), "what was copied is compared beside the copying"
     assert f"OPTIONS={OPTIONS}'" in (ROOT / "docs" / "operate" / "install.md").read_text(encoding="utf-8")
     assert credentials(UNIT) == ["mirrorbook.yaml", "control.properties", "data.properties"]
 
@@ -130,13 +130,13 @@ def test_containers_are_given_commands_that_there_are() -> None:
     assert found["metrics"].endswith(f":{pods()[0]['containers'][0]['ports'][0]['containerPort']}")
     mounts = {mount["mountPath"] for mount in pods()[0]["containers"][0]["volumeMounts"]}
     assert {found["receipts"], str(found["config"].parent)} < mounts
-    assert bytes_per_s(found["prove_at"]), "what was copied is compared beside the copying"
+    assert parse_bytes_per_s(found["prove_at"]), "what was copied is compared beside the copying"
     assert parsed(syncing[1:])["yes"]
     port = pods()[2]["containers"][0]["ports"][0]["containerPort"]
     assert parsed(looking[1:])["metrics"] == f"0.0.0.0:{port}"
     annotations = document("readiness.yaml")["spec"]["template"]["metadata"]["annotations"]
     assert annotations["prometheus.io/port"] == str(port)
-    assert pods()[0]["terminationGracePeriodSeconds"] > STOP_S
+    assert pods()[0]["terminationGracePeriodSeconds"] > STOP_TIMEOUT_S
 
 
 @pytest.mark.parametrize("pod", pods(), ids=["data-plane", "sync", "readiness"])
@@ -158,12 +158,12 @@ def test_each_principal_has_a_secret_of_its_own(tmp_path: Path) -> None:
     text = document("config.yaml")["data"]["mirrorbook.yaml"]
     (tmp_path / "mirrorbook.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "data.properties").write_text("east=of-data\nwest=of-data\n", encoding="utf-8")
-    copying = load_config(tmp_path / "mirrorbook.yaml", only=Principal.DATA).cluster("west")
+    copying = load_config(tmp_path / "mirrorbook.yaml", only_principal=Principal.DATA).cluster("west")
     assert copying.data["sasl.password"] == "of-data"
     (tmp_path / "control.properties").write_text("east=of-control\nwest=of-control\n", encoding="utf-8")
     assert load_config(tmp_path / "mirrorbook.yaml").cluster("east").control["sasl.password"] == "of-control"
     (tmp_path / "data.properties").unlink()
-    looking = load_config(tmp_path / "mirrorbook.yaml", only=Principal.CONTROL).cluster("east")
+    looking = load_config(tmp_path / "mirrorbook.yaml", only_principal=Principal.CONTROL).cluster("east")
     assert looking.control["sasl.password"] == "of-control"
     control = [{"configMap": {"name": "mirrorbook"}}, {"secret": {"name": "mirrorbook-control"}}]
     both = [*control, {"secret": {"name": "mirrorbook-data"}}]

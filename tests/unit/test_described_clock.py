@@ -28,11 +28,11 @@ def test_heartbeats_of_the_end_of_a_look_are_not_of_the_future(
     def newest(*given: object, **options: object) -> tuple[Heartbeat, ...]:
         return (Heartbeat(partition=0, number=7, at_ms=began + 2_500, mirror=MIRROR.name, driver="d"),)
 
-    monkeypatch.setattr(describe, "_offsets", offsets)
-    monkeypatch.setattr(describe, "newest", newest)
-    monkeypatch.setattr(describe, "clock_ahead_ms", lambda cluster, timeout_s: None)
+    monkeypatch.setattr(describe, "_fetch_offsets", offsets)
+    monkeypatch.setattr(describe, "read_newest_heartbeats", newest)
+    monkeypatch.setattr(describe, "measure_clock_ahead_ms", lambda cluster, timeout_s: None)
     monkeypatch.setattr(describe, "time", SimpleNamespace(monotonic=lambda: passed[0]))
     sides = [SimpleNamespace(name=name, control={}) for name in (MIRROR.source, MIRROR.destination)]
     link: Any = SimpleNamespace(mirror=MIRROR, source=sides[0], destination=sides[1])
-    seen = describe.describe(link, State(mirrors={MIRROR.name: MIRROR}), began)
+    seen = describe.describe_mirror(link, State(mirrors={MIRROR.name: MIRROR}), began)
     assert clock in str(seen.facts["clock"])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.model.names import Partition
-from mirror_core.parity.differences import KEPT_PER_CHUNK, canonical, compare_records
+from mirror_core.parity.differences import MAX_FINDINGS_PER_CHUNK, compare_records, encode_canonical
 from mirror_core.wire.records import Record
 
 P = Partition("orders", 0)
@@ -44,14 +44,14 @@ def test_every_offset_that_differs_is_named_and_no_other(source: list[Record], d
 
 @given(one=RECORD, two=RECORD)
 def test_different_records_never_look_alike(one: Record, two: Record) -> None:
-    assert (canonical(one) == canonical(two)) == (one == two)
+    assert (encode_canonical(one) == encode_canonical(two)) == (one == two)
 
 
 def test_of_many_differences_the_first_are_kept_and_all_are_counted() -> None:
-    log = [Record(n, 0, b"k", b"v", ()) for n in range(5 * KEPT_PER_CHUNK)]
+    log = [Record(n, 0, b"k", b"v", ()) for n in range(5 * MAX_FINDINGS_PER_CHUNK)]
     found = compare_records(P, iter(log), iter([]))
-    assert (len(found.findings), found.differing) == (KEPT_PER_CHUNK, 5 * KEPT_PER_CHUNK)
-    assert found.findings[-1].offset == KEPT_PER_CHUNK - 1
+    assert (len(found.findings), found.differing) == (MAX_FINDINGS_PER_CHUNK, 5 * MAX_FINDINGS_PER_CHUNK)
+    assert found.findings[-1].offset == MAX_FINDINGS_PER_CHUNK - 1
 
 
 def test_content_is_not_shown() -> None:

@@ -49,4 +49,7 @@ def test_the_containers_config_names_the_services(tmp_path: Path) -> None:
         assert cluster.control["sasl.password"] == "pw-mirror-control"
         assert cluster.data["sasl.password"] == "pw-mirror-data"
     (tmp_path / CONTROL).unlink()  # as on a worker of Spark
-    assert load_config(tmp_path / "mirrorbook.yaml", only=Principal.DATA).cluster("east").data["sasl.username"] == DATA
+    assert (
+        load_config(tmp_path / "mirrorbook.yaml", only_principal=Principal.DATA).cluster("east").data["sasl.username"]
+        == DATA
+    )

@@ -11,20 +11,20 @@ import yaml
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from mirror_core.cli.lazy import COMMANDS, LateCommands, load
+from mirror_core.cli.lazy import COMMANDS, LazyGroup, load_command
 from mirror_core.cli.main import app
-from mirror_core.copy.states import as_markdown as copier_table
-from mirror_core.decide.expected import LIMITS, expected_of
-from mirror_core.decide.recovery import as_markdown as recovery_table
-from mirror_core.decide.steps import STEPS
-from mirror_core.decide.steps import as_markdown as steps_table
-from mirror_core.decide.verbs import as_markdown as verbs_table
+from mirror_core.copy.states import format_transitions as copier_table
+from mirror_core.decide.expected import TIER_LIMITS, parse_expectations
+from mirror_core.decide.recovery import format_remedies_markdown as recovery_table
+from mirror_core.decide.steps import RUN_STEPS
+from mirror_core.decide.steps import format_steps_markdown as steps_table
+from mirror_core.decide.verbs import format_commands_markdown as verbs_table
 from mirror_core.evidence.suites import SUITES, Suite
-from mirror_core.evidence.suites import as_markdown as columns_table
-from mirror_core.model.run import Mode, RunKind
-from mirror_core.rights.acl_command import acl_command
-from mirror_core.rights.needed import NEEDS, Role
-from mirror_core.state.table import as_markdown
+from mirror_core.evidence.suites import format_columns as columns_table
+from mirror_core.model.run import RunKind, RunMode
+from mirror_core.rights.acl_command import format_acl_command
+from mirror_core.rights.needed import REQUIRED_ACLS, ClusterRole
+from mirror_core.state.table import format_markdown
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -61,7 +61,7 @@ def anchors(page: Path) -> set[str]:
 def commands(group: TyperGroup, above: str = "") -> Iterator[tuple[str, set[str]]]:
     """Each command below this group, as it is typed, and its long options."""
     for name, listed in group.commands.items():
-        command = load(name, COMMANDS[name]) if isinstance(group, LateCommands) else listed
+        command = load_command(name, COMMANDS[name]) if isinstance(group, LazyGroup) else listed
         path = f"{above} {name}".strip()
         if isinstance(command, TyperGroup):
             yield from commands(command, path)
@@ -70,7 +70,7 @@ def commands(group: TyperGroup, above: str = "") -> Iterator[tuple[str, set[str]
 
 
 def test_states_page_shows_the_tables_of_the_code() -> None:
-    assert printed(DOCS / "states.md", TABLE) == list(as_markdown())
+    assert printed(DOCS / "states.md", TABLE) == list(format_markdown())
     assert printed(DOCS / "states.md", COPIER_TABLE) == list(copier_table())
 
 
@@ -79,8 +79,8 @@ def test_on_call_page_shows_what_can_be_done_about_each_failure() -> None:
     assert printed(page, "mirror_core/decide/recovery.py") == list(recovery_table())
 
 
-@pytest.mark.parametrize(("kind", "mode"), STEPS)
-def test_on_call_page_shows_the_steps_of_a_run(kind: RunKind, mode: Mode) -> None:
+@pytest.mark.parametrize(("kind", "mode"), RUN_STEPS)
+def test_on_call_page_shows_the_steps_of_a_run(kind: RunKind, mode: RunMode) -> None:
     page = DOCS / "operate" / "on-call.md"
     assert printed(page, f"mirror_core/decide/steps.py {kind} {mode}") == list(steps_table(kind, mode))
 
@@ -92,14 +92,14 @@ def test_commands_page_shows_what_each_verb_does_and_when() -> None:
 @pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
 def test_expectations_page_shows_the_columns_of_each_table(suite: Suite) -> None:
     page = DOCS / "operate" / "expectations.md"
-    assert printed(page, f"mirror_core/evidence/suites.py {suite.judging}") == list(columns_table(suite))
+    assert printed(page, f"mirror_core/evidence/suites.py {suite.table_kind}") == list(columns_table(suite))
 
 
 def test_the_file_that_the_expectations_page_shows_is_one() -> None:
     page = (DOCS / "operate" / "expectations.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    found = expected_of("page", yaml.safe_load(shown)["expectations"])
-    assert found.tiers[0].limits.keys() == LIMITS.keys()
+    found = parse_expectations("page", yaml.safe_load(shown)["expectations"])
+    assert found.tiers[0].limits.keys() == TIER_LIMITS.keys()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -112,13 +112,15 @@ def test_relative_links_lead_to_files_and_headings(page: Path) -> None:
             assert anchor in anchors(found), f"{page.relative_to(ROOT)}: {target}: there is no such heading"
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", ClusterRole)
 @pytest.mark.parametrize("principal", ["control", "data"])
-def test_grants_to_paste_are_those_that_cluster_check_asks_for(role: Role, principal: str) -> None:
-    wanted = [n.acl(f"User:mirror-{principal}") for n in NEEDS if n.role is role and n.principal == principal]
+def test_grants_to_paste_are_those_that_cluster_check_asks_for(role: ClusterRole, principal: str) -> None:
+    wanted = [
+        n.to_acl(f"User:mirror-{principal}") for n in REQUIRED_ACLS if n.role is role and n.principal == principal
+    ]
     lines = printed(DOCS / "operate" / "your-clusters.md", f"mirror_core/rights/needed.py {role} {principal}")
     assert [line for line in lines if line.startswith("kafka-acls.sh")] == [
-        acl_command(acl).replace("BOOTSTRAP", "$BOOTSTRAP", 1) for acl in wanted
+        format_acl_command(acl).replace("BOOTSTRAP", "$BOOTSTRAP", 1) for acl in wanted
     ]
 
 

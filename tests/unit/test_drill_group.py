@@ -15,9 +15,9 @@ START = {Partition("t", 0): Offset(7)}
 
 def test_a_group_goes_as_far_as_it_has_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(group_reader, "work", lambda config, *rest: asked.append(rest))
-    group = DrillGroup(LINK, "mirrorbook.drill.m", START).works(100).works(25)
-    assert group.done == {Partition("t", 0): 7 + 125}
+    monkeypatch.setattr(group_reader, "consume_and_commit", lambda config, *rest: asked.append(rest))
+    group = DrillGroup(LINK, "mirrorbook.drill.m", START).consume(100).consume(25)
+    assert group.committed == {Partition("t", 0): 7 + 125}
     assert asked == [
         ("mirrorbook.drill.m", START, {Partition("t", 0): 107}),
         ("mirrorbook.drill.m", {Partition("t", 0): 107}, {Partition("t", 0): 132}),
@@ -31,6 +31,6 @@ def test_one_that_may_not_is_not_tried_again_and_says_why(monkeypatch: pytest.Mo
         asked.append(arguments)
         raise MissingPermission("no READ")
 
-    monkeypatch.setattr(group_reader, "work", denied)
-    group = DrillGroup(LINK, "mirrorbook.drill.m", START).works(100).works(25)
-    assert (group.untried, group.done, len(asked)) == ("not tried: no READ", START, 1)
+    monkeypatch.setattr(group_reader, "consume_and_commit", denied)
+    group = DrillGroup(LINK, "mirrorbook.drill.m", START).consume(100).consume(25)
+    assert (group.skip_reason, group.committed, len(asked)) == ("not tried: no READ", START, 1)

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.evidence.salvage_report import write_salvage_report
-from mirror_core.kafka.placing import Placement
+from mirror_core.kafka.placing import ReplicaPlacement
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import Fate, ParityRange, Saved
-from mirror_core.parity.elsewhere import look_for
-from mirror_core.runbook.offline import only_one
+from mirror_core.model.parity import ParityRange, SalvagedPartition, SalvageMatch
+from mirror_core.parity.elsewhere import find_tail_records
+from mirror_core.runbook.offline import choose_remaining_brokers
 from mirror_core.wire.records import Record
 
 
@@ -24,19 +24,19 @@ def record(key: bytes | None, value: bytes | None, offset: int = 0) -> Record:
 @pytest.mark.parametrize(
     ("tail", "other", "fate"),
     [
-        (record(b"k", b"1"), [], Fate.MISSING),
-        (record(b"k", b"1"), [record(b"j", b"1")], Fate.MISSING),
-        (record(b"k", b"1"), [record(b"k", b"2"), record(b"k", b"1"), record(b"k", b"3")], Fate.THERE),
-        (record(b"k", b"1"), [record(b"k", b"2")], Fate.CONFLICTING),
-        (record(b"k", None), [record(b"k", b"")], Fate.CONFLICTING),
-        (record(b"k", b""), [record(b"k", None)], Fate.CONFLICTING),
-        (record(b"k", None), [record(b"k", None)], Fate.THERE),
-        (record(None, b"1"), [record(None, b"1")], Fate.UNKEYED),
-        (record(b"", b"1"), [record(None, b"1")], Fate.MISSING),
+        (record(b"k", b"1"), [], SalvageMatch.MISSING),
+        (record(b"k", b"1"), [record(b"j", b"1")], SalvageMatch.MISSING),
+        (record(b"k", b"1"), [record(b"k", b"2"), record(b"k", b"1"), record(b"k", b"3")], SalvageMatch.SAME_VALUE),
+        (record(b"k", b"1"), [record(b"k", b"2")], SalvageMatch.CONFLICTING),
+        (record(b"k", None), [record(b"k", b"")], SalvageMatch.CONFLICTING),
+        (record(b"k", b""), [record(b"k", None)], SalvageMatch.CONFLICTING),
+        (record(b"k", None), [record(b"k", None)], SalvageMatch.SAME_VALUE),
+        (record(None, b"1"), [record(None, b"1")], SalvageMatch.UNKEYED),
+        (record(b"", b"1"), [record(None, b"1")], SalvageMatch.MISSING),
     ],
 )
-def test_a_record_is_looked_for_by_its_key_and_its_value(tail: Record, other: list[Record], fate: Fate) -> None:
-    assert look_for([tail], other).fate(tail) is fate
+def test_a_record_is_looked_for_by_its_key_and_its_value(tail: Record, other: list[Record], fate: SalvageMatch) -> None:
+    assert find_tail_records([tail], other).find_fate(tail) is fate
 
 
 BYTES = st.none() | st.binary(max_size=2)
@@ -45,21 +45,23 @@ LOG = st.lists(st.builds(record, BYTES, BYTES), max_size=12)
 
 @given(LOG, LOG)
 def test_fates_are_those_of_a_look_at_every_record(tail: list[Record], other: list[Record]) -> None:
-    found = look_for(tail, other)
+    found = find_tail_records(tail, other)
     for one in tail:
         mine = [two.value for two in other if one.key is not None and two.key == one.key]
-        wanted = Fate.THERE if one.value in mine else Fate.CONFLICTING if mine else Fate.MISSING
-        assert found.fate(one) is (Fate.UNKEYED if one.key is None else wanted)
+        wanted = (
+            SalvageMatch.SAME_VALUE if one.value in mine else SalvageMatch.CONFLICTING if mine else SalvageMatch.MISSING
+        )
+        assert found.find_fate(one) is (SalvageMatch.UNKEYED if one.key is None else wanted)
 
 
 def test_the_page_has_counts_and_offsets_and_escapes_names(tmp_path: Path) -> None:
     wanted = ParityRange(partition=Partition("a<b", 1), start=Offset(10), end=Offset(20))
-    saved = Saved(
-        wanted=wanted,
+    saved = SalvagedPartition(
+        requested_range=wanted,
         log_start=Offset(0),
         records=9,
-        fates={"missing": 7, "there too": 2},
-        first={"missing": (Offset(11),), "there too": (Offset(12), Offset(13))},
+        matches={"missing": 7, "there too": 2},
+        first_offsets={"missing": (Offset(11),), "there too": (Offset(12), Offset(13))},
     )
     page = write_salvage_report(tmp_path, [saved], run="r", old="east", new="west").read_text()
     assert page.count("a&lt;b-1") == 2
@@ -70,8 +72,8 @@ def test_the_page_has_counts_and_offsets_and_escapes_names(tmp_path: Path) -> No
 
 
 def test_partitions_are_left_to_as_few_brokers_as_can_be() -> None:
-    def held(*in_sync: int) -> Placement:
-        return Placement(leader=in_sync[0], replicas=(*in_sync, 9), in_sync=in_sync)
+    def held(*in_sync: int) -> ReplicaPlacement:
+        return ReplicaPlacement(leader=in_sync[0], replicas=(*in_sync, 9), in_sync=in_sync)
 
     now = {Partition("a", n): found for n, found in enumerate((held(1, 2), held(2, 3), held(3, 1, 2), held(4)))}
-    assert list(only_one(now).values()) == [2, 2, 2, 4]
+    assert list(choose_remaining_brokers(now).values()) == [2, 2, 2, 4]

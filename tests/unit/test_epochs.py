@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.dataplane import driver
-from mirror_core.dataplane.driver import LEAD_S, Options, Replication
-from mirror_core.dataplane.epochs import Epoch, Length
-from mirror_core.decide.epochs import LONGEST_S, looks_s, next_s
-from mirror_core.model.copying import Assigned, Assignment, TaskReport
-from mirror_core.model.errors import Unwritten
-from mirror_core.model.mirror import Gaps
+from mirror_core.dataplane.driver import PLAN_LEAD_S, Replication, ReplicationOptions
+from mirror_core.dataplane.epochs import CopyEpoch, EpochLength
+from mirror_core.decide.epochs import MAX_EPOCH_S, compute_comparison_s, compute_epoch_s
+from mirror_core.model.copying import Assignment, PartitionAssignment, TaskReport
+from mirror_core.model.errors import StateNotWritten
+from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import Partition
 
 EPOCH_S = 30.0
@@ -46,14 +46,16 @@ def driven(
     told in this one."""
     clock, found, stop, refused = Clock(), list[tuple[int, int, int]](), threading.Event(), list[int]()
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"), source=None, destination=None)
-    one = Replication(link, SimpleNamespace, Options(epoch_s=EPOCH_S), stop=stop, say=lambda line: None)
+    one = Replication(
+        link, SimpleNamespace, ReplicationOptions(epoch_s=EPOCH_S), stop=stop, report_line=lambda line: None
+    )
 
     def submit(lease: Any, work: Any, until: Any, start_ms: int, stop_ms: int) -> None:
         if len(found) == unwritten and len(refused) < 3:
             refused.append(clock.now)
-            raise Unwritten("not now")
+            raise StateNotWritten("not now")
         found.append((clock.now, start_ms, stop_ms))
-        one._length.s = told.get(len(found), one._length.s)
+        one._length.seconds = told.get(len(found), one._length.seconds)
         if len(found) == epochs:
             stop.set()
 
@@ -70,16 +72,16 @@ def driven(
 
     monkeypatch.setattr(driver, "now_ms", clock)
     monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: clock.now / 1000))
-    monkeypatch.setattr(driver, "refuse_to_run", lambda state, link: None)
+    monkeypatch.setattr(driver, "check_may_run", lambda state, link: None)
     for name, instead in (("_submit", submit), ("_tend", tend), ("_plan", look), ("_await_writes", wait)):
         monkeypatch.setattr(one, name, instead)
     monkeypatch.setattr(one, "_follow_log_start", lambda *asked: None)
-    monkeypatch.setattr(one, "_patience", SimpleNamespace(until_done=lambda lease, work, until_ms: work()))
+    monkeypatch.setattr(one, "_keepalive", SimpleNamespace(until_done=lambda lease, work, until_ms: work()))
     lease: Any = SimpleNamespace(
         read=lambda: None, know=lambda state: state, lease=SimpleNamespace(writers_until_ms=clock.now)
     )
     planner: Any = SimpleNamespace(hanging=str, source=SimpleNamespace(hurries=lambda hurry: None))
-    one._go_on(planner, lease, look(), 0.0)
+    one._run_epochs(planner, lease, look(), 0.0)
     return found
 
 
@@ -95,7 +97,7 @@ def test_an_epoch_copies_for_its_whole_length_however_long_the_plan_took(
 def test_epochs_follow_each_other_without_a_break_where_the_plan_fits_into_the_lead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = driven(monkeypatch, look_s=LEAD_S / 4, epochs=4)
+    found = driven(monkeypatch, look_s=PLAN_LEAD_S / 4, epochs=4)
     assert [start for _, start, _ in found[1:]] == [stop for _, _, stop in found[:-1]]
 
 
@@ -107,17 +109,17 @@ def test_what_could_not_begin_begins_when_the_state_topic_is_written_again(monke
         assert stop_ms - start_ms == EPOCH_S * 1000
 
 
-def heard(length: Length, lasted_s: float, *cut_short: int) -> float:
+def heard(length: EpochLength, lasted_s: float, *cut_short: int) -> float:
     """How long the next epoch is, after one whose tasks have told that."""
-    epoch = Epoch(number=1, start_ms=0, stop_ms=int(lasted_s * 1000), throttle=None, driver=None)
-    reports = [TaskReport(receipts=(), failures=(), cpu_s=0.0, looks_cut_short=count) for count in cut_short]
-    length.heard(epoch, reports)
-    return length.s
+    epoch = CopyEpoch(number=1, start_ms=0, stop_ms=int(lasted_s * 1000), throttle=None, driver=None)
+    reports = [TaskReport(receipts=(), failures=(), cpu_s=0.0, interrupted_comparisons=count) for count in cut_short]
+    length.update(epoch, reports)
+    return length.seconds
 
 
 def test_epochs_grow_while_comparisons_do_not_end_and_people_hear_of_it_once() -> None:
     said = list[str]()
-    length = Length(EPOCH_S, said.append)
+    length = EpochLength(EPOCH_S, said.append)
     assert heard(length, 30, 0, 0) == 30
     assert [heard(length, lasted, 0, 2) for lasted in (30, 30, 60, 60, 120)] == [60, 60, 120, 120, 120]
     assert said == [
@@ -129,7 +131,7 @@ def test_epochs_grow_while_comparisons_do_not_end_and_people_hear_of_it_once() -
 
 
 def test_an_older_epoch_that_is_heard_of_late_makes_the_next_one_no_shorter() -> None:
-    length = Length(EPOCH_S, lambda line: None)
+    length = EpochLength(EPOCH_S, lambda line: None)
     heard(length, 60, 1)
     assert heard(length, 30, 1) == 120
 
@@ -137,17 +139,17 @@ def test_an_older_epoch_that_is_heard_of_late_makes_the_next_one_no_shorter() ->
 def test_an_epoch_of_which_a_task_began_too_late_does_not_tell_that_logs_are_compared() -> None:
     """A comparison that needs more than the usual length would be cut short again."""
     said = list[str]()
-    length = Length(EPOCH_S, said.append)
+    length = EpochLength(EPOCH_S, said.append)
     heard(length, 30, 1)
-    epoch = Epoch(number=2, start_ms=0, stop_ms=60_000, throttle=None, driver=None)
-    told, untold = (TaskReport(receipts=(), failures=(), cpu_s=0.0, untold=one) for one in (False, True))
+    epoch = CopyEpoch(number=2, start_ms=0, stop_ms=60_000, throttle=None, driver=None)
+    told, untold = (TaskReport(receipts=(), failures=(), cpu_s=0.0, comparisons_unknown=one) for one in (False, True))
     for _ in range(2):
-        length.heard(epoch, [told, untold])
-        assert (length.s, len(said)) == (60, 1)
-    length.heard(epoch, [told, told])
-    assert (length.s, len(said)) == (30, 2)
-    length.heard(epoch, [untold])
-    assert length.s == 30, "nor that one takes long"
+        length.update(epoch, [told, untold])
+        assert (length.seconds, len(said)) == (60, 1)
+    length.update(epoch, [told, told])
+    assert (length.seconds, len(said)) == (30, 2)
+    length.update(epoch, [untold])
+    assert length.seconds == 30, "nor that one takes long"
 
 
 @given(st.lists(st.booleans(), max_size=20), st.sampled_from([10.0, EPOCH_S, 120.0]))
@@ -157,9 +159,9 @@ def test_tasks_that_look_on_have_gone_when_the_epoch_after_the_next_one_needs_th
     """A runner has slots for two. Only the next epoch's length is known when a task begins: any may be the shortest."""
     lengths = [usual_s]
     for cut_short in told:
-        lengths.append(next_s(usual_s, lengths[-1], lengths[-1], cut_short=cut_short, untold=False))
-    assert all(usual_s <= length <= LONGEST_S for length in lengths)
-    assert looks_s(usual_s) <= max(min(lengths) - LEAD_S, 1)
+        lengths.append(compute_epoch_s(usual_s, lengths[-1], lengths[-1], was_cut_short=cut_short, is_unknown=False))
+    assert all(usual_s <= length <= MAX_EPOCH_S for length in lengths)
+    assert compute_comparison_s(usual_s) <= max(min(lengths) - PLAN_LEAD_S, 1)
 
 
 def test_an_epoch_is_as_long_as_the_last_reports_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,9 +172,11 @@ def test_an_epoch_is_as_long_as_the_last_reports_ask_for(monkeypatch: pytest.Mon
 def test_a_comparison_that_is_cut_short_makes_the_driver_lengthen_its_epochs() -> None:
     """Of which tasks are told how long they may look on."""
     given, said, ended = list[Assignment](), list[str](), Future[tuple[TaskReport, ...]]()
-    mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=Gaps.MARKERS)
+    mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=GapFilling.MARKERS)
     link: Any = SimpleNamespace(mirror=mirror, source=None, destination=None, config=SimpleNamespace(path=""))
-    one: Any = Replication(link, SimpleNamespace, Options(epoch_s=EPOCH_S), stop=threading.Event(), say=said.append)
+    one: Any = Replication(
+        link, SimpleNamespace, ReplicationOptions(epoch_s=EPOCH_S), stop=threading.Event(), report_line=said.append
+    )
 
     def submit(assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
         given.extend(assignments)
@@ -183,10 +187,10 @@ def test_a_comparison_that_is_cut_short_makes_the_driver_lengthen_its_epochs() -
     state = SimpleNamespace(mirrors={"m": SimpleNamespace(throttle=None)})
     lease: Any = SimpleNamespace(generation=1, state=state, beat=lambda **_: None)
     partition = Partition("t", 0)
-    assigned = Assigned(partition=partition, source_topic_id="", destination_topic_id="")
+    assigned = PartitionAssignment(partition=partition, source_topic_id="", destination_topic_id="")
     one._submit(lease, SimpleNamespace(partitions={partition: assigned}, lags={}), None, 0, 30_000)
-    assert [task.looks_s for task in given] == [20.0]
-    ended.set_result((TaskReport(receipts=(), failures=(), cpu_s=0.0, looks_cut_short=1),))
+    assert [task.comparison_grace_s for task in given] == [20.0]
+    ended.set_result((TaskReport(receipts=(), failures=(), cpu_s=0.0, interrupted_comparisons=1),))
     one._reap(lease)
-    assert one._length.s == 60
+    assert one._length.seconds == 60
     assert len(said) == 1

@@ -14,29 +14,29 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
 
-from mirror_core.decide.drills import KEPT, drill_name
-from mirror_core.decide.evidence import Conclusion
-from mirror_core.decide.steps import names, planned
-from mirror_core.evidence.bundle import ENTRIES, HEAD, PLAN, Head, write_bundle
+from mirror_core.decide.drills import MAX_KEPT_RUNS, to_drill_name
+from mirror_core.decide.evidence import RunConclusion
+from mirror_core.decide.steps import list_step_names, plan_steps
+from mirror_core.evidence.bundle import ENTRIES_FILE, HEAD_FILE, PLAN_FILE, BundleHead, write_bundle
 from mirror_core.evidence.signing import PublicKey, Signer
-from mirror_core.evidence.verify import Verified, verify
-from mirror_core.model.chronicle import Entry, Kind, canonical, head_of, next_line
+from mirror_core.evidence.verify import BundleVerification, verify_bundle
+from mirror_core.model.chronicle import AuditEntry, AuditEntryKind, build_next_line, get_head_hash, to_canonical_json
 from mirror_core.model.errors import BadRequest, RemoteFault
-from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import Evidence, Mode, Plan, Run, RunKind, RunState
-from mirror_core.state.journal import Journal, begun
+from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState, StepEvidence
+from mirror_core.state.journal import Journal, make_begin_entry
 from mirror_core.state.records import State
 from tests.memory import MemoryLog
 from tests.seeds import EXPLORE
 
 NAME = MirrorName("orders")
-SEEN: Mapping[str, Evidence] = {
+SEEN: Mapping[str, StepEvidence] = {
     "prove": {"verdict": "passed", "records": 100, "records_proved_before": 0},
     "parity": {"verdict": "passed", "records_in_all": 120, "records_since_proof": 20, "partitions": 2},
 }
-LOST: Mapping[str, Evidence] = {"record_lmo": {"compared_before": "90 of 100 offsets"}}
-VOUCHED: Mapping[str, Evidence] = {
+LOST: Mapping[str, StepEvidence] = {"record_lmo": {"compared_before": "90 of 100 offsets"}}
+VOUCHED: Mapping[str, StepEvidence] = {
     "report": {
         "certificates": "passed",
         "proved_by_certificates": "9 of 9 offsets",
@@ -46,7 +46,7 @@ VOUCHED: Mapping[str, Evidence] = {
 }
 
 
-def plan(kind: RunKind = RunKind.FAILOVER, mode: Mode = Mode.PLANNED) -> Plan:
+def plan(kind: RunKind = RunKind.FAILOVER, mode: RunMode = RunMode.PLANNED) -> Plan:
     mirror = Mirror(
         name=NAME,
         source=ClusterName("east"),
@@ -55,10 +55,10 @@ def plan(kind: RunKind = RunKind.FAILOVER, mode: Mode = Mode.PLANNED) -> Plan:
         destination_id="w",
         topics=("t",),
         producer_id=2**62,
-        desired=Desired.STARTED,
+        desired=DesiredState.STARTED,
         created_ms=1,
     )
-    return Plan(kind=kind, mirror=NAME, mode=mode, steps=planned(kind, mirror, mode), bound=())
+    return Plan(kind=kind, mirror=NAME, mode=mode, steps=plan_steps(kind, mirror, mode), bound_facts=())
 
 
 class Desk:
@@ -71,13 +71,13 @@ class Desk:
         self.log = MemoryLog()
         self.run = Run(
             id=run, plan=of, plan_hash=of.hash, state=RunState.RUNNING, started_by="ann", started_ms=1,
-            desired=Desired.STARTED, conducted_by="ann", approved_by="ann@host",
+            desired=DesiredState.STARTED, conducted_by="ann", approved_by="ann@host",
         )  # fmt: skip
-        self.log.put(self.run, begun(self.log.state, self.run))
-        self.journal = Journal(self.log, run, names(of.kind, of.mode))
+        self.log.put(self.run, make_begin_entry(self.log.state, self.run))
+        self.journal = Journal(self.log, run, list_step_names(of.kind, of.mode))
 
-    def take(self, until: str | None = None, seen: Mapping[str, Evidence] = SEEN) -> Desk:
-        while (name := self.journal.next()) is not None and name != until:
+    def take(self, until: str | None = None, seen: Mapping[str, StepEvidence] = SEEN) -> Desk:
+        while (name := self.journal.next_step()) is not None and name != until:
             self.journal.perform(name, lambda name=name: seen.get(name, {"n": 1}))  # type: ignore[misc]
         return self
 
@@ -85,9 +85,9 @@ class Desk:
         self.journal.end(state)
         return self
 
-    def write(self) -> Head:
+    def write(self) -> BundleHead:
         (self.folder / "report.html").write_text("<p>done</p>")
-        return write_bundle(self.folder, self.journal.run, self.log.state.chronicle(self.run.id), self.signer)
+        return write_bundle(self.folder, self.journal.run, self.log.state.audit_lines(self.run.id), self.signer)
 
 
 @dataclass(frozen=True)
@@ -119,52 +119,54 @@ def desk(tmp_path: Path, ours: Keys) -> Desk:
 
 
 def lines_of(folder: Path) -> list[str]:
-    return (folder / ENTRIES).read_text().splitlines()
+    return (folder / ENTRIES_FILE).read_text().splitlines()
 
 
-def entries_of(folder: Path) -> list[Entry]:
-    return [msgspec.json.decode(line, type=Entry) for line in lines_of(folder)]
+def entries_of(folder: Path) -> list[AuditEntry]:
+    return [msgspec.json.decode(line, type=AuditEntry) for line in lines_of(folder)]
 
 
-def chained(entries: Sequence[Entry]) -> list[str]:
+def chained(entries: Sequence[AuditEntry]) -> list[str]:
     """These entries as a chain that holds, whatever they say."""
     lines = list[str]()
     for entry in entries:
         given: dict[str, Any] = {"run": entry.run, "at_ms": entry.at_ms, "by": entry.by, "kind": entry.kind}
-        lines.append(next_line(lines, **given, body=entry.body).line)
+        lines.append(build_next_line(lines, **given, body=entry.body).line)
     return lines
 
 
-def rewrite(folder: Path, entries: Sequence[Entry], signer: Signer | None = None) -> None:
+def rewrite(folder: Path, entries: Sequence[AuditEntry], signer: Signer | None = None) -> None:
     """As somebody does who may edit the folder, and knows how a chain is made. `signer`: even one who may sign."""
     lines = chained(entries)
-    (folder / ENTRIES).write_text("".join(f"{line}\n" for line in lines))
+    (folder / ENTRIES_FILE).write_text("".join(f"{line}\n" for line in lines))
     head = replace(
-        msgspec.json.decode((folder / HEAD).read_bytes(), type=Head), entries=len(lines), hash=head_of(lines)
+        msgspec.json.decode((folder / HEAD_FILE).read_bytes(), type=BundleHead),
+        entries=len(lines),
+        hash=get_head_hash(lines),
     )
     if signer:
         head = replace(head, key=signer.id)
         head = replace(head, signature=signer.sign(head.content))
-    (folder / HEAD).write_text(canonical(head))
+    (folder / HEAD_FILE).write_text(to_canonical_json(head))
 
 
-def where(found: Verified) -> list[str]:
+def where(found: BundleVerification) -> list[str]:
     return [flaw.where for flaw in found.flaws]
 
 
 def test_what_was_written_verifies_and_says_what_it_came_to(desk: Desk, ours: Keys) -> None:
-    found = verify(desk.folder, ours.public, desk.run.id)
-    assert (found.verdict, found.flaws, found.key) == (Conclusion.PROVED, (), ours.public.id)
+    found = verify_bundle(desk.folder, ours.public, desk.run.id)
+    assert (found.verdict, found.flaws, found.key) == (RunConclusion.VERIFIED, (), ours.public.id)
     assert (found.entries, found.files, found.approved_by) == (2 * 10 + 3, 1, "ann@host")
     assert {path.stat().st_mode & 0o777 for path in desk.folder.iterdir()} == {0o600}
     assert desk.folder.stat().st_mode & 0o777 == 0o700
-    assert desk.write().hash == head_of(lines_of(desk.folder)), "written again it is the same"
-    assert verify(desk.folder, ours.public) == found
+    assert desk.write().hash == get_head_hash(lines_of(desk.folder)), "written again it is the same"
+    assert verify_bundle(desk.folder, ours.public) == found
 
 
 def test_every_byte_counts(desk: Desk, ours: Keys) -> None:
     """All of them at night; in the gate every seventh, and those at both ends."""
-    for name in (HEAD, ENTRIES, PLAN, "report.html"):
+    for name in (HEAD_FILE, ENTRIES_FILE, PLAN_FILE, "report.html"):
         whole = (desk.folder / name).read_bytes()
         edge = len(whole) - 80
         for at in range(len(whole)):
@@ -174,36 +176,36 @@ def test_every_byte_counts(desk: Desk, ours: Keys) -> None:
                 altered = bytearray(whole)
                 altered[at] ^= bit
                 (desk.folder / name).write_bytes(altered)
-                assert verify(desk.folder, ours.public).flaws, f"{name}, byte {at}: {whole[at : at + 1]!r}"
+                assert verify_bundle(desk.folder, ours.public).flaws, f"{name}, byte {at}: {whole[at : at + 1]!r}"
         for other in (whole[:-1], whole + b"\n", whole + whole, b""):
             (desk.folder / name).write_bytes(other)
-            assert verify(desk.folder, ours.public).flaws, f"{name}: {len(other)} bytes"
+            assert verify_bundle(desk.folder, ours.public).flaws, f"{name}: {len(other)} bytes"
         (desk.folder / name).write_bytes(whole)
-    assert not verify(desk.folder, ours.public).flaws
+    assert not verify_bundle(desk.folder, ours.public).flaws
 
 
 def test_files_that_are_missing_added_or_links_are_named(desk: Desk, ours: Keys, tmp_path: Path) -> None:
     report = desk.folder / "report.html"
     (desk.folder / "more").mkdir()
     (desk.folder / "more" / "added.json").write_text("{}")
-    assert where(verify(desk.folder, ours.public)) == ["more/added.json"]
+    assert where(verify_bundle(desk.folder, ours.public)) == ["more/added.json"]
     shutil.rmtree(desk.folder / "more")
     elsewhere = tmp_path / "elsewhere"
     os.replace(report, elsewhere)
-    assert where(verify(desk.folder, ours.public)) == ["report.html"]
+    assert where(verify_bundle(desk.folder, ours.public)) == ["report.html"]
     report.symlink_to(elsewhere)
-    assert where(verify(desk.folder, ours.public)) == ["report.html"]
+    assert where(verify_bundle(desk.folder, ours.public)) == ["report.html"]
     with pytest.raises(BadRequest, match=r"report.html is no plain file"):
         write_bundle(desk.folder, desk.run, ["x"], None)
 
 
-def emptied(entry: Entry) -> Entry:
+def emptied(entry: AuditEntry) -> AuditEntry:
     if entry.body.get("step") != "parity" or entry.body["state"] != "DONE":
         return entry
     return replace(entry, body={**entry.body, "evidence": {**entry.body["evidence"], "records_in_all": 0}})
 
 
-EDITS: dict[str, tuple[Callable[[list[Entry]], list[Entry]], str, str]] = {
+EDITS: dict[str, tuple[Callable[[list[AuditEntry]], list[AuditEntry]], str, str]] = {
     "a step is removed": (
         lambda found: [e for e in found if e.body.get("step") != "fence"],
         "entry 3", "step drain, and step fence is due",
@@ -218,14 +220,14 @@ EDITS: dict[str, tuple[Callable[[list[Entry]], list[Entry]], str, str]] = {
     ),
     "the beginning is removed": (lambda found: found[1:], "entry 0", "begins with the run's beginning"),
     "the end is removed": (
-        lambda found: [e for e in found if e.kind is not Kind.ENDED],
-        HEAD, "the entries come to 'not finished'",
+        lambda found: [e for e in found if e.kind is not AuditEntryKind.ENDED],
+        HEAD_FILE, "the entries come to 'not finished'",
     ),
     "the last steps are removed, and it is called done": (
         lambda found: found[:15] + found[-2:],
         "entry 15", "the run is done, and step switch is not",
     ),
-    "a sample is emptied": (lambda found: [emptied(e) for e in found], HEAD, "the entries come to 'moved; not proved"),
+    "a sample is emptied": (lambda found: [emptied(e) for e in found], HEAD_FILE, "the entries come to 'moved; not proved"),
     "another plan was approved": (
         lambda found: [replace(found[0], body={**found[0].body, "plan_hash": "0" * 12}), *found[1:]],
         "entry 0", "what was approved is plan 000000000000",
@@ -244,9 +246,9 @@ def test_what_cannot_have_happened_is_named_even_when_it_is_signed(desk: Desk, o
     change, at, words = EDITS[edit]
     entries = entries_of(desk.folder)
     rewrite(desk.folder, change(entries))
-    assert HEAD in where(verify(desk.folder, ours.public)), "whoever cannot sign is found by the signature"
+    assert HEAD_FILE in where(verify_bundle(desk.folder, ours.public)), "whoever cannot sign is found by the signature"
     rewrite(desk.folder, change(entries), ours.signer)
-    found = verify(desk.folder, ours.public)
+    found = verify_bundle(desk.folder, ours.public)
     assert (at, True) in [(flaw.where, words in flaw.what) for flaw in found.flaws], found.flaws
     assert found.key is None
 
@@ -257,83 +259,83 @@ def test_an_approval_moved_to_another_run_is_found(desk: Desk, ours: Keys, tmp_p
     other.take().end().write()
     stolen = [entries_of(desk.folder)[0], *entries_of(other.folder)[1:]]
     rewrite(other.folder, stolen, ours.signer)
-    found = verify(other.folder, ours.public)
+    found = verify_bundle(other.folder, ours.public)
     assert ("entry 0", f"it is of run {desk.run.id}") in [(flaw.where, flaw.what) for flaw in found.flaws]
     rewrite(other.folder, [replace(stolen[0], run=other.run.id), *stolen[1:]], ours.signer)
-    said = [flaw.what for flaw in verify(other.folder, ours.public).flaws]
+    said = [flaw.what for flaw in verify_bundle(other.folder, ours.public).flaws]
     assert any("the plan that lies beside is another one" in words for words in said)
 
 
 def test_an_older_head_and_another_runs_bundle_are_found(tmp_path: Path, ours: Keys) -> None:
     desk = Desk(tmp_path, "orders-failover-20261122T090000-a1b2", plan(), ours.signer).take(until="promote")
-    assert desk.write().verdict is Conclusion.UNFINISHED
-    older = (desk.folder / HEAD).read_bytes()
+    assert desk.write().verdict is RunConclusion.UNFINISHED
+    older = (desk.folder / HEAD_FILE).read_bytes()
     desk.take().end().write()
-    assert not verify(desk.folder, ours.public).flaws
-    (desk.folder / HEAD).write_bytes(older)
-    found = verify(desk.folder, ours.public)
-    assert found.flaws[0].where == HEAD
+    assert not verify_bundle(desk.folder, ours.public).flaws
+    (desk.folder / HEAD_FILE).write_bytes(older)
+    found = verify_bundle(desk.folder, ours.public)
+    assert found.flaws[0].where == HEAD_FILE
     assert "an older head" in found.flaws[0].what
     desk.write()
-    found = verify(desk.folder, ours.public, "orders-failover-20261122T100000-c3d4")
+    found = verify_bundle(desk.folder, ours.public, "orders-failover-20261122T100000-c3d4")
     assert [flaw.what for flaw in found.flaws] == [f"it is of run {desk.run.id}"]
 
 
 def test_only_the_verifiers_own_key_is_believed(desk: Desk, ours: Keys, tmp_path: Path) -> None:
     theirs = keys(tmp_path, "theirs")
     rewrite(desk.folder, entries_of(desk.folder), theirs.signer)
-    assert not verify(desk.folder, theirs.public).flaws
-    assert where(verify(desk.folder, ours.public)) == [HEAD]
-    assert verify(desk.folder, None).key is None
+    assert not verify_bundle(desk.folder, theirs.public).flaws
+    assert where(verify_bundle(desk.folder, ours.public)) == [HEAD_FILE]
+    assert verify_bundle(desk.folder, None).key is None
     desk.signer = None
     desk.write()
-    assert [flaw.what for flaw in verify(desk.folder, ours.public).flaws] == ["it is not signed"]
-    assert not verify(desk.folder, None).flaws
+    assert [flaw.what for flaw in verify_bundle(desk.folder, ours.public).flaws] == ["it is not signed"]
+    assert not verify_bundle(desk.folder, None).flaws
 
 
 @pytest.mark.parametrize(
     ("of", "state", "seen", "verdict", "why"),
     [
-        (plan(), RunState.DONE, {}, Conclusion.UNPROVED, "nothing of a comparison"),
-        (plan(), RunState.DONE, {"parity": {**SEEN["parity"], "records_in_all": 0}}, Conclusion.UNPROVED, "is empty"),
-        (plan(), RunState.DONE, {"parity": {**SEEN["parity"], "records_in_all": True}}, Conclusion.UNPROVED, "empty"),
-        (plan(), RunState.DONE, {"parity": {**SEEN["parity"], "not_compared": "none"}}, Conclusion.PROVED, ""),
+        (plan(), RunState.DONE, {}, RunConclusion.UNVERIFIED, "nothing of a comparison"),
+        (plan(), RunState.DONE, {"parity": {**SEEN["parity"], "records_in_all": 0}}, RunConclusion.UNVERIFIED, "is empty"),
+        (plan(), RunState.DONE, {"parity": {**SEEN["parity"], "records_in_all": True}}, RunConclusion.UNVERIFIED, "empty"),
+        (plan(), RunState.DONE, {"parity": {**SEEN["parity"], "not_compared": "none"}}, RunConclusion.VERIFIED, ""),
         (
             plan(), RunState.DONE, {"parity": {**SEEN["parity"], "not_compared": "1 partition(s): t-1"}},
-            Conclusion.UNPROVED, "promoted as they were, and not compared: 1 partition(s): t-1",
+            RunConclusion.UNVERIFIED, "promoted as they were, and not compared: 1 partition(s): t-1",
         ),
-        (plan(mode=Mode.UNPLANNED), RunState.DONE, SEEN, Conclusion.UNPROVED, "the source was lost"),
-        (plan(mode=Mode.UNPLANNED), RunState.DONE, LOST, Conclusion.UNPROVED, "; 90 of 100 offsets had been compared"),
-        (plan(mode=Mode.UNPLANNED), RunState.DONE, VOUCHED, Conclusion.UNPROVED, "; certificates: 9 of 9 offsets are"),
-        (plan(RunKind.FAILBACK), RunState.DONE, SEEN, Conclusion.HOME, ""),
-        (plan(), RunState.ABORTED, SEEN, Conclusion.ABORTED, ""),
+        (plan(mode=RunMode.UNPLANNED), RunState.DONE, SEEN, RunConclusion.UNVERIFIED, "the source was lost"),
+        (plan(mode=RunMode.UNPLANNED), RunState.DONE, LOST, RunConclusion.UNVERIFIED, "; 90 of 100 offsets had been compared"),
+        (plan(mode=RunMode.UNPLANNED), RunState.DONE, VOUCHED, RunConclusion.UNVERIFIED, "; certificates: 9 of 9 offsets are"),
+        (plan(RunKind.FAILBACK), RunState.DONE, SEEN, RunConclusion.FAILED_BACK, ""),
+        (plan(), RunState.ABORTED, SEEN, RunConclusion.ABORTED, ""),
     ],
 )  # fmt: skip
 def test_the_verdict_is_no_more_than_what_was_seen(
-    tmp_path: Path, of: Plan, state: RunState, seen: Mapping[str, Evidence], verdict: Conclusion, why: str
+    tmp_path: Path, of: Plan, state: RunState, seen: Mapping[str, StepEvidence], verdict: RunConclusion, why: str
 ) -> None:
     desk = Desk(tmp_path, "orders-failover-20261122T090000-a1b2", of, None)
     desk.take("promote" if state is RunState.ABORTED else None, seen).end(state).write()
-    found = verify(desk.folder, None)
+    found = verify_bundle(desk.folder, None)
     assert (found.verdict, found.flaws) == (verdict, ())
-    assert why in found.why
+    assert why in found.reason
 
 
 def test_attempts_that_failed_or_were_killed_belong_to_it(tmp_path: Path) -> None:
     desk = Desk(tmp_path, "orders-failover-20261122T090000-a1b2", plan(), None).take(until="drain")
 
-    def fails() -> Evidence:
+    def fails() -> StepEvidence:
         raise RemoteFault("broker gone")
 
-    def killed() -> Evidence:
+    def killed() -> StepEvidence:
         raise KeyboardInterrupt
 
     for act, error in ((fails, RemoteFault), (killed, KeyboardInterrupt)):
         with pytest.raises(error):
             desk.journal.perform("drain", act)
     desk.take().end().write()
-    found = verify(desk.folder, None)
-    assert (found.verdict, found.flaws) == (Conclusion.PROVED, ())
+    found = verify_bundle(desk.folder, None)
+    assert (found.verdict, found.flaws) == (RunConclusion.VERIFIED, ())
     drained = [e.body for e in entries_of(desk.folder) if e.body.get("step") == "drain"]
     assert [(b["attempt"], b["state"], b["error"]) for b in drained] == [
         (1, "STARTED", ""), (1, "FAILED", "broker gone"), (2, "STARTED", ""), (3, "STARTED", ""), (3, "DONE", ""),
@@ -343,47 +345,51 @@ def test_attempts_that_failed_or_were_killed_belong_to_it(tmp_path: Path) -> Non
 def test_the_chronicle_is_the_same_when_it_is_read_again(desk: Desk) -> None:
     state = State()
     for number in reversed(range(30)):  # a compacted topic keeps no order among keys
-        for told in [t for t in desk.log.state.told[desk.run.id].values() if t.number == number]:
-            for key, value in State().rows(told):
+        for told in [t for t in desk.log.state.audit_entries[desk.run.id].values() if t.number == number]:
+            for key, value in State().to_rows(told):
                 state.apply(key, value)
-    assert state.chronicle(desk.run.id) == desk.log.state.chronicle(desk.run.id)
-    assert len(state.chronicle(desk.run.id)) == 22
+    assert state.audit_lines(desk.run.id) == desk.log.state.audit_lines(desk.run.id)
+    assert len(state.audit_lines(desk.run.id)) == 22
     state.apply(f"told/{desk.run.id}/5", None)
-    assert len(state.chronicle(desk.run.id)) == 5
+    assert len(state.audit_lines(desk.run.id)) == 5
 
 
 def drills(count: int, of: Plan, since_ms: int) -> list[Run]:
     one = Run(
         id="d", plan=of, plan_hash=of.hash, state=RunState.DONE, started_by="ann", started_ms=since_ms,
-        desired=Desired.STARTED, conducted_by="ann",
+        desired=DesiredState.STARTED, conducted_by="ann",
     )  # fmt: skip
     return [replace(one, id=f"d{number}", started_ms=since_ms + number) for number in range(count)]
 
 
 def test_a_drill_that_the_state_topic_has_forgotten_is_not_said_to_be_forged(tmp_path: Path, ours: Keys) -> None:
-    of = replace(plan(), mirror=drill_name("orders"))
+    of = replace(plan(), mirror=to_drill_name("orders"))
     desk = Desk(tmp_path, "drill.orders-failover-20261122T090000-a1b2", of, ours.signer).take().end()
     desk.write()
     later = entries_of(desk.folder)[0].at_ms + 1
-    found = verify(desk.folder, ours.public, known={}, runs=drills(KEPT, of, later))
+    found = verify_bundle(desk.folder, ours.public, known_entries={}, runs=drills(MAX_KEPT_RUNS, of, later))
     assert (found.flaws, found.forgotten, found.key) == ((), True, ours.signer.id)
-    too_few = verify(desk.folder, ours.public, known={}, runs=drills(KEPT - 1, of, later))
+    too_few = verify_bundle(desk.folder, ours.public, known_entries={}, runs=drills(MAX_KEPT_RUNS - 1, of, later))
     assert "the state topic knows nothing of it" in [flaw.what for flaw in too_few.flaws], "it would be remembered"
-    newer = verify(desk.folder, ours.public, known={}, runs=drills(KEPT, of, later - KEPT))
+    newer = verify_bundle(
+        desk.folder, ours.public, known_entries={}, runs=drills(MAX_KEPT_RUNS, of, later - MAX_KEPT_RUNS)
+    )
     assert newer.flaws, "it would be among the newest"
-    others = verify(desk.folder, ours.public, known={}, runs=drills(KEPT, plan(), later))
+    others = verify_bundle(desk.folder, ours.public, known_entries={}, runs=drills(MAX_KEPT_RUNS, plan(), later))
     assert others.flaws, "of another mirror's drills nothing follows"
-    known = verify(desk.folder, ours.public, known=desk.log.state.told, runs=drills(KEPT, of, later))
+    known = verify_bundle(
+        desk.folder, ours.public, known_entries=desk.log.state.audit_entries, runs=drills(MAX_KEPT_RUNS, of, later)
+    )
     assert (known.flaws, known.forgotten) == ((), False)
-    of_part = {desk.run.id: {0: desk.log.state.told[desk.run.id][0]}}
-    assert verify(desk.folder, ours.public, known=of_part, runs=drills(KEPT, of, later)).flaws
+    of_part = {desk.run.id: {0: desk.log.state.audit_entries[desk.run.id][0]}}
+    assert verify_bundle(desk.folder, ours.public, known_entries=of_part, runs=drills(MAX_KEPT_RUNS, of, later)).flaws
 
 
 def test_a_run_that_is_no_drills_is_never_forgotten(desk: Desk, ours: Keys) -> None:
     """Whoever holds the key and makes one up is as loudly said to have done so as before."""
     later = entries_of(desk.folder)[0].at_ms + 1
-    for of in (desk.run.plan, replace(desk.run.plan, mirror=drill_name("orders"))):
-        found = verify(desk.folder, ours.public, known={}, runs=drills(KEPT, of, later))
+    for of in (desk.run.plan, replace(desk.run.plan, mirror=to_drill_name("orders"))):
+        found = verify_bundle(desk.folder, ours.public, known_entries={}, runs=drills(MAX_KEPT_RUNS, of, later))
         assert "the state topic knows nothing of it" in [flaw.what for flaw in found.flaws]
 
 
@@ -404,6 +410,6 @@ def test_a_key_that_cannot_be_used_is_refused(tmp_path: Path, case: str) -> None
 
 def test_what_is_no_bundle_is_said(tmp_path: Path, ours: Keys) -> None:
     with pytest.raises(BadRequest, match=r"no head\.json"):
-        verify(tmp_path, ours.public)
+        verify_bundle(tmp_path, ours.public)
     with pytest.raises(BadRequest, match="not a public key in PEM"):
         PublicKey(tmp_path / "ours.pem")

@@ -11,19 +11,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from mirror_core.decide.evidence import Conclusion, holds_contents
-from mirror_core.evidence.bundle import ENTRIES, HEAD, PLAN, Head, copy_bundle
+from mirror_core.decide.evidence import RunConclusion, has_topic_contents
+from mirror_core.evidence.bundle import ENTRIES_FILE, HEAD_FILE, PLAN_FILE, BundleHead, copy_bundle
 from mirror_core.evidence.folders import LocalFolder
-from mirror_core.evidence.verify import verify
+from mirror_core.evidence.verify import verify_bundle
 from mirror_core.kafka.config import Config, load_config
-from mirror_core.model.chronicle import canonical
+from mirror_core.model.chronicle import to_canonical_json
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
 from mirror_core.runbook import bundles
 from mirror_core.runbook.services import local_services
-from mirror_core.runbook.set_runs import Standing
-from mirror_core.runbook.sets import Together
+from mirror_core.runbook.set_runs import MemberRun
+from mirror_core.runbook.sets import SetFailover
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_evidence import Desk, Keys, keys, plan, where
 
@@ -52,11 +52,11 @@ def copied(desk: Desk, tmp_path: Path) -> Path:
 
 
 def test_a_copy_verifies_and_says_what_is_not_in_it(copied: Path, ours: Keys) -> None:
-    found = verify(copied, ours.public, "run-1")
-    assert (found.verdict, found.flaws, found.key) == (Conclusion.PROVED, (), ours.public.id)
-    assert sorted(found.not_here) == sorted(CONTENTS)
+    found = verify_bundle(copied, ours.public, "run-1")
+    assert (found.verdict, found.flaws, found.key) == (RunConclusion.VERIFIED, (), ours.public.id)
+    assert sorted(found.left_out) == sorted(CONTENTS)
     assert {p.relative_to(copied).as_posix() for p in copied.rglob("*") if p.is_file()} == {
-        PLAN, ENTRIES, HEAD, "report.html", *BESIDE,
+        PLAN_FILE, ENTRIES_FILE, HEAD_FILE, "report.html", *BESIDE,
     }  # fmt: skip
 
 
@@ -70,40 +70,40 @@ def test_nobody_else_may_read_it(copied: Path) -> None:
 @pytest.mark.parametrize("name", ["report.html", *BESIDE])
 def test_whatever_else_is_missing_from_a_copy_was_taken_away(copied: Path, ours: Keys, name: str) -> None:
     (copied / name).unlink()
-    assert where(verify(copied, ours.public)) == [name]
+    assert where(verify_bundle(copied, ours.public)) == [name]
 
 
 def test_contents_that_are_put_beside_a_copy_are_looked_at_like_all_else(copied: Path, desk: Desk, ours: Keys) -> None:
     for name in CONTENTS:
         (copied / name).parent.mkdir(exist_ok=True)
         shutil.copy(desk.folder / name, copied / name)
-    assert (verify(copied, ours.public).flaws, verify(copied, ours.public).not_here) == ((), ())
+    assert (verify_bundle(copied, ours.public).flaws, verify_bundle(copied, ours.public).left_out) == ((), ())
     (copied / CONTENTS[0]).write_text("other records")
-    assert where(verify(copied, ours.public)) == [CONTENTS[0]]
+    assert where(verify_bundle(copied, ours.public)) == [CONTENTS[0]]
 
 
 def test_in_the_runs_own_folder_contents_that_are_missing_were_taken_away(desk: Desk, ours: Keys) -> None:
     desk.write()
     (desk.folder / CONTENTS[0]).unlink()
-    assert where(verify(desk.folder, ours.public)) == [CONTENTS[0]]
+    assert where(verify_bundle(desk.folder, ours.public)) == [CONTENTS[0]]
 
 
 def test_only_who_may_sign_makes_a_copy_of_it(desk: Desk, ours: Keys, copied: Path) -> None:
     (desk.folder / CONTENTS[0]).unlink()
-    head = msgspec.json.decode((desk.folder / HEAD).read_bytes(), type=Head)
-    (desk.folder / HEAD).write_text(canonical(replace(head, copy=True)))
-    assert where(verify(desk.folder, ours.public)) == [HEAD]
-    shutil.copy(copied / HEAD, desk.folder / HEAD)
-    assert verify(desk.folder, ours.public).not_here == (CONTENTS[0],), "it is called a copy, and says so"
+    head = msgspec.json.decode((desk.folder / HEAD_FILE).read_bytes(), type=BundleHead)
+    (desk.folder / HEAD_FILE).write_text(to_canonical_json(replace(head, copy=True)))
+    assert where(verify_bundle(desk.folder, ours.public)) == [HEAD_FILE]
+    shutil.copy(copied / HEAD_FILE, desk.folder / HEAD_FILE)
+    assert verify_bundle(desk.folder, ours.public).left_out == (CONTENTS[0],), "it is called a copy, and says so"
 
 
 def test_an_older_head_of_a_copy_does_not_fit_a_later_one(desk: Desk, ours: Keys, tmp_path: Path, copied: Path) -> None:
     (desk.folder / "more.json").write_text("{}")
-    older = (copied / HEAD).read_bytes()
+    older = (copied / HEAD_FILE).read_bytes()
     copy_bundle(desk.folder, desk.write(), LocalFolder(tmp_path / "far" / "away", private=True), desk.signer)
-    assert not verify(copied, ours.public).flaws
-    (copied / HEAD).write_bytes(older)
-    assert HEAD in where(verify(copied, ours.public))
+    assert not verify_bundle(copied, ours.public).flaws
+    (copied / HEAD_FILE).write_bytes(older)
+    assert HEAD_FILE in where(verify_bundle(copied, ours.public))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_an_older_head_of_a_copy_does_not_fit_a_later_one(desk: Desk, ours: Keys
     ],
 )
 def test_what_may_hold_contents_goes_by_its_folder(name: str, may: bool) -> None:
-    assert holds_contents(name) is may
+    assert has_topic_contents(name) is may
 
 
 def configured(folder: Path, evidence: object) -> Config:
@@ -154,20 +154,20 @@ def test_a_copy_that_cannot_be_written_is_said_and_the_bundle_stands(
     config = configured(tmp_path, {"copy_to": place})
     services = local_services(config.path, evidence_dir=tmp_path / "evidence")
     said: list[str] = []
-    bundles.keep_or_say(services, config, desk.journal.run, desk.log.state, said.append)
+    bundles.write_bundle_or_report(services, config, desk.journal.run, desk.log.state, said.append)
     assert said[0].startswith("evidence: moved, and proved equal")
     assert why in said[1]
     assert "`mirrorbook evidence write orders --run run-1`" in said[1]
-    assert not verify(services.run_dir("run-1"), None).flaws
+    assert not verify_bundle(services.run_dir("run-1"), None).flaws
 
 
 def test_a_copy_is_written_where_it_is_wanted_and_said(desk: Desk, tmp_path: Path) -> None:
     config = configured(tmp_path, {"copy_to": f"file://{tmp_path}/copies"})
     services = local_services(config.path, evidence_dir=tmp_path / "evidence")
     said: list[str] = []
-    bundles.keep_or_say(services, config, desk.journal.run, desk.log.state, said.append)
+    bundles.write_bundle_or_report(services, config, desk.journal.run, desk.log.state, said.append)
     assert said[1] == f"copy of the evidence: {tmp_path}/copies/run-run-1"
-    assert not verify(tmp_path / "copies" / "run-run-1", None).flaws
+    assert not verify_bundle(tmp_path / "copies" / "run-run-1", None).flaws
 
 
 def finished(
@@ -175,14 +175,14 @@ def finished(
 ) -> list[str]:
     """What the failover of a set says at its end, when the runs of its mirrors have ended or not."""
     services = local_services(config.path, evidence_dir=folder)
-    services = replace(services, copies=copies or services.copies)
+    services = replace(services, open_copy_folder=copies or services.open_copy_folder)
     one: Any = SimpleNamespace(services=services, link=SimpleNamespace(config=config))
     runs = [replace(RUN, id=f"{n}-1", ended_ms=9 if over else None) for n, over in enumerate(ended)]
-    found = {MirrorName(run.id): Standing(run, ()) for run in runs}
+    found = {MirrorName(run.id): MemberRun(run, ()) for run in runs}
     said = list[str]()
-    several = Together(MirrorSet("shop", tuple(found)), dict.fromkeys(found, one), say=said.append)
-    monkeypatch.setattr(Together, "_standings", lambda self, attempt: found)
-    monkeypatch.setattr(Together, "_go", lambda self, *moves: found)
+    several = SetFailover(MirrorSet("shop", tuple(found)), dict.fromkeys(found, one), print_line=said.append)
+    monkeypatch.setattr(SetFailover, "_read_member_runs", lambda self, attempt: found)
+    monkeypatch.setattr(SetFailover, "_run_moves", lambda self, *moves: found)
     several.finish("shop-1")
     return said
 

@@ -11,31 +11,31 @@ import pytest
 
 from mirror_core.dataplane import planning
 from mirror_core.dataplane.planning import Planner
-from mirror_core.kafka.client import ClusterView, Leader, TopicView
-from mirror_core.kafka.existing import existing
-from mirror_core.kafka.placing import Heard
+from mirror_core.kafka.client import ClusterMetadata, Leader, TopicMetadata
+from mirror_core.kafka.existing import find_existing_topics
+from mirror_core.kafka.placing import TopicIds
 from mirror_core.kafka.topics import NewTopic, TopicConfigs
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.runbook import failback, observe
-from mirror_core.runbook.checkpoints import OldTopic
+from mirror_core.runbook.checkpoints import RecreatedTopic
 from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.tails import TailSteps
 from mirror_core.state.records import State
 from mirror_core.sync import topics as placing
-from mirror_core.sync.topics import Placement, create_missing, hidden_rows
+from mirror_core.sync.topics import TopicPlacement, create_missing_topics, list_hidden_rows
 
-SEEN = {name: TopicView(name, f"id-{name}", False, {0: Leader(1, 0)}, 1, 1) for name in ("orders", "paid")}
+SEEN = {name: TopicMetadata(name, f"id-{name}", False, {0: Leader(1, 0)}, 1, 1) for name in ("orders", "paid")}
 
 
 def cluster(denied: Collection[str] = (), there: Collection[str] = ("orders", "paid")) -> Any:
     """A cluster as its brokers answer: with the denied among what is asked for by name, without them in listings."""
 
-    def metadata(names: Collection[str] | None = None) -> ClusterView:
+    def metadata(names: Collection[str] | None = None) -> ClusterMetadata:
         asked = there if names is None else names
         found = {name: SEEN[name] for name in asked if name in there and name not in denied}
-        return ClusterView("E", 1, {}, found, frozenset(denied if names is not None else ()) & frozenset(asked))
+        return ClusterMetadata("E", 1, {}, found, frozenset(denied if names is not None else ()) & frozenset(asked))
 
     config = SimpleNamespace(user=lambda principal: "mirror")
     return SimpleNamespace(
@@ -43,7 +43,7 @@ def cluster(denied: Collection[str] = (), there: Collection[str] = ("orders", "p
     )
 
 
-ORDERS = OldTopic(name="orders", id="id-orders", replication_factor=1, settings={})
+ORDERS = RecreatedTopic(name="orders", id="id-orders", replication_factor=1, settings={})
 
 
 def status(topic: str) -> PartitionStatus:
@@ -56,9 +56,9 @@ def status(topic: str) -> PartitionStatus:
 
 
 def test_what_exists_is_told_only_when_all_of_it_may_be_seen() -> None:
-    assert existing(cluster(there=["paid"]), ["orders", "paid"]) == {"paid": SEEN["paid"]}
+    assert find_existing_topics(cluster(there=["paid"]), ["orders", "paid"]) == {"paid": SEEN["paid"]}
     with pytest.raises(MissingPermission) as caught:
-        existing(cluster(["orders"]), ["orders", "paid"])
+        find_existing_topics(cluster(["orders"]), ["orders", "paid"])
     assert str(caught.value) == (
         "cluster east: mirror may not DESCRIBE orders, so brokers do not tell whether it exists; grant it: "
         "`kafka-acls.sh --bootstrap-server BOOTSTRAP --add --allow-principal User:mirror --operation Describe --topic "
@@ -69,22 +69,22 @@ def test_what_exists_is_told_only_when_all_of_it_may_be_seen() -> None:
 def test_a_failbacks_plan_does_not_create_and_copy_what_it_may_not_see() -> None:
     statuses = {Partition(name, 0): status(name) for name in SEEN}
     with pytest.raises(MissingPermission, match="may not DESCRIBE orders"):
-        failback._look_at_logs(cluster(["orders"]), statuses)
+        failback._snapshot_logs(cluster(["orders"]), statuses)
 
 
 @pytest.mark.parametrize(
     "act",
     [
-        lambda old, new: TailSteps._old_source(_steps(), old),
-        lambda old, new: TailSteps._recreate(_steps(), old, new, (ORDERS,)),
-        lambda old, new: TailSteps._noted(_steps(), old, ["orders"]),
+        lambda old, new: TailSteps._list_old_source(_steps(), old),
+        lambda old, new: TailSteps._recreate_topics(_steps(), old, new, (ORDERS,)),
+        lambda old, new: TailSteps._topics_to_recreate(_steps(), old, ["orders"]),
         lambda old, new: TailSteps._save_growth(_steps(), old, ()),
     ],
 )
 def test_no_step_of_a_failback_takes_a_hidden_topic_for_a_deleted_one(
     act: Callable[[Any, Any], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mirror_core.runbook.tails.left_by", lambda *asked: SimpleNamespace(ends=_Ends()))
+    monkeypatch.setattr("mirror_core.runbook.tails.read_output", lambda *asked: SimpleNamespace(ends=_Ends()))
     monkeypatch.setattr("mirror_core.runbook.tails.describe_configs", lambda *asked: {})
     with pytest.raises(MissingPermission, match="may not DESCRIBE orders"):
         act(cluster(["orders"]), cluster())
@@ -105,7 +105,7 @@ class _Ends:
 def test_a_hidden_topic_is_not_left_writable_when_the_others_are_demoted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mirror_core.runbook.failback_steps.ClusterClient", _opened(cluster(["orders"])))
     with pytest.raises(MissingPermission, match="may not DESCRIBE orders"):
-        FailbackSteps._present_topics(_steps(), Any, ["orders", "paid"])  # type: ignore[arg-type]
+        FailbackSteps._list_existing_topics(_steps(), Any, ["orders", "paid"])  # type: ignore[arg-type]
 
 
 def _opened(client: Any) -> Any:
@@ -121,11 +121,12 @@ def _opened(client: Any) -> Any:
 
 
 def test_a_plan_asks_by_name_for_what_a_listing_leaves_out() -> None:
-    assert observe._hidden(cluster(there=["paid"]), ["orders"]).topics == frozenset(), "it is gone"
-    hidden = observe._hidden(cluster(["orders"]), ["orders"])
+    assert observe._find_hidden_topics(cluster(there=["paid"]), ["orders"]).topics == frozenset(), "it is gone"
+    hidden = observe._find_hidden_topics(cluster(["orders"]), ["orders"])
     assert hidden.topics == {"orders"}
-    assert "--topic orders" in hidden.why
-    assert observe._hidden(SimpleNamespace(), ()).why == "", "nothing is missing: nobody is asked"  # type: ignore[arg-type]
+    assert "--topic orders" in hidden.reason
+    unused: Any = SimpleNamespace()
+    assert observe._find_hidden_topics(unused, ()).reason == "", "nothing is missing: nobody is asked"
 
 
 @pytest.mark.parametrize(
@@ -139,10 +140,16 @@ def test_a_topic_that_is_not_listed_any_more_is_gone_or_denied_and_then_tried_ag
     source: Any, kind: FailureKind, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = {Partition(name, 0): status(name) for name in SEEN}
-    monkeypatch.setattr(planning, "mirror_topics", lambda link, client: client.metadata().topics)
-    monkeypatch.setattr(planning, "create_missing", lambda *asked: Placement({"paid": SEEN["paid"]}, (), {}))
-    monkeypatch.setattr(planning, "heard_ids", lambda client, topics: Heard(dict.fromkeys(topics, frozenset()), ()))
-    monkeypatch.setattr(planning, "_known", lambda client, wanted, point, led=None: dict.fromkeys(wanted, Offset(0)))
+    monkeypatch.setattr(planning, "list_mirror_topics", lambda link, client: client.metadata().topics)
+    monkeypatch.setattr(
+        planning, "create_missing_topics", lambda *asked: TopicPlacement({"paid": SEEN["paid"]}, (), {})
+    )
+    monkeypatch.setattr(
+        planning, "fetch_topic_ids", lambda client, topics: TopicIds(dict.fromkeys(topics, frozenset()), ())
+    )
+    monkeypatch.setattr(
+        planning, "_fetch_known_offsets", lambda client, wanted, point, led=None: dict.fromkeys(wanted, Offset(0))
+    )
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state: Any = SimpleNamespace(partitions={"m": known}, active_run=lambda name: None)
     planner = Planner(link, source, cluster())
@@ -150,20 +157,20 @@ def test_a_topic_that_is_not_listed_any_more_is_gone_or_denied_and_then_tried_ag
     [change] = [c.status for c in planner.plan(state, all_ends=False).changes if c.status.partition.topic == "orders"]
     assert (change.state, change.kind) == (PartitionState.FAILED, kind)
     assert words in (change.reason or "")
-    assert (change.again_ms is not None) == (kind is FailureKind.DENIED)
+    assert (change.retry_at_ms is not None) == (kind is FailureKind.DENIED)
 
 
 def test_a_sync_says_of_a_recorded_topic_that_it_is_hidden_and_nothing_of_one_that_is_gone() -> None:
     known = {Partition(name, 0): status(name) for name in SEEN}
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state = State(partitions={MirrorName("m"): known})
-    [row] = hidden_rows(link, state, cluster(["orders"]), ["paid"])
+    [row] = list_hidden_rows(link, state, cluster(["orders"]), ["paid"])
     assert (row.subject, row.action) == ("orders", "refuse")
     assert "may not DESCRIBE orders" in row.reason
-    assert hidden_rows(link, state, cluster(there=["paid"]), ["paid"]) == []
+    assert list_hidden_rows(link, state, cluster(there=["paid"]), ["paid"]) == []
     stopped = replace(status("orders"), state=PartitionState.STOPPED)
     state.partitions[MirrorName("m")][stopped.partition] = stopped
-    assert hidden_rows(link, state, cluster(["orders"]), ["paid"]) == []
+    assert list_hidden_rows(link, state, cluster(["orders"]), ["paid"]) == []
 
 
 def test_a_topic_that_may_not_be_seen_on_the_destination_is_not_created_and_holds_up_no_other(
@@ -171,8 +178,10 @@ def test_a_topic_that_may_not_be_seen_on_the_destination_is_not_created_and_hold
 ) -> None:
     made = list[str]()
     configs = TopicConfigs({}, {})
-    monkeypatch.setattr(placing, "told", lambda client, names, of: (dict.fromkeys(names, configs), {}))
-    monkeypatch.setattr(placing, "known_settings", lambda *asked: frozenset())
+    monkeypatch.setattr(
+        placing, "describe_visible_configs", lambda client, names, of: (dict.fromkeys(names, configs), {})
+    )
+    monkeypatch.setattr(placing, "list_known_settings", lambda *asked: frozenset())
 
     def create(client: object, new: Iterable[NewTopic]) -> frozenset[str]:
         made.extend(topic.name for topic in new)
@@ -182,10 +191,10 @@ def test_a_topic_that_may_not_be_seen_on_the_destination_is_not_created_and_hold
     monkeypatch.setattr("mirror_core.sync.topics.refuse_topics_in_circles", lambda link, names: {})
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state: Any = SimpleNamespace(partitions={}, mirrors={})
-    placement = create_missing(link, state, cluster(), cluster(["orders"], there=["orders"]), SEEN)
+    placement = create_missing_topics(link, state, cluster(), cluster(["orders"], there=["orders"]), SEEN)
     assert made == ["paid"]
-    assert placement.kinds == {"orders": FailureKind.DENIED}
+    assert placement.failure_kinds == {"orders": FailureKind.DENIED}
     assert "--operation Describe --topic orders" in placement.refused["orders"]
     assert [row.action for row in placement.rows if row.subject == "orders"] == ["refuse"]
     with pytest.raises(MissingPermission):
-        create_missing(link, State(), cluster(), cluster(SEEN, there=["orders"]), SEEN)
+        create_missing_topics(link, State(), cluster(), cluster(SEEN, there=["orders"]), SEEN)

@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mirror_core.decide.expected import LIMITS, NOTHING, Expected, expected_of
+from mirror_core.decide.expected import NO_EXPECTATIONS, TIER_LIMITS, UserExpectations, parse_expectations
 from mirror_core.evidence import expectations
-from mirror_core.evidence.expectations import Judged, judge_table, judge_tables
-from mirror_core.evidence.suites import PARITY, READINESS, SYNC, Demands, Suite
+from mirror_core.evidence.expectations import TableJudgement, judge_table, judge_tables
+from mirror_core.evidence.suites import PARITY, READINESS, SYNC, Suite, TableExpectations
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.parity import Verdict
+from mirror_core.model.parity import ParityVerdict
 
 FINE: Mapping[str, Any] = {
     "topic": "orders",
@@ -64,23 +64,27 @@ SYNCED: Mapping[str, Any] = {
     "pending": False,
     "reason": "",
 }
-ROWS = {PARITY.judging: FINE, READINESS.judging: READY, SYNC.judging: SYNCED}
+ROWS = {PARITY.table_kind: FINE, READINESS.table_kind: READY, SYNC.table_kind: SYNCED}
 
 
 def judge(
-    rows: Sequence[dict[str, Any]], docs: Path | None = None, *, suite: Suite = PARITY, more: Expected = NOTHING
-) -> Judged:
-    table = pa.Table.from_pylist([{**ROWS[suite.judging], **row} for row in rows], schema=suite.schema)
-    return judge_table(table, docs, Demands(suite=suite, more=more))
+    rows: Sequence[dict[str, Any]],
+    docs: Path | None = None,
+    *,
+    suite: Suite = PARITY,
+    more: UserExpectations = NO_EXPECTATIONS,
+) -> TableJudgement:
+    table = pa.Table.from_pylist([{**ROWS[suite.table_kind], **row} for row in rows], schema=suite.schema)
+    return judge_table(table, docs, TableExpectations(suite=suite, user_expectations=more))
 
 
-def broken(judged: Judged) -> dict[str, str]:
+def broken(judged: TableJudgement) -> dict[str, str]:
     return {held.what: held.where for held in judged.held if not held.held}
 
 
-def payments(**more: object) -> Expected:
+def payments(**more: object) -> UserExpectations:
     """A tier of one topic, which is not the one that rows are about unless they say so."""
-    return expected_of("f.yaml", {"tiers": [{"name": "payments", "topics": ["pay.*"], **more}]})
+    return parse_expectations("f.yaml", {"tiers": [{"name": "payments", "topics": ["pay.*"], **more}]})
 
 
 COUNTS = "expect_column_pair_values_to_be_equal(src_count, dst_count)"
@@ -94,7 +98,7 @@ ROWS_THERE = "expect_table_row_count_to_be_between()"
 def test_a_table_of_equal_chunks_is_a_success_and_says_what_was_expected(capfd: pytest.CaptureFixture[str]) -> None:
     judged = judge([{}, {"chunk": 1, "compared": 0}])
     assert judged.success
-    assert judged.verdict is Verdict.PASSED
+    assert judged.verdict is ParityVerdict.PASSED
     assert {held.what for held in judged.held} == {ROWS_THERE, COMPARED, COUNTS, DIGESTS, DIFFERING, ERROR}
     assert broken(judged) == {}
     assert {held.where for held in judged.held} == {""}
@@ -156,14 +160,14 @@ def test_each_defect_of_readiness_and_sync_is_found_and_named(
 ) -> None:
     here = {"topic": "a", "partition": 0} if suite is READINESS else {"part": "acls", "subject": "<b>a</b>"}
     judged = judge([{}, {**here, **row}], suite=suite)
-    assert judge([{}], suite=suite).verdict is Verdict.PASSED
+    assert judge([{}], suite=suite).verdict is ParityVerdict.PASSED
     assert (judged.verdict, broken(judged)) == (verdict, {what: where})
 
 
 @pytest.mark.parametrize("suite", [READINESS, SYNC])
 def test_nothing_looked_at_is_indeterminate(suite: Suite) -> None:
     judged = judge([], suite=suite)
-    assert judged.verdict is Verdict.INDETERMINATE
+    assert judged.verdict is ParityVerdict.INDETERMINATE
     assert broken(judged)[ROWS_THERE] == "found 0"
 
 
@@ -181,12 +185,12 @@ def test_nothing_looked_at_is_indeterminate(suite: Suite) -> None:
 )
 def test_a_limit_of_a_tier_fails_what_would_pass_and_only_there(limit: dict[str, float], row: dict[str, Any]) -> None:
     elsewhere, there = {**row}, {**row, "topic": "pay.in"}
-    well = {"topic": "pay.out", **dict.fromkeys(READY.keys() & set(LIMITS.values()), 0)}
+    well = {"topic": "pay.out", **dict.fromkeys(READY.keys() & set(TIER_LIMITS.values()), 0)}
     more = payments(**limit)
-    assert judge([elsewhere, there, well], suite=READINESS).verdict is Verdict.PASSED
-    assert judge([elsewhere, well], suite=READINESS, more=more).verdict is Verdict.PASSED
+    assert judge([elsewhere, there, well], suite=READINESS).verdict is ParityVerdict.PASSED
+    assert judge([elsewhere, well], suite=READINESS, more=more).verdict is ParityVerdict.PASSED
     judged = judge([elsewhere, there, well], suite=READINESS, more=more)
-    assert judged.verdict is Verdict.FAILED
+    assert judged.verdict is ParityVerdict.FAILED
     assert judged.success, "not by our own rules"
     (unmet,) = judged.unmet
     word, most = next(iter(limit.items()))
@@ -198,18 +202,21 @@ def test_a_limit_of_a_tier_fails_what_would_pass_and_only_there(limit: dict[str,
 def test_a_limit_for_what_is_not_known_or_of_a_tier_without_topics_is_no_pass() -> None:
     more = payments(max_lag_s=5)
     unknown = judge([{"topic": "pay.in", "behind_s": None}], suite=READINESS, more=more)
-    assert (unknown.verdict, [held.where for held in unknown.unmet]) == (Verdict.INDETERMINATE, ["pay.in-3: unknown"])
+    assert (unknown.verdict, [held.where for held in unknown.unmet]) == (
+        ParityVerdict.INDETERMINATE,
+        ["pay.in-3: unknown"],
+    )
     clocks = judge([{"topic": "pay.in", "sync_age_s": None}], suite=READINESS, more=payments(max_sync_age_s=5))
-    assert clocks.verdict is Verdict.INDETERMINATE
+    assert clocks.verdict is ParityVerdict.INDETERMINATE
     nobody = judge([{}], suite=READINESS, more=more)
-    assert nobody.verdict is Verdict.INDETERMINATE
+    assert nobody.verdict is ParityVerdict.INDETERMINATE
     assert [(held.by, held.where) for held in nobody.unmet] == [("tier payments", "found 0")]
     heartbeats = judge([{"topic": "mirrorbook.heartbeats.m"}], suite=READINESS, more=payments(topics=[".*"]))
-    assert heartbeats.verdict is Verdict.INDETERMINATE, "only ours would be looked at"
+    assert heartbeats.verdict is ParityVerdict.INDETERMINATE, "only ours would be looked at"
 
 
 def test_no_limit_makes_a_pass_of_what_our_own_rules_fail() -> None:
-    more = expected_of(
+    more = parse_expectations(
         "f.yaml",
         {
             "tiers": [{"name": "all", "topics": [".*"], "max_lag": 10**9, "drift": "none"}],
@@ -218,8 +225,8 @@ def test_no_limit_makes_a_pass_of_what_our_own_rules_fail() -> None:
             ],
         },
     )
-    assert judge([{"state": "FAILED"}], suite=READINESS, more=more).verdict is Verdict.FAILED
-    assert judge([{"action": "refuse"}], suite=SYNC, more=more).verdict is Verdict.FAILED
+    assert judge([{"state": "FAILED"}], suite=READINESS, more=more).verdict is ParityVerdict.FAILED
+    assert judge([{"action": "refuse"}], suite=SYNC, more=more).verdict is ParityVerdict.FAILED
     assert not judge([{"differing": 1}], more=more).success
 
 
@@ -227,34 +234,39 @@ def test_drift_of_a_tier_is_what_a_sync_would_change_but_for_groups() -> None:
     more = payments(drift="none")
     there = {"topic": "pay.in", "action": "set"}
     moving = {**there, "part": "groups", "subject": "g pay.in-0", "action": "commit", "pending": True}
-    assert judge([{"pending": True}, there, moving], suite=SYNC, more=more).verdict is Verdict.PASSED
+    assert judge([{"pending": True}, there, moving], suite=SYNC, more=more).verdict is ParityVerdict.PASSED
     judged = judge([{}, {**there, "pending": True}], suite=SYNC, more=more)
-    assert (judged.verdict, [held.where for held in judged.unmet]) == (Verdict.FAILED, ["configs orders: retention.ms"])
-    assert judge([{}, moving], suite=SYNC, more=more).verdict is Verdict.INDETERMINATE
+    assert (judged.verdict, [held.where for held in judged.unmet]) == (
+        ParityVerdict.FAILED,
+        ["configs orders: retention.ms"],
+    )
+    assert judge([{}, moving], suite=SYNC, more=more).verdict is ParityVerdict.INDETERMINATE
 
 
 def test_own_expectations_are_added_and_unknown_values_do_not_pass_them() -> None:
     kwargs: dict[str, object] = {"column": "missing", "max_value": 0}
     own: dict[str, object] = {"type": "expect_column_max_to_be_between", "kwargs": kwargs}
-    more = expected_of("f.yaml", {"readiness": [own]})
-    assert judge([{}], suite=READINESS, more=more).verdict is Verdict.PASSED
+    more = parse_expectations("f.yaml", {"readiness": [own]})
+    assert judge([{}], suite=READINESS, more=more).verdict is ParityVerdict.PASSED
     worse = judge([{}, {"missing": 7}], suite=READINESS, more=more)
     assert (worse.verdict, [str(held) for held in worse.unmet]) == (
-        Verdict.FAILED,
+        ParityVerdict.FAILED,
         ["f.yaml: readiness[0]: expect_column_max_to_be_between(missing): found 7"],
     )
-    assert judge([{}, {"missing": None}], suite=READINESS, more=more).verdict is Verdict.INDETERMINATE
-    nowhere = expected_of("f.yaml", {"readiness": [{**own, "kwargs": {**kwargs, "row_condition": 'topic == "x"'}}]})
-    assert judge([{}], suite=READINESS, more=nowhere).verdict is Verdict.INDETERMINATE
+    assert judge([{}, {"missing": None}], suite=READINESS, more=more).verdict is ParityVerdict.INDETERMINATE
+    nowhere = parse_expectations(
+        "f.yaml", {"readiness": [{**own, "kwargs": {**kwargs, "row_condition": 'topic == "x"'}}]}
+    )
+    assert judge([{}], suite=READINESS, more=nowhere).verdict is ParityVerdict.INDETERMINATE
     counted = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "compared", "min_value": 20}}
-    parity = judge([{}], more=expected_of("f.yaml", {"parity": [counted]}))
-    assert (parity.success, parity.verdict) == (True, Verdict.FAILED)
+    parity = judge([{}], more=parse_expectations("f.yaml", {"parity": [counted]}))
+    assert (parity.success, parity.verdict) == (True, ParityVerdict.FAILED)
 
 
 def test_the_data_docs_load_nothing_from_elsewhere_and_show_names_of_others_as_text(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
     tables = [
-        (Demands(suite=suite), pa.Table.from_pylist([{**ROWS[suite.judging], **row}], schema=suite.schema))
+        (TableExpectations(suite=suite), pa.Table.from_pylist([{**ROWS[suite.table_kind], **row}], schema=suite.schema))
         for suite, row in ((READINESS, {"refused": evil}), (SYNC, {"subject": evil, "action": "refuse"}))
     ]
     ready, synced = judge_tables(tables, tmp_path / "docs")
@@ -290,7 +302,7 @@ def test_what_a_browser_would_fetch_is_cut_and_nothing_else(tmp_path: Path, text
     page = tmp_path / "below" / "page.html"
     page.parent.mkdir()
     page.write_text(f"<p>päge {text}</p>", encoding="utf-8")
-    expectations._cut_foreign_links(tmp_path)
+    expectations._remove_external_links(tmp_path)
     assert page.read_text(encoding="utf-8") == f"<p>päge {left}</p>"
 
 

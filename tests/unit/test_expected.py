@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from mirror_core.decide.expected import Judging, expected_of
-from mirror_core.evidence.asked import expected
-from mirror_core.evidence.suites import PARITY, READINESS, SUITES, SYNC, Demands
+from mirror_core.decide.expected import JudgedTable, parse_expectations
+from mirror_core.evidence.asked import load_expectations
+from mirror_core.evidence.suites import PARITY, READINESS, SUITES, SYNC, TableExpectations
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import MirrorName
@@ -30,23 +30,27 @@ def config(folder: Path, section: object, **files: object) -> Config:
 
 def test_the_first_tier_that_names_a_topic_has_it() -> None:
     rest = {"name": "rest", "topics": [".*"]}
-    found = expected_of("f", {"tiers": [TIER, rest]})
-    tiers = {topic: found.tier_of(topic) for topic in ("orders", "pay.in", "payroll", "mirrorbook.heartbeats.m")}
+    found = parse_expectations("f", {"tiers": [TIER, rest]})
+    tiers = {topic: found.find_tier(topic) for topic in ("orders", "pay.in", "payroll", "mirrorbook.heartbeats.m")}
     assert tiers == {"orders": "payments", "pay.in": "payments", "payroll": "rest", "mirrorbook.heartbeats.m": ""}
-    assert expected_of("f", {"tiers": [rest, TIER]}).tier_of("orders") == "rest"
+    assert parse_expectations("f", {"tiers": [rest, TIER]}).find_tier("orders") == "rest"
 
 
 def test_a_tier_may_be_for_some_mirrors_only_and_takes_its_expectations_with_it() -> None:
     own = [{**OWN, "tier": "payments"}, {"type": "expect_table_row_count_to_equal", "kwargs": {"value": 1}}]
-    found = expected_of("f", {"tiers": [{**TIER, "mirrors": ["m1"]}], "readiness": own})
-    assert [len(found.of(MirrorName(name)).own[Judging.READINESS]) for name in ("m1", "m1-back", "m2")] == [2, 2, 1]
-    assert found.of(MirrorName("m1-back")).tier_of("orders") == "payments", "the way home is the same applications'"
-    assert found.of(MirrorName("m2")).tier_of("orders") == ""
+    found = parse_expectations("f", {"tiers": [{**TIER, "mirrors": ["m1"]}], "readiness": own})
+    assert [
+        len(found.for_mirror(MirrorName(name)).expectations[JudgedTable.READINESS]) for name in ("m1", "m1-back", "m2")
+    ] == [2, 2, 1]
+    assert found.for_mirror(MirrorName("m1-back")).find_tier("orders") == "payments", (
+        "the way home is the same applications'"
+    )
+    assert found.for_mirror(MirrorName("m2")).find_tier("orders") == ""
 
 
 def test_a_file_is_found_beside_the_one_that_names_it(tmp_path: Path) -> None:
     loaded = config(tmp_path, "more.yaml", more={"tiers": [{**TIER, "max_lag": 5}], "parity": []})
-    (tier,) = expected(loaded).tiers
+    (tier,) = load_expectations(loaded).tiers
     assert (tier.name, dict(tier.limits), tier.no_drift) == ("payments", {"max_lag": 5.0}, False)
 
 
@@ -54,16 +58,18 @@ def test_without_a_section_nothing_more_is_expected(tmp_path: Path) -> None:
     loaded = config(tmp_path, {})
     assert loaded.expectations == {}
     for suite in SUITES.values():
-        assert Demands(suite=suite, more=expected(loaded, suite)).expectations() == list(suite.ours)
+        assert TableExpectations(
+            suite=suite, user_expectations=load_expectations(loaded, suite)
+        ).list_expectations() == list(suite.expectations)
 
 
 def test_ours_stand_whatever_is_added() -> None:
-    raw = {"tiers": [{**TIER, "max_lag": 5, "drift": "none"}], **{str(judging): [OWN] for judging in Judging}}
+    raw = {"tiers": [{**TIER, "max_lag": 5, "drift": "none"}], **{str(judging): [OWN] for judging in JudgedTable}}
     for suite in SUITES.values():
-        found = Demands(suite=suite, more=expected_of("f", raw)).expectations()
-        assert found[: len(suite.ours)] == list(suite.ours)
-        assert len(found) > len(suite.ours)
-        assert not any(one.by for one in suite.ours)
+        found = TableExpectations(suite=suite, user_expectations=parse_expectations("f", raw)).list_expectations()
+        assert found[: len(suite.expectations)] == list(suite.expectations)
+        assert len(found) > len(suite.expectations)
+        assert not any(one.by for one in suite.expectations)
 
 
 WRONG: list[tuple[object, str]] = [
@@ -101,7 +107,7 @@ WRONG: list[tuple[object, str]] = [
 @pytest.mark.parametrize(("raw", "words"), WRONG)
 def test_a_mistake_is_named_with_its_place_and_what_can_be_written(raw: object, words: str) -> None:
     with pytest.raises(BadRequest, match=words):
-        expected_of("f", raw)
+        parse_expectations("f", raw)
 
 
 @pytest.mark.parametrize(
@@ -141,24 +147,26 @@ def test_a_mistake_is_named_with_its_place_and_what_can_be_written(raw: object, 
 def test_great_expectations_is_asked_about_its_own_words(tmp_path: Path, own: dict[str, Any], words: str) -> None:
     loaded = config(tmp_path, {"readiness": [own]})
     with pytest.raises(BadRequest, match=rf"mirrorbook\.yaml: expectations: readiness\[0\]{words}"):
-        expected(loaded, READINESS)
+        load_expectations(loaded, READINESS)
 
 
 def test_what_is_written_well_is_taken_also_as_great_expectations_shows_it(tmp_path: Path) -> None:
     shown = {**OWN, "meta": {}, "severity": "critical", "id": "0cf2"}
     own = [shown, {"type": "expect_column_max_to_be_between", "kwargs": {"column": "behind_s", "max_value": 1}}]
     drift = {"type": "expect_column_values_to_not_be_in_set", "kwargs": {"column": "action", "value_set": ["skip"]}}
-    found = expected(config(tmp_path, {"readiness": own, "sync": [drift]}), READINESS, SYNC, PARITY)
-    assert [len(found.own[judging]) for judging in (Judging.READINESS, Judging.SYNC, Judging.PARITY)] == [2, 1, 0]
+    found = load_expectations(config(tmp_path, {"readiness": own, "sync": [drift]}), READINESS, SYNC, PARITY)
+    assert [
+        len(found.expectations[judging]) for judging in (JudgedTable.READINESS, JudgedTable.SYNC, JudgedTable.PARITY)
+    ] == [2, 1, 0]
 
 
 def test_a_mistake_holds_up_nothing_but_what_is_judged_by_it(tmp_path: Path) -> None:
     loaded = config(tmp_path, "gone.yaml")
     with pytest.raises(BadRequest, match=r"mirrorbook\.yaml: expectations: .*gone\.yaml cannot be read"):
-        expected(loaded)
+        load_expectations(loaded)
     (tmp_path / "gone.yaml").write_text("tiers: [", encoding="utf-8")
     with pytest.raises(BadRequest, match=r"gone\.yaml line \d+: not valid YAML"):
-        expected(loaded)
+        load_expectations(loaded)
     loaded = config(tmp_path, 7)
     with pytest.raises(BadRequest, match=r"mirrorbook\.yaml: expectations: must be a mapping; .*the path of a file"):
-        expected(loaded)
+        load_expectations(loaded)

@@ -10,7 +10,7 @@ import pytest
 from msgspec import UNSET
 
 from mirror_core.cli import failback as command
-from mirror_core.cli.documents import plan_document
+from mirror_core.cli.documents import to_plan_document
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror_set import MirrorSet
@@ -18,8 +18,8 @@ from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Approval, Run, RunKind, StepRecord, StepState
 from mirror_core.runbook import failback
 from mirror_core.runbook.failback import Failback
-from mirror_core.runbook.set_runs import Standing
-from mirror_core.runbook.sets import Together
+from mirror_core.runbook.set_runs import MemberRun
+from mirror_core.runbook.sets import SetFailover
 from mirror_core.state.records import State
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LINK
@@ -56,15 +56,15 @@ def test_a_failback_of_yesterday_takes_no_log_back_unasked(monkeypatch: pytest.M
     def agree(question: str, yes: bool) -> None:
         asked.append(question)
 
-    monkeypatch.setattr(command, "agree", agree)
-    assert command._approved_again(by, HOME, yes=False, as_json=True) == "ben"
+    monkeypatch.setattr(command, "require_confirmation", agree)
+    assert command._confirm_again(by, HOME, yes=False, as_json=True) == "ben"
     assert asked == ["Go on with run m-failback-1: salvage and discard 7 offset(s)?"]
 
 
 def test_a_failback_that_has_begun_to_take_logs_back_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     by = conductor(monkeypatch, HOME, "salvage", "align")
     by.refuse_expired(HOME.id, ())
-    assert command._approved_again(by, HOME, yes=False, as_json=True) == ""
+    assert command._confirm_again(by, HOME, yes=False, as_json=True) == ""
 
 
 def test_each_mirror_of_a_set_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,14 +78,14 @@ def test_each_mirror_of_a_set_is_asked_for_again(monkeypatch: pytest.MonkeyPatch
     names = (MirrorName("m"), MirrorName("n"))
     link = SimpleNamespace(mirror=LINK.mirror)
     one: Any = SimpleNamespace(link=link, refuse_expired=refuse)
-    several = Together(MirrorSet("shop", names), dict.fromkeys(names, one), say=lambda line: None)
-    found = {name: Standing(replace(RUN, id=f"{name}-1"), ()) for name in names}
-    monkeypatch.setattr(Together, "_standings", lambda self, attempt: found)
+    several = SetFailover(MirrorSet("shop", names), dict.fromkeys(names, one), print_line=lambda line: None)
+    found = {name: MemberRun(replace(RUN, id=f"{name}-1"), ()) for name in names}
+    monkeypatch.setattr(SetFailover, "_read_member_runs", lambda self, attempt: found)
     with pytest.raises(Refused, match="run n-1 stops applications"):
         several.refuse_expired("shop-1", ())
     assert asked == ["m-1", "n-1"]
 
 
 def test_rights_that_are_not_known_are_not_none() -> None:
-    assert plan_document(replace(RUN.plan, rights=UNSET), ()).rights is None
-    assert plan_document(replace(RUN.plan, rights=()), ()).rights == ()
+    assert to_plan_document(replace(RUN.plan, rights=UNSET), ()).rights is None
+    assert to_plan_document(replace(RUN.plan, rights=()), ()).rights == ()

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.parity import RECORDS, Row
+from mirror_core.decide.parity import LEVEL_RECORDS, ParityRow
 from mirror_core.model.names import Offset, Partition
 from mirror_core.parity.differences import compare_records
-from mirror_core.parity.explained import explained
+from mirror_core.parity.explained import add_unexplained
 from mirror_core.wire.records import Record
 
 P = Partition("prices", 0)
@@ -50,11 +50,11 @@ def findings(
     sides = [[record for record in log if record.offset < upto] for log in (source, destination)]
     one, two = map(iter, sides)
     lone = compare_records(P, one, two, compacted=True).lone
-    row = Row(partition=P, chunk=0, start=Offset(0), end=Offset(upto), level=RECORDS)
+    row = ParityRow(partition=P, chunk=0, start=Offset(0), end=Offset(upto), level=LEVEL_RECORDS)
     there: Any = Log(source, ends[0])
     here: Any = Log(destination, ends[1])
     lmo = None if stopped_at is None else Offset(stopped_at)
-    return [(f.kind, f.offset) for row in explained(there, here, [row], {0: lone}, lmo) for f in row.findings]
+    return [(f.kind, f.offset) for row in add_unexplained(there, here, [row], {0: lone}, lmo) for f in row.findings]
 
 
 def test_what_is_not_copied_yet_has_taken_nothing_from_the_destination() -> None:

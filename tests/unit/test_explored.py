@@ -14,11 +14,11 @@ from typing import Any, Final
 import pytest
 
 from mirror_core.decide import access, approvals, failback, left_behind, standing, steps
-from mirror_core.decide.standing import Standing
+from mirror_core.decide.standing import FenceState
 from mirror_core.evidence import fence_file
 from mirror_core.mirrors import reappeared
-from mirror_core.model.mirror import Desired
-from mirror_core.model.names import MirrorName, is_way_home
+from mirror_core.model.mirror import DesiredState
+from mirror_core.model.names import MirrorName, is_reverse_mirror
 from mirror_core.model.run import Run, RunKind
 from mirror_core.rights import withdrawal
 from mirror_core.sync import ledger
@@ -143,15 +143,17 @@ def _always(answer: Any) -> Callable[..., Any]:
 
 
 def _stopped(mirror: Any, _debt: Any) -> str | None:
-    return "the mirror is stopped" if mirror is None or mirror.desired is Desired.STOPPED else None
+    return "the mirror is stopped" if mirror is None or mirror.desired is DesiredState.STOPPED else None
 
 
-def _home_unless(state: Standing) -> Callable[[MirrorName, Any], bool]:
+def _home_unless(state: FenceState) -> Callable[[MirrorName, Any], bool]:
     """A watcher leaves ways home alone, but for this state."""
-    return lambda mirror, debt: is_way_home(mirror) and standing.standing_of(debt) is not state
+    return lambda mirror, debt: is_reverse_mirror(mirror) and standing.find_fence_state(debt) is not state
 
 
-def _failovers_only(debt: Any, run: Run, *, turned: bool, real: Callable[..., bool] = standing.fenced_beside) -> bool:
+def _failovers_only(
+    debt: Any, run: Run, *, turned: bool, real: Callable[..., bool] = standing.must_fence_during_run
+) -> bool:
     return run.plan.kind is RunKind.FAILOVER and real(debt, run, turned=turned)
 
 
@@ -175,10 +177,14 @@ GUARDS: Final = {
         ((failback, "failed_over", _always(True)),), QUIET._replace(verbs=True, unplanned=False), NOWHERE
     ),
     "a new primary that was given up on the way home is fenced": Guard(
-        ((standing, "waits_for_home", _home_unless(Standing.LIFTING)),), QUIET._replace(outages=(1,), kills=False), BOTH
+        ((standing, "waits_for_home", _home_unless(FenceState.LIFTING)),),
+        QUIET._replace(outages=(1,), kills=False),
+        BOTH,
     ),
     "a way home that was given up leaves no fence": Guard(
-        ((standing, "waits_for_home", _home_unless(Standing.OWED)),), QUIET._replace(outages=(1,), kills=False), NOWHERE
+        ((standing, "waits_for_home", _home_unless(FenceState.PENDING)),),
+        QUIET._replace(outages=(1,), kills=False),
+        NOWHERE,
     ),
     "beside an unfinished failover the source is fenced": Guard(
         ((standing, "fenced_beside", _always(False)),), QUIET._replace(outages=(0,)), BOTH

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.failback import FailbackView
-from mirror_core.kafka.hearing import heard
-from mirror_core.model.limits import LIMITS
+from mirror_core.decide.failback import FailbackSnapshot
+from mirror_core.kafka.hearing import report_progress
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.runbook import failback
 from mirror_core.runbook.failback import Failback
 from mirror_core.state.records import State
@@ -20,12 +20,12 @@ from tests.unit.test_refusals import LINK
 class Seen(Exception):
     """What a plan is made from."""
 
-    def __init__(self, view: FailbackView) -> None:
+    def __init__(self, view: FailbackSnapshot) -> None:
         super().__init__()
         self.view = view
 
 
-def decide(view: FailbackView) -> None:
+def decide(view: FailbackSnapshot) -> None:
     raise Seen(view)
 
 
@@ -35,16 +35,16 @@ def test_the_old_sources_state_is_waited_for_as_long_as_it_comes(monkeypatch: py
     def much(link: object) -> State:
         for _ in range(30):
             time.sleep(0.1)
-            heard()
+            report_progress()
         return State()
 
     nothing: Any = lambda *arguments: {}  # noqa: E731
     for name in ("_look_at_old", "_look_at_new", "_sizes"):
         monkeypatch.setattr(failback, name, nothing)
-    monkeypatch.setattr(failback, "look_beside", lambda link, topics, found: [])
-    monkeypatch.setattr(failback, "_look_at_reverse", much)
-    monkeypatch.setattr(failback, "LIMITS", replace(LIMITS, planned_side_s=1.8))
-    monkeypatch.setattr("mirror_core.decide.failback.decide", decide)
+    monkeypatch.setattr(failback, "find_sibling_mirrors", lambda link, topics, found: [])
+    monkeypatch.setattr(failback, "_read_reverse_state", much)
+    monkeypatch.setattr(failback, "TIMEOUTS", replace(TIMEOUTS, plan_cluster_idle_s=1.8))
+    monkeypatch.setattr("mirror_core.decide.failback.decide_failback", decide)
     with pytest.raises(Seen) as seen:
         Failback(LINK, cast("Any", None), started_by="me")._decide(State(), None)
-    assert seen.value.view.reverse is None
+    assert seen.value.view.reverse_unknown is None

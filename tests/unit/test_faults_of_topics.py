@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.planning import Planner
-from mirror_core.kafka.faults import ErrorCode, fault
+from mirror_core.kafka.faults import ErrorCode, make_fault
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 
@@ -30,7 +30,7 @@ def planner(monkeypatch: pytest.MonkeyPatch, error: MirrorError | None) -> Plann
         if error is not None:
             raise error
 
-    monkeypatch.setattr("mirror_core.dataplane.planning._known", known)
+    monkeypatch.setattr("mirror_core.dataplane.planning._fetch_known_offsets", known)
     monkeypatch.setattr("mirror_core.dataplane.planning.delete_records", delete)
     link: Any = SimpleNamespace()
     east, west = (SimpleNamespace(name=name) for name in ("east", "west"))
@@ -43,10 +43,10 @@ def test_a_log_start_that_may_not_be_moved_concerns_its_partition(
 ) -> None:
     made = planner(monkeypatch, kind("two", {BAD: kind("bad-0: not this one")}))
     assert made.follow_log_start([GOOD, BAD]) == []
-    assert made.unmoved == {BAD: "bad-0: not this one"}
+    assert made.unmoved_starts == {BAD: "bad-0: not this one"}
     monkeypatch.setattr("mirror_core.dataplane.planning.delete_records", lambda client, until: None)
     assert made.follow_log_start([GOOD, BAD]) == []
-    assert made.unmoved == {}, "it is moved now"
+    assert made.unmoved_starts == {}, "it is moved now"
 
 
 def test_a_cluster_that_keeps_silent_is_another_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,14 +68,14 @@ def test_what_an_epoch_fails_of_ends_the_driver_only_when_the_next_one_would_fai
 ) -> None:
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"), source=None, destination=None)
     said = list[str]()
-    driver = Replication(link, SimpleNamespace, Options(), stop=Any, say=said.append)  # type: ignore[arg-type]
+    driver = Replication(link, SimpleNamespace, ReplicationOptions(), stop=Any, report_line=said.append)  # type: ignore[arg-type]
     lease: Any = SimpleNamespace()
     epoch: Any = SimpleNamespace(number=1)
     if ends:
         with pytest.raises(Indeterminate):
-            driver._epoch_failed(lease, epoch, error, final=False)
+            driver._handle_epoch_failure(lease, epoch, error, final=False)
     else:
-        driver._epoch_failed(lease, epoch, error, final=False)
+        driver._handle_epoch_failure(lease, epoch, error, final=False)
     assert said == [f"epoch 1 failed, the next one looks at the destination: {error}"]
 
 
@@ -89,7 +89,7 @@ def test_what_an_epoch_fails_of_ends_the_driver_only_when_the_next_one_would_fai
 )
 def test_a_denial_is_told_without_a_brokers_own_object(words: str | None, shown: str) -> None:
     client: Any = SimpleNamespace(name="west", principal=None, config=SimpleNamespace(user=lambda principal: "mirror"))
-    assert str(fault(client, "ACLs", "DescribeAcls", ErrorCode.cluster_authorization_failed, words)) == (
+    assert str(make_fault(client, "ACLs", "DescribeAcls", ErrorCode.cluster_authorization_failed, words)) == (
         f"cluster west, ACLs: DescribeAcls: cluster_authorization_failed{shown}: mirror may not do this; "
         "`mirrorbook cluster check west` names the rights"
     )
@@ -98,7 +98,7 @@ def test_a_denial_is_told_without_a_brokers_own_object(words: str | None, shown:
 def test_a_bad_request_ends_a_driver_that_has_never_copied_and_not_one_whose_files_are_being_replaced() -> None:
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"), source=None, destination=None)
     said = list[str]()
-    driver = Replication(link, SimpleNamespace, Options(), stop=Any, say=said.append)  # type: ignore[arg-type]
+    driver = Replication(link, SimpleNamespace, ReplicationOptions(), stop=Any, report_line=said.append)  # type: ignore[arg-type]
     lease: Any = SimpleNamespace()
     driver.results.receipts = cast("Any", SimpleNamespace(tell=lambda lease: None))
 
@@ -109,10 +109,10 @@ def test_a_bad_request_ends_a_driver_that_has_never_copied_and_not_one_whose_fil
 
     driver._running = [failed()]
     with pytest.raises(BadRequest):
-        driver._reap(lease)
+        driver._collect_reports(lease)
     assert not said
     driver._has_copied, driver._running = True, [failed()]
     nothing = {name: (lambda *_, **__: None) for name in ("count", "lost", "tell")}
     driver.results = cast("Any", SimpleNamespace(**nothing, receipts=SimpleNamespace(**nothing)))
-    driver._reap(lease)
+    driver._collect_reports(lease)
     assert said == ["epoch 1 failed, the next one looks at the destination: certificate and key do not match"]

@@ -12,11 +12,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from mirror_core.kafka import transactions
-from mirror_core.kafka.offsets import Point
+from mirror_core.kafka.offsets import OffsetPoint
 from mirror_core.kafka.transactions import OpenTransaction
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sync import fence
-from mirror_core.sync.fence import NotFenced, await_stillness, raise_fence
+from mirror_core.sync.fence import NotFenced, apply_fence, wait_for_stillness
 
 P0, P1, LONE = Partition("orders", 0), Partition("orders", 1), Partition("lone", 0)
 ONE = OpenTransaction(id="t", state="Ongoing", timeout_s=60, partitions=frozenset({P1}), producer_id=1, started_ms=1)
@@ -33,16 +33,18 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[OpenTransaction]:
     def open_on(client: object, topics: Collection[str]) -> tuple[OpenTransaction, ...]:
         return tuple(one for one in found if any(p.topic in topics for p in one.partitions))
 
-    def ends(client: object, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
+    def ends(client: object, partitions: Iterable[Partition], point: OffsetPoint) -> dict[Partition, Offset]:
         return dict.fromkeys(partitions, Offset(5))
 
-    def points(client: object, partitions: Iterable[Partition], points: Iterable[Point]) -> dict[Point, Any]:
+    def points(
+        client: object, partitions: Iterable[Partition], points: Iterable[OffsetPoint]
+    ) -> dict[OffsetPoint, Any]:
         return {point: ends(client, partitions, point) for point in points}
 
-    monkeypatch.setattr(fence, "open_transactions", open_on)
+    monkeypatch.setattr(fence, "list_open_transactions", open_on)
     monkeypatch.setattr(fence, "list_offsets", ends)
-    monkeypatch.setattr(fence, "list_points", points)
-    monkeypatch.setattr(fence, "leaderless", lambda client, asked: frozenset(asked) & {UNLED, P1, LONE})
+    monkeypatch.setattr(fence, "list_offset_points", points)
+    monkeypatch.setattr(fence, "find_offline_partitions", lambda client, asked: frozenset(asked) & {UNLED, P1, LONE})
     return found
 
 
@@ -67,12 +69,12 @@ def test_a_fence_waits_for_a_transaction_that_may_still_change_what_is_drained_o
 ) -> None:
     found.append(replace(ONE, state=state, **change))
     topics = ["orders", "lone"]
-    ends = r"its markers are missing" if found[0].decided else "its coordinator aborts it after 60 s"
+    ends = r"its markers are missing" if found[0].is_decided else "its coordinator aborts it after 60 s"
     if holds:
         with pytest.raises(NotFenced, match=rf"transaction 't' is {state} \({ends}\)"):
-            await_stillness(CLIENT, topics, [P0], pause_s=0, resolve_s=-1)
+            wait_for_stillness(CLIENT, topics, [P0], pause_s=0, transaction_wait_s=-1)
     else:
-        assert await_stillness(CLIENT, topics, [P0], pause_s=0, resolve_s=-1) == {P0: 5}
+        assert wait_for_stillness(CLIENT, topics, [P0], pause_s=0, transaction_wait_s=-1) == {P0: 5}
 
 
 def test_transactions_of_a_topic_that_is_left_behind_as_a_whole_are_denied_and_waited_for(
@@ -84,14 +86,14 @@ def test_transactions_of_a_topic_that_is_left_behind_as_a_whole_are_denied_and_w
         denied.append((topics, ids))
         return frozenset()
 
-    monkeypatch.setattr(fence, "deny", deny)
+    monkeypatch.setattr(fence, "deny_writes", deny)
     nothing: Any = None
     found.append(replace(ONE, partitions=frozenset({LONE})))
     with pytest.raises(NotFenced, match="transaction 't' is Ongoing"):
-        raise_fence(nothing, nothing, CLIENT, ["lone", "orders"], [P0], resolve_s=-1)
+        apply_fence(nothing, nothing, CLIENT, ["lone", "orders"], [P0], transaction_wait_s=-1)
     assert denied == [(["lone", "orders"], ["t"])]
     found[0] = replace(found[0], state="PrepareAbort")
-    assert raise_fence(nothing, nothing, CLIENT, ["lone", "orders"], [P0]).transactions == (), "not waited for"
+    assert apply_fence(nothing, nothing, CLIENT, ["lone", "orders"], [P0]).transactions == (), "not waited for"
 
 
 @pytest.mark.parametrize(
@@ -111,4 +113,4 @@ def test_a_transaction_says_which_groups_offsets_wait_for_its_end(
     )
     client: Any = SimpleNamespace(name="east", call=lambda *_: SimpleNamespace(transaction_states=[row]))
     [one] = transactions._describe(client, 1, cast("Any", ["t"]), {"orders"})
-    assert (one.partitions, one.groups) == (frozenset({P1}), groups)
+    assert (one.partitions, one.offsets_partitions) == (frozenset({P1}), groups)

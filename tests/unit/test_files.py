@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from mirror_core.evidence import receipts
-from mirror_core.evidence.folders import LocalFolder, local_folder
-from mirror_core.evidence.parity_report import write_report
+from mirror_core.evidence.folders import LocalFolder, open_local_folder
+from mirror_core.evidence.parity_report import write_parity_report
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.model.copying import Receipt
 from mirror_core.model.errors import BadRequest, MirrorError
-from mirror_core.model.files import Unwritable, check_writable, writing
+from mirror_core.model.files import Unwritable, check_writable, report_write_errors
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.parity import ParityResult, Verdict
-from mirror_core.model.run import Mode, Plan, RunKind
+from mirror_core.model.parity import ParityResult, ParityVerdict
+from mirror_core.model.run import Plan, RunKind, RunMode
 from mirror_core.runbook.services import Services, local_services
 from tests.memory import run_of
 
@@ -36,12 +36,12 @@ def taken(tmp_path: Path) -> Path:
 
 def test_a_url_that_holds_a_password_is_refused_and_not_shown() -> None:
     with pytest.raises(BadRequest, match="holds a password") as refused:
-        local_folder("s3a://key:hunter2@bucket/receipts")
+        open_local_folder("s3a://key:hunter2@bucket/receipts")
     assert "hunter2" not in str(refused.value)
 
 
 def test_what_where_why_and_what_to_do_are_said(taken: Path) -> None:
-    with pytest.raises(Unwritable) as refused, writing("evidence", taken / "run-1", "give another folder"):
+    with pytest.raises(Unwritable) as refused, report_write_errors("evidence", taken / "run-1", "give another folder"):
         (taken / "run-1").mkdir()
     assert str(refused.value) == f"evidence: {taken}/run-1 cannot be written: Not a directory: give another folder"
     assert refused.value.exit_code == 2
@@ -75,11 +75,11 @@ def full() -> Iterator[None]:
 
 def test_a_disk_that_is_full_is_found_before_anything_is_written(tmp_path: Path) -> None:
     room = services(tmp_path)
-    room.ready_gate("r")
+    room.prepare_gate("r")
     with full():
         room.check_evidence()
         with pytest.raises(Unwritable, match=r"evidence: .*/run-r cannot be written: File too large: make room"):
-            room.ready_gate("r")
+            room.prepare_gate("r")
     assert [*(tmp_path / "run-r").iterdir()] == []
 
 
@@ -88,23 +88,23 @@ def test_a_gate_whose_report_cannot_be_written_says_what_it_saw_all_the_same(tmp
     asked: list[Path | None] = []
 
     def compare(
-        source: ClusterName, destination: ClusterName, ranges: object, output: Path | None, so_far: object = None
+        source: ClusterName, destination: ClusterName, ranges: object, output: Path | None, on_progress: object = None
     ) -> ParityResult:
         asked.append(output)
         if output is not None:
             write_parity(output)
-        return ParityResult(verdict=Verdict.FAILED, records=7, chunks=1, report=str(output or ""))
+        return ParityResult(verdict=ParityVerdict.FAILED, records=7, chunks=1, report=str(output or ""))
 
     east, west = ClusterName("east"), ClusterName("west")
-    written = replace(services(tmp_path), quick_parity=compare).gate(east, west, [], "r")
+    written = replace(services(tmp_path), quick_parity=compare).compare_at_gate(east, west, [], "r")
     assert written.report == str(tmp_path / "run-r" / "parity")
-    found = replace(services(taken), quick_parity=compare).gate(east, west, [], "r")
-    assert (found.verdict, found.records) == (Verdict.FAILED, 7)
+    found = replace(services(taken), quick_parity=compare).compare_at_gate(east, west, [], "r")
+    assert (found.verdict, found.records) == (ParityVerdict.FAILED, 7)
     assert found.report.startswith(f"not written: evidence: {taken}/run-r cannot be written: ")
     (tmp_path / "run-s").mkdir()
     (tmp_path / "run-s" / "parity").write_text("a file")
     asked.clear()
-    found = replace(services(tmp_path), quick_parity=compare).gate(east, west, [], "s")
+    found = replace(services(tmp_path), quick_parity=compare).compare_at_gate(east, west, [], "s")
     assert asked == [tmp_path / "run-s" / "parity", None]
     assert found.report.startswith(f"not written: parity report: {tmp_path}/run-s/parity cannot be written: ")
 
@@ -128,18 +128,18 @@ def write_receipts(folder: Path) -> object:
         started_ms=1,
         ended_ms=2,
     )
-    return receipts.write(LocalFolder(folder), MirrorName("m"), receipts.packed(1, 1, [receipt]))
+    return receipts.write_receipts(LocalFolder(folder), MirrorName("m"), receipts.pack_receipts(1, 1, [receipt]))
 
 
 def write_parity(folder: Path) -> object:
-    result = ParityResult(verdict=Verdict.PASSED, records=0, chunks=0)
+    result = ParityResult(verdict=ParityVerdict.PASSED, records=0, chunks=0)
     east, west = ClusterName("east"), ClusterName("west")
-    return write_report(folder, result, [], source=east, destination=west, level=3, started=0.0, demands=None)
+    return write_parity_report(folder, result, [], source=east, destination=west, level=3, started=0.0, demands=None)
 
 
 def write_run(folder: Path) -> object:
-    plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound=())
-    return write_run_report(folder, run_of("r", plan), [], {}, {}, sides=("east", "west"), told=())
+    plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=RunMode.PLANNED, steps=(), bound_facts=())
+    return write_run_report(folder, run_of("r", plan), [], {}, {}, sides=("east", "west"), chronicle=())
 
 
 def services(folder: Path) -> Services:

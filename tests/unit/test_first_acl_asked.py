@@ -10,20 +10,20 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.kafka.acls import Acls
-from mirror_core.kafka.client import ClusterClient, ClusterView, Leader, TopicView
+from mirror_core.kafka.acls import BrokerAcls
+from mirror_core.kafka.client import ClusterClient, ClusterMetadata, Leader, TopicMetadata
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
-from mirror_core.kafka.offsets import Led
+from mirror_core.kafka.offsets import OffsetsResult
 from mirror_core.mirrors import first_acl
-from mirror_core.model.names import DRILL, ClusterName, MirrorName
-from mirror_core.rights.first_acl import FirstAcl, ShutsOut
+from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName
+from mirror_core.rights.first_acl import FirstAclAssessment, FirstAclEffect
 from mirror_core.runbook import observe
-from mirror_core.runbook.observed_groups import Groups
-from mirror_core.state.link import Link
+from mirror_core.runbook.observed_groups import ObservedGroups
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import State
 from tests.unit.test_steps import MIRROR
 
-OPEN = Acls(frozenset(), ())
+OPEN = BrokerAcls(frozenset(), ())
 FILE = """
 clusters:
   east:
@@ -44,16 +44,16 @@ def test_nobody_signs_in_as_the_data_principal_with_another_ones_password(
     if only is None:
         monkeypatch.setenv("NOT_HERE", "of-copier")
     (path := tmp_path / "mirrorbook.yaml").write_text(FILE)
-    east, logins = load_config(path, only=only).cluster("east"), list[tuple[str, str]]()
+    east, logins = load_config(path, only_principal=only).cluster("east"), list[tuple[str, str]]()
 
     def asked(client: ClusterClient, *_: object) -> dict[int, Any]:
         used = client.config.properties(client.principal)
         logins.append((used["sasl.username"], used["sasl.password"]))
         return {}
 
-    monkeypatch.setattr(first_acl, "admissions", asked)
+    monkeypatch.setattr(first_acl, "probe_brokers", asked)
     with ClusterClient(east) as control, ClusterClient(east, Principal.DATA) as data:
-        first_acl.look(control, data, OPEN)
+        first_acl.check_first_acl(control, data, OPEN)
     assert set(logins) <= {("control", "of-control"), ("copier", "of-copier")}
     assert ("control", "of-control") in logins
 
@@ -61,30 +61,32 @@ def test_nobody_signs_in_as_the_data_principal_with_another_ones_password(
 @pytest.mark.parametrize(
     ("name", "answer", "refused"),
     [
-        ("m", ShutsOut.LIKELY, True),
-        ("m", ShutsOut.YES, True),
-        (f"{DRILL}m", ShutsOut.YES, True),
-        (f"{DRILL}m", ShutsOut.LIKELY, False),
-        (f"{DRILL}m", ShutsOut.UNKNOWN, False),
+        ("m", FirstAclEffect.LIKELY, True),
+        ("m", FirstAclEffect.YES, True),
+        (f"{DRILL_PREFIX}m", FirstAclEffect.YES, True),
+        (f"{DRILL_PREFIX}m", FirstAclEffect.LIKELY, False),
+        (f"{DRILL_PREFIX}m", FirstAclEffect.UNKNOWN, False),
     ],
 )
 def test_a_drill_of_a_mirror_that_is_there_goes_on_where_that_is_only_likely(
-    monkeypatch: pytest.MonkeyPatch, name: str, answer: ShutsOut, refused: bool
+    monkeypatch: pytest.MonkeyPatch, name: str, answer: FirstAclEffect, refused: bool
 ) -> None:
     """As when it is created: what it fences is its own topic, which nobody has an ACL on, nor needs one."""
     topic = f"topic.of.{name}"
     mirror = replace(MIRROR, name=MirrorName(name), topics=(topic.replace(".", r"\."),))
-    view = ClusterView(
-        mirror.source_id, 1, {}, {topic: TopicView(topic, "a", False, {0: Leader(1, 0)}, 1, 1)}, frozenset()
+    view = ClusterMetadata(
+        mirror.source_id, 1, {}, {topic: TopicMetadata(topic, "a", False, {0: Leader(1, 0)}, 1, 1)}, frozenset()
     )
     monkeypatch.setattr(ClusterClient, "metadata", lambda *_: view)
     monkeypatch.setattr(observe, "describe_acls", lambda _: OPEN)
-    monkeypatch.setattr(observe, "open_transactions", lambda *_: ())
-    monkeypatch.setattr(observe, "observed_groups", lambda *_, **__: Groups())
-    monkeypatch.setattr(observe, "offsets_by_two", lambda *_, **__: Led(offsets={}, leaderless=frozenset()))
-    monkeypatch.setattr(first_acl, "look", lambda *_: FirstAcl(answer, "because"))
+    monkeypatch.setattr(observe, "list_open_transactions", lambda *_: ())
+    monkeypatch.setattr(observe, "observe_groups", lambda *_, **__: ObservedGroups())
+    monkeypatch.setattr(
+        observe, "list_offsets_confirmed", lambda *_, **__: OffsetsResult(offsets={}, offline=frozenset())
+    )
+    monkeypatch.setattr(first_acl, "check_first_acl", lambda *_: FirstAclAssessment(answer, "because"))
     ends = (ClusterConfig(ClusterName(one), {}, {}) for one in ("east", "west"))
-    link = Link(cast("Any", None), mirror, *ends)
+    link = MirrorLink(cast("Any", None), mirror, *ends)
     there = cast("Any", SimpleNamespace(while_waiting=lambda *_: None))
-    seen = observe._look_at_source(link, State(), (), threading.Event(), there, offsets=True, fences=True)
-    assert bool(seen.shuts_out) is refused
+    seen = observe._snapshot_source(link, State(), (), threading.Event(), there, offsets=True, fences=True)
+    assert bool(seen.fence_side_effects) is refused

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirror_core.decide.loss_figures import CUT, IN_DOUBT
-from mirror_core.evidence.summary import answers
-from mirror_core.model.run import Mode, StepRecord, StepState
+from mirror_core.decide.loss_figures import CUT_FIGURE, IN_DOUBT_FIGURE
+from mirror_core.evidence.summary import answer_questions
+from mirror_core.model.run import RunMode, StepRecord, StepState
 from tests.memory import run_of
 from tests.unit.test_evidence import plan
 
-RUN = run_of("r", plan(mode=Mode.UNPLANNED))
-SEEN = {CUT: "1, of those seen 6.0 s ago", IN_DOUBT: "transaction 'tx' is cut in half"}
+RUN = run_of("r", plan(mode=RunMode.UNPLANNED))
+SEEN = {CUT_FIGURE: "1, of those seen 6.0 s ago", IN_DOUBT_FIGURE: "transaction 'tx' is cut in half"}
 RECORDED = StepRecord(
     run="r", step="record_lmo", state=StepState.DONE, attempt=1, started_ms=2, evidence={"partitions": 3, **SEEN}
 )
 
 
 def test_transactions_are_told_where_the_copy_has_ended() -> None:
-    said = dict(answers(RUN, [RECORDED], "east", "west"))
-    assert said["Transactions cut in half"] == SEEN[CUT]
-    assert said["Transactions in doubt"] == SEEN[IN_DOUBT]
+    said = dict(answer_questions(RUN, [RECORDED], "east", "west"))
+    assert said["Transactions cut in half"] == SEEN[CUT_FIGURE]
+    assert said["Transactions in doubt"] == SEEN[IN_DOUBT_FIGURE]
     assert "partitions" not in {key.lower() for key in said}
     failed = replace(RECORDED, state=StepState.FAILED)
-    assert not [key for key in dict(answers(RUN, [failed], "east", "west")) if key.startswith("Transactions")]
+    assert not [key for key in dict(answer_questions(RUN, [failed], "east", "west")) if key.startswith("Transactions")]

@@ -17,16 +17,16 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from mirror_core.dataplane.counters import Counters
-from mirror_core.dataplane.driver import Options
+from mirror_core.dataplane.driver import ReplicationOptions
 from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.metrics import Exposition
-from mirror_core.dataplane.progress import Progress, Snapshot, added
+from mirror_core.dataplane.metrics import MetricsCollector
+from mirror_core.dataplane.progress import ProgressTracker, TaskProgress, sum_totals
 from mirror_core.dataplane.runner import RunnerGone
 from mirror_core.mirrors import fleet
-from mirror_core.mirrors.fleet import NOTHING, Fleet, Member
+from mirror_core.mirrors.fleet import NO_TOTALS, Fleet, FleetMember
 from mirror_core.model.errors import LostOwnership, Unreachable
 from mirror_core.model.names import MirrorName
-from mirror_core.state.link import Link
+from mirror_core.state.link import MirrorLink
 from tests.threads import Work
 from tests.unit.test_metrics import MIRROR
 from tests.waiting import patience, wait_until
@@ -43,18 +43,21 @@ class Scene:
         self.turns = dict.fromkeys(actions, 0)
         self.error: Exception | None = None
 
-        def copied(member: Member, link: Link) -> SimpleNamespace:
+        def copied(member: FleetMember, link: MirrorLink) -> SimpleNamespace:
             self.turns[member.name] += 1
             actions[member.name]()
             return SimpleNamespace(failed={})
 
-        monkeypatch.setattr(Member, "_copied", copied)
+        monkeypatch.setattr(FleetMember, "_copy", copied)
         monkeypatch.setattr(fleet, "load_config", lambda path: None)
-        monkeypatch.setattr(fleet, "find", lambda config, name: (None, None))
-        monkeypatch.setattr(fleet, "refuse_to_run", lambda state, link: None)
-        monkeypatch.setattr(fleet, "next_delay_s", lambda code, ran_s, last_s: 0.01)
+        monkeypatch.setattr(fleet, "find_mirror_link", lambda config, name: (None, None))
+        monkeypatch.setattr(fleet, "check_may_run", lambda state, link: None)
+        monkeypatch.setattr(fleet, "compute_next_delay_s", lambda code, ran_s, last_s: 0.01)
         members = [
-            Member(Path(), MirrorName(n), LocalRunner, Options(), stop=self.stop, say=self.said.append) for n in actions
+            FleetMember(
+                Path(), MirrorName(n), LocalRunner, ReplicationOptions(), stop=self.stop, print_line=self.said.append
+            )
+            for n in actions
         ]
         self.fleet = Fleet(members, self.stop)
         self.work = Work(self._run, "fleet").start()
@@ -123,10 +126,10 @@ def test_when_what_runs_tasks_is_dead_all_end_for_a_new_process_to_begin(monkeyp
 
 
 def test_metrics_of_all_stand_under_one_name_each_and_tell_which_mirror() -> None:
-    def member(name: str, shown: Collector | None) -> Member:
-        return cast(Member, SimpleNamespace(name=name, shown=shown, progress=None, before=NOTHING))
+    def member(name: str, shown: Collector | None) -> FleetMember:
+        return cast(FleetMember, SimpleNamespace(name=name, shown=shown, progress=None, before=NO_TOTALS))
 
-    both = [Exposition(replace(MIRROR, name=MirrorName(n)), Counters(), Progress()) for n in ("a", "b")]
+    both = [MetricsCollector(replace(MIRROR, name=MirrorName(n)), Counters(), ProgressTracker()) for n in ("a", "b")]
     told = Fleet([member("a", both[0]), member("b", both[1]), member("paused", None)], threading.Event())
     registry = CollectorRegistry()
     registry.register(told)
@@ -138,12 +141,12 @@ def test_metrics_of_all_stand_under_one_name_each_and_tell_which_mirror() -> Non
 
 
 def test_totals_are_those_of_all_and_unknown_stays_unknown() -> None:
-    one, two = Progress(lambda: 100.0), Progress(lambda: 100.0)
-    one.take(Snapshot(task=0, t=100.0, rows=[("t", 0, 5, 8, 5, 50, 0)]), 1)
-    two.take(Snapshot(task=0, t=100.0, rows=[("t", 0, 1, None, 1, 10, 0)]), 1)
-    found = added([one.totals(), two.totals()])
+    one, two = ProgressTracker(lambda: 100.0), ProgressTracker(lambda: 100.0)
+    one.update(TaskProgress(task=0, t=100.0, rows=[("t", 0, 5, 8, 5, 50, 0)]), 1)
+    two.update(TaskProgress(task=0, t=100.0, rows=[("t", 0, 1, None, 1, 10, 0)]), 1)
+    found = sum_totals([one.totals(), two.totals()])
     assert (found.partitions, found.unknown, found.lag, found.records, found.bytes) == (2, 1, 3, 6, 60)
-    assert added([]).partitions == 0
+    assert sum_totals([]).partitions == 0
 
 
 @pytest.mark.parametrize("rate", [None, 50_000_000])
@@ -152,16 +155,18 @@ def test_each_of_several_mirrors_is_compared_beside_its_copying_at_the_rate_that
 ) -> None:
     begun = list[int]()
 
-    def proof(link: Link, bytes_per_s: int, *_: object) -> nullcontext[None]:
+    def proof(link: MirrorLink, bytes_per_s: int, *_: object) -> nullcontext[None]:
         begun.append(bytes_per_s)
         return nullcontext()
 
     def copying(*_: object, **__: object) -> SimpleNamespace:
         return SimpleNamespace(run=lambda: SimpleNamespace(failed={}))
 
-    monkeypatch.setattr(fleet, "BackgroundProof", proof)
+    monkeypatch.setattr(fleet, "BackgroundVerification", proof)
     monkeypatch.setattr(fleet, "Replication", copying)
     stop, say = threading.Event(), list[str]().append
-    member = Member(Path(), MIRROR.name, LocalRunner, Options(), stop=stop, say=say, prove_at=rate)
-    member._copied(cast("Link", SimpleNamespace(mirror=MIRROR)))
+    member = FleetMember(
+        Path(), MIRROR.name, LocalRunner, ReplicationOptions(), stop=stop, print_line=say, verify_bytes_per_s=rate
+    )
+    member._copy(cast("MirrorLink", SimpleNamespace(mirror=MIRROR)))
     assert begun == ([rate] if rate else [])

@@ -7,36 +7,36 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.mirrors import forgetful
-from mirror_core.mirrors.forgetful import FOREVER_MS
+from mirror_core.mirrors.forgetful import MAX_EXPIRY_MS
 from mirror_core.model.errors import MissingPermission, Unreachable
 
 CLIENT = cast("Any", None)
 FORGETS = ("86400000", True)
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, answers: dict[int, object]) -> forgetful.Forgetful:
+def asked(monkeypatch: pytest.MonkeyPatch, answers: dict[int, object]) -> forgetful.ProducerExpiryCheck:
     def answer(client: object, broker: int, name: str) -> object:
         if isinstance(said := answers[broker], Exception):
             raise said
         return said
 
-    monkeypatch.setattr(forgetful, "broker_setting", answer)
-    return forgetful.forgetful(CLIENT, sorted(answers))
+    monkeypatch.setattr(forgetful, "fetch_broker_setting", answer)
+    return forgetful.check_producer_expiry(CLIENT, sorted(answers))
 
 
 def test_who_forgets_is_named_and_who_keeps_or_has_no_such_setting_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    dynamic = (FOREVER_MS, False)
-    found = asked(monkeypatch, {1: (FOREVER_MS, True), 2: FORGETS, 3: None, 4: dynamic})
+    dynamic = (MAX_EXPIRY_MS, False)
+    found = asked(monkeypatch, {1: (MAX_EXPIRY_MS, True), 2: FORGETS, 3: None, 4: dynamic})
     assert [line.split(":")[0] for line in found.lines] == ["broker 2", "broker 4"]
-    assert found.unseen == ()
+    assert found.unknown == ()
 
 
 def test_a_silent_broker_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     found = asked(monkeypatch, {1: Unreachable("no answer"), 2: FORGETS, 3: Unreachable("no answer")})
     assert [line.split(":")[0] for line in found.lines] == ["broker 2"]
-    assert ["broker 1" in found.unseen[0], "broker 3" in found.unseen[1]] == [True, True]
+    assert ["broker 1" in found.unknown[0], "broker 3" in found.unknown[1]] == [True, True]
 
 
 def test_a_right_that_is_missing_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = asked(monkeypatch, {broker: MissingPermission("denied") for broker in (1, 2, 3)})
-    assert (found.lines, len(found.unseen)) == ((), 1)
+    assert (found.lines, len(found.unknown)) == ((), 1)

@@ -15,7 +15,7 @@ from airflow.sdk.definitions.param import Param
 from mirrorbook_airflow import mirrors, params, variables
 from mirrorbook_airflow.variables import NAMES_VARIABLE, Names
 
-from mirror_core.decide.drills import drill_name, expressions
+from mirror_core.decide.drills import list_drill_expressions, to_drill_name
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror_set import MirrorSet
@@ -26,7 +26,7 @@ from tests.unit.test_refusals import LINK
 
 WEST, SOUTH = LINK.mirror.destination, ClusterName("south")
 ORDERS = replace(LINK.mirror, name=MirrorName("orders"))
-LEFT = replace(ORDERS, name=drill_name("orders"), topics=tuple(expressions("orders")))
+LEFT = replace(ORDERS, name=to_drill_name("orders"), topics=tuple(list_drill_expressions("orders")))
 
 
 class Stored:
@@ -71,10 +71,10 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     monkeypatch.setattr(mirrors, "current_config", lambda name, clusters: None)
     sets = {"shop": MirrorSet("shop", (ORDERS.name,))}
     config = Config(Path("m.yaml"), {side.name: side for side in (LINK.source, LINK.destination)}, sets=sets)
-    monkeypatch.setattr(link, "configured", lambda path: config)
+    monkeypatch.setattr(link, "load_clusters", lambda path: config)
 
     def answer(**answers: State | Unreachable) -> None:
-        monkeypatch.setattr(link, "states", lambda config: iter(answers.items()))
+        monkeypatch.setattr(link, "read_states", lambda config: iter(answers.items()))
 
     return answer
 

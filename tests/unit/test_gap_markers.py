@@ -15,18 +15,18 @@ from typing import cast
 import pytest
 
 from mirror_core.copy import gap_markers, gap_round, ownership
-from mirror_core.copy.beside import Beside
+from mirror_core.copy.beside import BackgroundThreads
 from mirror_core.copy.gap_markers import GapFiller
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.states import State
-from mirror_core.copy.words import Side
-from mirror_core.decide.position import Resume
+from mirror_core.copy.states import CopyState
+from mirror_core.copy.words import ClusterSide
+from mirror_core.decide.position import ResumePoint
 from mirror_core.kafka import marking
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.sockets import readable
-from mirror_core.model.copying import Assigned
+from mirror_core.kafka.sockets import wait_readable
+from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire.markers import API_KEY as MARKERS
 from tests.threads import beside
@@ -106,7 +106,7 @@ def lost() -> dict[int, str]:
 
 @pytest.fixture
 def filler(brokers: dict[int, Broker], lost: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[GapFiller]:
-    monkeypatch.setattr(Side, "of", lambda client: Side(ClusterName("west"), "data"))
+    monkeypatch.setattr(ClusterSide, "from_client", lambda client: ClusterSide(ClusterName("west"), "data"))
     config = ClusterConfig(ClusterName("west"), {}, {})
 
     def connect(broker: int) -> Callable[[], Connection]:
@@ -115,21 +115,24 @@ def filler(brokers: dict[int, Broker], lost: dict[int, str], monkeypatch: pytest
     def tell(broker: int, why: str) -> None:
         lost[broker] = why
         for one in brokers[broker].led:
-            one.disconnected(why)
+            one.handle_disconnect(why)
 
     west = cast("ClusterClient", None)
-    with closing(Beside()) as threads, closing(GapFiller(west, PRODUCER, 0, 1, connect, tell, threads)) as made:
+    with (
+        closing(BackgroundThreads()) as threads,
+        closing(GapFiller(west, PRODUCER, 0, 1, connect, tell, threads)) as made,
+    ):
         yield made
 
 
 def waiting(brokers: dict[int, Broker], broker: int) -> PartitionReplicator:
     """Its gap of one offset is its own to fill."""
-    assigned = Assigned(partition=brokers[broker].partition, source_topic_id="", destination_topic_id="")
+    assigned = PartitionAssignment(partition=brokers[broker].partition, source_topic_id="", destination_topic_id="")
     made = PartitionReplicator(assigned)
-    made.route(1, 1, broker)
-    made.resume_at(Resume(offset=10, sequence=9, gap_end=11, seed_end=10, check_tail=False))
-    made.gaps.seen(NUMBER)
-    made.gaps.landed(NUMBER)
+    made.set_leaders(1, 1, broker)
+    made.resume_at(ResumePoint(offset=10, sequence=9, gap_end=11, seed_end=10, must_check_tail=False))
+    made.gap_claim.note_epoch(NUMBER)
+    made.gap_claim.mark_landed(NUMBER)
     brokers[broker].led.append(made)
     return made
 
@@ -164,12 +167,14 @@ def test_a_broker_that_hangs_in_a_round_holds_up_no_other_brokers_partitions(
 ) -> None:
     brokers[HANGS].holds = kind
     wait_until(
-        lambda: filler.fill([hangs, well], FOREVER) and well.gap is None, timeout_s=5, why="it waits for another broker"
+        lambda: filler.fill([hangs, well], FOREVER) and well.due_gap is None,
+        timeout_s=5,
+        why="it waits for another broker",
     )
-    assert (well.place.acknowledged, hangs.place.acknowledged, hangs.beside) == (11, 10, True)
+    assert (well.progress.acknowledged, hangs.progress.acknowledged, hangs.in_background) == (11, 10, True)
     brokers[HANGS].go_on.set()
     wait_until(lambda: filler.fill([hangs, well], FOREVER), timeout_s=20, why="its round never ends")
-    assert (hangs.place.acknowledged, hangs.beside, hangs.gaps.owned) == (11, False, True)
+    assert (hangs.progress.acknowledged, hangs.in_background, hangs.gap_claim.is_owned) == (11, False, True)
 
 
 def test_markers_count_and_are_owned_though_the_place_was_lost_meanwhile(
@@ -177,12 +182,12 @@ def test_markers_count_and_are_owned_though_the_place_was_lost_meanwhile(
 ) -> None:
     brokers[HANGS].holds = MARKERS
     ask(filler, brokers[HANGS], MARKERS)
-    hangs.lose("the source has hung up")
-    wait_until(lambda: hangs._clock() >= hangs.look_at, timeout_s=20, why="time stands still")
-    assert not hangs.due(), "its log's end moves"
+    hangs.mark_lost("the source has hung up")
+    wait_until(lambda: hangs._clock() >= hangs.next_attempt_at, timeout_s=20, why="time stands still")
+    assert not hangs.is_due(), "its log's end moves"
     brokers[HANGS].go_on.set()
     wait_until(lambda: filler.fill([hangs], FOREVER), timeout_s=20, why="its round never ends")
-    assert (hangs.state, hangs.due(), hangs.gaps.owned, hangs.tally.gaps) == (State.LOST, True, True, 1)
+    assert (hangs.state, hangs.is_due(), hangs.gap_claim.is_owned, hangs.counts.gaps) == (CopyState.LOST, True, True, 1)
 
 
 def test_nothing_is_sent_by_a_round_that_nobody_waits_for(
@@ -191,12 +196,12 @@ def test_nothing_is_sent_by_a_round_that_nobody_waits_for(
     """Another round may have begun: there would be two who fill the same gap."""
     brokers[HANGS].holds = LOG_ENDS
     ask(filler, brokers[HANGS], LOG_ENDS)
-    filler.give_up(0.0)
+    filler.abandon_slow(0.0)
     assert "cluster west, broker 1: no answer to markers, or to where logs end, for" in lost[HANGS]
     brokers[HANGS].go_on.set()
     assert brokers[HANGS].hung_up.wait(20)
     assert MARKERS not in brokers[HANGS].asked
-    assert (hangs.beside, hangs.gaps.owned) == (False, True)
+    assert (hangs.in_background, hangs.gap_claim.is_owned) == (False, True)
 
 
 def test_what_a_round_has_sent_that_nobody_waits_for_is_nobodys(
@@ -205,7 +210,7 @@ def test_what_a_round_has_sent_that_nobody_waits_for_is_nobodys(
     brokers[HANGS].holds = MARKERS
     ask(filler, brokers[HANGS], MARKERS)
     filler.close()
-    assert (hangs.beside, hangs.gaps.owned, hangs.gaps.newest >> 3) == (False, False, 2)
+    assert (hangs.in_background, hangs.gap_claim.is_owned, hangs.gap_claim.newest_epoch >> 3) == (False, False, 2)
 
 
 def test_a_broker_that_ends_a_round_without_an_answer_is_lost_with_words(
@@ -214,10 +219,10 @@ def test_a_broker_that_ends_a_round_without_an_answer_is_lost_with_words(
     brokers[HANGS].holds = MARKERS
     ask(filler, brokers[HANGS], MARKERS)
     (one,) = filler._rounds.values()
-    one.link.connection.cut()
+    one.link.connection.shut_down()
     wait_until(lambda: filler.fill([hangs], FOREVER) or lost, timeout_s=20, why="its end is not seen")
     assert "the broker closed the connection" in lost[HANGS]
-    assert (hangs.beside, hangs.gaps.owned) == (False, False)
+    assert (hangs.in_background, hangs.gap_claim.is_owned) == (False, False)
 
 
 def test_the_end_waits_for_rounds_only_so_long(
@@ -237,11 +242,11 @@ def test_the_end_waits_for_rounds_only_so_long(
     def comes(sockets: list[socket.socket], limit_s: float) -> set[socket.socket]:
         """An answer, while one is still to come of the broker that does not hang; and then none does."""
         limits.append(limit_s)
-        return readable(sockets, 20.0) if well.beside else set()
+        return wait_readable(sockets, 20.0) if well.in_background else set()
 
-    monkeypatch.setattr(gap_markers, "readable", comes)
-    filler.drain(0.5)
-    assert (well.gap, hangs.beside) == (None, True)
+    monkeypatch.setattr(gap_markers, "wait_readable", comes)
+    filler.wait_for_rounds(0.5)
+    assert (well.due_gap, hangs.in_background) == (None, True)
     assert 0.5 >= limits[0] >= limits[-1], "all of them together"
 
 
@@ -263,11 +268,11 @@ def test_who_comes_to_answers_late_looks_again_at_once_and_goes_on(
     ask(filler, brokers[WELL], LOG_ENDS)
     brokers[WELL].go_on.set()
     for _ in range(20):
-        assert readable(filler.sockets, 20.0), "no answer comes"
+        assert wait_readable(filler.sockets, 20.0), "no answer comes"
         clock.now += 0.15  # it copies meanwhile
         if filler.fill([well], FOREVER):
             break
-    assert (brokers[WELL].asked, well.gap) == ([LOG_ENDS, LOG_ENDS, MARKERS], None)
+    assert (brokers[WELL].asked, well.due_gap) == ([LOG_ENDS, LOG_ENDS, MARKERS], None)
 
 
 def test_a_newcomer_does_not_act_on_an_answer_that_it_takes_late(
@@ -278,17 +283,17 @@ def test_a_newcomer_does_not_act_on_an_answer_that_it_takes_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The owner may have gone on since."""
-    monkeypatch.setattr(gap_round, "turn", lambda epoch, wall_ms: 0)
+    monkeypatch.setattr(gap_round, "find_turn", lambda epoch, wall_ms: 0)
     monkeypatch.setattr(ownership, "QUIET_S", 0.0)
     broker = brokers[WELL]
-    well.gaps.forget()
-    well.gaps.quiet(10, clock.now, clock.now, 0.0)  # it has looked before
+    well.gap_claim.forget()
+    well.gap_claim.is_quiet(10, clock.now, clock.now, 0.0)  # it has looked before
     well.source.readable_end = 11
     broker.holds = LOG_ENDS
     ask(filler, broker, LOG_ENDS)
     clock.now += 0.15  # it copies meanwhile
     broker.go_on.set()
-    wait_until(lambda: readable(filler.sockets, 0.0), timeout_s=20, why="no answer comes")
+    wait_until(lambda: wait_readable(filler.sockets, 0.0), timeout_s=20, why="no answer comes")
     wait_until(lambda: filler.fill([well], FOREVER), timeout_s=20, why="its round never ends")
     assert broker.asked.index(MARKERS) > 1, "it looks again first"
 
@@ -296,16 +301,16 @@ def test_a_newcomer_does_not_act_on_an_answer_that_it_takes_late(
 def test_a_machine_without_another_thread_is_told_of(
     filler: GapFiller, hangs: PartitionReplicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def begin(threads: Beside, work: Callable[[], object]) -> object:
+    def begin(threads: BackgroundThreads, work: Callable[[], object]) -> object:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(Beside, "begin", begin)
+    monkeypatch.setattr(BackgroundThreads, "submit", begin)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="can't start new thread"):
             filler.fill([hangs], FOREVER)
-    filler.give_up(0.0)
-    filler.drain(0.0)
-    assert not hangs.beside
+    filler.abandon_slow(0.0)
+    filler.wait_for_rounds(0.0)
+    assert not hangs.in_background
 
 
 def test_a_connection_that_is_long_in_coming_is_not_waited_for(
@@ -316,8 +321,8 @@ def test_a_connection_that_is_long_in_coming_is_not_waited_for(
     connect = filler._connect(HANGS)
     filler._connect = lambda broker: lambda: connect() if may_come.wait(60) else pytest.fail("not waited for")
     filler.fill([hangs], FOREVER)
-    assert (filler.connecting, hangs.beside) == (True, False)
-    filler.give_up(0.0)
+    assert (filler.is_connecting, hangs.in_background) == (True, False)
+    filler.abandon_slow(0.0)
     assert "cluster west, broker 1: no answer on a new connection for" in lost[HANGS]
     may_come.set()
     assert brokers[HANGS].hung_up.wait(20)
@@ -329,10 +334,10 @@ def test_a_connection_that_was_just_opened_when_the_task_ends_loses_nobodys_plac
 ) -> None:
     """The first gap of an epoch at this broker, in its last moments."""
     filler.fill([hangs], FOREVER)
-    opened = filler._opening[HANGS].ended
+    opened = filler._opening[HANGS].future
     assert opened.result(20)
-    filler.drain(1.0)
-    filler.give_up(0.0)
+    filler.wait_for_rounds(1.0)
+    filler.abandon_slow(0.0)
     assert lost == {}, "it has answered, and nothing was sent"
-    assert (hangs.state, hangs.answered) == (State.READY, True)
+    assert (hangs.state, hangs.all_answered) == (CopyState.READY, True)
     wait_until(lambda: opened.result().sock.fileno() < 0, timeout_s=20, why="it is closed")

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from mirror_core.copy.gap_round import GapRound, Look, Reply, Write
+from mirror_core.copy.gap_round import GapRound, GapRoundResponse, LogEndQuery, MarkerWrite
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.states import State
-from mirror_core.copy.words import Side
-from mirror_core.decide.position import Resume
+from mirror_core.copy.states import CopyState
+from mirror_core.copy.words import ClusterSide
+from mirror_core.decide.position import ResumePoint
 from mirror_core.kafka.faults import ErrorCode
-from mirror_core.model.copying import Assigned
+from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.names import ClusterName, Partition
 
 WEST = ClusterName("west")
@@ -39,11 +39,13 @@ def clock() -> Clock:
 @pytest.fixture
 def newcomer(clock: Clock) -> PartitionReplicator:
     """Behind offset 7 there is a gap of one offset, which nobody has filled for long."""
-    one = PartitionReplicator(Assigned(partition=ONE, source_topic_id="a", destination_topic_id="b"), clock=clock)
-    one.resume_at(Resume(offset=7, sequence=7, gap_end=7, seed_end=7, check_tail=False))
+    one = PartitionReplicator(
+        PartitionAssignment(partition=ONE, source_topic_id="a", destination_topic_id="b"), clock=clock
+    )
+    one.resume_at(ResumePoint(offset=7, sequence=7, gap_end=7, seed_end=7, must_check_tail=False))
     one.source.readable_end = 8
     one.skip_to(8)
-    assert one.gap is not None
+    assert one.due_gap is not None
     assert not may_fill(one, clock)
     clock.now += CYCLE_S
     assert may_fill(one, clock)
@@ -51,36 +53,36 @@ def newcomer(clock: Clock) -> PartitionReplicator:
 
 
 def may_fill(one: PartitionReplicator, clock: Clock) -> bool:
-    case = one.begin_round()
-    found = case.may_fill(clock.now, 0.0)
-    one.round_ended(case)
+    case = one.start_gap_round()
+    found = case.can_fill(clock.now, 0.0)
+    one.finish_gap_round(case)
     return found
 
 
 def gap_round(clock: Clock, round_trip_s: float) -> GapRound:
     return GapRound(
-        destination=Side(WEST, "mirror"),
+        destination=ClusterSide(WEST, "mirror"),
         producer_id=1,
         producer_epoch=0,
         epoch=0,
         until=float("inf"),
-        stale=lambda age: False,
+        is_stale=lambda age: False,
         round_trip_s=lambda: round_trip_s,
         monotonic=clock,
         wall=clock,
     )
 
 
-def first(clock: Clock, newcomer: PartitionReplicator, *, answer_takes_s: float) -> Look | Write | None:
+def first(clock: Clock, newcomer: PartitionReplicator, *, answer_takes_s: float) -> LogEndQuery | MarkerWrite | None:
     """What comes after the look."""
-    case = newcomer.begin_round()
+    case = newcomer.start_gap_round()
     filling = gap_round(clock, answer_takes_s).run([case])
-    assert isinstance(next(filling), Look)
+    assert isinstance(next(filling), LogEndQuery)
     clock.now += answer_takes_s
     try:
-        return filling.send(Reply(ends={ONE: (ErrorCode.none, 7)}))
+        return filling.send(GapRoundResponse(ends={ONE: (ErrorCode.none, 7)}))
     except StopIteration:
-        newcomer.round_ended(case)
+        newcomer.finish_gap_round(case)
         return None
 
 
@@ -103,7 +105,7 @@ def test_look_and_marker_are_of_one_turn(
     clock: Clock, newcomer: PartitionReplicator, at: float, takes: float, may: bool
 ) -> None:
     clock.now += at
-    assert isinstance(first(clock, newcomer, answer_takes_s=takes), Write) is may
+    assert isinstance(first(clock, newcomer, answer_takes_s=takes), MarkerWrite) is may
 
 
 @pytest.mark.parametrize(("at", "looks"), [(0.3, True), (0.5, False), (0.79, False), (0.8, True)])
@@ -111,18 +113,20 @@ def test_a_look_does_not_miss_the_turn_that_begins_meanwhile(
     clock: Clock, newcomer: PartitionReplicator, at: float, looks: bool
 ) -> None:
     clock.now += at
-    assert (next(gap_round(clock, 0.4).run([newcomer.begin_round()]), None) is not None) is looks
+    assert (next(gap_round(clock, 0.4).run([newcomer.start_gap_round()]), None) is not None) is looks
 
 
 def test_a_destination_that_is_too_far_away_for_any_turn_is_named(clock: Clock, newcomer: PartitionReplicator) -> None:
     assert first(clock, newcomer, answer_takes_s=0.7) is None
-    assert newcomer.state is State.LOST
-    assert "cluster west, t-0, offset 7: the gap there was another copier's" in newcomer.lost_why
-    assert "an answer takes 700 ms, and must not take 600" in newcomer.lost_why
+    assert newcomer.state is CopyState.LOST
+    assert "cluster west, t-0, offset 7: the gap there was another copier's" in newcomer.lost_reason
+    assert "an answer takes 700 ms, and must not take 600" in newcomer.lost_reason
 
 
 def test_a_far_log_is_watched_for_longer(clock: Clock) -> None:
-    one = PartitionReplicator(Assigned(partition=ONE, source_topic_id="a", destination_topic_id="b"), clock=clock)
-    assert not one.gaps.quiet(7, clock.now, clock.now, 0.2)
-    assert not one.gaps.quiet(7, clock.now + 1.7, clock.now + 1.7, 0.2)
-    assert one.gaps.quiet(7, clock.now + 1.9, clock.now + 1.9, 0.2)
+    one = PartitionReplicator(
+        PartitionAssignment(partition=ONE, source_topic_id="a", destination_topic_id="b"), clock=clock
+    )
+    assert not one.gap_claim.is_quiet(7, clock.now, clock.now, 0.2)
+    assert not one.gap_claim.is_quiet(7, clock.now + 1.7, clock.now + 1.7, 0.2)
+    assert one.gap_claim.is_quiet(7, clock.now + 1.9, clock.now + 1.9, 0.2)

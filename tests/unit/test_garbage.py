@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 
-from mirror_core.model.garbage import seldom_sought
+from mirror_core.model.garbage import reduced_gc_frequency
 
 
 def test_another_ones_process_has_its_ways_back() -> None:
     before = gc.get_threshold()
-    with seldom_sought():
+    with reduced_gc_frequency():
         assert gc.get_threshold() == (100_000, *before[1:])
         assert gc.isenabled()
     assert gc.get_threshold() == before

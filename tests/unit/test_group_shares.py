@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from mirror_core.kafka import group_batches
-from mirror_core.kafka.group_batches import GroupBatches, _shares
+from mirror_core.kafka.group_batches import GroupOffsetsClient, _split_groups
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 
@@ -35,13 +35,13 @@ class Broker:
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_batches, "fetch_request", list)
+    monkeypatch.setattr(group_batches, "build_offset_fetch", list)
     monkeypatch.setattr(group_batches, "find_coordinators", lambda client, unknown: {})
-    monkeypatch.setattr(group_batches, "offsets_in", lambda client, row: {})
+    monkeypatch.setattr(group_batches, "parse_group_offsets", lambda client, row: {})
 
 
-def fetched(broker: Any) -> group_batches.Fetched:
-    return GroupBatches(broker, dict.fromkeys(GROUPS, 1)).fetch_known(dict.fromkeys(GROUPS))
+def fetched(broker: Any) -> group_batches.FetchedGroupOffsets:
+    return GroupOffsetsClient(broker, dict.fromkeys(GROUPS, 1)).fetch_until_known(dict.fromkeys(GROUPS))
 
 
 def test_one_group_whose_answer_is_too_large_hides_no_other() -> None:
@@ -61,5 +61,5 @@ def test_a_coordinator_that_keeps_silent_is_asked_once() -> None:
 def test_groups_are_asked_about_together_by_their_partitions() -> None:
     many = [Partition("t", index) for index in range(15_000)]
     wanted = {"a": many, "b": many[:4_000], "c": many[:2_000], "d": many * 2, "e": None}
-    assert _shares(wanted, wanted) == [["a", "b"], ["c"], ["d"], ["e"]]
-    assert [len(share) for share in _shares(dict.fromkeys(GROUPS), GROUPS)] == [50, 50, 20]
+    assert _split_groups(wanted, wanted) == [["a", "b"], ["c"], ["d"], ["e"]]
+    assert [len(share) for share in _split_groups(dict.fromkeys(GROUPS), GROUPS)] == [50, 50, 20]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.headway import catching_up, compared, headway
+from mirror_core.decide.headway import count_compared, format_catch_up, format_progress
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityRange, ParityResult, Verdict
+from mirror_core.model.parity import ParityRange, ParityResult, ParityVerdict
 from mirror_core.runbook import comparing, drained
 from tests.unit.test_refusals import LINK
 
@@ -33,7 +33,7 @@ class Clock:
 
 def result(**proven: int) -> ParityResult:
     ends = {Partition("orders", int(name[1:])): Offset(end) for name, end in proven.items()}
-    return ParityResult(verdict=Verdict.INDETERMINATE, records=0, chunks=0, proven=ends)
+    return ParityResult(verdict=ParityVerdict.INDETERMINATE, records=0, chunks=0, verified_ends=ends)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def result(**proven: int) -> ParityResult:
     [({}, 0), ({A: Offset(150)}, 50), ({A: Offset(300), B: Offset(50)}, 250), ({A: Offset(900), B: Offset(1)}, 201)],
 )
 def test_only_what_was_asked_for_counts(proven: dict[Partition, Offset], done: int) -> None:
-    assert compared(RANGES, proven) == (done, 250)
-    assert compared(RANGES, {A: Offset(7)}) == (0, 250), "below its beginning nothing of it is compared"
+    assert count_compared(RANGES, proven) == (done, 250)
+    assert count_compared(RANGES, {A: Offset(7)}) == (0, 250), "below its beginning nothing of it is compared"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_only_what_was_asked_for_counts(proven: dict[Partition, Offset], done: i
 def test_the_time_that_is_left_is_told_by_the_time_that_it_took(
     done: int, total: int, seconds: float, words: str
 ) -> None:
-    assert headway(done, total, seconds) == words
+    assert format_progress(done, total, seconds) == words
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_the_time_that_is_left_is_told_by_the_time_that_it_took(
 def test_the_time_until_a_lag_is_gone_is_told_by_how_it_has_shrunk(
     lag: int | None, first: tuple[int, float], words: str
 ) -> None:
-    assert catching_up(lag, first, 100.0) == words
+    assert format_catch_up(lag, first, 100.0) == words
 
 
 def test_a_comparison_is_told_of_every_few_seconds_and_kept_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparing, "time", Clock(0.0, 2.0, 6.0, 7.0, 12.0, 13.0))
     kept, said = list[ParityResult](), list[str]()
-    told = comparing.telling(RANGES, kept.append, said.append)
+    told = comparing.report_compare_progress(RANGES, kept.append, said.append)
     for end in (120, 150, 160, 200):
         told(result(p0=end))
     assert len(kept) == 4
@@ -90,7 +90,7 @@ def test_a_comparison_is_told_of_every_few_seconds_and_kept_each_time(monkeypatc
         "prove: 50 of 250 offsets, about 24 s left",
         "prove: 100 of 250 offsets, about 18 s left",
     ]
-    comparing.telling([], kept.append, said.append)
+    comparing.report_compare_progress([], kept.append, said.append)
     assert len(said) == 3, "where nothing is new"
 
 
@@ -106,7 +106,7 @@ def test_a_drain_asks_nobody_before_its_first_round_and_tells_of_the_others(monk
     monkeypatch.setattr(drained, "time", Clock(10.0, 10.0, 20.0))
     monkeypatch.setattr(drained, "ClusterClient", lambda cluster: nullcontext(SimpleNamespace()))
     monkeypatch.setattr(drained, "list_offsets", listed)
-    until = drained.telling_rounds(LINK, ends, said.append, heard.append)
+    until = drained.report_drain_progress(LINK, ends, said.append, heard.append)
     for until_ms in (1, 2, 3):
         until(until_ms)
     assert heard == [1, 2, 3]

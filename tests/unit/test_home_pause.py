@@ -12,10 +12,10 @@ import pytest
 import typer
 
 from mirror_core.cli import conducting, failback
-from mirror_core.decide.approvals import asks_before_it_stops
+from mirror_core.decide.approvals import must_confirm_before_fence
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord, StepState, short_hash
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState, shorten_hash
 from tests.unit.test_decide_verbs import MIRROR, RUN
 from tests.unit.test_refusals import LINK
 
@@ -26,15 +26,15 @@ PROOF = StepRecord(
 )
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("mode", RunMode)
 @pytest.mark.parametrize("state", RunState)
 @pytest.mark.parametrize("noticed", [False, True])
 def test_only_a_planned_run_that_applications_do_not_notice_yet_asks(
-    mode: Mode, state: RunState, noticed: bool
+    mode: RunMode, state: RunState, noticed: bool
 ) -> None:
     run = replace(RUN, state=state, plan=replace(RUN.plan, mode=mode))
-    asks = asks_before_it_stops(run, noticed=noticed)
-    assert asks is (mode is Mode.PLANNED and state is RunState.RUNNING and not noticed)
+    asks = must_confirm_before_fence(run, is_noticed=noticed)
+    assert asks is (mode is RunMode.PLANNED and state is RunState.RUNNING and not noticed)
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ DRIVEN, ALL = f"drive {FAILBACK.id} agreed by nobody", f"drive {HOME.id} agreed 
 
 
 def go_on(stage: Stage, *, no_pause: bool = False, yes: bool = False, as_json: bool = False) -> None:
-    failback._go_on(cast("Any", stage), FAILBACK, no_pause=no_pause, yes=yes, as_json=as_json)
+    failback._run_to_end(cast("Any", stage), FAILBACK, no_pause=no_pause, yes=yes, as_json=as_json)
 
 
 @pytest.fixture
@@ -102,15 +102,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(typer, "confirm", confirm)
     for name in ("show_outcome", "show_plan"):
         monkeypatch.setattr(failback, name, lambda *arguments, **options: None)
-    monkeypatch.setattr(conducting, "show_plan", lambda *arguments, **options: None)
-    monkeypatch.setattr(conducting, "last_words", lambda link, run: ())
+    monkeypatch.setattr(conducting, "print_plan", lambda *arguments, **options: None)
+    monkeypatch.setattr(conducting, "read_run_outcome", lambda link, run: ())
     return questions
 
 
 def test_somebody_names_the_moment_and_the_journal_keeps_who(asked: list[str]) -> None:
     go_on(stage := Stage())
     assert [question.partition("?")[0] for question in asked] == [
-        f"Run plan {short_hash(HOME.plan.hash)}: bring applications home to east",
+        f"Run plan {shorten_hash(HOME.plan.hash)}: bring applications home to east",
         "Fence now",
     ]
     assert "Nobody can write any more on west, until east is promoted" in asked[-1]
@@ -141,7 +141,7 @@ def test_a_no_at_the_moment_stops_nobody(asked: list[str], monkeypatch: pytest.M
 def test_a_run_without_a_terminal_waits_for_no_answer(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """It was begun on one, and is gone on with by a script."""
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
-    monkeypatch.setattr(failback, "approved_again", lambda by, run, **options: "")
+    monkeypatch.setattr(failback, "confirm_again", lambda by, run, **options: "")
     stage = Stage(under_way=HOME)
     with pytest.raises(Refused, match=r"pass --yes, or run it in a terminal\. run m-back-failover-1 waits"):
         go_on(stage)
@@ -154,13 +154,13 @@ def test_a_run_without_a_terminal_waits_for_no_answer(asked: list[str], monkeypa
     [
         (HOME, True),
         (replace(HOME, state=RunState.ABORTING), False),
-        (replace(HOME, plan=replace(HOME.plan, mode=Mode.UNPLANNED)), False),
+        (replace(HOME, plan=replace(HOME.plan, mode=RunMode.UNPLANNED)), False),
     ],
 )
 def test_nobody_is_asked_while_applications_wait_or_of_what_has_no_such_moment(
     asked: list[str], monkeypatch: pytest.MonkeyPatch, run: Run, noticed: bool
 ) -> None:
-    monkeypatch.setattr(failback, "approved_again", lambda by, run, **options: "")
+    monkeypatch.setattr(failback, "confirm_again", lambda by, run, **options: "")
     go_on(stage := Stage(under_way=run, noticed=noticed))
     assert asked == []
     assert stage.did[-2:] == [ALL.format("nobody"), DRIVEN]
@@ -199,10 +199,10 @@ def test_who_takes_the_way_home_over_has_it_after_the_question(
     stage = Hung(under_way=HOME)
     done = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
     home: Any = SimpleNamespace(link=stage.link, drive=lambda run_id, *, agreed_by="": done, home=lambda: stage)
-    monkeypatch.setattr(failback, "approved_again", lambda by, run, **options: "")
+    monkeypatch.setattr(failback, "confirm_again", lambda by, run, **options: "")
 
     def go_on() -> None:
-        failback._go_on(home, FAILBACK, take_over=take_over, no_pause=False, yes=False, as_json=False)
+        failback._run_to_end(home, FAILBACK, take_over=take_over, no_pause=False, yes=False, as_json=False)
 
     if take_over:
         go_on()

@@ -17,27 +17,27 @@ import msgspec
 import pytest
 import yaml
 
-from mirror_core.decide.calling import Answer, of_exit, of_status, pause_s
+from mirror_core.decide.calling import HookOutcome, compute_retry_pause_s, from_exit_code, from_http_status
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest, LostOwnership
 from mirror_core.model.hooks import AssetEvent
-from mirror_core.model.limits import VARIABLE
-from mirror_core.model.mirror import Desired, Mirror
-from mirror_core.model.names import ClusterName, MirrorName, base_name
-from mirror_core.model.run import Mode
-from mirror_core.runbook.checkpoints import Called, HookCall
-from mirror_core.runbook.hook_calls import hook_problems
-from mirror_core.runbook.switch import STEP, given, run_hooks
-from mirror_core.state.active import Active
+from mirror_core.model.limits import SCALE_VARIABLE
+from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.names import ClusterName, MirrorName, get_base_name
+from mirror_core.model.run import RunMode
+from mirror_core.runbook.checkpoints import HookCall, HookCalls
+from mirror_core.runbook.hook_calls import find_hook_problems
+from mirror_core.runbook.switch import SWITCH_STEP, hook_arguments, run_hooks
+from mirror_core.state.active import ActiveCluster
 from mirror_core.state.journal import Journal
-from mirror_core.state.link import Link, link_of
-from mirror_core.state.records import Forget, Record
+from mirror_core.state.link import MirrorLink, make_mirror_link
+from mirror_core.state.records import StateRecord, Tombstone
 from tests.memory import MemoryLog, journal_of
 from tests.threads import beside
 from tests.waiting import wait_until
 
 SECRET = "hush-hush-4711"
-ACTIVE = Active(
+ACTIVE = ActiveCluster(
     mirror=MirrorName("orders"),
     active=ClusterName("west"),
     cluster_id="west-id",
@@ -48,12 +48,12 @@ ACTIVE = Active(
 )
 
 
-def configured(folder: Path, *hooks: object, mirror: str = "orders") -> Link:
+def configured(folder: Path, *hooks: object, mirror: str = "orders") -> MirrorLink:
     """A mirror with these hooks in its mirrorbook.yaml."""
     path = folder / "mirrorbook.yaml"
     clusters = {cluster: {"bootstrap.servers": f"{cluster}:9092"} for cluster in ("east", "west")}
     path.write_text(yaml.safe_dump({"clusters": clusters, "mirrors": {"orders": {"switch": list(hooks)}}}))
-    return link_of(
+    return make_mirror_link(
         load_config(path),
         Mirror(
             name=MirrorName(mirror),
@@ -65,17 +65,17 @@ def configured(folder: Path, *hooks: object, mirror: str = "orders") -> Link:
             exclude_topics=(),
             groups=(),
             producer_id=1 << 62,
-            desired=Desired.STARTED,
+            desired=DesiredState.STARTED,
             created_ms=1,
         ),
     )
 
 
 def journal() -> Journal:
-    return journal_of("r", STEP)
+    return journal_of("r", SWITCH_STEP)
 
 
-def called(link: Link, by: Journal | None = None, *, pauses: list[float] | None = None) -> list[HookCall]:
+def called(link: MirrorLink, by: Journal | None = None, *, pauses: list[float] | None = None) -> list[HookCall]:
     paused = [] if pauses is None else pauses
     return list(run_hooks(link, ACTIVE, by or journal(), by_airflow=False, pause=paused.append))
 
@@ -165,7 +165,7 @@ def test_the_way_home_has_the_hooks_of_its_mirror(tmp_path: Path) -> None:
     link = configured(tmp_path, {"name": "a", "airflow": "asset"}, mirror="orders-back")
     assert [hook.name for hook in link.config.hooks(link.mirror.name)] == ["a"]
     assert not link.config.hooks(MirrorName("payments"))
-    assert base_name(link.mirror.name) == "orders"
+    assert get_base_name(link.mirror.name) == "orders"
 
 
 def test_what_a_plan_shows_of_a_hook_holds_nothing_that_may_be_secret(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_what_a_plan_shows_of_a_hook_holds_nothing_that_may_be_secret(tmp_path: 
     command = {"name": "c", "command": ["dns", SECRET], "timeout_s": 5, "retries": 1}
     link = configured(tmp_path, {"name": "h", "http": http}, command)
     hooks = link.config.hooks(link.mirror.name)
-    assert [hook.words for hook in hooks] == [
+    assert [hook.description for hook in hooks] == [
         "HTTP POST to gw, at most 4 time(s), 30 s each",
         "command dns, at most 2 time(s), 5 s each",
     ]
@@ -189,12 +189,12 @@ def test_a_plan_warns_of_hooks_that_cannot_be_called(tmp_path: Path, monkeypatch
         {"name": "there", "command": [script(tmp_path, "true")]},
         {"name": "gw", "http": {"url": "http://gw", "headers": headers}},
     )
-    problems = list(hook_problems(link.config, link.mirror.name))
+    problems = list(find_hook_problems(link.config, link.mirror.name))
     assert problems[0] == "hook gone: ./gone.sh is not found or not executable"
     assert problems[1].endswith("environment variable NO_TOKEN is not set")
     assert len(problems) == 2
     monkeypatch.setenv("NO_TOKEN", SECRET)
-    assert len(list(hook_problems(link.config, link.mirror.name))) == 1
+    assert len(list(find_hook_problems(link.config, link.mirror.name))) == 1
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
@@ -203,18 +203,18 @@ def test_a_plan_warns_of_hooks_that_cannot_be_called(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("code", "answer"),
     [
-        *((code, Answer.DONE) for code in (200, 201, 204)),
-        *((code, Answer.AGAIN) for code in (408, 425, 429, 500, 503)),
-        *((code, Answer.NEVER) for code in (301, 302, 307, 400, 401, 403, 404)),
+        *((code, HookOutcome.DONE) for code in (200, 201, 204)),
+        *((code, HookOutcome.RETRY) for code in (408, 425, 429, 500, 503)),
+        *((code, HookOutcome.GIVE_UP) for code in (301, 302, 307, 400, 401, 403, 404)),
     ],
 )
-def test_what_a_status_means(code: int, answer: Answer) -> None:
-    assert of_status(code) is answer
+def test_what_a_status_means(code: int, answer: HookOutcome) -> None:
+    assert from_http_status(code) is answer
 
 
 def test_what_an_exit_code_means_and_how_long_is_waited() -> None:
-    assert [of_exit(code) for code in (0, 1, -9)] == [Answer.DONE, Answer.AGAIN, Answer.AGAIN]
-    assert [pause_s(tries) for tries in (1, 2, 3, 6, 60)] == [1, 2, 4, 30, 30]
+    assert [from_exit_code(code) for code in (0, 1, -9)] == [HookOutcome.DONE, HookOutcome.RETRY, HookOutcome.RETRY]
+    assert [compute_retry_pause_s(tries) for tries in (1, 2, 3, 6, 60)] == [1, 2, 4, 30, 30]
 
 
 # -- called ----------------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_what_an_exit_code_means_and_how_long_is_waited() -> None:
 def test_a_command_is_told_what_has_changed_and_no_shell_reads_its_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(SCALE_VARIABLE, raising=False)
     monkeypatch.delenv("MIRRORBOOK_EXPLORE", raising=False)
     told = tmp_path / "told"
     command = script(tmp_path, f'printf "%s|" "$@" > {told}; env | grep ^MIRRORBOOK_ | sort >> {told}')
@@ -232,7 +232,7 @@ def test_a_command_is_told_what_has_changed_and_no_shell_reads_its_arguments(
     arguments, variables = told.read_text().rsplit("|", 1)
     assert arguments == "$HOME; x|*"
     assert dict(line.split("=", 1) for line in variables.split()) == {
-        f"MIRRORBOOK_{name.upper()}": str(value) for name, value in given(ACTIVE, Mode.PLANNED).items()
+        f"MIRRORBOOK_{name.upper()}": str(value) for name, value in hook_arguments(ACTIVE, RunMode.PLANNED).items()
     }
     assert "MIRRORBOOK_BOOTSTRAP_SERVERS=west:9092" in variables
 
@@ -270,8 +270,8 @@ def test_a_request_has_the_body_and_headers_and_its_secrets_reach_nobody_else(
     assert headers["Authorization"] == f"Bearer {SECRET}"
     assert headers["Content-Type"] == "application/json"
     sent = msgspec.json.decode(body)
-    assert sent == {"team": "payments", "deep": [SECRET], **given(ACTIVE, Mode.PLANNED)}
-    kept = by.kept_json(STEP, Called)
+    assert sent == {"team": "payments", "deep": [SECRET], **hook_arguments(ACTIVE, RunMode.PLANNED)}
+    kept = by.load_checkpoint_json(SWITCH_STEP, HookCalls)
     assert kept is not None
     assert SECRET not in kept + caplog.text
 
@@ -289,7 +289,7 @@ def test_a_hook_that_always_fails_is_given_up_and_the_next_one_is_called(tmp_pat
     calls = called(configured(tmp_path, fails, {"name": "next", "command": ["true"]}), by, pauses=pauses)
     assert [(c.hook, c.tries, c.problem) for c in calls] == [("dns", 3, "exit code 3"), ("next", 1, "")]
     assert pauses == [1, 2]
-    assert SECRET not in str(by.kept_json(STEP, Called))
+    assert SECRET not in str(by.load_checkpoint_json(SWITCH_STEP, HookCalls))
 
 
 def test_what_cannot_be_started_or_reached_is_said(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ class Fenced(MemoryLog):
         super().__init__()
         self.left = writes
 
-    def put(self, *records: Record | Forget) -> None:
+    def put(self, *records: StateRecord | Tombstone) -> None:
         if self.left == 0:
             raise LostOwnership("another process has taken over")
         self.left -= 1
@@ -418,11 +418,11 @@ def test_a_resumed_step_calls_no_hook_that_has_ended(tmp_path: Path, writes: int
     log = Fenced(writes)
     log.state = journal().log.state
     with pytest.raises(LostOwnership):
-        called(link, Journal(log, "r", (STEP,)))
+        called(link, Journal(log, "r", (SWITCH_STEP,)))
     assert said.read_text().split() == first.split()
 
     successor = MemoryLog()
     successor.state = log.state
-    calls = called(link, Journal(successor, "r", (STEP,)))
+    calls = called(link, Journal(successor, "r", (SWITCH_STEP,)))
     assert said.read_text().split() == all_in_all.split()
     assert [(c.ended, c.problem) for c in calls] == [(True, "")] * 2

@@ -9,9 +9,9 @@ from typing import ClassVar
 import pytest
 
 from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, Refused, RemoteFault
-from mirror_core.model.run import Evidence, RunState, StepState
+from mirror_core.model.run import RunState, StepEvidence, StepState
 from mirror_core.state.journal import Journal
-from mirror_core.state.records import Forget, Record
+from mirror_core.state.records import StateRecord, Tombstone
 from tests.memory import MemoryLog, journal_of
 
 
@@ -23,7 +23,7 @@ def journal() -> Journal:
 def test_intent_is_written_before_the_act_and_evidence_after(journal: Journal) -> None:
     seen: list[StepState] = []
 
-    def act() -> Evidence:
+    def act() -> StepEvidence:
         record = journal.record("one")
         assert record is not None
         seen.append(record.state)
@@ -31,14 +31,14 @@ def test_intent_is_written_before_the_act_and_evidence_after(journal: Journal) -
 
     assert journal.perform("one", act).evidence == {"n": 1}
     assert seen == [StepState.STARTED]
-    assert journal.done("one")
-    assert journal.next() == "two"
+    assert journal.is_done("one")
+    assert journal.next_step() == "two"
 
 
 def test_a_done_step_is_not_done_again(journal: Journal) -> None:
     journal.perform("one", dict)
 
-    def never() -> Evidence:
+    def never() -> StepEvidence:
         raise AssertionError("acted twice")
 
     assert journal.perform("one", never).attempt == 1
@@ -53,7 +53,7 @@ def test_an_attempt_knows_when_the_first_one_began(journal: Journal, monkeypatch
     clock = count(1_000)
     monkeypatch.setattr("mirror_core.state.journal.now_ms", lambda: next(clock))
 
-    def fails() -> Evidence:
+    def fails() -> StepEvidence:
         raise RemoteFault("broker gone")
 
     begun = []
@@ -62,14 +62,14 @@ def test_an_attempt_knows_when_the_first_one_began(journal: Journal, monkeypatch
             journal.perform("one", fails)
         record = journal.record("one")
         assert record is not None
-        begun.append((record.started_ms, record.begun_ms))
-    begun.append((journal.perform("one", dict).started_ms, journal.perform("one", dict).begun_ms))
+        begun.append((record.started_ms, record.first_attempt_ms))
+    begun.append((journal.perform("one", dict).started_ms, journal.perform("one", dict).first_attempt_ms))
     assert begun[0][0] < begun[1][0] < begun[2][0]
     assert {first for _, first in begun} == {begun[0][0]}, "what it had done may have stood since"
 
 
 def test_failure_is_recorded_and_the_next_attempt_begins_anew(journal: Journal) -> None:
-    def fails() -> Evidence:
+    def fails() -> StepEvidence:
         raise RemoteFault("broker gone")
 
     with pytest.raises(RemoteFault):
@@ -82,7 +82,7 @@ def test_failure_is_recorded_and_the_next_attempt_begins_anew(journal: Journal) 
 
 
 def test_after_lost_ownership_nothing_more_is_written(journal: Journal) -> None:
-    def fenced() -> Evidence:
+    def fenced() -> StepEvidence:
         raise LostOwnership("another process took over")
 
     with pytest.raises(LostOwnership):
@@ -111,15 +111,15 @@ class Seen:
 
 
 def test_what_a_step_keeps_is_there_for_later_ones_and_after_a_crash(journal: Journal) -> None:
-    def fails() -> Evidence:
-        journal.keep("one", Seen((("t", 1),)))
-        journal.keep("one", Seen((("t", 2),)))
+    def fails() -> StepEvidence:
+        journal.save_checkpoint("one", Seen((("t", 1),)))
+        journal.save_checkpoint("one", Seen((("t", 2),)))
         raise RemoteFault("broker gone")
 
     with pytest.raises(RemoteFault):
         journal.perform("one", fails)
-    assert journal.kept("one", Seen) == Seen((("t", 2),))
-    assert journal.kept("two", Seen) is None
+    assert journal.load_checkpoint("one", Seen) == Seen((("t", 2),))
+    assert journal.load_checkpoint("two", Seen) is None
 
 
 def test_what_a_step_leaves_is_written_with_its_end_and_not_without(
@@ -127,12 +127,12 @@ def test_what_a_step_leaves_is_written_with_its_end_and_not_without(
 ) -> None:
     writes, put = list[list[str]](), MemoryLog.put
 
-    def noted(log: MemoryLog, *records: Record | Forget) -> None:
+    def noted(log: MemoryLog, *records: StateRecord | Tombstone) -> None:
         writes.append([type(record).__name__ for record in records])
         put(log, *records)
 
-    def leaves(number: int, *, fails: bool) -> Evidence:
-        journal.leave("one", Seen((("t", number),)))
+    def leaves(number: int, *, fails: bool) -> StepEvidence:
+        journal.save_at_end("one", Seen((("t", number),)))
         if fails:
             raise RemoteFault("broker gone")
         return {}
@@ -140,20 +140,20 @@ def test_what_a_step_leaves_is_written_with_its_end_and_not_without(
     monkeypatch.setattr(MemoryLog, "put", noted)
     with pytest.raises(RemoteFault):
         journal.perform("one", lambda: leaves(1, fails=True))
-    assert journal.kept("one", Seen) is None
+    assert journal.load_checkpoint("one", Seen) is None
     journal.perform("one", lambda: leaves(2, fails=False))
-    assert journal.kept("one", Seen) == Seen((("t", 2),))
+    assert journal.load_checkpoint("one", Seen) == Seen((("t", 2),))
     assert writes == [["StepRecord", "Told"]] * 3 + [["Checkpoint", "StepRecord", "Told"]]
 
 
 def test_a_value_of_another_version_is_not_guessed_at(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal.keep("one", Seen(()))
+    journal.save_checkpoint("one", Seen(()))
     monkeypatch.setattr(Seen, "VERSION", 2)
     with pytest.raises(Indeterminate, match=r"what step one kept \(Seen\) is of version 1, this Mirrorbook reads 2"):
-        journal.kept("one", Seen)
+        journal.load_checkpoint("one", Seen)
 
 
 def test_a_run_that_ends_forgets_what_its_steps_kept_for_each_other(journal: Journal) -> None:
-    journal.keep("one", Seen(()))
+    journal.save_checkpoint("one", Seen(()))
     journal.end(RunState.DONE)
     assert not journal.log.state.checkpoints

@@ -19,17 +19,17 @@ from msgspec import UNSET, UnsetType
 from typer.main import get_command
 
 from mirror_core.cli.common import JsonOption
-from mirror_core.cli.documents import PlanDocument, RunDocument, run_document
-from mirror_core.cli.json_schema import in_group, json_schema_command, schema, with_json
+from mirror_core.cli.documents import PlanDocument, RunDocument, to_run_document
+from mirror_core.cli.json_schema import json_schema_command, list_in_group, list_json_commands, make_schema
 from mirror_core.cli.sets import SetPlansDocument
-from mirror_core.model.documents import Document, as_text, printed_by, prints
+from mirror_core.model.documents import JsonDocument, format_json, get_printed_documents, prints_json
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.schemas import schema_of
+from mirror_core.model.schemas import build_schema
 from tests.documents import check, check_document, strict
 from tests.unit.test_decide_verbs import RUN
 
-COMMANDS: Final = dict(with_json())
-SHARED: Final[dict[type[Document], str]] = {
+COMMANDS: Final = dict(list_json_commands())
+SHARED: Final[dict[type[JsonDocument], str]] = {
     PlanDocument: "plan",
     RunDocument: "run",
     SetPlansDocument: "failover plan-set",
@@ -64,14 +64,14 @@ class Thing:
         return bool(self.weight_g)
 
 
-class Things(Document, frozen=True, kw_only=True):
+class Things(JsonDocument, frozen=True, kw_only=True):
     """All of them."""
 
     things: tuple[Thing, ...]
     by_name: dict[str, int]
 
 
-class Nothing(Document, frozen=True, kw_only=True):
+class Nothing(JsonDocument, frozen=True, kw_only=True):
     """There are none."""
 
     why: str
@@ -82,7 +82,7 @@ SEEN: Final = Things(things=(RED, BLUE), by_name={})
 
 
 def test_a_schema_says_what_the_type_and_its_docstrings_say() -> None:
-    said = schema_of("list things", (Things,))
+    said = build_schema("list things", (Things,))
     assert (said["$id"], said["title"]) == ("urn:mirrorbook:json:list-things", "mirrorbook list things --json")
     assert said["$ref"] == "#/$defs/Things"
     things, thing, colour = (said["$defs"][name] for name in ("Things", "Thing", "Colour"))
@@ -93,14 +93,14 @@ def test_a_schema_says_what_the_type_and_its_docstrings_say() -> None:
 
 
 def test_a_key_is_required_unless_it_may_be_left_out() -> None:
-    thing = schema_of("list things", (Things,))["$defs"]["Thing"]
+    thing = build_schema("list things", (Things,))["$defs"]["Thing"]
     assert thing["required"] == ["colour", "weight_g", "name"]
     assert thing["properties"].keys() == {"colour", "weight_g", "name", "offset"}
     assert "default" not in thing["properties"]["name"], "no key has to be guessed"
 
 
 def broken(**change: object) -> dict[str, Any]:
-    document = json.loads(as_text(SEEN))
+    document = json.loads(format_json(SEEN))
     document["things"][0] |= change
     return {**document, "things": [{k: v for k, v in one.items() if v != "gone"} for one in document["things"]]}
 
@@ -121,18 +121,18 @@ def broken(**change: object) -> dict[str, Any]:
 )
 def test_a_document_that_is_not_as_its_type_says_is_found(document: object, found: str) -> None:
     with pytest.raises(AssertionError, match=re.escape(found)):
-        check(strict(schema_of("list things", (Things,))), document)
+        check(strict(build_schema("list things", (Things,))), document)
 
 
 def test_what_is_printed_is_what_the_schema_says_and_a_reader_ignores_what_is_added_later() -> None:
-    check(strict(schema_of("list things", (Things,))), json.loads(as_text(SEEN)))
-    Draft202012Validator(schema_of("list things", (Things,))).validate({**broken(heavy=True), "more": 1})
+    check(strict(build_schema("list things", (Things,))), json.loads(format_json(SEEN)))
+    Draft202012Validator(build_schema("list things", (Things,))).validate({**broken(heavy=True), "more": 1})
 
 
 def test_a_command_prints_one_of_its_documents() -> None:
-    either = strict(schema_of("list things", (Things, Nothing)))
-    check(either, json.loads(as_text(SEEN)))
-    check(either, json.loads(as_text(Nothing(why="gone"))))
+    either = strict(build_schema("list things", (Things, Nothing)))
+    check(either, json.loads(format_json(SEEN)))
+    check(either, json.loads(format_json(Nothing(why="gone"))))
     with pytest.raises(AssertionError):
         check(either, {})
 
@@ -148,11 +148,11 @@ def test_a_command_that_has_the_option_is_found_wherever_it_is() -> None:
     def silent(as_json: JsonOption = False) -> None: ...
 
     @below.command("some")
-    @prints(Things)
+    @prints_json(Things)
     def told(as_json: Annotated[bool, typer.Option("--json")] = False) -> None: ...
 
-    found = dict(in_group("all", get_command(app)))
-    assert {name: printed_by(one.callback) for name, one in found.items()} == {
+    found = dict(list_in_group("all", get_command(app)))
+    assert {name: get_printed_documents(one.callback) for name, one in found.items()} == {
         "all silent": (),
         "all below some": (Things,),
     }
@@ -160,9 +160,9 @@ def test_a_command_that_has_the_option_is_found_wherever_it_is() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_that_has_json_has_a_schema(name: str) -> None:
-    documents = printed_by(COMMANDS[name].callback)
+    documents = get_printed_documents(COMMANDS[name].callback)
     assert documents, f"say what `mirrorbook {name}` prints with --json: @prints(...)"
-    said = schema(name, COMMANDS[name])
+    said = make_schema(name, COMMANDS[name])
     Draft202012Validator.check_schema(said)
     for document in documents:
         assert said["$defs"][document.__name__]["description"], f"{document.__name__} has no docstring"
@@ -202,8 +202,8 @@ def test_other_commands_do_not_load_what_makes_schemas() -> None:
 
 
 def test_documents_of_tests_commands_are_held_to_their_schemas() -> None:
-    run = as_text(run_document(RUN, (), None))
-    plan = as_text(run_document(RUN, (), None).plan)
+    run = format_json(to_run_document(RUN, (), None))
+    plan = format_json(to_run_document(RUN, (), None).plan)
     check_document(["--log-level", "info", "runs", "show", "r-1", "--json"], run)
     check_document(["failover", "run", "orders", "--dry-run", "--json"], plan)
     check_document(["failover", "run", "orders", "--json"], "")
@@ -215,10 +215,10 @@ def test_documents_of_tests_commands_are_held_to_their_schemas() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_page_promises_the_keys_that_are_there(name: str) -> None:
     promised = entries(PAGE.read_text(encoding="utf-8"))
-    for document in printed_by(COMMANDS[name].callback):
+    for document in get_printed_documents(COMMANDS[name].callback):
         keys = {field.encode_name for field in msgspec.structs.fields(document)}
         assert promised[SHARED.get(document, name)] == keys
-    parts = schema(name, COMMANDS[name])["$defs"].values()
+    parts = make_schema(name, COMMANDS[name])["$defs"].values()
     words = set(re.findall(r"\w+", _BLOCK.findall(PAGE.read_text(encoding="utf-8"))[-1]))
     assert {key for part in parts for key in part.get("properties", {})} <= words
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from mirror_core.dataplane import keeping
-from mirror_core.dataplane.keeping import Keeper
+from mirror_core.dataplane.keeping import ReceiptWriter
 from mirror_core.evidence import kept
 from mirror_core.evidence.folders import LocalFolder
-from mirror_core.evidence.heads import Checked
+from mirror_core.evidence.heads import CheckedReceipts
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.files import Unwritable
 from mirror_core.model.receipts import ReceiptsHead
@@ -69,20 +69,20 @@ class Desk:
         self.book = Book()
         self.said: list[str] = []
         self.failures = 0
-        self.keeper = Keeper(MIRROR, self.said.append, self._failed, again_s=0.01)
+        self.keeper = ReceiptWriter(MIRROR, self.said.append, self._failed, retry_s=0.01)
 
     def _failed(self) -> None:
         self.failures += 1
 
     def take(self, *epochs: int) -> None:
         for epoch in epochs:
-            self.keeper.take(1, epoch, [receipt(10 * epoch, 10 * epoch + 10, epoch=epoch)])
+            self.keeper.add(1, epoch, [receipt(10 * epoch, 10 * epoch + 10, epoch=epoch)])
 
     def until(self, done: Callable[[], bool], why: str) -> None:
         """As the driver goes on."""
 
         def going() -> bool:
-            self.keeper.tell(self.book)
+            self.keeper.write_heads(self.book)
             return done()
 
         wait_until(going, timeout_s=LIMIT_S, why=why)
@@ -90,8 +90,8 @@ class Desk:
     def close(self, limit_s: float = LIMIT_S) -> None:
         self.keeper.close(self.book, limit_s)
 
-    def checked(self) -> Checked:
-        return kept.found(self.folder, MIRROR, lambda: self.book.heads).checked
+    def checked(self) -> CheckedReceipts:
+        return kept.read_receipts(self.folder, MIRROR, lambda: self.book.heads).checked
 
     def holes(self) -> list[tuple[int, int]]:
         return [(first, end) for _, first, end in holes(rows(self.folder, MIRROR))]
@@ -100,7 +100,7 @@ class Desk:
 def test_what_was_taken_is_stored_when_it_is_closed(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.take(0)  # nowhere to keep it yet
-    desk.keeper.open(desk.folder)
+    desk.keeper.start(desk.folder)
     desk.take(1, 2, 3)
     desk.close()
     assert len(rows(desk.folder, MIRROR)) == 3
@@ -110,7 +110,7 @@ def test_what_was_taken_is_stored_when_it_is_closed(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_once_and_what_waited_is_stored_when_there_is_room(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.folder.full = True
-    desk.keeper.open(desk.folder)
+    desk.keeper.start(desk.folder)
     desk.take(1, 2)
     desk.until(lambda: desk.failures > 3, why="it is tried again")
     assert desk.said == [f"copying goes on, and this is tried again: receipts of mirror {MIRROR}: no space left"]
@@ -124,7 +124,7 @@ def test_a_full_disk_is_said_once_and_what_waited_is_stored_when_there_is_room(t
 def test_what_could_not_be_stored_in_the_end_is_said(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.folder.full = True
-    desk.keeper.open(desk.folder)
+    desk.keeper.start(desk.folder)
     desk.take(1, 2)
     desk.close()
     assert desk.said[-1].startswith("receipts of 2 epoch(s) were not stored, and are holes for who reads them: ")
@@ -132,10 +132,10 @@ def test_what_could_not_be_stored_in_the_end_is_said(tmp_path: Path) -> None:
 
 
 def test_a_place_that_hangs_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "WAITING", 3)
+    monkeypatch.setattr(keeping, "MAX_WAITING_EPOCHS", 3)
     desk = Desk(tmp_path)
     desk.folder.awake.clear()
-    desk.keeper.open(desk.folder)
+    desk.keeper.start(desk.folder)
     desk.take(*range(1, 6))
     desk.close(0.01)
     assert desk.said == [
@@ -145,12 +145,12 @@ def test_a_place_that_hangs_keeps_nobody_waiting(tmp_path: Path, monkeypatch: py
 
 
 def test_the_oldest_are_given_up_when_too_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "WAITING", 3)
+    monkeypatch.setattr(keeping, "MAX_WAITING_EPOCHS", 3)
     desk = Desk(tmp_path)
     desk.take(0)
     desk.folder.full = True
-    desk.keeper.open(desk.folder)
-    desk.keeper.take(1, 0, [replace(receipt(0, 10), epoch=0)])
+    desk.keeper.start(desk.folder)
+    desk.keeper.add(1, 0, [replace(receipt(0, 10), epoch=0)])
     desk.until(lambda: desk.failures > 0, why="the first one was tried")
     desk.take(*range(1, 6))
     desk.folder.full = False
@@ -164,17 +164,17 @@ def test_the_oldest_are_given_up_when_too_many_wait(tmp_path: Path, monkeypatch:
 def test_what_waits_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
     """Of 50,000 partitions an epoch's receipts take 75 MB; as a file a twentieth of that."""
     told = [replace(receipt(n * 10, n * 10 + 10), epoch=1) for n in range(1_000)]
-    monkeypatch.setattr(keeping, "WAITING_BYTES", 8 * keeping._RECEIPT_BYTES * len(told))
+    monkeypatch.setattr(keeping, "MAX_WAITING_BYTES", 8 * keeping._RECEIPT_BYTES * len(told))
     desk = Desk(tmp_path)
     desk.folder.full = True
-    desk.keeper.open(desk.folder)
+    desk.keeper.start(desk.folder)
     if hangs:
         desk.folder.awake.clear()
     for epoch in range(1, 21):
-        desk.keeper.take(1, epoch, told)
-        desk.until(lambda: desk.keeper._behind() is None, why="what waits behind the first is packed")
+        desk.keeper.add(1, epoch, told)
+        desk.until(lambda: desk.keeper._find_unpacked() is None, why="what waits behind the first is packed")
     waiting = list(desk.keeper._waiting)
-    assert sum(one.bytes for one in waiting) <= keeping.WAITING_BYTES
+    assert sum(one.memory_bytes for one in waiting) <= keeping.MAX_WAITING_BYTES
     assert len(waiting) == 20
     desk.folder.awake.set()
     desk.close()
@@ -184,7 +184,7 @@ def test_what_waits_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.Mon
 def test_not_even_a_defect_ends_it(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.folder.broken = True
-    desk.keeper.open(desk.folder)
+    desk.keeper.start(desk.folder)
     desk.take(1)
     desk.until(lambda: desk.failures > 1, why="it is tried again")
     assert desk.said == ["copying goes on, and this is tried again: receipts: ZeroDivisionError: a defect"]
@@ -196,34 +196,36 @@ def test_not_even_a_defect_ends_it(tmp_path: Path) -> None:
 def test_a_head_tells_of_each_file_before_it_is_there_and_once_a_file(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.folder.awake.clear()
-    desk.keeper.open(desk.folder)
+    desk.keeper.start(desk.folder)
     desk.take(1, 2)
     desk.until(lambda: bool(desk.book.heads), why="the first file is told of")
     (head,) = desk.book.heads.values()
     assert ([one.stored for one in head.files], desk.folder.names()) == ([False], [])
-    assert head.where == str(tmp_path), "whoever proves the copy later, without being told, looks there"
-    assert desk.checked().unwritten == (head.path(head.files[0].name),), "killed now, nothing is said to be lost"
+    assert head.location == str(tmp_path), "whoever proves the copy later, without being told, looks there"
+    assert desk.checked().unwritten == (head.get_file_path(head.files[0].name),), (
+        "killed now, nothing is said to be lost"
+    )
     desk.folder.awake.set()
     desk.close()
     assert len(desk.book.written) == 3, "one for each file, and one at the end"
     assert [one.stored for head in desk.book.heads.values() for one in head.files] == [True, True]
-    assert desk.checked() == Checked(good=desk.checked().good)
-    assert len(desk.checked().good) == 2
+    assert desk.checked() == CheckedReceipts(readable=desk.checked().readable)
+    assert len(desk.checked().readable) == 2
 
 
 def test_a_file_that_is_there_without_being_told_to_be_is_read_and_neither_lost_nor_strange(tmp_path: Path) -> None:
     """Killed between the file and what would have said that it has arrived."""
     desk = Desk(tmp_path)
-    desk.keeper.open(desk.folder)
+    desk.keeper.start(desk.folder)
     desk.take(1)
     desk.until(lambda: bool(desk.folder.names()), why="the file is stored")
     found = desk.checked()
-    assert ([*found.words()], [*found.remarks()], len(found.good)) == ([], [], 1)
+    assert ([*found.format_faults()], [*found.format_remarks()], len(found.readable)) == ([], [], 1)
 
 
 def test_who_has_lost_the_mirror_stores_nothing_that_no_head_tells_of(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    desk.keeper.open(desk.folder)
+    desk.keeper.start(desk.folder)
     desk.take(1, 2)
     desk.book.lost = True
     desk.close()
@@ -234,9 +236,9 @@ def test_who_has_lost_the_mirror_stores_nothing_that_no_head_tells_of(tmp_path: 
 
 def test_an_epoch_over_the_hour_is_told_of_where_it_began_and_arrives_there(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    desk.keeper.open(desk.folder)
+    desk.keeper.start(desk.folder)
     desk.take(1, 121)
     desk.close()
     assert sorted(desk.book.heads) == ["2026-09-21T14", "2026-09-21T15"]
-    assert desk.checked() == Checked(good=desk.checked().good)
-    assert len(desk.checked().good) == 2
+    assert desk.checked() == CheckedReceipts(readable=desk.checked().readable)
+    assert len(desk.checked().readable) == 2

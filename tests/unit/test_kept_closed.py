@@ -11,23 +11,23 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.evidence.fence_file import path_of, write
+from mirror_core.evidence.fence_file import fence_file_path, write_fence_file
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.config import Config
 from mirror_core.mirrors import unfencing
 from mirror_core.model.errors import LostOwnership, Refused, Unreachable
-from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.run import Mode, RunKind
+from mirror_core.model.run import RunKind, RunMode
 from mirror_core.runbook import giving_up, lost_steps, raised_again
-from mirror_core.runbook.last_look import Look
-from mirror_core.runbook.lost_steps import LostSteps
+from mirror_core.runbook.last_look import PromotionProbe
+from mirror_core.runbook.lost_steps import UnplannedSteps
 from mirror_core.state import link as linking
-from mirror_core.state.link import Link
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import State
 from mirror_core.sync import closing_commands, shutting
-from mirror_core.sync.closing_commands import closable
-from mirror_core.sync.shutting import NotPutRight, destination_opened_through
+from mirror_core.sync.closing_commands import build_command_target
+from mirror_core.sync.shutting import CommandNotReconciled, open_destination
 from tests.memory import MemoryLog, journal_of
 from tests.unit.test_closing_commands import MIRROR, TOPICS, acted, called, linked
 from tests.unit.test_fence_file import FENCE
@@ -48,12 +48,12 @@ P0 = Partition("orders", 0)
 
 
 @pytest.fixture
-def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MirrorLink:
     """The source answers, and nobody waits between two tries."""
     for module in (giving_up, raised_again):
         monkeypatch.setattr(module, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace(name="east")))
         monkeypatch.setattr(module, "check_source", lambda *a: None)
-    monkeypatch.setattr(closing_commands, "pause_s", lambda tries: 0.0)
+    monkeypatch.setattr(closing_commands, "compute_retry_pause_s", lambda tries: 0.0)
     return linked(tmp_path)
 
 
@@ -64,38 +64,40 @@ def states_of(monkeypatch: pytest.MonkeyPatch, state: State) -> None:
         for name in config.clusters:
             yield name, state if name == EAST else State()
 
-    monkeypatch.setattr(linking, "states", states)
+    monkeypatch.setattr(linking, "read_states", states)
 
 
 @pytest.mark.parametrize("lifted", [True, False], ids=["by its own file", "by a copy of it"])
 def test_an_unplanned_promotion_stops_before_a_source_that_was_opened_meanwhile_and_took_writes(
-    link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lifted: bool
+    link: MirrorLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lifted: bool
 ) -> None:
     journal = journal_of("r", "stand", "promote")
-    run = replace(journal.run, plan=replace(journal.run.plan, mode=Mode.UNPLANNED))
+    run = replace(journal.run, plan=replace(journal.run.plan, mode=RunMode.UNPLANNED))
     log = log_of(journal)
     copied = [replace(r, status=replace(r.status, lmo=Offset(7))) for r in mirrored(MIRROR.name, ("orders",))]
     log.put(run, MIRROR, *copied, replace(CLOSED, run="r"))
     fence = replace(FENCE, command=True, lifted_ms=5 if lifted else None)
-    write(path_of(tmp_path / "run-r", "r"), fence, "advice")
-    monkeypatch.setattr(lost_steps, "look_again", lambda *a: Look(ends={P0: Offset(9)}))  # behind the fence: 7
-    monkeypatch.setattr(LostSteps, "check_approval", lambda self, what, source_needed: False)
+    write_fence_file(fence_file_path(tmp_path / "run-r", "r"), fence, "advice")
+    monkeypatch.setattr(
+        lost_steps, "probe_source", lambda *a: PromotionProbe(log_ends={P0: Offset(9)})
+    )  # behind the fence: 7
+    monkeypatch.setattr(UnplannedSteps, "check_approval", lambda self, what, source_needed: False)
     scope = SimpleNamespace(names=["orders"], promoted=[P0], drained=[P0])
-    monkeypatch.setattr(LostSteps, "scope", property(lambda self: scope))
-    monkeypatch.setattr(raised_again, "known_offsets", lambda *a: {P0: Offset(9)})
-    monkeypatch.setattr(raised_again, "seen_still", lambda *a: {P0: Offset(9)})
-    monkeypatch.setattr(raised_again, "keep_out", lambda *a, **k: AuthorizerOff("rules itself"))
+    monkeypatch.setattr(UnplannedSteps, "scope", property(lambda self: scope))
+    monkeypatch.setattr(raised_again, "list_known_offsets", lambda *a: {P0: Offset(9)})
+    monkeypatch.setattr(raised_again, "check_stillness", lambda *a: {P0: Offset(9)})
+    monkeypatch.setattr(raised_again, "deny_all_writers", lambda *a, **k: AuthorizerOff("rules itself"))
     given: list[object] = []
-    monkeypatch.setattr(LostSteps, "_give", lambda self, before: given.append(before()))
+    monkeypatch.setattr(UnplannedSteps, "_grant_rights", lambda self, before: given.append(before()))
     services = cast("Any", SimpleNamespace(evidence_dir=tmp_path))
-    steps = LostSteps(link, services, cast("Any", log), journal, lambda line: None)
+    steps = UnplannedSteps(link, services, cast("Any", log), journal, lambda line: None)
     with pytest.raises(Refused):
-        steps.act("promote")()
+        steps.get_action("promote")()
     assert given == []
 
 
 def test_an_abort_opens_nothing_that_is_another_mirrors_destination(
-    link: Link, monkeypatch: pytest.MonkeyPatch
+    link: MirrorLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     up = replace(
         MIRROR,
@@ -104,7 +106,7 @@ def test_an_abort_opens_nothing_that_is_another_mirrors_destination(
         destination=EAST,
         source_id="N",
         destination_id="E",
-        desired=Desired.STARTED,
+        desired=DesiredState.STARTED,
     )
     assert isinstance(up, Mirror)
     there = MemoryLog()
@@ -115,28 +117,28 @@ def test_an_abort_opens_nothing_that_is_another_mirrors_destination(
 
 
 def test_an_abort_beside_a_failback_of_the_same_topics_stays_pending(
-    link: Link, monkeypatch: pytest.MonkeyPatch
+    link: MirrorLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be home by now, and opens nothing any more."""
-    monkeypatch.setattr("mirror_core.sync.kept_closed.state_of_source", lambda link: ())
+    monkeypatch.setattr("mirror_core.sync.kept_closed.read_source_state", lambda link: ())
     there, run = MemoryLog(), journal_of("f").run
     run = replace(run, plan=replace(run.plan, kind=RunKind.FAILBACK, mirror=MirrorName("other")))
     there.put(*other_mirror(towards="north"), run)
     third(monkeypatch, there.state)
     journal = closed()
     aborted(link, journal)
-    assert MIRROR.name in log_of(journal).state.debts
+    assert MIRROR.name in log_of(journal).state.pending_fences
 
 
 def test_by_a_file_of_a_cluster_that_has_another_name_now_nothing_is_opened_that_another_failover_keeps_closed(
-    link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    link: MirrorLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there, old = MemoryLog(), ClusterName("old-east")
     mirror, *records = other_mirror(CLOSED, towards="north")
     assert isinstance(mirror, Mirror)
     there.put(replace(mirror, source=old), *records)
-    monkeypatch.setattr(unfencing, "states", lambda config: iter([(NORTH, there.state)]))
-    monkeypatch.setattr(unfencing, "_state_of", lambda config, fence: Refused("silent", []))
+    monkeypatch.setattr(unfencing, "read_states", lambda config: iter([(NORTH, there.state)]))
+    monkeypatch.setattr(unfencing, "_read_destination", lambda config, fence: Refused("silent", []))
     fence = replace(
         FENCE,
         cluster=old,
@@ -146,39 +148,39 @@ def test_by_a_file_of_a_cluster_that_has_another_name_now_nothing_is_opened_that
         topics=TOPICS,
         command=True,
     )
-    unfencing.lift(link.config, link.source, fence, tmp_path / "unfence-r.json")
+    unfencing.lift_by_file(link.config, link.source, fence, tmp_path / "unfence-r.json")
     assert topics_told(link) == ["a.b"]
 
 
 def test_a_destination_that_is_opened_late_beside_a_failback_is_told(
-    link: Link, monkeypatch: pytest.MonkeyPatch
+    link: MirrorLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = journal_of("f").run
     log = MemoryLog()
-    log.put(replace(MIRROR, desired=Desired.STOPPED), replace(run, plan=replace(run.plan, kind=RunKind.FAILBACK)))
-    monkeypatch.setattr(shutting, "read_whole", lambda cluster: log.state)
+    log.put(replace(MIRROR, desired=DesiredState.STOPPED), replace(run, plan=replace(run.plan, kind=RunKind.FAILBACK)))
+    monkeypatch.setattr(shutting, "read_complete_state", lambda cluster: log.state)
     first = iter([None])
 
     def write_down() -> None:
         if next(first, 1):
             raise LostOwnership("another has it")
 
-    with pytest.raises(NotPutRight):
-        destination_opened_through(link, closable(link, ClusterName("west"), "r", TOPICS), write_down)
+    with pytest.raises(CommandNotReconciled):
+        open_destination(link, build_command_target(link, ClusterName("west"), "r", TOPICS), write_down)
     assert called(link) == ["unfence"]
 
 
 def test_a_fence_of_denials_that_was_lifted_by_its_file_is_pending_again_also_while_its_source_is_silent(
-    link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    link: MirrorLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = journal_of("r", "promote")
     log_of(journal).put(MIRROR, replace(CLOSED, run="r", by_command=False))
-    write(path_of(tmp_path / "run-r", "r"), replace(FENCE, lifted_ms=5), "advice")
+    write_fence_file(fence_file_path(tmp_path / "run-r", "r"), replace(FENCE, lifted_ms=5), "advice")
 
     def silent(*_: object) -> None:
         raise Unreachable("no broker answers")
 
-    monkeypatch.setattr(raised_again, "check_source", silent)
+    monkeypatch.setattr(raised_again, "check_source_id", silent)
     acts = replace(acted(link, tmp_path, journal), writer=cast("Any", journal.log))
-    raised_again.paid_again(acts, ["orders"], [P0])
-    assert log_of(journal).state.debts[MIRROR.name].paid_ms is None
+    raised_again.reapply_fence(acts, ["orders"], [P0])
+    assert log_of(journal).state.pending_fences[MIRROR.name].applied_at_ms is None

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.model.names import Partition
-from mirror_core.model.parity import Fate
+from mirror_core.model.parity import SalvageMatch
 from mirror_core.parity.differences import compare_records
-from mirror_core.parity.elsewhere import look_for
+from mirror_core.parity.elsewhere import find_tail_records
 from mirror_core.parity.keyed_digest import DigestKey, KeyedDigest
 from mirror_core.wire.records import Record
 from tests.colliding_records import colliding_values, values_that_often_collide
@@ -26,22 +26,22 @@ def digest(key: DigestKey, *parts: bytes) -> str:
 
 @given(one=st.binary(max_size=100), other=st.binary(max_size=100))
 def test_one_key_gives_equal_digests_for_equal_bytes_only(one: bytes, other: bytes) -> None:
-    key = DigestKey.random()
+    key = DigestKey.generate()
     assert (digest(key, one) == digest(key, other)) == (one == other)
     assert digest(key, one, other) == digest(key, one + other)
 
 
 def test_a_digest_can_be_asked_for_twice() -> None:
-    found = KeyedDigest(DigestKey.random())
+    found = KeyedDigest(DigestKey.generate())
     found.update(b"some bytes")
-    assert found.hexdigest() == found.hexdigest() != digest(DigestKey.random(), b"some bytes")
+    assert found.hexdigest() == found.hexdigest() != digest(DigestKey.generate(), b"some bytes")
 
 
 def test_values_crafted_for_the_public_secret_differ() -> None:
     one, other = colliding_values(0)
     assert one != other
     assert xxhash.xxh3_128_digest(one) == xxhash.xxh3_128_digest(other)
-    key = DigestKey.random()
+    key = DigestKey.generate()
     assert digest(key, one) != digest(key, other)
 
 
@@ -51,7 +51,7 @@ def test_a_random_seed_for_xxh3_would_not_be_enough() -> None:
     seeds = [seed.getrandbits(64) for _ in range(10_000)]
     equal = sum(xxhash.xxh3_128_digest(one, seed=s) == xxhash.xxh3_128_digest(other, seed=s) for s in seeds)
     assert equal > 5
-    keys = (DigestKey.random() for _ in range(1_000))
+    keys = (DigestKey.generate() for _ in range(1_000))
     assert all(digest(key, one) != digest(key, other) for key in keys)
 
 
@@ -59,6 +59,6 @@ def test_records_crafted_for_one_digest_are_altered_and_conflicting() -> None:
     one, other = (Record(0, 0, b"k", value, ()) for value in colliding_values(0))
     found = compare_records(Partition("orders", 0), iter([one]), iter([other]))
     assert found.src_digest != found.dst_digest
-    assert look_for([one], [other]).fate(one) is Fate.CONFLICTING
+    assert find_tail_records([one], [other]).find_fate(one) is SalvageMatch.CONFLICTING
     keys = [record._replace(key=record.value, value=b"") for record in (one, other)]
-    assert look_for(keys[:1], keys[1:]).fate(keys[0]) is Fate.MISSING
+    assert find_tail_records(keys[:1], keys[1:]).find_fate(keys[0]) is SalvageMatch.MISSING

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from mirror_core.copy.lanes import MOST, Lanes
+from mirror_core.copy.lanes import MAX_FETCH_LINKS, FetchLinks
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.fetching import FetchLink
-from mirror_core.model.copying import Assigned
+from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch
@@ -27,12 +27,12 @@ class Wire(Connection):
     """A connection that leads nowhere: what is asked stays unanswered."""
 
     def __init__(self, round_trip_s: float, connect: Callable[[], Connection] | None = None) -> None:
-        self.another = connect or (lambda: Wire(round_trip_s))  # type: ignore[method-assign]
+        self.open_another = connect or (lambda: Wire(round_trip_s))  # type: ignore[method-assign]
         self.where, self.round_trip_s, self.timeout_s = "nowhere", round_trip_s, 1.0
         self.sock, self._other = socket.socketpair()
         self._ids = iter(range(1, 1000))  # type: ignore[assignment]
 
-    def call(self, request: object, answer: object, timeout_s: float | None = None) -> Any:
+    def call(self, request: object, response_type: object, timeout_s: float | None = None) -> Any:
         """It is let in."""
 
     def close(self) -> None:
@@ -41,33 +41,38 @@ class Wire(Connection):
 
 
 def link_of(connection: Connection, far: bool) -> FetchLink:
-    return FetchLink(connection, max_bytes=8 << 20, partition_max_bytes=8 << 20, at_once=far)
+    return FetchLink(connection, max_bytes=8 << 20, partition_max_bytes=8 << 20, full_size=far)
 
 
 def replicators(number: int) -> list[PartitionReplicator]:
     names = [Partition("t", index) for index in range(number)]
     return [
-        PartitionReplicator(Assigned(partition=name, source_topic_id="", destination_topic_id="")) for name in names
+        PartitionReplicator(PartitionAssignment(partition=name, source_topic_id="", destination_topic_id=""))
+        for name in names
     ]
 
 
-def ask(lanes: Lanes, link: FetchLink, wanted: list[PartitionReplicator]) -> set[int]:
-    mine = lanes.free(link, wanted)[: lanes.share(len(wanted))]
+def ask(lanes: FetchLinks, link: FetchLink, wanted: list[PartitionReplicator]) -> set[int]:
+    mine = lanes.select_partitions(link, wanted)[: lanes.partitions_per_link(len(wanted))]
     if mine:
-        items = [fetch.Wanted(one.partition, 0) for one in mine]
-        link.ask(items, max_wait_ms=0, isolation=fetch.Isolation.READ_COMMITTED)
+        items = [fetch.FetchPosition(one.partition, 0) for one in mine]
+        link.send_fetch(items, max_wait_ms=0, isolation=fetch.IsolationLevel.READ_COMMITTED)
     return {one.partition.index for one in mine}
 
 
-def opened(round_trip_s: float) -> Lanes:
-    lanes = Lanes(Wire(round_trip_s), link_of)
-    lanes.more()
-    wait_until(lambda: len(lanes.idle()) == (MOST if round_trip_s == FAR_S else 1), timeout_s=10, why="links are made")
+def opened(round_trip_s: float) -> FetchLinks:
+    lanes = FetchLinks(Wire(round_trip_s), link_of)
+    lanes.add_links()
+    wait_until(
+        lambda: len(lanes.get_free_links()) == (MAX_FETCH_LINKS if round_trip_s == FAR_S else 1),
+        timeout_s=10,
+        why="links are made",
+    )
     return lanes
 
 
 @pytest.fixture
-def far() -> Iterator[Lanes]:
+def far() -> Iterator[FetchLinks]:
     lanes = opened(FAR_S)
     yield lanes
     lanes.close()
@@ -76,13 +81,13 @@ def far() -> Iterator[Lanes]:
 def test_a_near_broker_has_one_link_that_asks_for_all() -> None:
     lanes = opened(NEAR_S)
     assert ask(lanes, lanes.links[0], replicators(10)) == set(range(10))
-    assert lanes.idle() == []
+    assert lanes.get_free_links() == []
     lanes.close()
 
 
-def test_no_partition_is_in_two_questions_and_all_are_in_one(far: Lanes) -> None:
+def test_no_partition_is_in_two_questions_and_all_are_in_one(far: FetchLinks) -> None:
     wanted = replicators(10)
-    asked = [ask(far, link, wanted) for link in far.idle()]
+    asked = [ask(far, link, wanted) for link in far.get_free_links()]
     assert [len(each) for each in asked] == [3, 3, 3, 1]
     assert set.union(*asked) == set(range(10))
     answered = far.links[1]
@@ -91,16 +96,16 @@ def test_no_partition_is_in_two_questions_and_all_are_in_one(far: Lanes) -> None
 
 
 def test_while_the_first_link_asks_for_all_the_others_wait() -> None:
-    lanes = Lanes(Wire(FAR_S), link_of)
+    lanes = FetchLinks(Wire(FAR_S), link_of)
     wanted = replicators(8)
     assert len(ask(lanes, lanes.links[0], wanted)) == 8
-    lanes.more()
-    wait_until(lambda: len(lanes.idle()) == MOST - 1, timeout_s=10, why="links are made")
-    assert [ask(lanes, link, wanted) for link in lanes.idle()] == [set()] * (MOST - 1)
+    lanes.add_links()
+    wait_until(lambda: len(lanes.get_free_links()) == MAX_FETCH_LINKS - 1, timeout_s=10, why="links are made")
+    assert [ask(lanes, link, wanted) for link in lanes.get_free_links()] == [set()] * (MAX_FETCH_LINKS - 1)
     lanes.close()
 
 
-def test_every_partition_has_its_turn_on_every_link(far: Lanes) -> None:
+def test_every_partition_has_its_turn_on_every_link(far: FetchLinks) -> None:
     wanted, seen = replicators(9), set[int]()
     for _ in range(9):
         seen |= ask(far, far.links[0], wanted)
@@ -108,12 +113,12 @@ def test_every_partition_has_its_turn_on_every_link(far: Lanes) -> None:
     assert seen == set(range(9))
 
 
-def firsts(lanes: Lanes, wanted: list[PartitionReplicator], questions: int) -> list[int]:
+def firsts(lanes: FetchLinks, wanted: list[PartitionReplicator], questions: int) -> list[int]:
     """Which partition is named first in each of so many questions."""
     link, found = lanes.links[0], list[int]()
     for _ in range(questions):
-        found.append(lanes.free(link, wanted)[0].partition.index)
-        link.asked += 1
+        found.append(lanes.select_partitions(link, wanted)[0].partition.index)
+        link.request_count += 1
     return found
 
 
@@ -140,11 +145,11 @@ def test_a_broker_that_takes_no_more_connections_is_asked_on_those_there_are() -
     def connect() -> Connection:
         raise Unreachable("too many connections")
 
-    lanes = Lanes(Wire(FAR_S, connect), link_of)
-    lanes.more()
-    wait_until(lambda: lanes.idle() and not lanes._making, timeout_s=10, why="it has been tried")
-    lanes.more()
-    assert (lanes._making, len(lanes.links)) == (0, 1)
+    lanes = FetchLinks(Wire(FAR_S, connect), link_of)
+    lanes.add_links()
+    wait_until(lambda: lanes.get_free_links() and not lanes._attempts, timeout_s=10, why="it has been tried")
+    lanes.add_links()
+    assert (lanes._attempts, len(lanes.links)) == (0, 1)
     lanes.close()
 
 
@@ -157,12 +162,12 @@ def test_a_connection_that_is_made_too_late_is_closed() -> None:
         made.append(Wire(FAR_S))
         return made[-1]
 
-    lanes = Lanes(Wire(FAR_S, connect), link_of)
-    lanes.more()
+    lanes = FetchLinks(Wire(FAR_S, connect), link_of)
+    lanes.add_links()
     lanes.close()
     gate.set()
     wait_until(
-        lambda: len(made) == MOST - 1 and all(wire.sock.fileno() == -1 for wire in made),
+        lambda: len(made) == MAX_FETCH_LINKS - 1 and all(wire.sock.fileno() == -1 for wire in made),
         timeout_s=10,
         why="all are closed",
     )

@@ -8,11 +8,11 @@ import pytest
 
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import Unreachable
-from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, PlanStep, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.run import PlanStep, Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.runbook import closing
-from mirror_core.runbook.closing import how_it_stands
+from mirror_core.runbook.closing import read_mirror_status
 from mirror_core.state.records import State
 from tests.unit.test_decide_verbs import MIRROR, RUN
 from tests.unit.test_refusals import LINK
@@ -20,7 +20,7 @@ from tests.unit.test_refusals import LINK
 CONFIG = replace(LINK.config, clusters={one.name: one for one in (LINK.source, LINK.destination)})
 HERE = replace(LINK, config=CONFIG)
 BACK = replace(
-    MIRROR, name=MirrorName("m-back"), source=MIRROR.destination, destination=MIRROR.source, homecoming="m-failback-1"
+    MIRROR, name=MirrorName("m-back"), source=MIRROR.destination, destination=MIRROR.source, failback_run="m-failback-1"
 )
 
 
@@ -28,8 +28,8 @@ def a_run(
     run_id: str, kind: RunKind, state: RunState, at_ms: int, *, mirror: Mirror = MIRROR, homecoming: str = ""
 ) -> Run:
     ended = None if state is RunState.RUNNING else at_ms + 1
-    plan = replace(RUN.plan, kind=kind, mode=Mode.PLANNED, mirror=mirror.name)
-    return replace(RUN, id=run_id, plan=plan, state=state, started_ms=at_ms, ended_ms=ended, homecoming=homecoming)
+    plan = replace(RUN.plan, kind=kind, mode=RunMode.PLANNED, mirror=mirror.name)
+    return replace(RUN, id=run_id, plan=plan, state=state, started_ms=at_ms, ended_ms=ended, failback_run=homecoming)
 
 
 def a_state(mirror: Mirror, *runs: Run, done: tuple[str, ...] = ()) -> State:
@@ -60,20 +60,20 @@ def answers(monkeypatch: pytest.MonkeyPatch, east: State | None, west: State | N
 
 def test_a_rejected_first_failover_leaves_applications_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     answers(monkeypatch, State(), a_state(MIRROR))
-    (line,) = how_it_stands(HERE, None)
+    (line,) = read_mirror_status(HERE, None)
     assert line == "Nothing was begun: applications write on east, as before; west stays a mirror."
 
 
 def test_of_a_stopped_mirror_without_a_run_nobody_knows_who_writes_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers(monkeypatch, State(), a_state(replace(MIRROR, desired=Desired.STOPPED)))
-    (line,) = how_it_stands(HERE, None)
+    answers(monkeypatch, State(), a_state(replace(MIRROR, desired=DesiredState.STOPPED)))
+    (line,) = read_mirror_status(HERE, None)
     assert line == "Nothing was begun. Mirror m is stopped: who may write where is not recorded."
 
 
 def test_a_rejected_run_is_closed_by_what_the_newest_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
     first = a_run("m-failover-1", RunKind.FAILOVER, RunState.DONE, 10)
     answers(monkeypatch, State(), a_state(MIRROR, first))
-    text = " ".join(how_it_stands(HERE, None))
+    text = " ".join(read_mirror_status(HERE, None))
     assert text.startswith("Nothing was begun. The newest run of m is m-failover-1, DONE: Applications write on west:")
     assert "`mirrorbook failback plan m`" in text
 
@@ -82,7 +82,7 @@ def test_what_was_refused_for_a_run_that_holds_the_mirror_names_that_one(monkeyp
     held = a_run("m-failover-1", RunKind.FAILOVER, RunState.RUNNING, 10)
     late = a_run("m-failback-1", RunKind.FAILBACK, RunState.DONE, 99)  # by a clock that is ahead
     answers(monkeypatch, State(), a_state(MIRROR, held, late))
-    text = " ".join(how_it_stands(HERE, None))
+    text = " ".join(read_mirror_status(HERE, None))
     assert text.startswith(
         "This task knows of no run that it began; m-failover-1 holds m: Run m-failover-1 has not ended"
     )
@@ -90,7 +90,7 @@ def test_what_was_refused_for_a_run_that_holds_the_mirror_names_that_one(monkeyp
 
 def test_a_run_that_was_begun_has_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
     answers(monkeypatch, State(), a_state(MIRROR, a_run("m-failback-1", RunKind.FAILBACK, RunState.DONE, 10)))
-    lines = how_it_stands(HERE, "m-failback-1")
+    lines = read_mirror_status(HERE, "m-failback-1")
     assert lines[0] == "Applications write on east again, and west mirrors it."
 
 
@@ -98,7 +98,7 @@ def test_a_failback_whose_way_home_was_rejected_says_where_applications_write(mo
     """`failover status m-back` would know no run."""
     run = a_run("m-failback-1", RunKind.FAILBACK, RunState.RUNNING, 10)
     answers(monkeypatch, a_state(BACK), a_state(MIRROR, run, done=("salvage", "catch_up")))
-    text = " ".join(how_it_stands(HERE, run.id))
+    text = " ".join(read_mirror_status(HERE, run.id))
     assert "`mirrorbook failback resume m` goes on" in text
     assert "Failover m-back has not begun: applications write on west." in text
 
@@ -118,13 +118,13 @@ def test_a_failback_ends_with_the_words_of_its_way_home(
     home = a_run("m-back-failover-2", RunKind.FAILOVER, state, 20, mirror=BACK, homecoming=run.id)
     older = a_run("m-back-failover-1", RunKind.FAILOVER, RunState.ABORTED, 5, mirror=BACK, homecoming="another")
     answers(monkeypatch, a_state(BACK, older, home), a_state(MIRROR, run, done=("salvage", "catch_up")))
-    assert words in " ".join(how_it_stands(HERE, run.id))
+    assert words in " ".join(read_mirror_status(HERE, run.id))
 
 
 def test_a_failback_that_is_not_so_far_asks_nobody_about_the_way_home(monkeypatch: pytest.MonkeyPatch) -> None:
     run = a_run("m-failback-1", RunKind.FAILBACK, RunState.RUNNING, 10)
     answers(monkeypatch, None, a_state(MIRROR, run, done=("salvage",)))
-    text = " ".join(how_it_stands(HERE, run.id))
+    text = " ".join(read_mirror_status(HERE, run.id))
     assert "Applications write on west." in text
     assert "m-back" not in text
 
@@ -132,7 +132,7 @@ def test_a_failback_that_is_not_so_far_asks_nobody_about_the_way_home(monkeypatc
 def test_where_the_way_home_is_not_known_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     run = a_run("m-failback-1", RunKind.FAILBACK, RunState.RUNNING, 10)
     answers(monkeypatch, None, a_state(MIRROR, run, done=("salvage", "catch_up")))
-    text = " ".join(how_it_stands(HERE, run.id))
+    text = " ".join(read_mirror_status(HERE, run.id))
     assert "east does not answer" in text
     assert "`mirrorbook failover status m-back`" in text
 
@@ -140,4 +140,4 @@ def test_where_the_way_home_is_not_known_that_is_said(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("run", [None, "m-failback-1"])
 def test_a_destination_that_is_silent_is_said_to_be(monkeypatch: pytest.MonkeyPatch, run: str | None) -> None:
     answers(monkeypatch, State(), None)
-    assert "west does not answer" in how_it_stands(HERE, run)[0]
+    assert "west does not answer" in read_mirror_status(HERE, run)[0]

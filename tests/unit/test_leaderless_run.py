@@ -10,25 +10,25 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.failover import bound_of, broken_since, changed_since, decide
-from mirror_core.decide.reckoning import with_left
-from mirror_core.decide.scope import scope_of, strayed
-from mirror_core.decide.view import Topic, View
+from mirror_core.decide.failover import decide_failover, list_bound_facts, list_changed_facts, list_new_reasons
+from mirror_core.decide.reckoning import add_left_behind
+from mirror_core.decide.scope import build_scope, find_scope_changes
+from mirror_core.decide.view import ClusterTopic, MirrorSnapshot
 from mirror_core.kafka.client import Leader
 from mirror_core.mirrors import proving
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import FailureKind, Lease, PartitionState
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import Offsets
+from mirror_core.model.offsets import PartitionOffsets
 from mirror_core.model.parity import ParityRange
-from mirror_core.model.proof import Proof, Proved
+from mirror_core.model.proof import MirrorVerification, VerifiedEnd
 from mirror_core.runbook import failover_steps, leaderless
-from mirror_core.runbook.checkpoints import Fenced, Proven
-from mirror_core.runbook.failover_steps import Steps
-from mirror_core.runbook.rest import Rest
+from mirror_core.runbook.checkpoints import FenceResult, ProveResult
+from mirror_core.runbook.failover_steps import PlannedSteps
+from mirror_core.runbook.rest import RemainingCompare
 from mirror_core.state.records import State
-from mirror_core.sync.fence import Fence
+from mirror_core.sync.fence import VerifiedFence
 from tests.unit import test_leaderless
 from tests.unit.test_decide_failover import DST, P0, P1, SRC, reasons_of, source_of, status
 from tests.unit.test_leaderless import led, there
@@ -41,39 +41,41 @@ NAME = LINK.mirror.name
 # -- before anybody is stopped -----------------------------------------------------------------------------------------
 
 
-def test_topics_that_the_source_has_lost_are_nothing_that_could_be_moved(left: View) -> None:
+def test_topics_that_the_source_has_lost_are_nothing_that_could_be_moved(left: MirrorSnapshot) -> None:
     gone = Partition("gone", 0)
     alone = replace(
         left,
         statuses={P1: left.statuses[P1], gone: status(gone)},
-        source=replace(source_of(left), topics={"orders": Topic(id=SRC, partitions=2)}),
+        source=replace(source_of(left), topics={"orders": ClusterTopic(id=SRC, partitions=2)}),
         destination=replace(
             there(left),
-            topics={**there(left).topics, "gone": Topic(id=DST, partitions=1)},
+            topics={**there(left).topics, "gone": ClusterTopic(id=DST, partitions=1)},
             positions={P1: Offset(15), gone: Offset(3)},
         ),
     )
     assert "nothing is left to be moved" in reasons_of(alone)
-    assert decide(replace(alone, statuses={**alone.statuses, P0: status(P0)})).reasons == ()
+    assert decide_failover(replace(alone, statuses={**alone.statuses, P0: status(P0)})).reasons == ()
 
 
 def test_one_that_is_back_and_behind_the_destination_is_seen_before_anybody_is_stopped(
-    steps: Steps, monkeypatch: pytest.MonkeyPatch
+    steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind the fence it could not be drained. Nor is it fenced before it was compared within the gate's limit."""
     asked = list[tuple[Partition, ...]]()
-    monkeypatch.setattr(Steps, "check_approval", lambda self, what, **_: asked.append(self.scope.left))
-    monkeypatch.setattr(Steps, "_refuse_if_strayed", lambda self: None)
+    monkeypatch.setattr(PlannedSteps, "check_approval", lambda self, what, **_: asked.append(self.scope.left))
+    monkeypatch.setattr(PlannedSteps, "_refuse_if_strayed", lambda self: None)
     monkeypatch.setattr(failover_steps, "LiftFile", lambda *a, **k: SimpleNamespace(words=""))
     fenced = list[tuple[Partition, ...]]()
 
-    def raise_fence(link: object, log: object, client: object, names: object, drained: Any, **_: object) -> Fence:
+    def raise_fence(
+        link: object, log: object, client: object, names: object, drained: Any, **_: object
+    ) -> VerifiedFence:
         fenced.append(tuple(drained))
-        return Fence(authorizer=True, still_s=0.1, ends={P0: Offset(5)})
+        return VerifiedFence(authorizer=True, still_s=0.1, ends={P0: Offset(5)})
 
-    monkeypatch.setattr(failover_steps, "raise_fence", raise_fence)
+    monkeypatch.setattr(failover_steps, "apply_fence", raise_fence)
     led(monkeypatch, P1)
-    monkeypatch.setattr(Steps, "_may_stand", lambda self: False)
+    monkeypatch.setattr(PlannedSteps, "_may_be_fenced", lambda self: False)
     with pytest.raises(Refused) as refused:
         steps.fence()
     assert asked == [(P1,), ()]
@@ -83,30 +85,30 @@ def test_one_that_is_back_and_behind_the_destination_is_seen_before_anybody_is_s
 
 
 def test_what_is_led_again_during_the_last_comparison_is_within_the_limit_of_the_gate_too(
-    steps: Steps, monkeypatch: pytest.MonkeyPatch
+    steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or applications would stand still for its comparison, which nobody has allowed."""
-    steps.journal.keep("prove", Proven(ends=Offsets.of({P0: Offset(5)}), records=5))
-    rests = {(P0,): Rest(10**5, 10**9, 20.0), (P0, P1): Rest(10**9, 10**12, 10_000.0)}
-    monkeypatch.setattr(Steps, "_may_stand", lambda self: False)
-    monkeypatch.setattr(failover_steps, "rest_of", lambda link, partitions, *_: rests[tuple(partitions)])
+    steps.journal.save_checkpoint("prove", ProveResult(ends=PartitionOffsets.from_mapping({P0: Offset(5)}), records=5))
+    rests = {(P0,): RemainingCompare(10**5, 10**9, 20.0), (P0, P1): RemainingCompare(10**9, 10**12, 10_000.0)}
+    monkeypatch.setattr(PlannedSteps, "_may_be_fenced", lambda self: False)
+    monkeypatch.setattr(failover_steps, "estimate_remaining", lambda link, partitions, *_: rests[tuple(partitions)])
 
-    def compare(self: Steps, rest: Rest, folder: str) -> tuple[list[Any], Rest]:
+    def compare(self: PlannedSteps, rest: RemainingCompare, folder: str) -> tuple[list[Any], RemainingCompare]:
         whole = P1 in self.scope.drained
         led(monkeypatch, P1)
-        return [], (rest if whole else Rest(0, 0, 0.0))
+        return [], (rest if whole else RemainingCompare(0, 0, 0.0))
 
-    monkeypatch.setattr(Steps, "_prove_rest", compare)
+    monkeypatch.setattr(PlannedSteps, "_compare_new_records", compare)
     led(monkeypatch)
     with pytest.raises(Refused) as refused:
-        replace(steps, services=cast("Any", SimpleNamespace(ready_gate=lambda run: None))).close_in(5.0)
+        replace(steps, services=cast("Any", SimpleNamespace(ready_gate=lambda run: None))).compare_before_fence(5.0)
     assert "about 10000.0 s: more than the 5 s that were allowed" in refused.value.reasons[0]
-    assert steps.scope.left == ()
+    assert steps.scope.left_behind == ()
 
 
 @pytest.mark.parametrize("leader", [Leader(3, epoch=7), Leader(-1, epoch=7)])
 def test_a_leader_that_does_not_answer_yet_is_none_that_is_left_behind(
-    steps: Steps, monkeypatch: pytest.MonkeyPatch, leader: Leader
+    steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch, leader: Leader
 ) -> None:
     """It says NOT_LEADER for seconds after an election, or hangs: it is asked nothing."""
     topic = SimpleNamespace(partitions={P1.index: leader})
@@ -114,11 +116,11 @@ def test_a_leader_that_does_not_answer_yet_is_none_that_is_left_behind(
         name="east", metadata=lambda topics: SimpleNamespace(topics={P1.topic: topic}), ask_another=lambda: None
     )
     monkeypatch.setattr(leaderless, "ClusterClient", lambda *a, **k: nullcontext(client))
-    assert leaderless.take_back(steps, steps.scope) is (leader.broker >= 0)
-    assert steps.scope.left == (() if leader.broker >= 0 else (P1,))
+    assert leaderless.readmit_led_partitions(steps, steps.scope) is (leader.broker >= 0)
+    assert steps.scope.left_behind == (() if leader.broker >= 0 else (P1,))
 
 
-def compared(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> list[set[Partition]]:
+def compared(steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch) -> list[set[Partition]]:
     """What a comparison of this run takes for compared already, where a topic is cleaned by key."""
     recent = list[set[Partition]]()
 
@@ -128,17 +130,17 @@ def compared(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> list[set[Partitio
         result = SimpleNamespace(proven=proven, records=1, chunks=1, report="", seconds=0.0)
         return result, None, SimpleNamespace(of=lambda ranges: 0, rest=lambda ranges: ())
 
-    monkeypatch.setattr(failover_steps, "compare_rest", compare_rest)
-    monkeypatch.setattr(failover_steps, "open_gate", lambda *a, **k: "PASSED")
+    monkeypatch.setattr(failover_steps, "compare_unverified", compare_rest)
+    monkeypatch.setattr(failover_steps, "check_gate", lambda *a, **k: "PASSED")
     ready = replace(steps, writer=cast("Any", SimpleNamespace(state=State(), put=lambda *records: None)))
     for partitions in ([P0], [P0], [P0, P1]):
         ranges = [ParityRange(partition=p, start=Offset(0), end=Offset(9)) for p in partitions]
-        ready._prove_once(ranges, cast("Any", None), "prove")
+        ready._compare_once(ranges, cast("Any", None), "prove")
     return recent
 
 
 def test_one_that_is_taken_back_is_compared_whole_by_its_first_round(
-    steps: Steps, monkeypatch: pytest.MonkeyPatch
+    steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert compared(steps, monkeypatch) == [set(), {P0}, {P0}]
 
@@ -146,41 +148,43 @@ def test_one_that_is_taken_back_is_compared_whole_by_its_first_round(
 def test_what_is_cleaned_by_key_is_in_doubt_unless_it_was_compared_a_moment_ago(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    proof = Proof.of(NAME, {P0: Proved(9, 1, 1, 9, 1), P1: Proved(9, 1, 1, 9, 1)}, {"orders": DST})
+    proof = MirrorVerification.from_partitions(
+        NAME, {P0: VerifiedEnd(9, 1, 1, 9, 1), P1: VerifiedEnd(9, 1, 1, 9, 1)}, {"orders": DST}
+    )
     state = State()
-    state.proofs[NAME] = proof
+    state.verifications[NAME] = proof
     state.partitions[NAME] = {p: status(p) for p in (P0, P1)}
     ids = iter([DST, SRC] * 2)
 
     def leaders(client: object, topics: object, asked: dict[Partition, int]) -> Any:
-        return proving._Led({"orders": next(ids)}, dict.fromkeys((P0, P1), 1), dict.fromkeys(asked, Offset(9)))
+        return proving._LeaderEpochs({"orders": next(ids)}, dict.fromkeys((P0, P1), 1), dict.fromkeys(asked, Offset(9)))
 
     settings = SimpleNamespace(effective={"cleanup.policy": "compact"})
     monkeypatch.setattr(proving, "ClusterClient", lambda *a, **k: nullcontext())
-    monkeypatch.setattr(proving, "_leaders", leaders)
-    monkeypatch.setattr(proving, "known_offsets", lambda client, asked, *a, **k: dict.fromkeys(asked, Offset(0)))
+    monkeypatch.setattr(proving, "_fetch_leader_epochs", leaders)
+    monkeypatch.setattr(proving, "list_known_offsets", lambda client, asked, *a, **k: dict.fromkeys(asked, Offset(0)))
     monkeypatch.setattr(proving, "describe_configs", lambda client, topics: dict.fromkeys(topics, settings))
-    assert set(proving._still(LINK, state, recent=[P0]).holding) == {P0}
-    assert set(proving._still(LINK, state, recent=[P0, P1]).holding) == {P0, P1}
+    assert set(proving._read_basis_of_both(LINK, state, recent=[P0]).valid) == {P0}
+    assert set(proving._read_basis_of_both(LINK, state, recent=[P0, P1]).valid) == {P0, P1}
 
 
 # -- behind the fence --------------------------------------------------------------------------------------------------
 
 
-def test_a_destination_that_is_ahead_of_what_came_back_promotes_it_as_it_is(left: View) -> None:
+def test_a_destination_that_is_ahead_of_what_came_back_promotes_it_as_it_is(left: MirrorSnapshot) -> None:
     back = replace(
         left,
         active_run="run-1",
-        source=replace(source_of(left), leaderless=(), stable_ends={P0: Offset(10), P1: Offset(12)}),
+        source=replace(source_of(left), offline_partitions=(), stable_ends={P0: Offset(10), P1: Offset(12)}),
     )
-    assert broken_since(back, source_seen=True) == ()
-    [reason] = broken_since(replace(back, left=frozenset()), source_seen=True)
+    assert list_new_reasons(back, source_seen=True) == ()
+    [reason] = list_new_reasons(replace(back, left_behind=frozenset()), source_seen=True)
     assert "west is 3 offset(s) ahead" in reason
 
 
 @pytest.mark.parametrize("kind", FailureKind)
 def test_one_that_has_failed_behind_the_fence_is_promoted_as_it_is_unless_the_copy_is_bad(
-    left: View, kind: FailureKind
+    left: MirrorSnapshot, kind: FailureKind
 ) -> None:
     """The data plane has seen that its source, which has a leader again, is shorter; or that west holds no copy."""
     failed = replace(left.statuses[P1], state=PartitionState.FAILED, reason="why", kind=kind)
@@ -188,31 +192,37 @@ def test_one_that_has_failed_behind_the_fence_is_promoted_as_it_is_unless_the_co
         left,
         active_run="run-1",
         statuses={**left.statuses, P1: failed},
-        source=replace(source_of(left), leaderless=()),
+        source=replace(source_of(left), offline_partitions=()),
     )
-    assert tuple(strayed(scope_of(left), now.statuses)) == ()
+    assert tuple(find_scope_changes(build_scope(left), now.statuses)) == ()
     bad = {"REPLACED", "OCCUPIED", "FOREIGN", "ALTERED", "DELETED", "RECOPYING", "RECREATED"}
-    assert bool(changed_since(bound_of(left), bound_of(now), source_seen=True)) is (kind.name in bad)
+    assert bool(list_changed_facts(list_bound_facts(left), list_bound_facts(now), source_seen=True)) is (
+        kind.name in bad
+    )
 
 
-def test_a_slow_leader_on_the_destination_forbids_the_plan_and_does_not_end_the_run(left: View) -> None:
+def test_a_slow_leader_on_the_destination_forbids_the_plan_and_does_not_end_the_run(left: MirrorSnapshot) -> None:
     slow = replace(left, destination=replace(there(left), positions={P0: Offset(10)}))
     assert "how far west holds them is not known" in reasons_of(slow)
-    assert broken_since(replace(slow, active_run="run-1"), source_seen=True) == ()
+    assert list_new_reasons(replace(slow, active_run="run-1"), source_seen=True) == ()
 
 
 @pytest.mark.parametrize(
     ("until_s", "waited_s"),
-    [(20, 22), (6000, leaderless.TASK_S), (-5, None)],  # the second one by the clock of a host that is ahead of ours
+    [
+        (20, 22),
+        (6000, leaderless.MAX_TASK_S),
+        (-5, None),
+    ],  # the second one by the clock of a host that is ahead of ours
 )
 def test_people_hear_how_long_they_wait_for_tasks_and_nobody_waits_longer_than_one_lives(
-    steps: Steps, monkeypatch: pytest.MonkeyPatch, until_s: int, waited_s: float | None
+    steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch, until_s: int, waited_s: float | None
 ) -> None:
     now, said, waited = now_ms(), list[str](), list[float]()
     monkeypatch.setattr(time, "sleep", waited.append)
-    lease = Lease(mirror=NAME, owner="run", generation=2, beat_ms=now, writers_until_ms=now + until_s * 1000)
-    assert leaderless.outwait_tasks(replace(steps, say=said.append), lease, [P1]) == [P1]
-    leaderless.outwait_tasks(steps, lease, [])
+    lease = Lease(mirror=NAME, owner="run", generation=2, heartbeat_ms=now, writers_until_ms=now + until_s * 1000)
+    assert leaderless.wait_for_tasks_to_stop(replace(steps, print_line=said.append), lease, [P1]) == [P1]
+    leaderless.wait_for_tasks_to_stop(steps, lease, [])
     if waited_s is None:
         assert (said, waited) == ([], [])
     else:
@@ -228,10 +238,10 @@ def test_people_hear_how_long_they_wait_for_tasks_and_nobody_waits_longer_than_o
     ],
 )
 def test_a_loss_that_was_counted_otherwise_is_not_all_where_something_was_left_behind(
-    steps: Steps, monkeypatch: pytest.MonkeyPatch, lifted: tuple[int | None, str], words: str
+    steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch, lifted: tuple[int | None, str], words: str
 ) -> None:
-    steps.journal.keep("fence", Fenced(ends=Offsets(), authorizer=True, command=False))
-    monkeypatch.setattr(failover_steps, "lost_while_lifted", lambda *a: lifted)
-    lost, why = steps.lost()
+    steps.journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=True, command=False))
+    monkeypatch.setattr(failover_steps, "count_lost_while_lifted", lambda *a: lifted)
+    lost, why = steps.count_lost()
     assert (lost, words in why) == (None, True)
-    assert with_left(*lifted, ()) == lifted
+    assert add_left_behind(*lifted, ()) == lifted

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirror_core.copy import led, receiving
-from mirror_core.copy.states import State
+from mirror_core.copy.states import CopyState
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind
 from tests.quiet_source import BROKERS, PARTITIONS, SIDE, Link, World
@@ -21,11 +21,11 @@ MANY = 4
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror_core.copy.receiving.Side.of", lambda client: SIDE)
-    monkeypatch.setattr(led, "MANY", MANY)
-    monkeypatch.setattr(led, "_CALM_S", 1000.0)
-    monkeypatch.setattr(led, "_SOON_S", 100.0)
-    monkeypatch.setattr(receiving, "_QUESTIONS", 0)
+    monkeypatch.setattr("mirror_core.copy.receiving.ClusterSide.from_client", lambda client: SIDE)
+    monkeypatch.setattr(led, "MIN_IDLE_PARTITIONS", MANY)
+    monkeypatch.setattr(led, "_IDLE_AFTER_S", 1000.0)
+    monkeypatch.setattr(led, "_DESTINATION_WAIT_S", 100.0)
+    monkeypatch.setattr(receiving, "_MIN_FETCHES", 0)
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ def test_who_gives_nothing_is_asked_for_apart_and_who_does_is_alone(world: World
         world.ends[busy] += 1
         world.answer(lanes)
         world.turn()
-    assert world.of[busy].place.acknowledged == 8
+    assert world.of[busy].progress.acknowledged == 8
     assert calm.named.keys() == {world.names[index] for index in (0, 2, 6, 8, 10)}
-    world.of[busy].source.gave_at = -math.inf
+    world.of[busy].source.last_data_at = -math.inf
     world.answer(calm)
     world.turn()
     assert names(calm) == {0, 2, 4, 6, 8, 10}
@@ -102,14 +102,14 @@ def test_a_destination_that_does_not_answer_makes_nobody_ask_again_and_again(
     lanes, calm = (world.link(1, calm=which) for which in (False, True))
     world.answer(calm)
     world.turn()
-    monkeypatch.setattr("tests.quiet_source.answered", lambda *unused: None)
+    monkeypatch.setattr("tests.quiet_source.handle_produce_response", lambda *unused: None)
     world.ends[world.names[8]] += 1
     world.answer(calm)
     world.turn()
     assert lanes is not None
     assert calm is not None
     assert calm.max_wait_ms < lanes.max_wait_ms
-    world.of[world.names[8]].source.gave_at -= 200
+    world.of[world.names[8]].source.last_data_at -= 200
     world.answer(calm)
     world.turn()
     assert calm.max_wait_ms > lanes.max_wait_ms
@@ -127,8 +127,8 @@ def test_who_has_found_its_place_anew_does_not_wait_for_the_calm_question(world:
 def test_who_has_to_wait_is_not_asked_for_and_then_does_not_wait_for_the_calm_question(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calm, waits, usual = world.link(1, calm=True), {world.names[4]}, world.receiver._wanted
-    monkeypatch.setattr(world.receiver, "_wanted", lambda one: one.partition not in waits and usual(one))
+    calm, waits, usual = world.link(1, calm=True), {world.names[4]}, world.receiver._can_fetch_more
+    monkeypatch.setattr(world.receiver, "_can_fetch_more", lambda one: one.partition not in waits and usual(one))
     world.of[world.names[6]].fail("by the test", None, FailureKind.OTHER)
     world.answer(calm)
     world.turn()
@@ -145,7 +145,7 @@ def test_who_is_to_be_asked_for_alone_is_not_asked_for_with_the_calm_ones(world:
     world.answer(calm)
     world.turn()
     world.placed(world.names[8], 1)
-    world.of[world.names[8]].source.alone = True
+    world.of[world.names[8]].source.must_fetch_alone = True
     world.answer(calm)
     world.turn()
     assert (names(lanes), names(calm)) == ({4, 6}, {0, 2, 10})
@@ -163,7 +163,7 @@ def test_a_calm_link_that_does_not_work_costs_nothing_but_itself(
     assert calm is not None
     if how == "silent":
         calm.waits_s = 60.0
-        world.receiver.give_up()
+        world.receiver.disconnect_silent()
     else:
 
         def closed() -> bool:
@@ -172,7 +172,7 @@ def test_a_calm_link_that_does_not_work_costs_nothing_but_itself(
         monkeypatch.setattr(calm, "arrived", closed)
         world.answer(calm)
     world.turn()
-    assert all(one.state is State.READY for one in world.of.values())
+    assert all(one.state is CopyState.READY for one in world.of.values())
     assert world.link(1, calm=True) is None
     assert world.link(1, calm=False) is lanes
     assert names(lanes) == {0, 2, 4, 6, 8, 10}
@@ -209,11 +209,11 @@ def test_whatever_happens_all_that_there_is_comes_before_long(acts: list[tuple[s
             happens(world, act, whom)
             world.turn()
         for one in world.of.values():
-            one.source.suspect = False
+            one.source.is_suspect = False
         for _ in range(3):
             world.round()
         assert world.behind() == []
-        assert all(one.tally.gaps == 0 for one in world.of.values())
+        assert all(one.counts.gaps == 0 for one in world.of.values())
     finally:
         world.close()
 
@@ -235,8 +235,8 @@ def happens(world: World, act: str, whom: object) -> None:
     elif act == "moves":
         world.placed(name, sum(BROKERS) - one.source_broker)
     elif act == "calms down":
-        one.source.gave_at = -math.inf
+        one.source.last_data_at = -math.inf
     elif act == "is suspected":
-        one.source.suspect = True
-    elif not one.ended:
+        one.source.is_suspect = True
+    elif not one.is_ended:
         one.fail("by the test", None, FailureKind.OTHER)

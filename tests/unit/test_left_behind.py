@@ -15,41 +15,43 @@ from mirror_core.model.checkpoint import Checkpoint
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import Offsets
+from mirror_core.model.offsets import PartitionOffsets
 from mirror_core.model.run import StepRecord, StepState
-from mirror_core.model.standing import Debt, Owed
+from mirror_core.model.standing import FenceAction, PendingFence
 from mirror_core.runbook import lost_steps, raised_again, settling
-from mirror_core.runbook.last_look import Look
-from mirror_core.runbook.lost_steps import LostSteps
-from mirror_core.runbook.promotion import Promotion
+from mirror_core.runbook.last_look import PromotionProbe
+from mirror_core.runbook.lost_steps import UnplannedSteps
+from mirror_core.runbook.promotion import PromotionSteps
 from mirror_core.state import short
-from mirror_core.state.turning import Returned
+from mirror_core.state.turning import SourceReturned
 from tests.unit import test_settling, test_short_of_replicas
 from tests.unit.test_closing_commands import MIRROR
 from tests.unit.test_settling import SHORT, WELL, West, agree, settle
 
 west, journal, steps = test_settling.west, test_settling.journal, test_settling.steps
 cluster = test_short_of_replicas.west
-TAKEN = Offsets.of({WELL: Offset(510), SHORT: Offset(508)})
+TAKEN = PartitionOffsets.from_mapping({WELL: Offset(510), SHORT: Offset(508)})
 """Applications have written 500 records to each partition of the source."""
 
 
-def told(steps: LostSteps) -> None:
+def told(steps: UnplannedSteps) -> None:
     with pytest.raises(Refused):
         settle(steps)
     assert agree(steps)
 
 
-def test_a_log_that_has_lost_what_was_replicated_has_no_lmo_above_its_end(west: West, steps: LostSteps) -> None:
+def test_a_log_that_has_lost_what_was_replicated_has_no_lmo_above_its_end(west: West, steps: UnplannedSteps) -> None:
     told(steps)
     settle(steps)
     west.log[SHORT] = Offset(3)  # an unclean election; the high watermark was 5
     with pytest.raises(MirrorError, match=f"{SHORT} from 8 to 3"):
-        Promotion.record_lmo(steps)
+        PromotionSteps.record_lmo(steps)
 
 
 @pytest.mark.parametrize("now", [None, 0])
-def test_a_word_does_not_cover_a_high_watermark_that_has_fallen(west: West, steps: LostSteps, now: int | None) -> None:
+def test_a_word_does_not_cover_a_high_watermark_that_has_fallen(
+    west: West, steps: UnplannedSteps, now: int | None
+) -> None:
     told(steps)
     if now is None:
         del west.high[SHORT]  # its leader was started again (KIP-207)
@@ -60,10 +62,10 @@ def test_a_word_does_not_cover_a_high_watermark_that_has_fallen(west: West, step
 
 
 def test_a_writer_that_comes_now_and_then_is_no_want_of_replicas(
-    west: West, steps: LostSteps, monkeypatch: pytest.MonkeyPatch
+    west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "SETTLE_S", 0.2)
-    monkeypatch.setattr(settling, "STANDS_S", 0.1)
+    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", 0.2)
+    monkeypatch.setattr(settling, "STABLE_AFTER_S", 0.1)
 
     def between_looks() -> None:
         if west.looks % 2:
@@ -75,8 +77,10 @@ def test_a_writer_that_comes_now_and_then_is_no_want_of_replicas(
     assert not isinstance(failed.value, Refused)
 
 
-def test_an_answer_that_is_lost_ends_no_settling(west: West, steps: LostSteps, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "SETTLE_S", 60.0)
+def test_an_answer_that_is_lost_ends_no_settling(
+    west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", 60.0)
     asked = []
 
     def dying(client: object, topics: list[str]) -> object:
@@ -86,17 +90,17 @@ def test_an_answer_that_is_lost_ends_no_settling(west: West, steps: LostSteps, m
         west.high[SHORT] = Offset(8)
         return west.configs(client, topics)
 
-    monkeypatch.setattr(settling, "told_configs", dying)
-    assert settle(steps).positions == Offsets.of({WELL: Offset(10), SHORT: Offset(8)})
+    monkeypatch.setattr(settling, "describe_available_configs", dying)
+    assert settle(steps).positions == PartitionOffsets.from_mapping({WELL: Offset(10), SHORT: Offset(8)})
     assert len(asked) == 2
 
 
 def test_an_unknown_watermark_is_looked_at_again_before_it_counts_as_replicated(
-    west: West, steps: LostSteps, monkeypatch: pytest.MonkeyPatch
+    west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transaction may be open, and the answer that tells it was lost."""
-    monkeypatch.setattr(settling, "SETTLE_S", 60.0)
-    monkeypatch.setattr(settling, "STANDS_S", 0.05)
+    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", 60.0)
+    monkeypatch.setattr(settling, "STABLE_AFTER_S", 0.05)
     west.in_sync, west.own = (2, 3), {2: Offset(8), 3: Offset(8)}
     del west.high[SHORT]
     settle(steps)
@@ -104,20 +108,20 @@ def test_an_unknown_watermark_is_looked_at_again_before_it_counts_as_replicated(
 
 
 def test_a_word_is_for_partitions_that_were_all_named(
-    west: West, steps: LostSteps, monkeypatch: pytest.MonkeyPatch
+    west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = [Partition("orders", n) for n in range(1, 31)]
     west.log, west.high = dict.fromkeys(many, Offset(8)), dict.fromkeys(many, Offset(5))
     alone = west.placements(None, [])[SHORT]
-    monkeypatch.setattr(settling, "placements", lambda *_: dict.fromkeys(many, alone))
-    monkeypatch.setattr(LostSteps, "scope", SimpleNamespace(drained=many, names=["orders"]))
+    monkeypatch.setattr(settling, "describe_placements", lambda *_: dict.fromkeys(many, alone))
+    monkeypatch.setattr(UnplannedSteps, "scope", SimpleNamespace(drained=many, names=["orders"]))
     with pytest.raises(Refused) as refused:
         settle(steps)
     assert set(re.findall(r"orders-\d+", str(refused.value))) == set(map(str, many))
 
 
-def test_where_a_run_of_an_older_version_has_settled_is_read(steps: LostSteps) -> None:
-    positions = msgspec.json.encode(Offsets.of({WELL: Offset(10)})).decode()
+def test_where_a_run_of_an_older_version_has_settled_is_read(steps: UnplannedSteps) -> None:
+    positions = msgspec.json.encode(PartitionOffsets.from_mapping({WELL: Offset(10)})).decode()
     older = Checkpoint(run="r", step="settle", kind="Settled", version=1, value=f'{{"positions":{positions}}}')
     steps.writer.put(older)
     assert steps.positions == {WELL: 10}
@@ -132,18 +136,26 @@ def test_a_cluster_that_does_not_tell_what_it_asks_for_hides_no_other_error(
 ) -> None:
     untold = {"__mirrorbook_state": TopicConfigs({}, {})}
     monkeypatch.setattr(short, "ClusterClient", lambda *_, **__: nullcontext(SimpleNamespace()))
-    monkeypatch.setattr(short, "told_configs", lambda *_: (untold, {}))
-    assert short.for_want_of_replicas(cluster, 1.0) == ""  # type: ignore[arg-type]
+    monkeypatch.setattr(short, "describe_available_configs", lambda *_: (untold, {}))
+    assert short.explain_min_isr(cluster, 1.0) == ""  # type: ignore[arg-type]
 
 
 # -- the source is back while people see to the destination ------------------------------------------------------------
 
 
-def debt(ends: Offsets) -> Debt:
-    return Debt(mirror=MIRROR.name, cluster="east", owed=Owed.FENCE, run="r", since_ms=0, paid_ms=1, ends=ends)  # type: ignore[arg-type]
+def debt(ends: PartitionOffsets) -> PendingFence:
+    return PendingFence(
+        mirror=MIRROR.name,
+        cluster=ClusterName("east"),
+        action=FenceAction.APPLY,
+        run="r",
+        since_ms=0,
+        applied_at_ms=1,
+        log_ends=ends,
+    )
 
 
-def settled(steps: LostSteps, *, after_ms: int) -> None:
+def settled(steps: UnplannedSteps, *, after_ms: int) -> None:
     """By the word, in a second attempt."""
     told(steps)
     settle(steps)
@@ -154,7 +166,7 @@ def settled(steps: LostSteps, *, after_ms: int) -> None:
         state=StepState.DONE,
         attempt=2,
         started_ms=now - 2000,
-        first_ms=now - after_ms,
+        first_started_ms=now - after_ms,
         ended_ms=now - 1000,
     )
     steps.writer.put(ended)
@@ -162,24 +174,24 @@ def settled(steps: LostSteps, *, after_ms: int) -> None:
 
 @pytest.mark.parametrize(("after_ms", "asks"), [(50 * 60_000, True), (30_000, False)])
 def test_what_a_source_took_while_settling_waited_is_left_behind_only_by_a_word(
-    west: West, steps: LostSteps, monkeypatch: pytest.MonkeyPatch, after_ms: int, asks: bool
+    west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch, after_ms: int, asks: bool
 ) -> None:
     scope = SimpleNamespace(drained=[WELL, SHORT], names=["orders"], promoted=[WELL, SHORT])
-    monkeypatch.setattr(LostSteps, "scope", scope)
+    monkeypatch.setattr(UnplannedSteps, "scope", scope)
     settled(steps, after_ms=after_ms)
-    paid = lambda acts, owed, *_: acts.writer.put(replace(owed, paid_ms=now_ms(), ends=TAKEN)) or {}  # noqa: E731
-    monkeypatch.setattr(lost_steps, "paid", paid)
+    paid = lambda acts, owed, *_: acts.writer.put(replace(owed, applied_at_ms=now_ms(), ends=TAKEN)) or {}  # noqa: E731
+    monkeypatch.setattr(lost_steps, "apply_fence", paid)
     monkeypatch.setattr(lost_steps, "LiftFile", lambda acts, needed: SimpleNamespace(by_command=set))
     monkeypatch.setattr(lost_steps, "refuse_if_lifted", lambda acts: False)
     steps.stand()
-    Promotion.record_lmo(steps)
+    PromotionSteps.record_lmo(steps)
     now = now_ms()
     steps.writer.put(
         StepRecord(run="r", step="stand", state=StepState.DONE, attempt=1, started_ms=now - 500, ended_ms=now)
     )
-    monkeypatch.setattr(LostSteps, "check_approval", lambda *_, **__: False)
-    look = Look(ends=TAKEN.by_partition(), fenced=True, shown=1)
-    monkeypatch.setattr(lost_steps, "look_again", lambda *_, **__: look)
+    monkeypatch.setattr(UnplannedSteps, "check_approval", lambda *_, **__: False)
+    look = PromotionProbe(log_ends=TAKEN.to_mapping(), is_fenced=True, fenced_broker_count=1)
+    monkeypatch.setattr(lost_steps, "probe_source", lambda *_, **__: look)
     if not asks:
         steps.check_before_promotion()
         return
@@ -187,14 +199,14 @@ def test_what_a_source_took_while_settling_waited_is_left_behind_only_by_a_word(
         steps.check_before_promotion()
 
 
-def test_how_much_was_not_copied_of_a_partition_without_an_lmo_is_not_known(west: West, steps: LostSteps) -> None:
+def test_how_much_was_not_copied_of_a_partition_without_an_lmo_is_not_known(west: West, steps: UnplannedSteps) -> None:
     del west.high[SHORT]
     told(steps)
     settle(steps)
-    Promotion.record_lmo(steps)
+    PromotionSteps.record_lmo(steps)
     assert steps.statuses()[SHORT].lmo is None
-    ends = Offsets.of({WELL: Offset(10), SHORT: Offset(508)})
-    steps.journal.keep("promote", Returned(ends=ends))
+    ends = PartitionOffsets.from_mapping({WELL: Offset(10), SHORT: Offset(508)})
+    steps.journal.save_checkpoint("promote", SourceReturned(log_ends=ends))
     steps.writer.put(debt(ends))
     with pytest.raises(Refused, match=f"how much of {SHORT} was not copied is not known"):
-        raised_again.refuse_what_it_took(steps, Look(silent="no answer"))
+        raised_again.refuse_uncopied_records(steps, PromotionProbe(silent_because="no answer"))

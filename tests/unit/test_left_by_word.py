@@ -13,17 +13,17 @@ import pytest
 from mirror_core.model.checkpoint import Checkpoint
 from mirror_core.model.clock import Moment, now_ms
 from mirror_core.model.errors import Refused
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.names import Offset
-from mirror_core.model.offsets import Offsets
-from mirror_core.model.run import Mode, RunState, StepRecord, StepState
-from mirror_core.model.standing import Debt
+from mirror_core.model.offsets import PartitionOffsets
+from mirror_core.model.run import RunMode, RunState, StepRecord, StepState
+from mirror_core.model.standing import PendingFence
 from mirror_core.runbook import lost_steps
-from mirror_core.runbook.closing import words_of
-from mirror_core.runbook.last_look import Look
-from mirror_core.runbook.lost_steps import LostSteps
-from mirror_core.runbook.promotion import Promotion
-from mirror_core.state.turning import LastLook, Returned, waits_for_word
+from mirror_core.runbook.closing import format_run_outcome
+from mirror_core.runbook.last_look import PromotionProbe
+from mirror_core.runbook.lost_steps import UnplannedSteps
+from mirror_core.runbook.promotion import PromotionSteps
+from mirror_core.state.turning import PromotionCheck, SourceReturned, awaits_confirmation
 from tests.unit import test_settling
 from tests.unit.test_closing_commands import MIRROR
 from tests.unit.test_left_behind import TAKEN, debt
@@ -33,46 +33,46 @@ west, journal, steps = test_settling.west, test_settling.journal, test_settling.
 
 
 @pytest.fixture
-def fluent(west: West, steps: LostSteps, monkeypatch: pytest.MonkeyPatch) -> LostSteps:
+def fluent(west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch) -> UnplannedSteps:
     """A run that nothing holds up has come to its promotion; what the source has is not copied up to `TAKEN`."""
     scope = SimpleNamespace(drained=[WELL, SHORT], names=["orders"], promoted=[WELL, SHORT])
-    monkeypatch.setattr(LostSteps, "scope", scope)
-    monkeypatch.setattr(LostSteps, "check_approval", lambda *_, **__: False)
+    monkeypatch.setattr(UnplannedSteps, "scope", scope)
+    monkeypatch.setattr(UnplannedSteps, "check_approval", lambda *_, **__: False)
     west.high[SHORT] = Offset(8)
     settle(steps)
-    Promotion.record_lmo(steps)
+    PromotionSteps.record_lmo(steps)
     now, run = now_ms(), steps.journal.run
     done = StepRecord(run="r", step="", state=StepState.DONE, attempt=1, started_ms=now - 500, ended_ms=now)
     steps.writer.put(
-        replace(run, plan=replace(run.plan, mode=Mode.UNPLANNED)),
-        replace(debt(TAKEN), paid_ms=None),
+        replace(run, plan=replace(run.plan, mode=RunMode.UNPLANNED)),
+        replace(debt(TAKEN), applied_at_ms=None),
         *(replace(done, step=step) for step in ("settle", "stand", "record_lmo")),
     )
     return steps
 
 
-def approved_when_silent(steps: LostSteps) -> None:
+def approved_when_silent(steps: UnplannedSteps) -> None:
     steps.writer.put(replace(steps.journal.run, source_silent=True))
 
 
-def looked(monkeypatch: pytest.MonkeyPatch, look: Look, *, can_be_fenced: bool = True) -> None:
-    def paid_again(acts: LostSteps, *_: object) -> dict[str, str]:
-        owed = acts.writer.state.debts[MIRROR.name]
-        acts.writer.put(replace(owed, paid_ms=now_ms() if can_be_fenced else None, ends=TAKEN))
+def looked(monkeypatch: pytest.MonkeyPatch, look: PromotionProbe, *, can_be_fenced: bool = True) -> None:
+    def paid_again(acts: UnplannedSteps, *_: object) -> dict[str, str]:
+        owed = acts.writer.state.pending_fences[MIRROR.name]
+        acts.writer.put(replace(owed, applied_at_ms=now_ms() if can_be_fenced else None, log_ends=TAKEN))
         return {}
 
-    monkeypatch.setattr(lost_steps, "look_again", lambda *_, **__: look)
-    monkeypatch.setattr(lost_steps, "paid_again", paid_again)
+    monkeypatch.setattr(lost_steps, "probe_source", lambda *_, **__: look)
+    monkeypatch.setattr(lost_steps, "reapply_fence", paid_again)
 
 
-ANSWERS = Look(ends=TAKEN.by_partition())
-FENCED = Look(ends=TAKEN.by_partition(), fenced=True, shown=1)
+ANSWERS = PromotionProbe(log_ends=TAKEN.to_mapping())
+FENCED = PromotionProbe(log_ends=TAKEN.to_mapping(), is_fenced=True, fenced_broker_count=1)
 
 
 @pytest.mark.parametrize("silent", [False, True])
 @pytest.mark.parametrize("by_a_watcher", [False, True])
 def test_a_source_that_was_silent_when_it_was_given_up_and_answers_is_so_only_by_a_word(
-    fluent: LostSteps, monkeypatch: pytest.MonkeyPatch, silent: bool, by_a_watcher: bool
+    fluent: UnplannedSteps, monkeypatch: pytest.MonkeyPatch, silent: bool, by_a_watcher: bool
 ) -> None:
     """Whoever fences it: it is back, and what it has can be saved."""
     if silent:
@@ -87,60 +87,60 @@ def test_a_source_that_was_silent_when_it_was_given_up_and_answers_is_so_only_by
         with pytest.raises(Refused, match=r"failover abort m`: .* nothing is lost.*resume m --leave-behind"):
             fluent.check_before_promotion()
         looked(monkeypatch, FENCED)  # its fence stands
-    returned = fluent.journal.kept("promote", Returned)
+    returned = fluent.journal.load_checkpoint("promote", SourceReturned)
     assert returned is not None
-    fluent.journal.keep("promote", replace(returned, left_behind=True))
+    fluent.journal.save_checkpoint("promote", replace(returned, loss_confirmed=True))
     fluent.check_before_promotion()
 
 
 def test_one_that_comes_and_goes_or_cannot_be_fenced_strands_nobody(
-    fluent: LostSteps, monkeypatch: pytest.MonkeyPatch
+    fluent: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     approved_when_silent(fluent)
-    looked(monkeypatch, Look(silent="no answer"))
+    looked(monkeypatch, PromotionProbe(silent_because="no answer"))
     fluent.check_before_promotion()
-    looked(monkeypatch, Look(unsaid=("wrong password",)), can_be_fenced=False)
+    looked(monkeypatch, PromotionProbe(unknowns=("wrong password",)), can_be_fenced=False)
     fluent.check_before_promotion()
-    looked(monkeypatch, Look(silent="no answer"))
+    looked(monkeypatch, PromotionProbe(silent_because="no answer"))
     fluent.check_before_promotion()
 
 
 def test_one_that_has_nothing_which_was_not_copied_is_left_without_a_word(
-    fluent: LostSteps, monkeypatch: pytest.MonkeyPatch
+    fluent: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     approved_when_silent(fluent)
-    copied = Offsets.of({WELL: Offset(10), SHORT: Offset(8)})
+    copied = PartitionOffsets.from_mapping({WELL: Offset(10), SHORT: Offset(8)})
     fluent.writer.put(debt(copied))
-    looked(monkeypatch, replace(FENCED, ends=copied.by_partition()))
+    looked(monkeypatch, replace(FENCED, log_ends=copied.to_mapping()))
     fluent.check_before_promotion()
 
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_the_time_that_a_source_takes_to_refuse_its_fence_holds_no_run_up(
-    fluent: LostSteps, monkeypatch: pytest.MonkeyPatch, silent: bool
+    fluent: UnplannedSteps, monkeypatch: pytest.MonkeyPatch, silent: bool
 ) -> None:
     """A broker of it hangs. Once the look is followed by that before it is looked anew, and once afterwards."""
     if silent:
         approved_when_silent(fluent)
-    fence_s = LIMITS.last_look_s / 2 + 1
+    fence_s = TIMEOUTS.promotion_probe_max_age_s / 2 + 1
     spent = [0.0]
 
-    def paid_again(acts: LostSteps, *_: object) -> dict[str, str]:
+    def paid_again(acts: UnplannedSteps, *_: object) -> dict[str, str]:
         spent[0] += fence_s
         return {"fence": "pending"}
 
-    def look_again(*_: object, **__: object) -> Look:
-        return Look(unsaid=("broker 3 hangs",), began=cast("Moment", Later(spent, spent[0])))
+    def look_again(*_: object, **__: object) -> PromotionProbe:
+        return PromotionProbe(unknowns=("broker 3 hangs",), began=cast("Moment", Later(spent, spent[0])))
 
-    def give(acts: LostSteps, before: Callable[[], None]) -> dict[str, str]:
+    def give(acts: UnplannedSteps, before: Callable[[], None]) -> dict[str, str]:
         before()
         return {}
 
-    monkeypatch.setattr(lost_steps, "paid_again", paid_again)
-    monkeypatch.setattr(lost_steps, "look_again", look_again)
-    monkeypatch.setattr(LostSteps, "_give", give)
-    fluent.journal.perform("promote", fluent.act("promote"))
-    assert fluent.journal.done("promote")
+    monkeypatch.setattr(lost_steps, "reapply_fence", paid_again)
+    monkeypatch.setattr(lost_steps, "probe_source", look_again)
+    monkeypatch.setattr(UnplannedSteps, "_grant_rights", give)
+    fluent.journal.perform("promote", fluent.get_action("promote"))
+    assert fluent.journal.is_done("promote")
 
 
 class Later:
@@ -157,56 +157,60 @@ class Later:
 # -- there is always a way on ------------------------------------------------------------------------------------------
 
 
-def word(steps: LostSteps) -> None:
+def word(steps: UnplannedSteps) -> None:
     assert agree(steps), "the word is not taken"
 
 
-def test_what_was_not_known_behind_a_fence_is_asked_again(fluent: LostSteps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_known_behind_a_fence_is_asked_again(
+    fluent: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Half of the source has come back first."""
     approved_when_silent(fluent)
-    fluent.writer.put(debt(Offsets.of({WELL: Offset(10)})))
-    looked(monkeypatch, Look(unsaid=("no log end",), ends={WELL: Offset(10)}, shown=1))
+    fluent.writer.put(debt(PartitionOffsets.from_mapping({WELL: Offset(10)})))
+    looked(monkeypatch, PromotionProbe(unknowns=("no log end",), log_ends={WELL: Offset(10)}, fenced_broker_count=1))
     with pytest.raises(Refused, match=f"it may have records(.|\n)*how much of {SHORT} was not copied is not known"):
         fluent.check_before_promotion()
     copied = {WELL: Offset(10), SHORT: Offset(8)}
-    looked(monkeypatch, replace(FENCED, ends=copied))
+    looked(monkeypatch, replace(FENCED, log_ends=copied))
     fluent.check_before_promotion()  # it has nothing more
-    assert fluent.writer.state.debts[MIRROR.name].ends.by_partition() == copied
+    assert fluent.writer.state.pending_fences[MIRROR.name].log_ends.to_mapping() == copied
 
 
-def test_what_is_known_behind_a_fence_stays_so(fluent: LostSteps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_known_behind_a_fence_stays_so(fluent: UnplannedSteps, monkeypatch: pytest.MonkeyPatch) -> None:
     approved_when_silent(fluent)
-    fluent.writer.put(debt(Offsets.of({WELL: Offset(12)})))
-    looked(monkeypatch, replace(FENCED, ends={WELL: Offset(99), SHORT: Offset(8)}))
+    fluent.writer.put(debt(PartitionOffsets.from_mapping({WELL: Offset(12)})))
+    looked(monkeypatch, replace(FENCED, log_ends={WELL: Offset(99), SHORT: Offset(8)}))
     with pytest.raises(Refused, match=rf"{WELL} \[10, 12\)"):
         fluent.check_before_promotion()
 
 
 def test_who_has_left_behind_what_was_not_known_is_not_asked_again_when_it_is(
-    fluent: LostSteps, monkeypatch: pytest.MonkeyPatch
+    fluent: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A source of which one broker after the other comes back holds nobody up."""
     approved_when_silent(fluent)
-    fluent.writer.put(debt(Offsets.of({WELL: Offset(510)})))
-    looked(monkeypatch, Look(unsaid=("no log end",), ends={WELL: Offset(510)}, shown=1))
+    fluent.writer.put(debt(PartitionOffsets.from_mapping({WELL: Offset(510)})))
+    looked(monkeypatch, PromotionProbe(unknowns=("no log end",), log_ends={WELL: Offset(510)}, fenced_broker_count=1))
     with pytest.raises(Refused, match="--leave-behind"):
         fluent.check_before_promotion()
     word(fluent)
     looked(monkeypatch, FENCED)
     fluent.check_before_promotion()
-    fluent.writer.put(debt(Offsets.of({WELL: Offset(520)})))  # and what was named is not what is there
+    fluent.writer.put(
+        debt(PartitionOffsets.from_mapping({WELL: Offset(520)}))
+    )  # and what was named is not what is there
     with pytest.raises(Refused, match="--leave-behind"):
         fluent.check_before_promotion()
 
 
 def test_beside_a_source_that_can_be_neither_fenced_nor_stopped_a_word_goes_on(
-    fluent: LostSteps, monkeypatch: pytest.MonkeyPatch
+    fluent: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = now_ms()
     fluent.writer.put(
         StepRecord(run="r", step="stand", state=StepState.DONE, attempt=1, started_ms=0, ended_ms=now - 3_600_000)
     )
-    unsaid = Look(unsaid=("not authorized",))
+    unsaid = PromotionProbe(unknowns=("not authorized",))
     looked(monkeypatch, unsaid, can_be_fenced=False)
     for _ in range(2):
         with pytest.raises(Refused, match=r"could not be fenced(.|\n)*resume m --leave-behind"):
@@ -222,13 +226,13 @@ def test_beside_a_source_that_can_be_neither_fenced_nor_stopped_a_word_goes_on(
 
 
 def test_a_word_for_records_behind_a_fence_is_none_for_a_source_that_takes_writes(
-    fluent: LostSteps, monkeypatch: pytest.MonkeyPatch
+    fluent: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fluent.journal.keep("promote", Returned(ends=TAKEN, left_behind=True))
+    fluent.journal.save_checkpoint("promote", SourceReturned(log_ends=TAKEN, loss_confirmed=True))
     fluent.writer.put(
         StepRecord(run="r", step="promote", state=StepState.FAILED, attempt=1, started_ms=0, ended_ms=1),
     )
-    looked(monkeypatch, Look(unsaid=("not authorized",)), can_be_fenced=False)
+    looked(monkeypatch, PromotionProbe(unknowns=("not authorized",)), can_be_fenced=False)
     with pytest.raises(Refused, match="could not be fenced"):
         fluent.check_before_promotion()
 
@@ -237,47 +241,58 @@ def test_a_word_for_records_behind_a_fence_is_none_for_a_source_that_takes_write
     ("returned", "state", "waits"),
     [
         (None, RunState.RUNNING, False),
-        (Returned(), RunState.RUNNING, True),
-        (Returned(ends=TAKEN), RunState.RUNNING, True),
-        (Returned(ends=TAKEN, left_behind=True), RunState.RUNNING, False),
-        (Returned(), RunState.ABORTING, False),
+        (SourceReturned(), RunState.RUNNING, True),
+        (SourceReturned(log_ends=TAKEN), RunState.RUNNING, True),
+        (SourceReturned(log_ends=TAKEN, loss_confirmed=True), RunState.RUNNING, False),
+        (SourceReturned(), RunState.ABORTING, False),
     ],
 )
 def test_a_run_waits_for_a_word_until_it_is_given(
-    fluent: LostSteps, returned: Returned | None, state: RunState, waits: bool
+    fluent: UnplannedSteps, returned: SourceReturned | None, state: RunState, waits: bool
 ) -> None:
     run = replace(fluent.journal.run, state=state)
     if returned is not None:
-        fluent.journal.keep("promote", returned)
-    assert waits_for_word(fluent.writer.state, run) is waits
+        fluent.journal.save_checkpoint("promote", returned)
+    assert awaits_confirmation(fluent.writer.state, run) is waits
 
 
-def test_no_run_waits_for_a_word_when_a_right_may_have_been_given(fluent: LostSteps) -> None:
-    fluent.journal.keep("promote", Returned())
+def test_no_run_waits_for_a_word_when_a_right_may_have_been_given(fluent: UnplannedSteps) -> None:
+    fluent.journal.save_checkpoint("promote", SourceReturned())
     fluent.writer.put(StepRecord(run="r", step="promote", state=StepState.FAILED, attempt=1, started_ms=0, ended_ms=1))
-    assert not waits_for_word(fluent.writer.state, fluent.journal.run)
-    fluent.journal.keep("promote", LastLook(words="seen"))
-    assert waits_for_word(fluent.writer.state, fluent.journal.run)
+    assert not awaits_confirmation(fluent.writer.state, fluent.journal.run)
+    fluent.journal.save_checkpoint("promote", PromotionCheck(source_state="seen"))
+    assert awaits_confirmation(fluent.writer.state, fluent.journal.run)
 
 
-def test_a_word_that_cannot_be_read_was_not_given(fluent: LostSteps) -> None:
+def test_a_word_that_cannot_be_read_was_not_given(fluent: UnplannedSteps) -> None:
     fluent.writer.put(Checkpoint(run="r", step="promote", kind="Returned", version=9, value='{"unknown": 1}'))
-    assert waits_for_word(fluent.writer.state, fluent.journal.run)
+    assert awaits_confirmation(fluent.writer.state, fluent.journal.run)
 
 
 @pytest.mark.parametrize(
     ("owed", "words"),
     [
         (debt(TAKEN), "`mirrorbook failover resume m --leave-behind` goes on"),
-        (debt(Offsets.of({WELL: Offset(10)})), "`mirrorbook failover resume m --leave-behind` goes on"),
-        (replace(debt(Offsets.of({})), paid_ms=None), "`mirrorbook failover resume m --leave-behind` goes on"),
-        (debt(Offsets.of({WELL: Offset(10), SHORT: Offset(8)})), "`mirrorbook failover resume m` goes on"),
+        (
+            debt(PartitionOffsets.from_mapping({WELL: Offset(10)})),
+            "`mirrorbook failover resume m --leave-behind` goes on",
+        ),
+        (
+            replace(debt(PartitionOffsets.from_mapping({})), applied_at_ms=None),
+            "`mirrorbook failover resume m --leave-behind` goes on",
+        ),
+        (
+            debt(PartitionOffsets.from_mapping({WELL: Offset(10), SHORT: Offset(8)})),
+            "`mirrorbook failover resume m` goes on",
+        ),
     ],
 )
-def test_the_last_words_name_the_word_that_the_run_waits_for(fluent: LostSteps, owed: Debt, words: str) -> None:
-    fluent.journal.keep("promote", Returned())
+def test_the_last_words_name_the_word_that_the_run_waits_for(
+    fluent: UnplannedSteps, owed: PendingFence, words: str
+) -> None:
+    fluent.journal.save_checkpoint("promote", SourceReturned())
     fluent.writer.put(owed)
-    said = " ".join(words_of(fluent.link, fluent.writer.state, "r"))
+    said = " ".join(format_run_outcome(fluent.link, fluent.writer.state, "r"))
     assert words in said
     assert ("east answered again" in said) is ("--leave-behind" in words)
-    assert ("east is NOT fenced" in said) is (owed.paid_ms is None)
+    assert ("east is NOT fenced" in said) is (owed.applied_at_ms is None)

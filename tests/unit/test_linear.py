@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from mirror_core.dataplane.again import tried_again
-from mirror_core.dataplane.lookout import Memory
-from mirror_core.dataplane.planning import COPIED
+from mirror_core.dataplane.again import select_retries
+from mirror_core.dataplane.lookout import ObservedSource
+from mirror_core.dataplane.planning import COPIED_STATES
 from mirror_core.kafka import placing
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
@@ -54,20 +54,20 @@ def test_topics_that_were_all_refused_are_tried_again(partitions: list[Partition
             source_topic_id="",
             destination_topic_id="",
             kind=FailureKind.DENIED,
-            again_ms=1,
+            retry_at_ms=1,
         )
         for one in partitions
     }
-    found = tried_again(known, COPIED, 2, held=False)
+    found = select_retries(known, COPIED_STATES, 2, is_held=False)
     assert list(found) == [one for one in partitions if one.index == 0], "one of each, as a trial"
     assert Name.compared < A_FEW * TOPICS
 
 
 def test_partitions_that_have_all_lost_their_leader_are_told(partitions: list[Partition]) -> None:
-    memory = Memory(MirrorName("m"), {})
-    memory.ends(1, {}, partitions)
-    topics = memory.sighting().topics
-    assert [(one.topic, one.leaderless) for one in topics] == [(f"t{n:03}", (0, 1)) for n in range(TOPICS)]
+    memory = ObservedSource(MirrorName("m"), {})
+    memory.update_ends(1, {}, partitions)
+    topics = memory.to_observation().topics
+    assert [(one.topic, one.offline) for one in topics] == [(f"t{n:03}", (0, 1)) for n in range(TOPICS)]
     assert Name.compared < A_FEW * TOPICS
 
 
@@ -85,12 +85,12 @@ def test_brokers_are_asked_together_for_the_ids_of_many_topics(monkeypatch: pyte
         connections = {b: SimpleNamespace(call=lambda request, _, b=b: said_by(b, request)) for b in questions}
         return {b: question(connections[b]) for b, question in questions.items()} | {4: Unreachable("4")}
 
-    monkeypatch.setattr(placing, "ask_brokers", ask)
+    monkeypatch.setattr(placing, "call_brokers", ask)
     client: Any = SimpleNamespace(brokers=lambda: (1, 2, 3))
-    found = placing.heard_ids(client, names)
+    found = placing.fetch_topic_ids(client, names)
     assert found.ids == dict.fromkeys(names, frozenset(one.hex for one in ids.values()))
-    assert found.silent == (4,), "who does not answer is named"
+    assert found.unreachable_brokers == (4,), "who does not answer is named"
     assert asked == {1: 1, 2: 1, 3: 1}
-    monkeypatch.setattr(placing, "_TOPICS_AT_ONCE", TOPICS // 2 - 1)
-    assert placing.heard_ids(client, names) == found
+    monkeypatch.setattr(placing, "_MAX_TOPICS_PER_REQUEST", TOPICS // 2 - 1)
+    assert placing.fetch_topic_ids(client, names) == found
     assert asked == {1: 4, 2: 4, 3: 4}, "and of very many in portions"

@@ -10,11 +10,11 @@ import pytest
 from mirror_core.copy import task
 from mirror_core.dataplane import local
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Deletion
+from mirror_core.model.copying import TrimmedRange
 from mirror_core.model.errors import LostOwnership, Unreachable
-from mirror_core.model.mirror import Gaps, PartitionState, PartitionStatus
+from mirror_core.model.mirror import GapFilling, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.proof import Proof, Proved
+from mirror_core.model.proof import MirrorVerification, VerifiedEnd
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def copier(monkeypatch: pytest.MonkeyPatch) -> local.LocalCopy:
         return SimpleNamespace(stop_ms=now_ms() + 10_000)
 
     monkeypatch.setattr(local.LocalCopy, "_assignment", assignment)
-    monkeypatch.setattr(local, "Easing", lambda source, destination, say: None)
+    monkeypatch.setattr(local, "TopicRelaxation", lambda source, destination, say: None)
     link: Any = SimpleNamespace(source=None, destination=None, mirror=SimpleNamespace(name="m"))
     return local.LocalCopy(link)
 
@@ -54,7 +54,7 @@ def test_what_was_deleted_before_it_was_copied_is_told_before_the_next_round_rea
     copier: local.LocalCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partition = Partition("t", 0)
-    deletion = Deletion(partition=partition, first=Offset(2), next=Offset(4))
+    deletion = TrimmedRange(partition=partition, first=Offset(2), next=Offset(4))
     acts: list[object] = []
 
     def assignment(copier: local.LocalCopy, ends: dict[Partition, Offset], deadline_s: float) -> Any:
@@ -97,30 +97,32 @@ def test_a_copier_whose_mirror_is_somebody_elses_begins_no_round(
 def test_what_was_compared_is_told_to_the_task_with_the_leader_that_held_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of another topic of the same name nothing was compared."""
     a, b = Partition("a", 0), Partition("b", 0)
-    compared = Proved(end=5, epoch=3, at_ms=0, records=5)
+    compared = VerifiedEnd(end=5, destination_epoch=3, at_ms=0, records=5)
     statuses = {
         p: PartitionStatus(
             partition=p, state=PartitionState.MIRRORING, source_topic_id="there", destination_topic_id=f"new {p.topic}"
         )
         for p in (a, b)
     }
-    proof = Proof.of(MirrorName("m"), {a: compared, b: compared}, {"a": "new a", "b": "old b"})
+    proof = MirrorVerification.from_partitions(
+        MirrorName("m"), {a: compared, b: compared}, {"a": "new a", "b": "old b"}
+    )
     state = SimpleNamespace(partitions={"m": statuses}, proofs={"m": proof})
     monkeypatch.setattr(local, "read_state", lambda destination: state)
-    mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=Gaps.MARKERS)
+    mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=GapFilling.MARKERS)
     link: Any = SimpleNamespace(source=None, destination=None, mirror=mirror, config=SimpleNamespace(path=""))
     made = local.LocalCopy(link)._assignment({a: Offset(5), b: Offset(7)}, 1e9)
-    assert [(one.partition, one.until, one.proved_end, one.proved_epoch) for one in made.partitions] == [
+    assert [(one.partition, one.stop_offset, one.verified_end, one.verified_epoch) for one in made.partitions] == [
         (a, 5, 5, 3),
         (b, 7, None, -1),
     ]
 
 
 def test_a_comparison_is_waited_for_within_the_time_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=Gaps.MARKERS)
+    mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=GapFilling.MARKERS)
     monkeypatch.setattr(local, "read_state", lambda destination: SimpleNamespace(partitions={}, proofs={}))
     monkeypatch.setattr(local, "now_ms", lambda: 1_000_000)
     link: Any = SimpleNamespace(source=None, destination=None, mirror=mirror, config=SimpleNamespace(path=""))
     for left_s, looks_s in ((300.0, 120.0), (50.0, 40.0), (5.0, 0.0)):
         made = local.LocalCopy(link)._assignment({}, 1000 + left_s)
-        assert made.looks_s == pytest.approx(looks_s, abs=0.01)
+        assert made.comparison_grace_s == pytest.approx(looks_s, abs=0.01)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.model.logs import FIELDS, logger
+from mirror_core.model.logs import LOG_FIELDS, get_logger
 
 ROOT = Path(__file__).parents[2]
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
-TAKEN = {*FIELDS, "exc_info"}
+TAKEN = {*LOG_FIELDS, "exc_info"}
 _PLACE = re.compile(r"%(?:%|[-#0 +]*[\d*]*(?:\.[\d*]+)?[sdrfgxeic])")
 
 
@@ -81,7 +81,7 @@ def test_a_wrong_call_is_found(source: str, what: str) -> None:
 
 def test_a_field_that_no_line_has_is_refused_at_every_level() -> None:
     """So that whichever test runs the call finds it, though the level is not written."""
-    log = logger("mirror_core.test")
+    log = get_logger("mirror_core.test")
     for method in (log.debug, log.info, log.warning, log.error):
         with pytest.raises(TypeError, match="no fields of a log line: grupp"):
             method("words", grupp="g")  # type: ignore[call-arg]

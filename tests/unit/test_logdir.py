@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirror_core.logdir.actions import do, perform
-from mirror_core.logdir.backup import back_up
-from mirror_core.logdir.layout import LOG_STARTS, Unfit
-from mirror_core.logdir.plan import Action, Cut, Lower, Remove, Shorten
-from mirror_core.logdir.stopped import Plan, planned, stopped
-from mirror_core.logdir.targets import Targets, parse_targets
+from mirror_core.logdir.actions import perform_action, perform_truncations
+from mirror_core.logdir.backup import write_backup
+from mirror_core.logdir.layout import LOG_START_CHECKPOINT, NotTruncatable
+from mirror_core.logdir.plan import LowerCheckpoint, PartitionTruncation, RemoveFiles, ShortenSegment, TruncationAction
+from mirror_core.logdir.stopped import BrokerTruncation, hold_stopped_broker, plan_broker_truncation
+from mirror_core.logdir.targets import TruncationTargets, parse_targets
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import BatchHeader
@@ -40,17 +40,17 @@ def in_segments(log: Sequence[BatchHeader], firsts: Sequence[int]) -> dict[int, 
     return {(log[one].base_offset if one else 0): list(log[one:other]) for one, other in pairwise(marks)} or {0: []}
 
 
-def plan_of(broker: Broker, *words: str) -> Plan:
-    with stopped([broker.log_dir]) as log_dirs:
-        return planned(log_dirs, parse_targets(words))
+def plan_of(broker: Broker, *words: str) -> BrokerTruncation:
+    with hold_stopped_broker([broker.log_dir]) as log_dirs:
+        return plan_broker_truncation(log_dirs, parse_targets(words))
 
 
-def cut(broker: Broker, targets: Targets, backup: Path | None = None) -> Plan:
-    with stopped([broker.log_dir]) as log_dirs:
-        plan = planned(log_dirs, targets)
-        if backup is not None and plan.due:
-            back_up(backup, plan.owner, plan.due, [broker.log_dir])
-        perform(plan.due, log_dirs, lambda cut: None)
+def cut(broker: Broker, targets: TruncationTargets, backup: Path | None = None) -> BrokerTruncation:
+    with hold_stopped_broker([broker.log_dir]) as log_dirs:
+        plan = plan_broker_truncation(log_dirs, targets)
+        if backup is not None and plan.due_truncations:
+            write_backup(backup, plan.owner, plan.due_truncations, [broker.log_dir])
+        perform_truncations(plan.due_truncations, log_dirs, lambda cut: None)
         return plan
 
 
@@ -58,12 +58,12 @@ def cut_size(broker: Broker) -> int:
     return sum(path.stat().st_size for path in (broker.log_dir / "t-0").glob("*.log"))
 
 
-def single(actions: Sequence[Action]) -> list[Action]:
+def single(actions: Sequence[TruncationAction]) -> list[TruncationAction]:
     """The same, one file at a time."""
     return [
         one
         for action in actions
-        for one in ([Remove([path]) for path in action.paths] if isinstance(action, Remove) else [action])
+        for one in ([RemoveFiles([path]) for path in action.paths] if isinstance(action, RemoveFiles) else [action])
     ]
 
 
@@ -91,20 +91,20 @@ def test_whatever_is_killed_and_when_the_same_log_is_left(drawn: st.DataObject) 
             with pytest.raises(Refused, match="transactions are open at its end"):
                 plan_of(broker, f"t-0={target}")
             return
-        [found] = plan_of(broker, f"t-0={target}").cuts
+        [found] = plan_of(broker, f"t-0={target}").truncations
         assert found.offset == expected
         if not found.actions:
             assert expected == found.log_end
             return
         lost = [header for header in log if header.next_offset > expected]
-        assert (found.lost.batches, found.lost.bytes > 0) == (len(lost), bool(lost))
+        assert (found.removed.batches, found.removed.bytes > 0) == (len(lost), bool(lost))
         ends = set()
         for done in range(len(single(found.actions)) + 1):
             copied = Broker(Path(folder) / str(done))
             shutil.copytree(broker.log_dir, copied.log_dir)
-            [again] = plan_of(copied, f"t-0={target}").cuts
+            [again] = plan_of(copied, f"t-0={target}").truncations
             for action in single(again.actions)[:done]:
-                do(Partition("t", 0), action)
+                perform_action(Partition("t", 0), action)
                 assert whole(copied.log_dir / "t-0"), "a broker that starts now finds a hole, or an index too long"
             cut(copied, parse_targets([f"t-0={target}"]))
             left = copied.log_dir / "t-0"
@@ -141,13 +141,13 @@ def broker(tmp_path: Path) -> Broker:
 
 @pytest.mark.parametrize(("target", "offset"), [(0, 0), (9, 0), (15, 10), (39, 20), (50, 20), (51, 51), (99, 51)])
 def test_places(broker: Broker, target: int, offset: int) -> None:
-    assert cut(broker, parse_targets([f"t-0={target}"])).cuts[0].offset == offset
-    assert plan_of(broker, f"t-0={target}").due == []
+    assert cut(broker, parse_targets([f"t-0={target}"])).truncations[0].offset == offset
+    assert plan_of(broker, f"t-0={target}").due_truncations == []
 
 
 def test_a_hole_that_compaction_left_before_a_segment_is_no_part_of_the_log(broker: Broker) -> None:
     broker.add("holes-0", {0: [data(0, 9)], 20: [data(20, 29)], 40: [data(40, 49)]})
-    [found] = cut(broker, parse_targets(["holes-0=25"])).cuts
+    [found] = cut(broker, parse_targets(["holes-0=25"])).truncations
     assert (found.boundary, found.offset) == (10, 10)
 
 
@@ -157,7 +157,7 @@ def test_only_what_has_to_be_read_is_read(broker: Broker) -> None:
     folder = broker.add("long-0", in_segments(log, [3, 6]))
     lower = folder / f"{0:020d}.log"
     lower.write_bytes(bytes(lower.stat().st_size))
-    assert plan_of(broker, "long-0=75").cuts[0].offset == 70
+    assert plan_of(broker, "long-0=75").truncations[0].offset == 70
     noted = bytearray(snapshot({}))
     noted[-9] ^= 1
     (folder / f"{60:020d}.snapshot").write_bytes(noted)  # not to be believed: its checksum says so
@@ -184,13 +184,17 @@ def test_a_half_written_batch_is_the_end_of_a_log_whose_broker_was_killed(broker
         plan_of(broker, "t-0=15")
     (broker.log_dir / ".kafka_cleanshutdown").unlink()
     plan = plan_of(broker, "t-0=15")
-    assert (plan.clean, plan.cuts[0].log_end, plan.cuts[0].lost.records) == (False, 50, None)
+    assert (plan.has_clean_shutdown, plan.truncations[0].log_end, plan.truncations[0].removed.records) == (
+        False,
+        50,
+        None,
+    )
 
 
 def test_a_first_segment_keeps_its_name_when_nothing_is_left_in_it(broker: Broker) -> None:
     log = [data(100 + 10 * n, 109 + 10 * n) for n in range(4)]
     folder = broker.add("late-0", {100: log[:2], 120: log[2:]})
-    assert cut(broker, parse_targets(["late-0=105"])).cuts[0].offset == 100
+    assert cut(broker, parse_targets(["late-0=105"])).truncations[0].offset == 100
     assert [(path.name, path.stat().st_size) for path in folder.glob("*.log")] == [(f"{100:020d}.log", 0)]
     with pytest.raises(Refused, match="the log starts at 100, behind 99"):
         plan_of(broker, "late-0=99")
@@ -241,9 +245,9 @@ def test_of_a_file_for_several_brokers_what_was_moved_away_is_elsewhere(broker: 
     """A failback leaves each partition to one broker just before: the others delete theirs a minute later."""
     broker.add("u-0", {0: LOG[:2]})
     folder_beside("delete")(broker)
-    targets = replace(parse_targets(["t-0=15", "u-0=15"]), all_here=False)
+    targets = replace(parse_targets(["t-0=15", "u-0=15"]), requires_all=False)
     plan = cut(broker, targets)
-    assert (plan.elsewhere, [c.offset for c in plan.cuts]) == ([Partition("t", 0)], [10])
+    assert (plan.absent, [c.offset for c in plan.truncations]) == ([Partition("t", 0)], [10])
     shutil.rmtree(broker.log_dir / "u-0")
     with pytest.raises(Refused, match=r"t-0 is not in .*: is that all of log\.dirs\?"):
         cut(broker, targets)
@@ -258,19 +262,27 @@ def test_open_at_its_end_waits_for_its_markers(broker: Broker) -> None:
     broker.add("open-0", {0: LOG[:4]})
     with pytest.raises(Refused, match=r"transactions are open at its end 40 \(of producer ids 1, 2\)"):
         plan_of(broker, "open-0=25")
-    assert plan_of(broker, "t-0=25").cuts[0].offset == 20
+    assert plan_of(broker, "t-0=25").truncations[0].offset == 20
 
 
 def test_several_log_directories_are_one_broker_s_and_hold_a_partition_once(tmp_path: Path, broker: Broker) -> None:
     other = Broker.make(tmp_path / "more")
     other.add("u-0", {0: LOG[:2]})
-    with stopped([broker.log_dir, other.log_dir]) as log_dirs:
-        assert [c.offset for c in planned(log_dirs, parse_targets(["t-0=15", "u-0=15"])).cuts] == [10, 10]
+    with hold_stopped_broker([broker.log_dir, other.log_dir]) as log_dirs:
+        assert [
+            c.offset for c in plan_broker_truncation(log_dirs, parse_targets(["t-0=15", "u-0=15"])).truncations
+        ] == [10, 10]
     other.add("t-0", {0: LOG})
-    with stopped([broker.log_dir, other.log_dir]) as log_dirs, pytest.raises(Refused, match="only one of them"):
-        planned(log_dirs, parse_targets(["t-0=15"]))
+    with (
+        hold_stopped_broker([broker.log_dir, other.log_dir]) as log_dirs,
+        pytest.raises(Refused, match="only one of them"),
+    ):
+        plan_broker_truncation(log_dirs, parse_targets(["t-0=15"]))
     stranger = Broker.make(tmp_path / "stranger", node=2)
-    with pytest.raises(Refused, match="node 2: give one broker's only"), stopped([broker.log_dir, stranger.log_dir]):
+    with (
+        pytest.raises(Refused, match="node 2: give one broker's only"),
+        hold_stopped_broker([broker.log_dir, stranger.log_dir]),
+    ):
         pass
 
 
@@ -285,13 +297,13 @@ def test_a_running_broker_s_directory_is_refused_and_none_starts_meanwhile(broke
         with pytest.raises(Refused, match="is in use: stop its broker first"):
             plan_of(broker, "t-0=15")
         running.communicate(b"\n")
-    with stopped([broker.log_dir]):
+    with hold_stopped_broker([broker.log_dir]):
         assert subprocess.run(command, input=b"\n", check=False, capture_output=True).returncode == 1
     assert lock.exists()
     with lock.open("r+") as free:
         fcntl.lockf(free, fcntl.LOCK_EX | fcntl.LOCK_NB)
     lock.unlink()
-    assert plan_of(broker, "t-0=15").cuts
+    assert plan_of(broker, "t-0=15").truncations
     assert not lock.exists(), "what was not there is not left there"
 
 
@@ -299,7 +311,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, broker: Broker) -
     other = tmp_path / "somebody's"
     other.write_text("untouched", encoding="utf-8")
     (broker.log_dir / ".lock").symlink_to(other)
-    with pytest.raises(Refused, match=r"\.lock: it is a symbolic link"), stopped([broker.log_dir]):
+    with pytest.raises(Refused, match=r"\.lock: it is a symbolic link"), hold_stopped_broker([broker.log_dir]):
         pass
     assert (broker.log_dir / ".lock").is_symlink()
 
@@ -320,12 +332,12 @@ def test_a_segment_that_becomes_a_link_is_not_cut(tmp_path: Path) -> None:
     other.write_bytes(bytes(100))
     (tmp_path / "0.log").symlink_to(other)
     with pytest.raises(OSError, match="symbolic link"):
-        do(Partition("orders", 0), Shorten(tmp_path / "0.log", 10))
-    (tmp_path / LOG_STARTS).write_text("0\n0\n", encoding="utf-8")
-    (tmp_path / f"{LOG_STARTS}.tmp").symlink_to(other)
-    do(Partition("orders", 0), Lower(tmp_path / LOG_STARTS, Offset(3)))
+        perform_action(Partition("orders", 0), ShortenSegment(tmp_path / "0.log", 10))
+    (tmp_path / LOG_START_CHECKPOINT).write_text("0\n0\n", encoding="utf-8")
+    (tmp_path / f"{LOG_START_CHECKPOINT}.tmp").symlink_to(other)
+    perform_action(Partition("orders", 0), LowerCheckpoint(tmp_path / LOG_START_CHECKPOINT, Offset(3)))
     assert other.read_bytes() == bytes(100)
-    assert (tmp_path / LOG_STARTS).read_text(encoding="utf-8") == "0\n1\norders 0 3\n"
+    assert (tmp_path / LOG_START_CHECKPOINT).read_text(encoding="utf-8") == "0\n1\norders 0 3\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave files to another user")
@@ -344,9 +356,14 @@ def test_root_does_not_cut_what_another_user_can_change(broker: Broker, place: s
 
 
 def test_a_cut_that_cannot_be_seen_is_no_success(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror_core.logdir.actions.do", lambda partition, action: None)
-    done: list[Cut] = []
-    with stopped([broker.log_dir]) as log_dirs, pytest.raises(Exception, match="ends at 51, not at 10") as raised:
-        perform(planned(log_dirs, parse_targets(["t-0=15"])).due, log_dirs, done.append)
-    assert not isinstance(raised.value, Unfit)
+    monkeypatch.setattr("mirror_core.logdir.actions.perform_action", lambda partition, action: None)
+    done: list[PartitionTruncation] = []
+    with (
+        hold_stopped_broker([broker.log_dir]) as log_dirs,
+        pytest.raises(Exception, match="ends at 51, not at 10") as raised,
+    ):
+        perform_truncations(
+            plan_broker_truncation(log_dirs, parse_targets(["t-0=15"])).due_truncations, log_dirs, done.append
+        )
+    assert not isinstance(raised.value, NotTruncatable)
     assert done == []

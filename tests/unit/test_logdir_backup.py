@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.logdir.actions import do
-from mirror_core.logdir.backup import MANIFEST, BackupDiffers, back_up
-from mirror_core.logdir.layout import topic_uuid
-from mirror_core.logdir.stopped import planned, stopped
-from mirror_core.logdir.targets import Targets, parse_targets, read_targets
+from mirror_core.logdir.actions import perform_action
+from mirror_core.logdir.backup import MANIFEST_NAME, BackupDiffers, write_backup
+from mirror_core.logdir.layout import parse_topic_id
+from mirror_core.logdir.stopped import hold_stopped_broker, plan_broker_truncation
+from mirror_core.logdir.targets import TruncationTargets, parse_targets, read_targets
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.names import Partition
 from tests.commands import mirrorbook
@@ -30,15 +30,15 @@ def broker(tmp_path: Path) -> Broker:
 def test_a_backup_holds_what_goes_and_is_left_alone_by_the_next_attempt(tmp_path: Path, broker: Broker) -> None:
     place, targets = tmp_path / "backup", parse_targets(["t-0=15"])
     whole_log = [(h.base_offset, h.next_offset, h.attributes) for h in LOG]
-    with stopped([broker.log_dir]) as log_dirs:
-        plan = planned(log_dirs, targets)
-        back_up(place, plan.owner, plan.due, [broker.log_dir])
-        manifest = (place / MANIFEST).read_bytes()
+    with hold_stopped_broker([broker.log_dir]) as log_dirs:
+        plan = plan_broker_truncation(log_dirs, targets)
+        write_backup(place, plan.owner, plan.due_truncations, [broker.log_dir])
+        manifest = (place / MANIFEST_NAME).read_bytes()
         assert place.stat().st_mode & 0o077 == 0, "records are for their owner's eyes"
-        for action in single(plan.cuts[0].actions)[:6]:
-            do(Partition("t", 0), action)
+        for action in single(plan.truncations[0].actions)[:6]:
+            perform_action(Partition("t", 0), action)
     cut(broker, targets, place)
-    assert (place / MANIFEST).read_bytes() == manifest
+    assert (place / MANIFEST_NAME).read_bytes() == manifest
     kept = broker.log_dir / "t-0"
     assert stored(kept) == whole_log[:1]
     first = kept / f"{0:020d}.log"
@@ -53,7 +53,7 @@ def test_a_backup_holds_what_goes_and_is_left_alone_by_the_next_attempt(tmp_path
 def test_a_backup_that_was_not_completed_is_made_anew(tmp_path: Path, broker: Broker) -> None:
     place, targets = tmp_path / "backup", parse_targets(["t-0=15"])
     place.mkdir()
-    (place / MANIFEST).write_text(f'{{"cluster_id":"{CLUSTER}","node_id":"1","complete":false,"partitions":[]}}')
+    (place / MANIFEST_NAME).write_text(f'{{"cluster_id":"{CLUSTER}","node_id":"1","complete":false,"partitions":[]}}')
     (place / "t-0").mkdir()
     (place / "t-0" / f"{40:020d}.log").write_bytes(b"half")
     gone = (broker.log_dir / "t-0" / f"{40:020d}.log").read_bytes()
@@ -71,7 +71,7 @@ def test_nothing_is_cut_without_a_sound_backup(tmp_path: Path, broker: Broker) -
         cut(broker, targets, broker.log_dir / "backup")
     plan = plan_of(broker, "t-0=15")
     place = tmp_path / "backup"
-    back_up(place, plan.owner, plan.due, [])
+    write_backup(place, plan.owner, plan.due_truncations, [])
     with pytest.raises(Refused, match="is of another cut"):
         cut(broker, parse_targets(["t-0=5"]), place)
     (place / "t-0" / f"{40:020d}.log").write_bytes(b"rotten")
@@ -83,23 +83,23 @@ def test_nothing_is_cut_without_a_sound_backup(tmp_path: Path, broker: Broker) -
 def test_targets_of_a_failback_s_file(tmp_path: Path, broker: Broker) -> None:
     path = tmp_path / "points.json"
 
-    def said(cluster: str, topic_id: str, partitions: str) -> Targets:
+    def said(cluster: str, topic_id: str, partitions: str) -> TruncationTargets:
         topics = f'{{"t": {{"id": "{topic_id}", "partitions": {partitions}}}}}'
         path.write_text(f'{{"cluster_id": "{cluster}", "run": "r1", "topics": {topics}}}', encoding="utf-8")
         return read_targets(path)
 
     for one in (KAFKA_ID, TOPIC_ID):
-        with stopped([broker.log_dir]) as log_dirs:
-            plan = planned(log_dirs, said(CLUSTER, one, '{"0": 15, "3": 9}'))
-        assert ([c.offset for c in plan.cuts], plan.elsewhere) == ([10], [Partition("t", 3)])
-    with stopped([broker.log_dir]) as log_dirs:
+        with hold_stopped_broker([broker.log_dir]) as log_dirs:
+            plan = plan_broker_truncation(log_dirs, said(CLUSTER, one, '{"0": 15, "3": 9}'))
+        assert ([c.offset for c in plan.truncations], plan.absent) == ([10], [Partition("t", 3)])
+    with hold_stopped_broker([broker.log_dir]) as log_dirs:
         for targets, reason in (
             (said("another", TOPIC_ID, '{"0": 15}'), "is for another"),
-            (said(CLUSTER, str(topic_uuid("A" * 22)), '{"0": 15}'), "it was recreated"),
+            (said(CLUSTER, str(parse_topic_id("A" * 22)), '{"0": 15}'), "it was recreated"),
             (said(CLUSTER, TOPIC_ID, '{"3": 15}'), "t-3 is not in"),
         ):
             with pytest.raises(Refused, match=reason):
-                planned(log_dirs, targets)
+                plan_broker_truncation(log_dirs, targets)
     for partitions in ('{"0": -1}', '{"x": 1}', "[]"):
         with pytest.raises(BadRequest):
             said(CLUSTER, TOPIC_ID, partitions)

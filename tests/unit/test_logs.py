@@ -9,11 +9,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirror_core.model.logs import Format, JsonFormatter, Level, Settings, about, configure, current, logger
+from mirror_core.model.logs import (
+    JsonFormatter,
+    LogFormat,
+    LogLevel,
+    LogSettings,
+    configure_logging,
+    get_log_settings,
+    get_logger,
+    log_context,
+)
 from mirror_core.model.names import Partition
 
 HOSTILE = "g\n2026-11-22 ERROR forged \x1b[2J\u202e"
-_log = logger("mirror_core.test")
+_log = get_logger("mirror_core.test")
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +43,8 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_text_has_time_level_place_fields_and_words_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    configure(Settings())
-    with about(mirror="orders", epoch=7, task=0):
+    configure_logging(LogSettings())
+    with log_context(mirror="orders", epoch=7, task=0):
         _log.warning("looks again: %s", HOSTILE, partition=Partition("orders", 3))
     (line,) = lines(capsys)
     when, rest = line.split(" ", 1)
@@ -47,7 +56,7 @@ def test_text_has_time_level_place_fields_and_words_in_one_line(capsys: pytest.C
 
 
 def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    configure(Settings(level=Level.INFO, format=Format.JSON))
+    configure_logging(LogSettings(level=LogLevel.INFO, format=LogFormat.JSON))
     _log.info("group %s", HOSTILE, mirror="m\n", task=1)
     (found,) = (json.loads(line) for line in lines(capsys))
     del found["time"]
@@ -70,21 +79,21 @@ def test_json_can_be_written_whatever_a_name_holds() -> None:
 @pytest.mark.parametrize(
     ("level", "seen"),
     [
-        (Level.DEBUG, ["debug", "info", "warning", "error"]),
-        (Level.INFO, ["info", "warning", "error"]),
-        (Level.WARNING, ["warning", "error"]),
-        (Level.ERROR, ["error"]),
+        (LogLevel.DEBUG, ["debug", "info", "warning", "error"]),
+        (LogLevel.INFO, ["info", "warning", "error"]),
+        (LogLevel.WARNING, ["warning", "error"]),
+        (LogLevel.ERROR, ["error"]),
     ],
 )
-def test_the_level_is_kept_to(level: Level, seen: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    configure(Settings(level=level, format=Format.JSON))
+def test_the_level_is_kept_to(level: LogLevel, seen: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(LogSettings(level=level, format=LogFormat.JSON))
     for write in (_log.debug, _log.info, _log.warning, _log.error):
         write(write.__name__)
     assert [json.loads(line)["message"] for line in lines(capsys)] == seen
 
 
 def test_libraries_say_no_more_than_warnings_at_any_level(capsys: pytest.CaptureFixture[str]) -> None:
-    configure(Settings(level=Level.DEBUG))
+    configure_logging(LogSettings(level=LogLevel.DEBUG))
     logging.getLogger("py4j.clientserver").debug("Command to send: sasl.password=secret")
     logging.getLogger("py4j.clientserver").warning("gone")
     (line,) = lines(capsys)
@@ -92,9 +101,9 @@ def test_libraries_say_no_more_than_warnings_at_any_level(capsys: pytest.Capture
 
 
 def test_fields_hold_for_the_thread_that_entered_them_and_as_long(capsys: pytest.CaptureFixture[str]) -> None:
-    configure(Settings(format=Format.JSON))
-    with about(mirror="orders"):
-        with about(step="fence"):
+    configure_logging(LogSettings(format=LogFormat.JSON))
+    with log_context(mirror="orders"):
+        with log_context(step="fence"):
             _log.warning("inside")
         _log.warning("outside")
         other = threading.Thread(target=_log.warning, args=("elsewhere",))
@@ -105,28 +114,28 @@ def test_fields_hold_for_the_thread_that_entered_them_and_as_long(capsys: pytest
 
 
 def test_a_field_that_nobody_knows_is_our_mistake() -> None:
-    with pytest.raises(TypeError, match="no fields of a log line: user"), about(user="me"):  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="no fields of a log line: user"), log_context(user="me"):  # type: ignore[call-arg]
         pass
 
 
 def test_configured_again_it_writes_once_and_says_how(capsys: pytest.CaptureFixture[str]) -> None:
-    configure(Settings(format=Format.JSON))
-    configure(Settings(level=Level.ERROR))
+    configure_logging(LogSettings(format=LogFormat.JSON))
+    configure_logging(LogSettings(level=LogLevel.ERROR))
     _log.error("once")
     assert len(lines(capsys)) == 1
-    assert current() == Settings(level=Level.ERROR)
-    assert current().options() == ("--log-level", "error", "--log-format", "text")
+    assert get_log_settings() == LogSettings(level=LogLevel.ERROR)
+    assert get_log_settings().to_options() == ("--log-level", "error", "--log-format", "text")
 
 
-@pytest.mark.parametrize("format", Format)
-def test_a_traceback_stays_with_its_line(format: Format, capsys: pytest.CaptureFixture[str]) -> None:
-    configure(Settings(format=format))
+@pytest.mark.parametrize("format", LogFormat)
+def test_a_traceback_stays_with_its_line(format: LogFormat, capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(LogSettings(format=format))
     try:
         raise ValueError(HOSTILE)
     except ValueError:
         _log.error("failed", exc_info=True)
     said = lines(capsys)
     assert not any("\x1b" in line or line.startswith("2026-11-22 ERROR forged") for line in said)
-    if format is Format.JSON:
+    if format is LogFormat.JSON:
         assert json.loads(said[0])["traceback"].startswith("Traceback")
         assert len(said) == 1

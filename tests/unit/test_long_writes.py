@@ -14,11 +14,11 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.exclusive import ExclusiveProducer
+from mirror_core.kafka.exclusive import TransactionalProducer
 from mirror_core.model.errors import LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.state.writer import StateWriter, make_control_id
 
 UNKNOWN, FENCED = ErrorCode.unknown_server_error, ErrorCode.producer_fenced
 
@@ -27,7 +27,7 @@ UNKNOWN, FENCED = ErrorCode.unknown_server_error, ErrorCode.producer_fenced
 def writer(tmp_path: Path) -> StateWriter:
     path = tmp_path / "mirrorbook.yaml"
     path.write_text('clusters: {west: {bootstrap.servers: "127.0.0.1:1"}}', encoding="utf-8")
-    return StateWriter(load_config(path).cluster("west"), control_id(MirrorName("m")), timeout_s=0.3)
+    return StateWriter(load_config(path).cluster("west"), make_control_id(MirrorName("m")), timeout_s=0.3)
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[ErrorCode]:
         code = codes.pop(0) if len(codes) > 1 else codes[0]
         return EndTxnResponse(throttle_time=i32Timedelta.parse(timedelta(0)), error_code=code)
 
-    monkeypatch.setattr(ExclusiveProducer, "_coordinated_by", lambda self: (1, ErrorCode.none))
-    monkeypatch.setattr(ExclusiveProducer, "_exchanged", exchanged)
-    monkeypatch.setattr(ExclusiveProducer, "_begin", lambda self, deadline: None)
+    monkeypatch.setattr(TransactionalProducer, "_find_coordinator", lambda self: (1, ErrorCode.none))
+    monkeypatch.setattr(TransactionalProducer, "_call_broker", exchanged)
+    monkeypatch.setattr(TransactionalProducer, "_add_partition", lambda self, deadline: None)
     return codes
 
 
@@ -78,19 +78,21 @@ def test_an_answer_that_makes_no_sense_is_an_error_of_ours(
         receive=lambda: bytearray(frame),
         renew_session=lambda: None,
     )
-    monkeypatch.setattr(ExclusiveProducer, "_begin", lambda self, deadline: None)
-    monkeypatch.setattr(ExclusiveProducer, "_abort", lambda self, timeout_s: None)
-    monkeypatch.setattr(ExclusiveProducer, "_led_by", lambda self: 1)
-    monkeypatch.setattr(ExclusiveProducer, "_exchanged", lambda self, broker, limit_s, exchange: exchange(connection))
+    monkeypatch.setattr(TransactionalProducer, "_add_partition", lambda self, deadline: None)
+    monkeypatch.setattr(TransactionalProducer, "_abort", lambda self, timeout_s: None)
+    monkeypatch.setattr(TransactionalProducer, "_find_leader", lambda self: 1)
+    monkeypatch.setattr(
+        TransactionalProducer, "_call_broker", lambda self, broker, limit_s, exchange: exchange(connection)
+    )
     with pytest.raises(RemoteFault, match="broker 1: Produce answer"):
-        writer.put(Lease(mirror=MirrorName("m"), owner="o", generation=1, beat_ms=1, writers_until_ms=1))
+        writer.put(Lease(mirror=MirrorName("m"), owner="o", generation=1, heartbeat_ms=1, writers_until_ms=1))
 
 
 def test_a_write_that_took_too_long_is_not_said_to_be_anothers_doing(writer: StateWriter) -> None:
-    writer._opened = time.monotonic() - 0.5
-    quick = writer._lost("write")
-    writer._opened -= 13.7
-    slow = writer._lost("write")
+    writer._open_since = time.monotonic() - 0.5
+    quick = writer._make_lost_error("write")
+    writer._open_since -= 13.7
+    slow = writer._make_lost_error("write")
     assert isinstance(slow, LostOwnership), "it may be another's all the same: who acts on it must believe so"
     assert "took" not in str(quick).split("controls this mirror")[1]
     assert "the write took 14 s, and brokers end one after 10 s" in str(slow)

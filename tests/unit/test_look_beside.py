@@ -11,11 +11,11 @@ import pytest
 
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.model.errors import Unreachable
-from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.runbook import beside
 from mirror_core.state import link
-from mirror_core.state.link import link_of
+from mirror_core.state.link import make_mirror_link
 from mirror_core.state.records import PartitionRecord, State
 from tests.memory import MemoryLog
 from tests.unit.test_steps import MIRROR
@@ -24,7 +24,7 @@ NAMES = ("east", "west", "north", "south")
 OURS = replace(MIRROR, source=ClusterName("east"), destination=ClusterName("west"))
 
 
-def towards_north(name: str, *topics: str, source: str = "east", desired: Desired = Desired.STARTED) -> State:
+def towards_north(name: str, *topics: str, source: str = "east", desired: DesiredState = DesiredState.STARTED) -> State:
     log = MemoryLog()
     mirror = replace(OURS, name=MirrorName(name), source=ClusterName(source), destination=ClusterName("north"))
     log.put(replace(mirror, desired=desired))
@@ -42,7 +42,7 @@ def towards_north(name: str, *topics: str, source: str = "east", desired: Desire
         (towards_north("n", "a", "b", "x"), [(MirrorName("n"), frozenset({"a", "b"}))]),
         (towards_north("n", "x"), []),
         (towards_north("n", "a", source="south"), []),
-        (towards_north("n", "a", desired=Desired.STOPPED), []),
+        (towards_north("n", "a", desired=DesiredState.STOPPED), []),
     ],
 )
 def test_only_thirds_that_share_topics_are_found(
@@ -56,13 +56,13 @@ def test_only_thirds_that_share_topics_are_found(
         yield ClusterName("south"), Unreachable("silent")
         yield ClusterName("north"), told
 
-    monkeypatch.setattr(link, "states", states)
+    monkeypatch.setattr(link, "read_states", states)
     found = list[tuple[Mirror, frozenset[str]]]()
-    beside.look_beside(link_of(load_config(path), OURS), {"a", "b"}, found)
+    beside.find_sibling_mirrors(make_mirror_link(load_config(path), OURS), {"a", "b"}, found)
     assert [(mirror.name, topics) for mirror, topics in found] == expected
 
 
 def test_a_third_cluster_that_is_silent_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "states_beside", lambda link: [(ClusterName("north"), Unreachable("silent"))])
+    monkeypatch.setattr(beside, "read_other_states", lambda link: [(ClusterName("north"), Unreachable("silent"))])
     nobody: Any = None
-    assert beside.look_beside(nobody, {"a"}, []) == ["north"]
+    assert beside.find_sibling_mirrors(nobody, {"a"}, []) == ["north"]

@@ -13,9 +13,9 @@ import pytest
 from typer.core import TyperGroup
 
 from mirror_core.cli import main as command_line
-from mirror_core.cli.lazy import COMMANDS, LateCommands, Later, load
-from mirror_core.cli.main import EXTRAS, _debugging, main
-from mirror_core.cli.telling import tell
+from mirror_core.cli.lazy import COMMANDS, LazyCommand, LazyGroup, load_command
+from mirror_core.cli.main import PACKAGE_EXTRAS, _extract_debug, main
+from mirror_core.cli.telling import print_line
 from mirror_core.model.errors import LostOwnership
 
 
@@ -36,7 +36,7 @@ def failing(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_says_of_a_command_what_it_says_of_itself(name: str) -> None:
-    command = load(name, COMMANDS[name])
+    command = load_command(name, COMMANDS[name])
     assert COMMANDS[name].help == (command.help or "").split("\n\n")[0].replace("\n", " ")
     assert isinstance(command, TyperGroup) is COMMANDS[name].attribute.endswith("_app")
 
@@ -90,7 +90,7 @@ def test_a_shell_completes_commands(words: str, completed: str) -> None:
     ],
 )
 def test_debug_may_stand_anywhere_but_in_another_commands_options(given: str, expected: tuple[str, bool]) -> None:
-    arguments, debug = _debugging(given.split())
+    arguments, debug = _extract_debug(given.split())
     assert (" ".join(arguments), debug) == expected
 
 
@@ -156,7 +156,7 @@ main()
 
 def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A command where only the base installation is."""
-    code = WITHOUT_EXTRAS.format(blocked=[*EXTRAS, "airflow"], arguments=arguments)
+    code = WITHOUT_EXTRAS.format(blocked=[*PACKAGE_EXTRAS, "airflow"], arguments=arguments)
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
@@ -174,7 +174,7 @@ for name in {names!r}:
 
 
 def test_every_command_starts_without_the_extras() -> None:
-    code = HELP_OF_ALL.format(blocked=[*EXTRAS, "airflow"], names=[*COMMANDS])
+    code = HELP_OF_ALL.format(blocked=[*PACKAGE_EXTRAS, "airflow"], names=[*COMMANDS])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines() == [f"{name}: 0" for name in COMMANDS]
 
@@ -211,14 +211,14 @@ def interrupted() -> None:
 
 
 def test_an_interrupt_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LateCommands, "known", {"mirror": Later(__name__, "interrupted", "")})
+    monkeypatch.setattr(LazyGroup, "lazy_commands", {"mirror": LazyCommand(__name__, "interrupted", "")})
     assert ended(["mirror"], monkeypatch) == 130
     assert capsys.readouterr().err == "interrupted: what had been begun may be half done\n"
 
 
 def endless() -> None:
     while True:
-        tell("to whoever listens")
+        print_line("to whoever listens")
 
 
 def test_nobody_listening_any_more_is_no_traceback() -> None:

@@ -13,27 +13,27 @@ from hypothesis import strategies as st
 from kio.schema.create_partitions.v1.request import CreatePartitionsRequest
 from kio.schema.errors import ErrorCode
 
-from mirror_core.dataplane.local import not_reached
-from mirror_core.kafka.client import Leader, TopicView
-from mirror_core.kafka.offsets import producers_requests
+from mirror_core.dataplane.local import find_unreached
+from mirror_core.kafka.client import Leader, TopicMetadata
+from mirror_core.kafka.offsets import build_describe_producers
 from mirror_core.kafka.topics import (
-    _MOST_CHANGES,
-    NEW_TOPIC_S,
+    _MAX_CHANGES_PER_REQUEST,
+    NEW_TOPIC_WAIT_S,
     NewTopic,
-    _shares,
-    _size,
-    await_leaders,
+    _count_changes,
+    _split_into_requests,
     create_partitions,
     delete_topics,
+    wait_for_leaders,
 )
 from mirror_core.model.acl import Acl, Operation, Pattern, Resource
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
-from mirror_core.rights.acls import Names, covers
+from mirror_core.rights.acls import SortedNames, covers
 from mirror_core.sync import topics
-from mirror_core.sync.refusals import each
-from mirror_core.sync.topics import create_missing
+from mirror_core.sync.refusals import run_for_each_topic
+from mirror_core.sync.topics import create_missing_topics
 
 names = st.text(alphabet="ab*.", max_size=4)
 
@@ -42,8 +42,8 @@ names = st.text(alphabet="ab*.", max_size=4)
 def test_names_are_covered_as_each_of_them_is(name: str, pattern: Pattern, known: list[str]) -> None:
     acl = Acl(resource=Resource.TOPIC, name=name, pattern=pattern, principal="User:a", operation=Operation.READ)
     one_by_one = sorted({each for each in known if covers(acl, each)})
-    assert Names(known).covered(acl) == one_by_one
-    assert Names(known).any_covered(acl) == bool(one_by_one)
+    assert SortedNames(known).find_covered(acl) == one_by_one
+    assert SortedNames(known).has_covered(acl) == bool(one_by_one)
 
 
 class Walked(UserDict[Partition, PartitionStatus]):
@@ -58,7 +58,7 @@ class Walked(UserDict[Partition, PartitionStatus]):
 
 def walks(number: int) -> int:
     """Of a plan's look at a mirror of so many topics, all of them recorded."""
-    views = {f"t{n}": TopicView(f"t{n}", f"id{n}", False, {0: Leader(1, 0)}, 1, 1) for n in range(number)}
+    views = {f"t{n}": TopicMetadata(f"t{n}", f"id{n}", False, {0: Leader(1, 0)}, 1, 1) for n in range(number)}
     statuses = Walked(
         (
             p,
@@ -80,7 +80,7 @@ def walks(number: int) -> int:
         brokers=lambda: (1,),
         call_each=lambda requests, answer: [*requests],
     )
-    placement = create_missing(link, state, cluster, cluster, views)
+    placement = create_missing_topics(link, state, cluster, cluster, views)
     assert placement.ready == views
     assert not placement.refused
     return statuses.walks
@@ -92,17 +92,17 @@ def test_a_plan_goes_through_what_is_recorded_as_often_for_many_topics_as_for_fe
 
 def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of two topics was created in this very moment: a right that is missing for it alone concerns it alone."""
-    views = {name: TopicView(name, name, False, {0: Leader(1, 0)}, 1, 1) for name in ("a", "b")}
+    views = {name: TopicMetadata(name, name, False, {0: Leader(1, 0)}, 1, 1) for name in ("a", "b")}
     counts = list[int]()
 
     def told(client: Any, names: list[str], of: int) -> tuple[dict[str, Any], dict[str, Any]]:
         counts.append(of)
         return {name: SimpleNamespace(overrides={}, effective={}) for name in names}, {}
 
-    monkeypatch.setattr(topics, "told", told)
-    monkeypatch.setattr(topics, "known_settings", lambda *asked: frozenset())
+    monkeypatch.setattr(topics, "describe_visible_configs", told)
+    monkeypatch.setattr(topics, "list_known_settings", lambda *asked: frozenset())
     monkeypatch.setattr(topics, "create_topics", lambda client, new: {n.name for n in new} & {"a"})
-    there = dict[str, TopicView]()
+    there = dict[str, TopicMetadata]()
 
     def metadata(names: Any) -> Any:
         if counts:
@@ -112,10 +112,10 @@ def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytes
     cluster: Any = SimpleNamespace(name="west", timeout_s=1.0, metadata=metadata, brokers=lambda: (1,))
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state: Any = SimpleNamespace(partitions={}, mirrors={})
-    monkeypatch.setattr(topics, "Strange", lambda *asked: SimpleNamespace(problem=lambda there: None))
-    monkeypatch.setattr(topics, "apply_changes", lambda *asked, validate_only: {})
+    monkeypatch.setattr(topics, "TopicConflicts", lambda *asked: SimpleNamespace(problem=lambda there: None))
+    monkeypatch.setattr(topics, "apply_config_changes", lambda *asked, validate_only: {})
     monkeypatch.setattr(topics, "refuse_topics_in_circles", lambda link, names: {})
-    assert create_missing(link, state, cluster, cluster, views).ready == views
+    assert create_missing_topics(link, state, cluster, cluster, views).ready == views
     assert counts == [2, 2]
 
 
@@ -129,30 +129,30 @@ def test_the_more_new_topics_there_are_the_longer_they_may_take(
 
     def metadata(wanted: list[str]) -> Any:
         looks.append(now[0])
-        views = {name: TopicView(name, name, False, {0: Leader(1, 0)}, 1, 1) for name in wanted}
+        views = {name: TopicMetadata(name, name, False, {0: Leader(1, 0)}, 1, 1) for name in wanted}
         return SimpleNamespace(topics=views if now[0] >= 101.8 else {})
 
     monkeypatch.setattr("mirror_core.kafka.topics.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleeping(now)))
     cluster: Any = SimpleNamespace(name="west", timeout_s=1.0, metadata=metadata, ask_another=lambda: None)
     if raises:
         with pytest.raises(Unreachable, match="cluster west: no leaders of t0, t1"):
-            await_leaders(cluster, names)
+            wait_for_leaders(cluster, names)
     else:
-        await_leaders(cluster, names)
-    assert looks[-1] == pytest.approx(100 + 1 + made * NEW_TOPIC_S if raises else 101.8, abs=0.11)
+        wait_for_leaders(cluster, names)
+    assert looks[-1] == pytest.approx(100 + 1 + made * NEW_TOPIC_WAIT_S if raises else 101.8, abs=0.11)
 
 
 def test_a_broker_that_never_tells_of_new_topics_is_not_the_only_one_that_is_asked() -> None:
     asked = ["lags"]
 
     def metadata(wanted: list[str]) -> Any:
-        views = {name: TopicView(name, name, False, {0: Leader(1, 0)}, 1, 1) for name in wanted}
+        views = {name: TopicMetadata(name, name, False, {0: Leader(1, 0)}, 1, 1) for name in wanted}
         return SimpleNamespace(topics={} if asked[-1] == "lags" else views)
 
     cluster: Any = SimpleNamespace(
         name="west", timeout_s=1.0, metadata=metadata, ask_another=lambda: asked.append("knows")
     )
-    await_leaders(cluster, ["t0"])
+    wait_for_leaders(cluster, ["t0"])
     assert asked == ["lags", "knows"]
 
 
@@ -171,7 +171,7 @@ def test_one_that_is_refused_among_many_costs_few_more_requests() -> None:
         if "t77" in wanted:
             raise RemoteFault("not t77")
 
-    refused = each(action, [f"t{n}" for n in range(256)])
+    refused = run_for_each_topic(action, [f"t{n}" for n in range(256)])
     assert {name: str(error) for name, error in refused.items()} == {"t77": "not t77"}
     assert len(asked) <= 1 + 2 * 8
     done = [name for wanted in asked if "t77" not in wanted for name in wanted]
@@ -191,35 +191,37 @@ def denying(denied: set[str], asked: list[list[str]]) -> Callable[[list[str]], N
 
 def test_a_right_that_is_missing_for_all_is_raised() -> None:
     with pytest.raises(MissingPermission, match="nobody may"):
-        each(denying({"a", "b"}, []), ["a", "b"], of=2)
+        run_for_each_topic(denying({"a", "b"}, []), ["a", "b"], total=2)
 
 
 def test_a_right_that_is_missing_for_some_concerns_those_and_costs_one_more_request() -> None:
     asked, denied = list[list[str]](), {"t7", "t77", "t200"}
-    found = each(denying(denied, asked), [f"t{n}" for n in range(256)], of=300)
+    found = run_for_each_topic(denying(denied, asked), [f"t{n}" for n in range(256)], total=300)
     assert {name: str(error) for name, error in found.items()} == {name: f"not {name}" for name in denied}
     assert all(isinstance(error, MissingPermission) for error in found.values())
     assert [len(wanted) for wanted in asked] == [256, 253]
 
 
 def test_all_that_is_new_may_be_denied_beside_what_is_there_already() -> None:
-    assert list(each(denying({"new"}, []), ["new"], of=2)) == ["new"]
+    assert list(run_for_each_topic(denying({"new"}, []), ["new"], total=2)) == ["new"]
 
 
-@given(st.lists(st.integers(1, 3 * _MOST_CHANGES), max_size=30))
+@given(st.lists(st.integers(1, 3 * _MAX_CHANGES_PER_REQUEST), max_size=30))
 def test_requests_are_as_large_as_may_be_and_leave_nothing_out(sizes: list[int]) -> None:
-    shares = list(_shares(range(len(sizes)), lambda key: sizes[key]))
+    shares = list(_split_into_requests(range(len(sizes)), lambda key: sizes[key]))
     assert [key for share in shares for key in share] == list(range(len(sizes)))
     totals = [sum(sizes[key] for key in share) for share in shares]
-    assert all(total <= _MOST_CHANGES or len(share) == 1 for total, share in zip(totals, shares, strict=True))
+    assert all(
+        total <= _MAX_CHANGES_PER_REQUEST or len(share) == 1 for total, share in zip(totals, shares, strict=True)
+    )
     following = [sizes[share[0]] for share in shares[1:]]
-    assert all(total + size > _MOST_CHANGES for total, size in zip(totals, following, strict=False))
+    assert all(total + size > _MAX_CHANGES_PER_REQUEST for total, size in zip(totals, following, strict=False))
 
 
 def test_a_topic_counts_with_its_partitions_and_settings() -> None:
     plain = NewTopic(name="t", partitions=5, replication_factor=1, configs={"a": "1", "b": "2"})
-    assert _size(plain) == 8
-    assert _size(NewTopic(name="t", partitions=0, replication_factor=0, assignments=((1,), (2,)))) == 3
+    assert _count_changes(plain) == 8
+    assert _count_changes(NewTopic(name="t", partitions=0, replication_factor=0, assignments=((1,), (2,)))) == 3
 
 
 class Controller:
@@ -234,7 +236,7 @@ class Controller:
 
     def metadata(self, wanted: Iterable[str]) -> Any:
         views = {
-            name: TopicView(name, name, False, dict.fromkeys(range(self.widths[name]), Leader(1, 0)), 1, 1)
+            name: TopicMetadata(name, name, False, dict.fromkeys(range(self.widths[name]), Leader(1, 0)), 1, 1)
             for name in wanted
             if name in self.widths
         }
@@ -263,10 +265,10 @@ def test_no_more_is_widened_or_deleted_by_one_request_than_a_controller_takes() 
     create_partitions(controller, dict.fromkeys(controller.widths, 31))
     assert set(controller.widths.values()) == {31}
     assert sum(controller.asked) == 500 * 30
-    assert max(controller.asked) <= _MOST_CHANGES
-    controller = Controller(width=1, there=3 * _MOST_CHANGES)
+    assert max(controller.asked) <= _MAX_CHANGES_PER_REQUEST
+    controller = Controller(width=1, there=3 * _MAX_CHANGES_PER_REQUEST)
     delete_topics(controller, controller.widths)
-    assert controller.asked == [_MOST_CHANGES] * 3
+    assert controller.asked == [_MAX_CHANGES_PER_REQUEST] * 3
 
 
 def receipts(told: Iterable[tuple[str, int]]) -> Any:
@@ -276,12 +278,12 @@ def receipts(told: Iterable[tuple[str, int]]) -> Any:
 def test_what_a_drain_has_left_is_what_no_receipt_says_is_reached() -> None:
     ends = {Partition(topic, 0): Offset(5) for topic in "abcd"}
     told = receipts([("a", 5), ("b", 4), ("c", 6), ("c", 2)])
-    assert not_reached(ends, told) == {Partition("b", 0): 5, Partition("d", 0): 5}
+    assert find_unreached(ends, told) == {Partition("b", 0): 5, Partition("d", 0): 5}
 
 
 def test_no_answer_about_producers_is_about_all_of_a_brokers_partitions() -> None:
     partitions = [Partition(f"t{n // 40}", n % 40) for n in range(1010)]
-    requests = producers_requests(partitions)
+    requests = build_describe_producers(partitions)
     asked = [[Partition(str(t.name), int(i)) for t in one.topics for i in t.partition_indexes] for one in requests]
     assert [len(one) for one in asked] == [100] * 10 + [10]
     assert [p for one in asked for p in one] == partitions

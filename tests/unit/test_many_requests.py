@@ -28,7 +28,7 @@ from mirror_core.kafka import connection as connections
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.faults import settle
+from mirror_core.kafka.faults import retry_per_key
 from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.sync import topics
 from tests.threads import beside
@@ -116,7 +116,7 @@ class OnPaper(Connection):
     """Notes how much is under way."""
 
     def __init__(self) -> None:
-        self.awaits = False
+        self.response_pending = False
         self.under_way = list[int]()
         self.most = self.most_bytes = 0
         self._ids = itertools.count(1)
@@ -137,12 +137,12 @@ def test_as_much_as_lines_hold_is_under_way(sizes: list[int]) -> None:
     requests: Any = [b"x" * size for size in sizes]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connections, "encode", lambda request, *_: request)
-        got = list(paper._exchanged(requests))
+        got = list(paper._exchange(requests))
     assert [int.from_bytes(answer, "big") for _, answer in got] == sizes, "each once, in order"
     assert [due for due, _ in got] == list(range(1, len(sizes) + 1))
-    assert paper.most_bytes <= connections._UNDER_WAY_BYTES
-    assert paper.most == len(sizes) or sum(sizes) > connections._UNDER_WAY_BYTES
-    assert not paper.awaits
+    assert paper.most_bytes <= connections._MAX_IN_FLIGHT_BYTES
+    assert paper.most == len(sizes) or sum(sizes) > connections._MAX_IN_FLIGHT_BYTES
+    assert not paper.response_pending
 
 
 Changes = Mapping[str, Mapping[str, str | None]]
@@ -169,7 +169,7 @@ def test_a_refused_setting_is_its_topics_alone_however_many_have_one(monkeypatch
     monkeypatch.setattr(topics, "try_alter_configs", brokers.alter)
     good: dict[str, str | None] = {"retention.ms": "1", "segment.ms": None}
     many: Changes = {f"t{n}": {**good, "flush.ms": "bad"} if n % 2 else good for n in range(80)}
-    refused = topics.apply_changes(client, many)  # type: ignore[arg-type]
+    refused = topics.apply_config_changes(client, many)  # type: ignore[arg-type]
     words = {topic: {key: str(error) for key, error in mine.items()} for topic, mine in refused.items()}
     assert words == {f"t{n}": {"flush.ms": f"not t{n}"} for n in range(1, 80, 2)}
     assert brokers.made == {topic: good for topic in many}
@@ -186,12 +186,15 @@ def test_what_is_refused_is_told_apart_from_what_has_to_wait_and_from_a_missing_
         return {one: (words.get(one, ErrorCode.none) if len(tries) == 1 else ErrorCode.none, None) for one in wanted}
 
     refusals = dict[str, RemoteFault]()
-    assert settle(client, "action", ["bad", "good", "late"], attempt, refusals=refusals).keys() == {"good", "late"}
+    assert retry_per_key(client, "action", ["bad", "good", "late"], attempt, refusals=refusals).keys() == {
+        "good",
+        "late",
+    }
     assert refusals.keys() == {"bad"}
     assert tries[1:] == [["late"]]
     words, tries = {"denied": ErrorCode.topic_authorization_failed}, []
-    assert settle(client, "action", ["denied", "good"], attempt, refusals=refusals).keys() == {"good"}
+    assert retry_per_key(client, "action", ["denied", "good"], attempt, refusals=refusals).keys() == {"good"}
     assert isinstance(refusals["denied"], MissingPermission), "one topic's alone"
     tries = []
     with pytest.raises(MissingPermission):
-        settle(client, "action", ["denied", "good"], attempt)
+        retry_per_key(client, "action", ["denied", "good"], attempt)

@@ -15,7 +15,7 @@ from typing import cast
 import pytest
 
 from mirror_core.kafka import marking
-from mirror_core.kafka.arriving import Arriving
+from mirror_core.kafka.arriving import FrameBuffer
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.marking import MarkerLink
@@ -83,28 +83,28 @@ def wire() -> Iterator[Wire]:
 def look(wire: Wire, clock: Clock, *glances: float, taken: float) -> None:
     """Ask, find nothing at each of these times, and then the answer."""
     asked = clock.now
-    wire.link.ask_ends([ONE])
+    wire.link.request_log_ends([ONE])
     for glance in glances:
         clock.now = asked + glance
-        assert wire.link.ends() is None
+        assert wire.link.receive_log_ends() is None
     clock.now = asked + taken
     wire.broker.sendall(wire.answer)
-    assert wire.link.ends() == ENDS_AT_7
+    assert wire.link.receive_log_ends() == ENDS_AT_7
 
 
 def test_how_long_an_answer_lay_excuses_no_age(wire: Wire, clock: Clock) -> None:
     """The broker may be near: then somebody may have written since."""
     look(wire, clock, taken=0.15)
-    assert wire.link.stale(0.15)
+    assert wire.link.is_stale(0.15)
     for _ in range(8):
         look(wire, clock, taken=0.09)
-    assert wire.link.stale(0.11)
+    assert wire.link.is_stale(0.11)
 
 
 def test_how_long_an_answer_took_to_come_does(wire: Wire, clock: Clock) -> None:
     look(wire, clock, 0.1, 0.2, 0.28, taken=0.3)
-    assert not wire.link.stale(0.3)
-    assert wire.link.stale(0.7)
+    assert not wire.link.is_stale(0.3)
+    assert wire.link.is_stale(0.7)
 
 
 def test_a_broker_is_never_taken_for_nearer_than_it_is(wire: Wire, clock: Clock) -> None:
@@ -132,15 +132,15 @@ def test_after_an_answer_that_was_taken_late_the_next_is_waited_for(
         if len(waits) == 3:
             wire.broker.sendall(wire.answer)
 
-    monkeypatch.setattr(marking, "readable", readable)
+    monkeypatch.setattr(marking, "wait_readable", readable)
     look(wire, clock, taken=0.15)
     assert waits == []
-    wire.link.ask_ends([ONE])
-    assert wire.link.ends() == ENDS_AT_7
-    assert not wire.link.stale(sum(waits)), "it is acted upon"
+    wire.link.request_log_ends([ONE])
+    assert wire.link.receive_log_ends() == ENDS_AT_7
+    assert not wire.link.is_stale(sum(waits)), "it is acted upon"
     assert len(waits) == 3
-    wire.link.ask_ends([ONE])
-    assert (wire.link.ends(), len(waits)) == (None, 3), "it was not late"
+    wire.link.request_log_ends([ONE])
+    assert (wire.link.receive_log_ends(), len(waits)) == (None, 3), "it was not late"
 
 
 def test_it_is_not_waited_for_long(wire: Wire, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,36 +149,36 @@ def test_it_is_not_waited_for_long(wire: Wire, clock: Clock, monkeypatch: pytest
     def readable(sockets: list[socket.socket], limit_s: float) -> None:
         clock.now += limit_s
 
-    monkeypatch.setattr(marking, "readable", readable)
+    monkeypatch.setattr(marking, "wait_readable", readable)
     look(wire, clock, taken=0.15)
-    wire.link.ask_ends([ONE])
+    wire.link.request_log_ends([ONE])
     for _ in range(3):
-        assert wire.link.ends() is None
+        assert wire.link.receive_log_ends() is None
     assert clock.now - began == pytest.approx(0.15 + 0.6), "by how far away a broker may be"
 
 
 def test_an_answer_in_pieces_is_taken_when_it_is_whole(wire: Wire) -> None:
-    wire.link.ask_ends([ONE])
+    wire.link.request_log_ends([ONE])
     for byte in wire.answer:
-        assert wire.link.ends() is None
+        assert wire.link.receive_log_ends() is None
         wire.broker.sendall(bytes([byte]))
-    assert wire.link.ends() == ENDS_AT_7
+    assert wire.link.receive_log_ends() == ENDS_AT_7
 
 
 def test_nothing_for_too_long_is_no_answer(wire: Wire, clock: Clock) -> None:
-    wire.link.ask_markers([])
+    wire.link.send_markers([])
     clock.now += LIMIT_S - 1
-    assert wire.link.codes() is None
+    assert wire.link.receive_codes() is None
     clock.now += 2
     with pytest.raises(Unreachable, match=rf"broker 1: no answer within {LIMIT_S} s"):
-        wire.link.codes()
+        wire.link.receive_codes()
 
 
 def test_nor_is_a_connection_that_has_ended(wire: Wire) -> None:
-    wire.link.ask_ends([ONE])
+    wire.link.request_log_ends([ONE])
     wire.broker.shutdown(socket.SHUT_WR)
     with pytest.raises(Unreachable, match="broker 1: the broker closed the connection"):
-        wire.link.ends()
+        wire.link.receive_log_ends()
 
 
 def test_a_part_of_a_tls_record_is_waited_for_by_nobody(tmp_path: Path) -> None:
@@ -209,13 +209,13 @@ def test_a_part_of_a_tls_record_is_waited_for_by_nobody(tmp_path: Path) -> None:
             shaking.join()
             tls.settimeout(LIMIT_S)
             connection = SimpleNamespace(sock=tls, where="broker 1", timeout_s=LIMIT_S)
-            arriving = Arriving(cast("Connection", connection))
+            arriving = FrameBuffer(cast("Connection", connection))
             spoken.write(b"\0\0\0\5hello")
             record = outgoing.read()
             for byte in record:
-                assert arriving.take() is None
+                assert arriving.receive_frame() is None
                 theirs.sendall(bytes([byte]))
-            assert bytes(arriving.take() or b"") == b"hello"
+            assert bytes(arriving.receive_frame() or b"") == b"hello"
             assert tls.gettimeout() == LIMIT_S
 
 
@@ -232,14 +232,14 @@ def test_an_owner_learns_the_way_to_a_slow_broker_though_its_task_is_busy(
             answer_at = 0.0
             wire.broker.sendall(wire.answer)
 
-    monkeypatch.setattr(marking, "readable", lambda _, limit_s: pass_by(limit_s))
+    monkeypatch.setattr(marking, "wait_readable", lambda _, limit_s: pass_by(limit_s))
     for _ in range(3):
         asked = clock.now
-        wire.link.ask_ends([ONE])
+        wire.link.request_log_ends([ONE])
         answer_at = asked + 0.7
-        while wire.link.ends() is None:
+        while wire.link.receive_log_ends() is None:
             pass_by(0.15)
-        if not wire.link.stale(clock.now - asked):
+        if not wire.link.is_stale(clock.now - asked):
             return
     pytest.fail("after three looks nothing may be acted upon")
 
@@ -254,6 +254,6 @@ def test_a_pause_while_a_question_is_sent_is_no_way(wire: Wire, clock: Clock, mo
         clock.now += 3.0
 
     monkeypatch.setattr(wire.link.connection, "send", slept)
-    wire.link.ask_ends([ONE])
-    assert wire.link.ends() == ENDS_AT_7
-    assert wire.link.stale(3.0), "it has lain here for 3 s"
+    wire.link.request_log_ends([ONE])
+    assert wire.link.receive_log_ends() == ENDS_AT_7
+    assert wire.link.is_stale(3.0), "it has lain here for 3 s"

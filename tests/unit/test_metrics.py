@@ -15,24 +15,24 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from mirror_core.cli.metrics import address, served
-from mirror_core.copy.beacon import Beacon
-from mirror_core.copy.datagrams import Letter, Line, Sort, opened, sealed
+from mirror_core.cli.metrics import parse_address, serve_metrics
+from mirror_core.copy.beacon import ProgressSender
+from mirror_core.copy.datagrams import Datagram, DatagramKind, DriverChannel, open_datagram, seal_datagram
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.dataplane.channel import Channel
-from mirror_core.dataplane.counters import Copied, Counters, Retry
-from mirror_core.dataplane.heart import Outcome
+from mirror_core.dataplane.channel import DatagramReceiver
+from mirror_core.dataplane.counters import CopiedCounts, Counters, RetriedWork
+from mirror_core.dataplane.heart import HeartbeatOutcome
 from mirror_core.dataplane.metric_names import METRICS
-from mirror_core.dataplane.metrics import Exposition, families
-from mirror_core.dataplane.progress import TOLD, Figures, Progress
-from mirror_core.decide.ages import Known
-from mirror_core.decide.crowded import STEP
-from mirror_core.decide.position import Resume
-from mirror_core.model.copying import Assigned, Listening, Receipt, TaskReport
+from mirror_core.dataplane.metrics import MetricsCollector, build_families
+from mirror_core.dataplane.progress import TASK_PROGRESS_DECODER, PartitionFigures, ProgressTracker
+from mirror_core.decide.ages import FreshnessKind
+from mirror_core.decide.crowded import FILLED_STEP_OFFSETS
+from mirror_core.decide.position import ResumePoint
+from mirror_core.model.copying import ListenAddress, PartitionAssignment, Receipt, TaskReport
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.mirror import Desired, Mirror, NeverCopied, PartitionState, PartitionStatus
+from mirror_core.model.mirror import DesiredState, Mirror, NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.sighting import Sighting, TopicSeen
+from mirror_core.model.sighting import ObservedTopic, SourceObservation
 
 EAST, WEST = ClusterName("east"), ClusterName("west")
 MIRROR = Mirror(
@@ -43,7 +43,7 @@ MIRROR = Mirror(
     destination_id="w",
     topics=(".*",),
     producer_id=2**62,
-    desired=Desired.STARTED,
+    desired=DesiredState.STARTED,
     created_ms=0,
 )
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
@@ -55,7 +55,7 @@ def status(partition: Partition, state: PartitionState = PartitionState.MIRRORIN
 
 def counters(*statuses: PartitionStatus) -> Counters:
     made = Counters()
-    made.recorded(statuses, throttle=None, known_ms={Known.GROUPS: 1_500, Known.DRILL: 2_000})
+    made.set_recorded(statuses, throttle=None, known_ms={FreshnessKind.GROUPS: 1_500, FreshnessKind.DRILL: 2_000})
     return made
 
 
@@ -64,8 +64,8 @@ def figures(
     time_lag_s: float | None = None,
     source_seen_s: float | None = None,
     to_seed: int | None = 0,
-) -> Figures:
-    return Figures(
+) -> PartitionFigures:
+    return PartitionFigures(
         position=Offset(100),
         source_end=None if lag is None else Offset(100 + lag),
         lag=lag,
@@ -94,7 +94,7 @@ def report(partition: Partition, first: int, records: int, size: int, retry: str
         started_ms=0,
         ended_ms=1,
     )
-    return TaskReport(receipts=(receipt,), failures=(), cpu_s=0.5, retry=retry)
+    return TaskReport(receipts=(receipt,), failures=(), cpu_s=0.5, retry_reason=retry)
 
 
 def value(found: list[Metric], name: str, **labels: str) -> float | None:
@@ -118,7 +118,7 @@ def text(collector: Collector) -> str:
 def test_lags_of_a_topic_add_up_and_the_worst_time_counts() -> None:
     told = counters(status(A0), status(A1), status(B0)).snapshot()
     seen = {A0: figures(5, 2.0, 900.0), A1: figures(7, 0.5, 800.0), B0: figures(0, 0.0, 950.0)}
-    found = families(MIRROR, told, seen)
+    found = build_families(MIRROR, told, seen)
     assert value(found, "mirrorbook_lag_offsets", topic="a") == 12
     assert value(found, "mirrorbook_lag_seconds", topic="a") == 2.0
     assert value(found, "mirrorbook_source_seen_timestamp_seconds", topic="a") == 800.0
@@ -127,10 +127,10 @@ def test_lags_of_a_topic_add_up_and_the_worst_time_counts() -> None:
 
 
 @pytest.mark.parametrize("other", [None, figures(None, None, 800.0)], ids=["nothing heard of it", "its end is unknown"])
-def test_one_unknown_partition_makes_its_topic_unknown_and_no_other(other: Figures | None) -> None:
+def test_one_unknown_partition_makes_its_topic_unknown_and_no_other(other: PartitionFigures | None) -> None:
     told = counters(status(A0), status(A1), status(B0)).snapshot()
     seen = {A0: figures(5, 2.0, 900.0), B0: figures(1, 1.0, 950.0)} | ({A1: other} if other else {})
-    found = families(MIRROR, told, seen)
+    found = build_families(MIRROR, told, seen)
     for name in ("offsets", "seconds", "estimated_records", "estimated_bytes"):
         assert value(found, f"mirrorbook_lag_{name}", topic="a") is None
     assert value(found, "mirrorbook_lag_unknown_partitions", topic="a") == 1
@@ -139,7 +139,7 @@ def test_one_unknown_partition_makes_its_topic_unknown_and_no_other(other: Figur
 
 
 def test_a_backlog_of_unknown_age_has_offsets_and_no_seconds() -> None:
-    found = families(MIRROR, counters(status(A0)).snapshot(), {A0: figures(5, None, 900.0)})
+    found = build_families(MIRROR, counters(status(A0)).snapshot(), {A0: figures(5, None, 900.0)})
     assert value(found, "mirrorbook_lag_offsets", topic="a") == 5
     assert value(found, "mirrorbook_lag_seconds", topic="a") is None
 
@@ -147,7 +147,7 @@ def test_a_backlog_of_unknown_age_has_offsets_and_no_seconds() -> None:
 @pytest.mark.parametrize(("other", "left"), [(0, 500), (20, 520), (None, None)])
 def test_what_is_left_to_seed_adds_up_where_all_of_it_is_known(other: int | None, left: int | None) -> None:
     seen = {A0: figures(None, to_seed=500), A1: figures(3, to_seed=other), B0: figures(0)}
-    found = families(MIRROR, counters(status(A0), status(A1), status(B0)).snapshot(), seen)
+    found = build_families(MIRROR, counters(status(A0), status(A1), status(B0)).snapshot(), seen)
     assert value(found, "mirrorbook_unseeded_offsets", topic="a") == left
     assert value(found, "mirrorbook_unseeded_offsets", topic="b") == 0
 
@@ -155,20 +155,20 @@ def test_what_is_left_to_seed_adds_up_where_all_of_it_is_known(other: int | None
 def test_estimates_follow_what_was_copied_and_are_absent_before() -> None:
     counting = counters(status(A0))
     seen = {A0: figures(10, 1.0, 900.0)}
-    found = families(MIRROR, counting.snapshot(), seen)
+    found = build_families(MIRROR, counting.snapshot(), seen)
     assert value(found, "mirrorbook_lag_estimated_records", topic="a") is None
     assert value(found, "mirrorbook_lag_estimated_bytes", topic="a") is None
-    counting.reported([report(A0, 0, 50, 4000)], 30.0)  # 100 offsets with 50 records
-    found = families(MIRROR, counting.snapshot(), seen)
+    counting.count_epoch([report(A0, 0, 50, 4000)], 30.0)  # 100 offsets with 50 records
+    found = build_families(MIRROR, counting.snapshot(), seen)
     assert value(found, "mirrorbook_lag_estimated_records", topic="a") == 5
     assert value(found, "mirrorbook_lag_estimated_bytes", topic="a") == 400
-    nothing = families(MIRROR, counters(status(A0)).snapshot(), {A0: figures(0, 0.0, 900.0)})
+    nothing = build_families(MIRROR, counters(status(A0)).snapshot(), {A0: figures(0, 0.0, 900.0)})
     assert value(nothing, "mirrorbook_lag_estimated_bytes", topic="a") == 0, "no lag takes no bytes: that is known"
 
 
 @pytest.mark.parametrize("state", [PartitionState.FAILED, PartitionState.STOPPED, PartitionState.PAUSED])
 def test_what_is_not_copied_has_a_state_and_no_lag(state: PartitionState) -> None:
-    found = families(MIRROR, counters(status(A0, state)).snapshot(), {A0: figures(5, 2.0, 900.0)})
+    found = build_families(MIRROR, counters(status(A0, state)).snapshot(), {A0: figures(5, 2.0, 900.0)})
     assert value(found, "mirrorbook_partitions", topic="a", state=state) == 1
     assert value(found, "mirrorbook_lag_offsets", topic="a") is None
     assert value(found, "mirrorbook_lag_unknown_partitions", topic="a") is None
@@ -179,7 +179,7 @@ def test_what_is_not_copied_has_a_state_and_no_lag(state: PartitionState) -> Non
 
 def test_states_are_counted_by_topic_and_failed_is_said_even_when_it_is_none() -> None:
     told = counters(status(A0), status(A1, PartitionState.FAILED), status(B0)).snapshot()
-    found = families(MIRROR, told, {})
+    found = build_families(MIRROR, told, {})
     assert value(found, "mirrorbook_partitions", topic="a", state="MIRRORING") == 1
     assert value(found, "mirrorbook_partitions", topic="a", state="FAILED") == 1
     assert value(found, "mirrorbook_partitions", topic="b", state="FAILED") == 0
@@ -188,15 +188,15 @@ def test_states_are_counted_by_topic_and_failed_is_said_even_when_it_is_none() -
 
 def test_receipts_add_up_by_topic() -> None:
     counting = Counters()
-    counting.reported([report(A0, 0, 50, 4000), report(A1, 0, 10, 100, retry="broker 1 went away")], 30.2)
-    counting.reported([report(A0, 100, 5, 40), report(B0, 7, 1, 9)], 3.0)
+    counting.count_epoch([report(A0, 0, 50, 4000), report(A1, 0, 10, 100, retry="broker 1 went away")], 30.2)
+    counting.count_epoch([report(A0, 100, 5, 40), report(B0, 7, 1, 9)], 3.0)
     told = counting.snapshot()
     assert told.copied == {
-        "a": Copied(offsets=130, records=65, gaps=65, batches=9, bytes=4140),
-        "b": Copied(offsets=2, records=1, gaps=1, batches=3, bytes=9),
+        "a": CopiedCounts(offsets=130, records=65, gaps=65, batches=9, bytes=4140),
+        "b": CopiedCounts(offsets=2, records=1, gaps=1, batches=3, bytes=9),
     }
     assert told.cpu_s == 2.0
-    found = families(MIRROR, told, {})
+    found = build_families(MIRROR, told, {})
     assert value(found, "mirrorbook_copied_records_total", topic="a") == 65
     assert value(found, "mirrorbook_filled_offsets_total", topic="a") == 65
     assert value(found, "mirrorbook_retries_total", what="task") == 1
@@ -209,29 +209,31 @@ def test_receipts_add_up_by_topic() -> None:
 
 def test_an_epoch_longer_than_every_bucket_is_counted_in_the_last() -> None:
     counting = Counters()
-    counting.reported([], 5000.0)
-    found = families(MIRROR, counting.snapshot(), {})
+    counting.count_epoch([], 5000.0)
+    found = build_families(MIRROR, counting.snapshot(), {})
     assert value(found, "mirrorbook_epoch_duration_seconds_bucket", le="120.0") == 0
     assert value(found, "mirrorbook_epoch_duration_seconds_bucket", le="+Inf") == 1
 
 
 def test_a_throttle_is_said_and_no_throttle_is_absent() -> None:
     counting = counters(status(A0))
-    assert value(families(MIRROR, counting.snapshot(), {}), "mirrorbook_throttle_bytes_per_second") is None
-    counting.recorded([status(A0)], throttle=50_000, known_ms={})
-    assert value(families(MIRROR, counting.snapshot(), {}), "mirrorbook_throttle_bytes_per_second") == 50_000
+    assert value(build_families(MIRROR, counting.snapshot(), {}), "mirrorbook_throttle_bytes_per_second") is None
+    counting.set_recorded([status(A0)], throttle=50_000, known_ms={})
+    assert value(build_families(MIRROR, counting.snapshot(), {}), "mirrorbook_throttle_bytes_per_second") == 50_000
 
 
-@pytest.mark.parametrize("what", Retry)
-def test_retries_are_counted_by_kind(what: Retry) -> None:
+@pytest.mark.parametrize("what", RetriedWork)
+def test_retries_are_counted_by_kind(what: RetriedWork) -> None:
     counting = Counters()
-    counting.retried(what)
-    found = families(MIRROR, counting.snapshot(), {})
-    assert {w: value(found, "mirrorbook_retries_total", what=w) for w in Retry} == {w: w is what for w in Retry}
+    counting.count_retry(what)
+    found = build_families(MIRROR, counting.snapshot(), {})
+    assert {w: value(found, "mirrorbook_retries_total", what=w) for w in RetriedWork} == {
+        w: w is what for w in RetriedWork
+    }
 
 
 def test_without_a_lease_there_is_no_heartbeat() -> None:
-    found = families(MIRROR, Counters().snapshot(), {})
+    found = build_families(MIRROR, Counters().snapshot(), {})
     assert value(found, "mirrorbook_heartbeat_timestamp_seconds") is None
     assert value(found, "mirrorbook_data_plane_info", source="east", destination="west") == 1
 
@@ -240,52 +242,54 @@ def test_without_a_lease_there_is_no_heartbeat() -> None:
 
 
 def test_what_was_last_seen_of_the_source_counts_however_long_ago() -> None:
-    seen = Sighting(mirror=MIRROR.name, at_ms=900_000, topics=(TopicSeen(topic="a", ends=(107, 103)),))
+    seen = SourceObservation(mirror=MIRROR.name, at_ms=900_000, topics=(ObservedTopic(topic="a", ends=(107, 103)),))
     told = replace(
         counters(status(A0), status(A1)).snapshot(),
-        sighting=seen,
+        observation=seen,
         heartbeat_ms=899_500,
-        heartbeats={Outcome.ACKNOWLEDGED: 3, Outcome.HELD: 1},
+        heartbeats={HeartbeatOutcome.ACKNOWLEDGED: 3, HeartbeatOutcome.HELD: 1},
     )
-    found = families(MIRROR, told, {A0: figures(None), A1: figures(None)})
+    found = build_families(MIRROR, told, {A0: figures(None), A1: figures(None)})
     assert value(found, "mirrorbook_source_looked_at_timestamp_seconds") == 900
     assert value(found, "mirrorbook_missing_known_offsets") == 10
     assert value(found, "mirrorbook_source_heartbeat_timestamp_seconds") == 899.5
     assert value(found, "mirrorbook_heartbeats_total", outcome="held") == 1
     assert value(found, "mirrorbook_source_leaderless_partitions", topic="a") is None
-    nowhere = families(MIRROR, told, {A0: figures(None)})
+    nowhere = build_families(MIRROR, told, {A0: figures(None)})
     assert value(nowhere, "mirrorbook_missing_known_offsets") is None, "where the copy of a-1 stands is not known"
 
 
 def test_partitions_that_nobody_leads_are_counted() -> None:
-    rows = TopicSeen(topic="a", ends=(107, None, 5), leaderless=(1, 2)), TopicSeen(topic="b", ends=(1,))
-    told = replace(counters().snapshot(), sighting=Sighting(mirror=MIRROR.name, at_ms=1, topics=rows))
-    found = families(MIRROR, told, {})
+    rows = ObservedTopic(topic="a", ends=(107, None, 5), offline=(1, 2)), ObservedTopic(topic="b", ends=(1,))
+    told = replace(counters().snapshot(), observation=SourceObservation(mirror=MIRROR.name, at_ms=1, topics=rows))
+    found = build_families(MIRROR, told, {})
     assert value(found, "mirrorbook_source_leaderless_partitions", topic="a") == 2
     assert value(found, "mirrorbook_source_leaderless_partitions", topic="b") is None
 
 
 def test_what_the_source_holds_and_the_copy_does_not_is_told_since_when() -> None:
-    told = replace(counters(status(A0), status(A1)).snapshot(), unreached_ms={A0: 90_000, A1: 70_000, B0: 1_000})
-    found = families(MIRROR, told, {})
+    told = replace(counters(status(A0), status(A1)).snapshot(), incomplete_since_ms={A0: 90_000, A1: 70_000, B0: 1_000})
+    found = build_families(MIRROR, told, {})
     assert value(found, "mirrorbook_not_whole_since_timestamp_seconds", topic="a") == 70
     assert value(found, "mirrorbook_not_whole_since_timestamp_seconds", topic="b") is None, "no task copies it"
 
 
 def test_what_a_comparison_beside_the_copying_found_is_told_once_there_was_one() -> None:
     counting = counters()
-    assert value(families(MIRROR, counting.snapshot(), {}), "mirrorbook_findings") is None
-    counting.compared(0)
-    assert value(families(MIRROR, counting.snapshot(), {}), "mirrorbook_findings") == 0
+    assert value(build_families(MIRROR, counting.snapshot(), {}), "mirrorbook_findings") is None
+    counting.set_findings(0)
+    assert value(build_families(MIRROR, counting.snapshot(), {}), "mirrorbook_findings") == 0
 
 
 # -- as Prometheus reads it ----------------------------------------------------------------------------------------
 
 
 def test_of_filled_offsets_the_fullest_partition_of_a_topic_is_told() -> None:
-    fuller = replace(status(A1), filled=3 * STEP)
-    found = families(MIRROR, counters(replace(status(A0), filled=STEP), fuller, status(B0)).snapshot(), {})
-    assert value(found, "mirrorbook_filled_offsets_of_a_partition", topic="a") == 3 * STEP
+    fuller = replace(status(A1), filled_gap_offsets=3 * FILLED_STEP_OFFSETS)
+    found = build_families(
+        MIRROR, counters(replace(status(A0), filled_gap_offsets=FILLED_STEP_OFFSETS), fuller, status(B0)).snapshot(), {}
+    )
+    assert value(found, "mirrorbook_filled_offsets_of_a_partition", topic="a") == 3 * FILLED_STEP_OFFSETS
     assert value(found, "mirrorbook_filled_offsets_of_a_partition", topic="b") is None
 
 
@@ -295,22 +299,25 @@ def test_what_was_never_copied_is_told_by_topic_as_the_state_topic_has_it() -> N
         for n, at_ms in ((30, 9_500), (7, 2_000))
     )
     counting = counters(replace(status(A0), never_copied=first), replace(status(A1), never_copied=last), status(B0))
-    found = families(MIRROR, counting.snapshot(), {})
+    found = build_families(MIRROR, counting.snapshot(), {})
     assert value(found, "mirrorbook_never_copied_offsets_total", topic="a") == 37
     assert value(found, "mirrorbook_never_copied_timestamp_seconds", topic="a") == 9.5
     assert value(found, "mirrorbook_never_copied_offsets_total", topic="b") is None
-    counting.recorded([status(A0)], None, {})  # copied anew
-    assert value(families(MIRROR, counting.snapshot(), {}), "mirrorbook_never_copied_offsets_total", topic="a") is None
+    counting.set_recorded([status(A0)], None, {})  # copied anew
+    assert (
+        value(build_families(MIRROR, counting.snapshot(), {}), "mirrorbook_never_copied_offsets_total", topic="a")
+        is None
+    )
 
 
 def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_table() -> None:
     counting = counters(status(A0), status(B0, PartitionState.FAILED))
-    counting.reported([report(A0, 0, 50, 4000)], 30.0)
-    counting.compared(2)
-    progress = Progress(lambda: 1000.0)
+    counting.count_epoch([report(A0, 0, 50, 4000)], 30.0)
+    counting.set_findings(2)
+    progress = ProgressTracker(lambda: 1000.0)
     rows = [["a", 0, 10, 12, 10, 100, 0]]
-    progress.take(TOLD.decode(json.dumps({"task": 0, "t": 1000, "rows": rows})), 1)
-    served_text = text(Exposition(MIRROR, counting, progress))
+    progress.update(TASK_PROGRESS_DECODER.decode(json.dumps({"task": 0, "t": 1000, "rows": rows})), 1)
+    served_text = text(MetricsCollector(MIRROR, counting, progress))
     read = {m.name: m for m in text_string_to_metric_families(served_text)}  # type: ignore[no-untyped-call]
     assert set(read) == {described.family for described in METRICS}
     for described in METRICS:
@@ -351,7 +358,7 @@ def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_ta
     ],
 )
 def test_addresses(given: str, expected: tuple[str, int]) -> None:
-    assert address(given) == expected
+    assert parse_address(given) == expected
 
 
 @pytest.mark.parametrize(
@@ -359,7 +366,7 @@ def test_addresses(given: str, expected: tuple[str, int]) -> None:
 )
 def test_what_is_no_address_is_turned_down(given: str) -> None:
     with pytest.raises(typer.BadParameter, match=r"is not \[HOST:\]PORT"):
-        address(given)
+        parse_address(given)
 
 
 def ask(said: list[str], accept: str = "*/*") -> httpx.Response:
@@ -368,7 +375,9 @@ def ask(said: list[str], accept: str = "*/*") -> httpx.Response:
 
 def test_it_answers_in_the_format_that_is_asked_for_until_it_is_left() -> None:
     said: list[str] = []
-    with served(("127.0.0.1", 0), Exposition(MIRROR, counters(status(A0)), Progress()), said.append):
+    with serve_metrics(
+        ("127.0.0.1", 0), MetricsCollector(MIRROR, counters(status(A0)), ProgressTracker()), said.append
+    ):
         plain, open_metrics = ask(said), ask(said, "application/openmetrics-text; version=1.0.0")
         assert plain.headers["content-type"].startswith("text/plain")
         assert 'mirrorbook_partitions{mirror="m",state="FAILED",topic="a"} 0.0' in plain.text
@@ -381,7 +390,9 @@ def test_it_answers_in_the_format_that_is_asked_for_until_it_is_left() -> None:
 
 def test_somebody_who_connects_and_says_nothing_keeps_nobody_waiting() -> None:
     said: list[str] = []
-    with served(("127.0.0.1", 0), Exposition(MIRROR, counters(status(A0)), Progress()), said.append):
+    with serve_metrics(
+        ("127.0.0.1", 0), MetricsCollector(MIRROR, counters(status(A0)), ProgressTracker()), said.append
+    ):
         port = httpx.URL(said[0].removeprefix("metrics: ")).port
         assert port is not None
         silent = socket.create_connection(("127.0.0.1", port))
@@ -390,26 +401,26 @@ def test_somebody_who_connects_and_says_nothing_keeps_nobody_waiting() -> None:
 
 
 def test_an_address_that_cannot_be_had_is_named_with_the_reason() -> None:
-    nothing = Exposition(MIRROR, Counters(), Progress())
+    nothing = MetricsCollector(MIRROR, Counters(), ProgressTracker())
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
         with (
             pytest.raises(BadRequest, match=rf"127\.0\.0\.1:{port}: Address already in use: give --metrics another"),
-            served(("127.0.0.1", port), nothing, print),
+            serve_metrics(("127.0.0.1", port), nothing, print),
         ):
             pytest.fail("it was entered")
     with (
         pytest.raises(BadRequest, match=r"served on 192\.0\.2\.1:0: Cannot assign requested address"),
-        served(("192.0.2.1", 0), nothing, print),
+        serve_metrics(("192.0.2.1", 0), nothing, print),
     ):
         pytest.fail("it was entered")
 
 
 def test_nothing_is_served_unless_asked_for() -> None:
     said: list[str] = []
-    with served(None, Exposition(MIRROR, Counters(), Progress()), said.append):
+    with serve_metrics(None, MetricsCollector(MIRROR, Counters(), ProgressTracker()), said.append):
         assert said == []
 
 
@@ -417,21 +428,24 @@ def test_nothing_is_served_unless_asked_for() -> None:
 
 
 def test_a_task_that_lost_its_place_does_not_repeat_an_old_end_of_the_source() -> None:
-    heard: list[Letter] = []
+    heard: list[Datagram] = []
 
-    def hear(letter: Letter) -> bytes:
+    def hear(letter: Datagram) -> bytes:
         heard.append(letter)
         return b""
 
-    replicator = PartitionReplicator(Assigned(partition=A0, source_topic_id="", destination_topic_id=""))
-    replicator.resume_at(Resume(offset=10, sequence=10, gap_end=10, seed_end=10, check_tail=False))
-    replicator.source.told(12)
-    with Channel(Listening(), {Sort.PROGRESS: hear}) as channel, closing(Line(1, channel.at(1))) as line:
-        beacon = Beacon(0, line)
-        beacon.tell([replicator])
-        replicator.lose("its leader moved")
-        beacon.tell([replicator], last=True)
-    told = [TOLD.decode(letter.body) for letter in heard]
+    replicator = PartitionReplicator(PartitionAssignment(partition=A0, source_topic_id="", destination_topic_id=""))
+    replicator.resume_at(ResumePoint(offset=10, sequence=10, gap_end=10, seed_end=10, must_check_tail=False))
+    replicator.source.note_end(12)
+    with (
+        DatagramReceiver(ListenAddress(), {DatagramKind.PROGRESS: hear}) as channel,
+        closing(DriverChannel(1, channel.address_for(1))) as line,
+    ):
+        beacon = ProgressSender(0, line)
+        beacon.send([replicator])
+        replicator.mark_lost("its leader moved")
+        beacon.send([replicator], last=True)
+    told = [TASK_PROGRESS_DECODER.decode(letter.body) for letter in heard]
     assert [one.rows for one in told] == [[("a", 0, 10, 12, 0, 0, 0)], [("a", 0, 10, None, 0, 0, 0)]]
 
 
@@ -439,23 +453,27 @@ def test_ten_thousand_partitions_are_told_in_packets_that_every_network_carries(
     """Not all in one breath: whoever listens has a buffer, and what it can't hold is lost."""
     told: list[bytes] = []
 
-    class Known(Line):
-        open = True
+    class Known(DriverChannel):
+        is_open = True
 
-        def tell(self, sort: Sort, body: bytes) -> None:
-            told.append(sealed("known", Letter(sort, 1, bytes(8), 1, body)))
+        def send(self, kind: DatagramKind, body: bytes) -> None:
+            told.append(seal_datagram("known", Datagram(kind, 1, bytes(8), 1, body)))
 
     many = [
-        PartitionReplicator(Assigned(partition=Partition("x" * 249, i), source_topic_id="", destination_topic_id=""))
+        PartitionReplicator(
+            PartitionAssignment(partition=Partition("x" * 249, i), source_topic_id="", destination_topic_id="")
+        )
         for i in range(10_000)
     ]
     for one in many:
-        one.resume_at(Resume(offset=10**12, sequence=10, gap_end=10**12, seed_end=10**12, check_tail=False))
-    beacon = Beacon(0, Known(1, None))
+        one.resume_at(ResumePoint(offset=10**12, sequence=10, gap_end=10**12, seed_end=10**12, must_check_tail=False))
+    beacon = ProgressSender(0, Known(1, None))
     while not told or beacon._waiting:
         before = len(told)
-        beacon.tell(many)
+        beacon.send(many)
         assert len(told) - before <= 50
-    letters = [opened(datagram, lambda _: "known") for datagram in told]
+    letters = [open_datagram(datagram, lambda _: "known") for datagram in told]
     assert max(map(len, told)) <= 1_200
-    assert {row[1] for letter in letters if letter for row in TOLD.decode(letter.body).rows} == set(range(10_000))
+    assert {row[1] for letter in letters if letter for row in TASK_PROGRESS_DECODER.decode(letter.body).rows} == set(
+        range(10_000)
+    )

@@ -10,7 +10,7 @@ from urllib.request import urlopen
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mirror_core.cli.metrics import MAX_CONNECTIONS, SILENT_S, served
+from mirror_core.cli.metrics import IDLE_LIMIT_S, MAX_CONNECTIONS, serve_metrics
 from tests.waiting import wait_until
 
 
@@ -22,7 +22,7 @@ class One(Collector):
 def test_silent_connections_hold_few_threads_and_keep_nobody_out() -> None:
     said = list[str]()
     before = threading.active_count()
-    with served(("127.0.0.1", 0), One(), said.append), ExitStack() as silent:
+    with serve_metrics(("127.0.0.1", 0), One(), said.append), ExitStack() as silent:
         address = said[0].removeprefix("metrics: ")
         port = int(address.rpartition(":")[2].partition("/")[0])
         for _ in range(4 * MAX_CONNECTIONS):
@@ -36,7 +36,7 @@ def test_silent_connections_hold_few_threads_and_keep_nobody_out() -> None:
 
 def test_a_silent_connection_is_closed() -> None:
     said = list[str]()
-    with served(("127.0.0.1", 0), One(), said.append):
+    with serve_metrics(("127.0.0.1", 0), One(), said.append):
         port = int(said[0].rpartition(":")[2].partition("/")[0])
-        with socket.create_connection(("127.0.0.1", port), timeout=6 * SILENT_S) as silent:
+        with socket.create_connection(("127.0.0.1", port), timeout=6 * IDLE_LIMIT_S) as silent:
             assert silent.recv(1) == b""

@@ -17,22 +17,30 @@ from mirror_core import model
 from mirror_core.model import errors
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assigned, Assignment, DriverAt, Failure, Piece, Receipt, TaskReport
-from mirror_core.model.drift import CHANGES, Action, DriftRow, Part
+from mirror_core.model.copying import (
+    Assignment,
+    DriverAddress,
+    PartitionAssignment,
+    PartitionFailure,
+    Receipt,
+    ReceiptPiece,
+    TaskReport,
+)
+from mirror_core.model.drift import WRITING_ACTIONS, DriftRow, SyncAction, SyncCategory
 from mirror_core.model.mirror import (
-    Desired,
+    DesiredState,
     FailureKind,
-    Gaps,
+    GapFilling,
     Lease,
     Mirror,
     PartitionState,
     PartitionStatus,
-    is_fresh,
+    is_lease_fresh,
 )
-from mirror_core.model.names import MirrorName, Offset, Partition, reverse_name
-from mirror_core.model.parity import ParityRange, ParityResult, Verdict
-from mirror_core.model.run import Mode, PlanStep, RunKind, RunState, StepState, Strategy
-from mirror_core.model.units import in_bytes
+from mirror_core.model.names import MirrorName, Offset, Partition, format_reverse_name
+from mirror_core.model.parity import ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.run import FailbackStrategy, PlanStep, RunKind, RunMode, RunState, StepState
+from mirror_core.model.units import format_bytes
 
 MODULES = [import_module(f"mirror_core.model.{found.name}") for found in pkgutil.iter_modules(model.__path__)]
 VALUES: dict[str, type[Any]] = {
@@ -60,17 +68,17 @@ WORDS: dict[type[StrEnum], str] = {
     PartitionState: "UNKNOWN LOG_ALIGNMENT MIRRORING PAUSING PAUSED STOPPING STOPPED FAILED",
     FailureKind: "denied gone recreated replaced occupied foreign diverged corrupt gap-limit refused unkeyed recopying "
     "other",
-    Gaps: "markers hidden",
-    Desired: "STARTED PAUSED STOPPED",
+    GapFilling: "markers hidden",
+    DesiredState: "STARTED PAUSED STOPPED",
     RunKind: "failover failback",
-    Mode: "planned unplanned",
-    Strategy: "none recreate offline replica",
+    RunMode: "planned unplanned",
+    FailbackStrategy: "none recreate offline replica",
     RunState: "RUNNING DONE ABORTING ABORTED",
     StepState: "STARTED DONE FAILED",
-    Verdict: "passed failed indeterminate",
+    ParityVerdict: "passed failed indeterminate",
     AclPurpose: "COPIED STAGED PROMOTED FENCE DEMOTED",
-    Part: "topics configs acls groups",
-    Action: "create widen adopt set remove commit stage keep equal skip refuse",
+    SyncCategory: "topics configs acls groups",
+    SyncAction: "create widen adopt set remove commit stage keep equal skip refuse",
 }
 
 
@@ -93,8 +101,8 @@ def test_a_mirrors_record_without_what_came_later_is_read_as_it_was_meant() -> N
     )
     mirror = msgspec.json.decode(old, type=Mirror)
     assert (mirror.exclude_topics, mirror.groups, mirror.throttle) == ((), (".*",), None)
-    assert mirror.gaps is Gaps.MARKERS
-    assert (mirror.desired, mirror.producer_id) == (Desired.STARTED, 1 << 62)
+    assert mirror.gaps is GapFilling.MARKERS
+    assert (mirror.desired, mirror.producer_id) == (DesiredState.STARTED, 1 << 62)
 
 
 def test_a_status_without_what_came_later_neither_failed_nor_stopped() -> None:
@@ -137,40 +145,40 @@ def assignment() -> Assignment:
 
 def test_a_task_that_is_told_no_more_copies_by_markers_to_the_end_of_its_time() -> None:
     told = assignment()
-    assert told.gaps is Gaps.MARKERS
-    assert (told.throttle, told.driver) == (None, None)
+    assert told.gaps is GapFilling.MARKERS
+    assert (told.throttle, told.driver_address) == (None, None)
     assert told.max_bytes_in_flight == 64 * 1024 * 1024
     (assigned,) = told.partitions
-    assert (assigned.until, assigned.source_epoch) == (None, None)
+    assert (assigned.stop_offset, assigned.source_epoch) == (None, None)
 
 
 def test_what_a_task_is_told_and_tells_survives_the_way_to_an_executor() -> None:
     receipt = Receipt(
         mirror=assignment().mirror, partition=Partition("a", 0), epoch=1, task=2, first=Offset(0), next=Offset(9),
         records=8, gaps=1, batches=2, bytes=90,
-        pieces=(Piece(first=Offset(0), next=Offset(9), records=8, digest="a" * 32),),
+        pieces=(ReceiptPiece(first=Offset(0), next=Offset(9), records=8, digest="a" * 32),),
         source_topic_id="", destination_topic_id="", source_end=None, started_ms=3, ended_ms=4,
     )  # fmt: skip
-    failure = Failure(partition=Partition("a", 1), reason="gone", offset=None)
+    failure = PartitionFailure(partition=Partition("a", 1), reason="gone", offset=None)
     report = TaskReport(receipts=(receipt,), failures=(failure,), cpu_s=0.5)
     assert failure.kind is FailureKind.OTHER
-    assert (report.aligned, report.retry) == ((), "")
-    claims = msgspec.json.decode(b'{"host":"h","port":1,"token":"t"}', type=DriverAt)
+    assert (report.aligned, report.retry_reason) == ((), "")
+    claims = msgspec.json.decode(b'{"host":"h","port":1,"token":"t"}', type=DriverAddress)
     for value in (assignment(), assignment().partitions[0], report, claims):
         assert pickle.loads(pickle.dumps(value)) == value
         assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
 
 
 def test_the_way_home_is_a_mirror_of_its_own() -> None:
-    assert reverse_name(MirrorName("orders")) == "orders-back"
+    assert format_reverse_name(MirrorName("orders")) == "orders-back"
 
 
 @pytest.mark.parametrize(("age_ms", "fresh"), [(-1_000, True), (0, True), (9_999, True), (10_001, False)])
 def test_a_lease_without_a_beat_for_ten_seconds_belongs_to_nobody(age_ms: int, fresh: bool) -> None:
-    lease = Lease(mirror=MirrorName("m"), owner="x", generation=1, beat_ms=50_000, writers_until_ms=0)
-    assert is_fresh(lease, 50_000 + age_ms) is fresh
-    assert not is_fresh(replace(lease, released=True), 50_000 + age_ms)
-    assert not is_fresh(None, 50_000 + age_ms)
+    lease = Lease(mirror=MirrorName("m"), owner="x", generation=1, heartbeat_ms=50_000, writers_until_ms=0)
+    assert is_lease_fresh(lease, 50_000 + age_ms) is fresh
+    assert not is_lease_fresh(replace(lease, released=True), 50_000 + age_ms)
+    assert not is_lease_fresh(None, 50_000 + age_ms)
 
 
 def test_partitions_sort_by_topic_and_then_by_number() -> None:
@@ -181,10 +189,10 @@ def test_partitions_sort_by_topic_and_then_by_number() -> None:
 
 def test_a_range_to_compare_is_of_a_living_topic_that_keeps_its_records_unless_said() -> None:
     asked = ParityRange(partition=Partition("a", 0), start=Offset(0), end=Offset(1))
-    assert (asked.stopped_at, asked.compacted, asked.unkeyed_go) == (None, False, False)
-    result = ParityResult(verdict=Verdict.PASSED, records=1, chunks=1)
+    assert (asked.stopped_at, asked.compacted, asked.removes_unkeyed) == (None, False, False)
+    result = ParityResult(verdict=ParityVerdict.PASSED, records=1, chunks=1)
     assert (result.findings, result.reasons, result.report, result.seconds) == ((), (), "", 0)
-    assert dict(result.proven) == {}
+    assert dict(result.verified_ends) == {}
 
 
 def test_a_step_can_be_taken_back_unless_said() -> None:
@@ -192,8 +200,13 @@ def test_a_step_can_be_taken_back_unless_said() -> None:
 
 
 def test_only_actions_that_write_count_as_changes() -> None:
-    assert {str(action) for action in Action if action not in CHANGES} == {"keep", "equal", "skip", "refuse"}
-    row = DriftRow(part=Part.TOPICS, subject="a", source="", destination="", action=Action.CREATE)
+    assert {str(action) for action in SyncAction if action not in WRITING_ACTIONS} == {
+        "keep",
+        "equal",
+        "skip",
+        "refuse",
+    }
+    row = DriftRow(part=SyncCategory.TOPICS, subject="a", source="", destination="", action=SyncAction.CREATE)
     assert row.done is False, "a plan is not an action"
     assert row.reason == ""
 
@@ -227,7 +240,7 @@ def test_what_a_cluster_did_to_us_is_told_apart_from_what_we_were_asked() -> Non
 
 def test_a_refusal_carries_every_reason() -> None:
     refused = errors.Refused("failover of m", (reason for reason in ("not fenced", "lag unknown")))
-    assert refused.what == "failover of m"
+    assert refused.summary == "failover of m"
     assert refused.reasons == ("not fenced", "lag unknown")
     assert str(refused) == "failover of m:\n  - not fenced\n  - lag unknown"
 
@@ -246,7 +259,7 @@ def test_a_refusal_carries_every_reason() -> None:
     ],
 )
 def test_bytes_are_said_as_people_say_them(value: int, words: str) -> None:
-    assert in_bytes(value) == words
+    assert format_bytes(value) == words
 
 
 def test_the_clock_counts_milliseconds_since_1970() -> None:
@@ -264,5 +277,7 @@ def test_the_ledger_says_whose_an_entry_is() -> None:
 
 
 def test_a_partition_may_be_copied_up_to_a_given_offset() -> None:
-    assigned = Assigned(partition=Partition("a", 0), source_topic_id="s", destination_topic_id="d", until=Offset(0))
-    assert assigned.until == 0, "offset 0 is an end, too"
+    assigned = PartitionAssignment(
+        partition=Partition("a", 0), source_topic_id="s", destination_topic_id="d", stop_offset=Offset(0)
+    )
+    assert assigned.stop_offset == 0, "offset 0 is an end, too"

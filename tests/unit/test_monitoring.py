@@ -19,12 +19,12 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
-from mirror_core.dataplane.metric_names import METRICS, as_markdown
-from mirror_core.dataplane.metrics import Exposition
-from mirror_core.dataplane.progress import Progress
-from mirror_core.decide.ages import OLD_S, Known
-from mirror_core.mirrors.readiness_metrics import METRICS as OF_READINESS
-from mirror_core.mirrors.standing_metrics import METRICS as OF_THE_FENCE
+from mirror_core.dataplane.metric_names import METRICS, format_metrics_table
+from mirror_core.dataplane.metrics import MetricsCollector
+from mirror_core.dataplane.progress import ProgressTracker
+from mirror_core.decide.ages import MAX_AGES_S, FreshnessKind
+from mirror_core.mirrors.readiness_metrics import READINESS_METRICS as OF_READINESS
+from mirror_core.mirrors.standing_metrics import FENCE_METRICS as OF_THE_FENCE
 from mirror_core.model.names import Partition
 from tests.unit.test_docs import DOCS, ROOT, anchors, printed
 from tests.unit.test_metrics import MIRROR, counters, report, status
@@ -118,10 +118,10 @@ def test_what_is_recorded_speaks_of_metrics_that_exist(rule: dict[str, Any]) -> 
     assert problems(rule["expr"]) == []
 
 
-@pytest.mark.parametrize("what", Known)
-def test_readiness_and_alerts_call_the_same_ages_old(what: Known) -> None:
+@pytest.mark.parametrize("what", FreshnessKind)
+def test_readiness_and_alerts_call_the_same_ages_old(what: FreshnessKind) -> None:
     (expression,) = (rule["expr"] for rule in RULES if f'{{what="{what}"}}' in rule["expr"])
-    assert float(expression.rpartition(">")[2]) == OLD_S[what]
+    assert float(expression.rpartition(">")[2]) == MAX_AGES_S[what]
 
 
 def test_every_alert_has_a_test_that_it_fires_and_one_that_it_does_not() -> None:
@@ -177,9 +177,9 @@ def test_every_metric_is_shown_on_the_dashboard() -> None:
 
 
 def test_the_page_of_metrics_shows_the_table_of_the_code() -> None:
-    assert printed(PAGE, "mirror_core/dataplane/metric_names.py") == list(as_markdown())
-    assert printed(PAGE, "mirror_core/mirrors/standing_metrics.py") == list(as_markdown(OF_THE_FENCE))
-    assert printed(PAGE, "mirror_core/mirrors/readiness_metrics.py") == list(as_markdown(OF_READINESS))
+    assert printed(PAGE, "mirror_core/dataplane/metric_names.py") == list(format_metrics_table())
+    assert printed(PAGE, "mirror_core/mirrors/standing_metrics.py") == list(format_metrics_table(OF_THE_FENCE))
+    assert printed(PAGE, "mirror_core/mirrors/readiness_metrics.py") == list(format_metrics_table(OF_READINESS))
 
 
 def test_promtool_has_nothing_to_say_about_names_and_types() -> None:
@@ -189,9 +189,9 @@ def test_promtool_has_nothing_to_say_about_names_and_types() -> None:
         pytest.skip("promtool is not here; Debian's package prometheus holds it")
     partition = Partition("orders", 0)
     counting = counters(status(partition))
-    counting.reported([report(partition, 0, 50, 4000)], 30.0)
+    counting.count_epoch([report(partition, 0, 50, 4000)], 30.0)
     registry = CollectorRegistry()
-    registry.register(Exposition(MIRROR, counting, Progress()))
+    registry.register(MetricsCollector(MIRROR, counting, ProgressTracker()))
     judged = subprocess.run(
         [promtool, "check", "metrics"], input=generate_latest(registry), capture_output=True, check=False
     )

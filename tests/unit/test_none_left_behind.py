@@ -12,20 +12,20 @@ from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.model.acl import AclPurpose, LedgerEntry
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName
-from mirror_core.model.ruling import Authorizer, Ruling
-from mirror_core.model.standing import Debt, Owed
-from mirror_core.rights.acls import denial
+from mirror_core.model.ruling import AuthorizerConfig, AuthorizerKind
+from mirror_core.model.standing import FenceAction, PendingFence
+from mirror_core.rights.acls import build_denial
 from mirror_core.state.records import State
 from mirror_core.sync import access
-from mirror_core.sync.access import promotion_remarks
+from mirror_core.sync.access import list_promotion_warnings
 from tests.unit.test_decide_verbs import MIRROR
 from tests.unit.test_deleting import EAST, East
 
-NONE: Final = Ruling(authorizer=Authorizer.NONE)
+NONE: Final = AuthorizerConfig(authorizer=AuthorizerKind.NONE)
 
 
 def entry(cluster: ClusterName, who: str, purpose: AclPurpose) -> LedgerEntry:
-    return LedgerEntry(mirror=MIRROR.name, cluster=cluster, acl=denial("orders", who), purpose=purpose)
+    return LedgerEntry(mirror=MIRROR.name, cluster=cluster, acl=build_denial("orders", who), purpose=purpose)
 
 
 def test_a_mirror_whose_fence_may_stand_is_not_deleted_with_all_that_is_known_of_it(
@@ -33,28 +33,28 @@ def test_a_mirror_whose_fence_may_stand_is_not_deleted_with_all_that_is_known_of
 ) -> None:
     ledger = {"k": entry(EAST, "User:*", AclPurpose.FENCE)}
     monkeypatch.setattr("tests.unit.test_deleting.State", lambda **known: State(**known, ledger=dict(ledger)))
-    east = East(acls=AuthorizerOff(EAST, Authorizer.NONE), ruling=NONE)
+    east = East(acls=AuthorizerOff(EAST, AuthorizerKind.NONE), ruling=NONE)
     assert any("may stand there" in reason for reason in east.reasons(monkeypatch, None))
 
 
-@pytest.mark.parametrize(("said", "warned"), [(Authorizer.NONE, True), (Authorizer.KAFKA, False)])
-def test_a_plan_says_which_denials_stay_at_promotion(said: Authorizer, warned: bool) -> None:
+@pytest.mark.parametrize(("said", "warned"), [(AuthorizerKind.NONE, True), (AuthorizerKind.KAFKA, False)])
+def test_a_plan_says_which_denials_stay_at_promotion(said: AuthorizerKind, warned: bool) -> None:
     west = SimpleNamespace(name=MIRROR.destination)
     link: Any = SimpleNamespace(mirror=MIRROR, destination=west, source=SimpleNamespace(name=EAST))
     state = State(ledger={"k": entry(MIRROR.destination, "User:app", AclPurpose.DEMOTED)})
-    remarks = promotion_remarks(link, state, AuthorizerOff(MIRROR.destination, said), ["orders"])
+    remarks = list_promotion_warnings(link, state, AuthorizerOff(MIRROR.destination, said), ["orders"])
     assert any("stay at promotion and keep applications out" in line for line in remarks) is warned
 
 
 def test_a_failback_forgets_no_debt_while_its_fence_may_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     client = SimpleNamespace(name=EAST, config=SimpleNamespace(ruling=NONE))
     monkeypatch.setattr(access, "ClusterClient", lambda config: nullcontext(client))
-    monkeypatch.setattr(access, "describe_acls", lambda asked: AuthorizerOff(EAST, Authorizer.NONE))
+    monkeypatch.setattr(access, "describe_acls", lambda asked: AuthorizerOff(EAST, AuthorizerKind.NONE))
     put = list[object]()
-    debt = Debt(mirror=MIRROR.name, cluster=EAST, owed=Owed.FENCE, run="r", since_ms=1)
-    state = State(ledger={"k": entry(EAST, "User:*", AclPurpose.FENCE)}, debts={MIRROR.name: debt})
+    debt = PendingFence(mirror=MIRROR.name, cluster=EAST, action=FenceAction.APPLY, run="r", since_ms=1)
+    state = State(ledger={"k": entry(EAST, "User:*", AclPurpose.FENCE)}, pending_fences={MIRROR.name: debt})
     log: Any = SimpleNamespace(state=state, put=lambda *records: put.extend(records), refresh=lambda: state)
     link: Any = SimpleNamespace(mirror=MIRROR, source=client, destination=SimpleNamespace(name=MIRROR.destination))
     with pytest.raises(MirrorError, match="authorizer"):
-        access.demote(link, log, ["orders"], EAST)
+        access.demote_topics(link, log, ["orders"], EAST)
     assert not put

@@ -14,20 +14,20 @@ from mirrorbook_airflow import controlling, objects
 from mirrorbook_airflow.objects import ObjectFolder, kept, kept_elsewhere
 from mirrorbook_airflow.services import services
 
-from mirror_core.decide.recovery import Action
+from mirror_core.decide.recovery import RecoveryAction
 from mirror_core.evidence.folders import Folder
 from mirror_core.mirrors import recovery
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import Unwritable
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityRange, Saved
+from mirror_core.model.parity import ParityRange, SalvagedPartition
 from mirror_core.parity.salvage import MANIFEST
 from tests.unit.test_watch_only import CONTEXT
 
 URL = "memory://bucket/mirrorbook"
 EAST = ClusterName("east")
 RANGE = ParityRange(partition=Partition("t", 0), start=Offset(3), end=Offset(5))
-SAVED = {RANGE.partition: Saved(wanted=RANGE, log_start=Offset(0), records=2)}
+SAVED = {RANGE.partition: SalvagedPartition(requested_range=RANGE, log_start=Offset(0), records=2)}
 
 
 class Killed(BaseException):
@@ -105,7 +105,7 @@ class Salvaging:
 
     def __call__(
         self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
-    ) -> dict[Partition, Saved]:
+    ) -> dict[Partition, SalvagedPartition]:
         """As `parity.salvage` does: found done, it is told again. Files have other names each time, as Spark's have."""
         if not output.exists():
             assert not self.deleted, "salvaged once more, of a log that was cut"
@@ -198,11 +198,11 @@ def test_all_who_delete_have_their_salvage_kept(monkeypatch: pytest.MonkeyPatch,
     order = list[str]()
     plan = cast("Any", type("Seen", (), {"proposals": (1,), "agreed": (1,), "hash": "h"})())
     monkeypatch.setattr(controlling, "_recovery", lambda link, context: (plan, tmp_path / "orders" / "recover-1"))
-    monkeypatch.setattr(recovery, "check_shown", lambda link, seen, shown: None)
-    monkeypatch.setattr(recovery, "salvage", lambda link, seen, folder, say: _save(folder))
-    monkeypatch.setattr(recovery, "recover", lambda link, seen, say: order.extend(ObjectFolder(URL).every()))
-    monkeypatch.setattr("mirror_core.mirrors.recovery_words.done", lambda seen: ())
-    assert Action(CONTEXT["params"]["recover_action"]) is Action.RECOPY
+    monkeypatch.setattr(recovery, "check_approved_plan", lambda link, seen, shown: None)
+    monkeypatch.setattr(recovery, "salvage_lost_records", lambda link, seen, folder, say: _save(folder))
+    monkeypatch.setattr(recovery, "recover_partitions", lambda link, seen, say: order.extend(ObjectFolder(URL).every()))
+    monkeypatch.setattr("mirror_core.mirrors.recovery_words.format_done", lambda seen: ())
+    assert RecoveryAction(CONTEXT["params"]["recover_action"]) is RecoveryAction.RECOPY
     link: Any = type("Link", (), {"mirror": type("M", (), {"name": "orders"})})
     controlling._recover(link, CONTEXT, controlling.Change("h", ""))
     assert order == [f"orders/recover-1/{MANIFEST}"], "it was in the store before anything was deleted"

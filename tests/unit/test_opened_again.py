@@ -12,66 +12,71 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.scope import NOTHING
-from mirror_core.decide.standing import Action, Standing
-from mirror_core.decide.verbs import Verb
-from mirror_core.evidence.fence_file import path_of, write
+from mirror_core.decide.scope import EMPTY_SCOPE
+from mirror_core.decide.standing import FenceNextAction, FenceState
+from mirror_core.decide.verbs import MirrorCommand
+from mirror_core.evidence.fence_file import fence_file_path, write_fence_file
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.config import Config
 from mirror_core.mirrors import standing as watcher
 from mirror_core.mirrors import unfencing, verbs
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused, Unreachable
-from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.offsets import Offsets
-from mirror_core.model.run import Mode, Run, RunState
-from mirror_core.model.standing import Debt, Owed
+from mirror_core.model.offsets import PartitionOffsets
+from mirror_core.model.run import Run, RunMode, RunState
+from mirror_core.model.standing import FenceAction, PendingFence
 from mirror_core.runbook import giving_up, raised_again
-from mirror_core.runbook.acts import Acts
-from mirror_core.runbook.checkpoints import Drained, Fenced
+from mirror_core.runbook.acts import StepContext
+from mirror_core.runbook.checkpoints import DrainResult, FenceResult
 from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.failover_steps import Steps
-from mirror_core.runbook.giving_up import lift_or_owe
-from mirror_core.runbook.last_look import Look
-from mirror_core.runbook.raised_again import paid_again
-from mirror_core.runbook.shutting import ByCommand
+from mirror_core.runbook.failover_steps import PlannedSteps
+from mirror_core.runbook.giving_up import lift_fence_or_record
+from mirror_core.runbook.last_look import PromotionProbe
+from mirror_core.runbook.raised_again import reapply_fence
+from mirror_core.runbook.shutting import CommandFence
 from mirror_core.runbook.unfencing import LiftFile
 from mirror_core.state import link as linking
 from mirror_core.state.journal import Journal
-from mirror_core.state.link import Link
-from mirror_core.state.records import PartitionRecord, Record, State
-from mirror_core.state.turning import LastLook
+from mirror_core.state.link import MirrorLink
+from mirror_core.state.records import PartitionRecord, State, StateRecord
+from mirror_core.state.turning import PromotionCheck
 from mirror_core.sync import closing_commands, shutting
-from mirror_core.sync.closing_commands import CommandFailed
-from mirror_core.sync.closings import Shut, has_shut
-from mirror_core.sync.shutting import NotPutRight
+from mirror_core.sync.closing_commands import FenceCommandFailed
+from mirror_core.sync.closings import ClusterClosed, has_closed_source
+from mirror_core.sync.shutting import CommandNotReconciled
 from tests.memory import MemoryLog, journal_of
 from tests.unit.test_closing_commands import MIRROR, TOPICS, acted, called, linked
 from tests.unit.test_fence_file import FENCE
 
 NORTH, EAST = ClusterName("north"), ClusterName("east")
-OWED = Debt(mirror=MIRROR.name, cluster=EAST, owed=Owed.UNFENCE, run="a", since_ms=1, by_command=True)
-CLOSED = replace(OWED, owed=Owed.FENCE, paid_ms=2, ends=Offsets.of({Partition("orders", 0): Offset(7)}))
+OWED = PendingFence(mirror=MIRROR.name, cluster=EAST, action=FenceAction.LIFT, run="a", since_ms=1, by_command=True)
+CLOSED = replace(
+    OWED,
+    action=FenceAction.APPLY,
+    applied_at_ms=2,
+    log_ends=PartitionOffsets.from_mapping({Partition("orders", 0): Offset(7)}),
+)
 
 
 @pytest.fixture(autouse=True)
 def answering(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source answers, and nobody waits between two tries."""
-    monkeypatch.setattr("mirror_core.sync.kept_closed.state_of_source", lambda link: ())
+    monkeypatch.setattr("mirror_core.sync.kept_closed.read_source_state", lambda link: ())
     for module in (giving_up, watcher, raised_again):
         monkeypatch.setattr(module, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace(name="east")))
         monkeypatch.setattr(module, "check_source", lambda *a: None)
     monkeypatch.setattr(watcher, "lift_fence", lambda *a: None)
-    monkeypatch.setattr(closing_commands, "pause_s", lambda tries: 0.0)
+    monkeypatch.setattr(closing_commands, "compute_retry_pause_s", lambda tries: 0.0)
 
 
 @pytest.fixture
-def link(tmp_path: Path) -> Link:
+def link(tmp_path: Path) -> MirrorLink:
     return linked(tmp_path)
 
 
-def bare(link: Link) -> Link:
+def bare(link: MirrorLink) -> MirrorLink:
     """The commands have left mirrorbook.yaml."""
     return replace(link, source=replace(link.source, ruling=link.source.ruling.without_commands()))
 
@@ -85,7 +90,7 @@ def closed(run: str = "a") -> Journal:
     """A run that has closed its source, of a mirror with two topics."""
     journal = journal_of(run, "fence")
     journal.log.put(MIRROR, *mirrored(MIRROR.name))
-    journal.keep("fence", Shut(cluster="east"))
+    journal.save_checkpoint("fence", ClusterClosed(cluster="east"))
     return journal
 
 
@@ -102,29 +107,29 @@ def mirrored(name: MirrorName, topics: tuple[str, ...] = TOPICS) -> Iterator[Par
         )
 
 
-def aborted(link: Link, journal: Journal) -> str:
-    return lift_or_owe(link, cast("Any", journal.log), journal.run)
+def aborted(link: MirrorLink, journal: Journal) -> str:
+    return lift_fence_or_record(link, cast("Any", journal.log), journal.run)
 
 
-def topics_told(link: Link) -> list[str]:
+def topics_told(link: MirrorLink) -> list[str]:
     return (link.config.path.parent / "topics").read_text().split()
 
 
 # -- what is owed is not forgotten ----------------------------------------------------------------------------------
 
 
-def test_an_abort_opens_what_its_run_has_closed(link: Link) -> None:
+def test_an_abort_opens_what_its_run_has_closed(link: MirrorLink) -> None:
     journal = closed()
     assert aborted(link, journal) == ""
     assert called(link) == ["unfence"]
-    assert not log_of(journal).state.debts
+    assert not log_of(journal).state.pending_fences
 
 
 def test_what_an_abort_could_not_open_is_owed_as_closed_by_command(tmp_path: Path) -> None:
     journal = closed()
     note = aborted(linked(tmp_path, ends="exit 1", retries=0), journal)
     assert "east is still closed to applications: cluster east: unfence_command" in note
-    assert log_of(journal).state.debts[MIRROR.name].by_command
+    assert log_of(journal).state.pending_fences[MIRROR.name].by_command
 
 
 @pytest.mark.parametrize(
@@ -135,51 +140,51 @@ def test_what_an_abort_could_not_open_is_owed_as_closed_by_command(tmp_path: Pat
     ],
 )
 def test_what_hinders_an_abort_is_said(
-    link: Link, monkeypatch: pytest.MonkeyPatch, error: MirrorError, expected: str
+    link: MirrorLink, monkeypatch: pytest.MonkeyPatch, error: MirrorError, expected: str
 ) -> None:
     def check(*asked: object) -> None:
         raise error
 
-    monkeypatch.setattr(giving_up, "check_source", check)
+    monkeypatch.setattr(giving_up, "check_source_id", check)
     journal = closed()
     assert expected in aborted(link, journal)
-    assert log_of(journal).state.debts[MIRROR.name].trouble == str(error)
+    assert log_of(journal).state.pending_fences[MIRROR.name].problem == str(error)
 
 
-def test_without_the_command_in_the_configuration_nothing_is_said_to_be_lifted(link: Link) -> None:
+def test_without_the_command_in_the_configuration_nothing_is_said_to_be_lifted(link: MirrorLink) -> None:
     journal = closed()
     assert "mirrorbook.yaml has no unfence_command for it now" in aborted(bare(link), journal)
-    assert log_of(journal).state.debts, "nobody would open it any more"
-    with pytest.raises(CommandFailed, match="no unfence_command"):
-        watcher._unfenced(bare(link), cast("Any", journal.log), log_of(journal).state.debts[MIRROR.name])
-    assert log_of(journal).state.debts
+    assert log_of(journal).state.pending_fences, "nobody would open it any more"
+    with pytest.raises(FenceCommandFailed, match="no unfence_command"):
+        watcher._lift_fence(bare(link), cast("Any", journal.log), log_of(journal).state.pending_fences[MIRROR.name])
+    assert log_of(journal).state.pending_fences
 
 
-def next_run(link: Link, journal: Journal) -> Run:
+def next_run(link: MirrorLink, journal: Journal) -> Run:
     """A run that begins after the journal's was given up, with what is written together with it."""
     log = log_of(journal)
     log.put(replace(journal.run, state=RunState.ABORTED, ended_ms=2), OWED)
     later = replace(journal.run, id="b", state=RunState.RUNNING, ended_ms=None)
-    run, more = Failover._more_of(
-        cast("Any", SimpleNamespace(link=link)), later, cast("Any", SimpleNamespace(scope=NOTHING)), log.state
+    run, more = Failover._complete_run(
+        cast("Any", SimpleNamespace(link=link)), later, cast("Any", SimpleNamespace(scope=EMPTY_SCOPE)), log.state
     )
     log.put(run, *more)
     return run
 
 
-def test_a_later_run_that_is_given_up_opens_what_an_earlier_one_had_closed(link: Link) -> None:
+def test_a_later_run_that_is_given_up_opens_what_an_earlier_one_had_closed(link: MirrorLink) -> None:
     journal = closed()
     run = next_run(link, journal)
-    assert lift_or_owe(link, cast("Any", journal.log), run) == ""
+    assert lift_fence_or_record(link, cast("Any", journal.log), run) == ""
     assert called(link) == ["unfence"]
 
 
 def test_a_run_that_takes_over_what_is_owed_notes_that_the_source_is_closed_in_the_same_breath(
-    link: Link, monkeypatch: pytest.MonkeyPatch
+    link: MirrorLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be killed before it calls the command itself."""
     journal = journal_of("b", "fence")
-    journal.keep("begin", NOTHING)
+    journal.save_checkpoint("begin", EMPTY_SCOPE)
     journal.log.put(OWED)
 
     class Killed(BaseException):
@@ -188,15 +193,15 @@ def test_a_run_that_takes_over_what_is_owed_notes_that_the_source_is_closed_in_t
     def killed(*asked: object) -> None:
         raise Killed
 
-    steps = Steps(link, cast("Any", None), cast("Any", journal.log), journal)
-    monkeypatch.setattr(Steps, "check_approval", lambda *a, **k: True)
-    monkeypatch.setattr(Steps, "_refuse_if_strayed", lambda self: None)
+    steps = PlannedSteps(link, cast("Any", None), cast("Any", journal.log), journal)
+    monkeypatch.setattr(PlannedSteps, "check_approval", lambda *a, **k: True)
+    monkeypatch.setattr(PlannedSteps, "_refuse_if_strayed", lambda self: None)
     monkeypatch.setattr("mirror_core.runbook.failover_steps.ClusterClient", killed)
     with pytest.raises(Killed):
         steps.fence()
     state = log_of(journal).state
-    assert not state.debts
-    assert has_shut(state, journal.run)
+    assert not state.pending_fences
+    assert has_closed_source(state, journal.run)
 
 
 @pytest.mark.parametrize(
@@ -210,12 +215,16 @@ def test_a_run_that_takes_over_what_is_owed_notes_that_the_source_is_closed_in_t
     ],
 )
 def test_a_mirror_that_alone_knows_of_a_closed_cluster_is_not_deleted(
-    link: Link, monkeypatch: pytest.MonkeyPatch, debt: Debt | None, gone: ClusterName | None, refused: bool
+    link: MirrorLink,
+    monkeypatch: pytest.MonkeyPatch,
+    debt: PendingFence | None,
+    gone: ClusterName | None,
+    refused: bool,
 ) -> None:
-    monkeypatch.setattr(verbs, "way_home", lambda link: ())
-    monkeypatch.setattr(verbs, "_standing_denials", lambda *asked: ())
-    state = State(debts={MIRROR.name: debt} if debt else {})
-    reasons = list(verbs._more(link, Verb.DELETE, gone)(state))
+    monkeypatch.setattr(verbs, "list_failbacks", lambda link: ())
+    monkeypatch.setattr(verbs, "_list_standing_denials", lambda *asked: ())
+    state = State(pending_fences={MIRROR.name: debt} if debt else {})
+    reasons = list(verbs._build_extra_checks(link, MirrorCommand.DELETE, gone)(state))
     assert any("`mirrorbook mirror watch m --once` has it called" in reason for reason in reasons) is refused
 
 
@@ -226,7 +235,7 @@ def lost_after(journal: Journal, writes: int) -> None:
     """Another has the mirror after this one's first writes."""
     put, left = journal.log.put, iter(range(writes))
 
-    def fails(*records: Record) -> None:
+    def fails(*records: StateRecord) -> None:
         if next(left, None) is None:
             raise LostOwnership("another has it")
         put(*records)
@@ -235,12 +244,12 @@ def lost_after(journal: Journal, writes: int) -> None:
 
 
 def wanted(monkeypatch: pytest.MonkeyPatch, **state: Any) -> None:
-    monkeypatch.setattr(shutting, "read_whole", lambda cluster: State(mirrors={MIRROR.name: MIRROR}, **state))
+    monkeypatch.setattr(shutting, "read_complete_state", lambda cluster: State(mirrors={MIRROR.name: MIRROR}, **state))
 
 
-LATE: dict[str, Callable[[Link, Journal], object]] = {
+LATE: dict[str, Callable[[MirrorLink, Journal], object]] = {
     "abort": aborted,
-    "watcher": lambda link, journal: watcher._unfenced(link, cast("Any", journal.log), OWED),
+    "watcher": lambda link, journal: watcher._lift_fence(link, cast("Any", journal.log), OWED),
 }
 
 
@@ -272,7 +281,7 @@ def test_a_closing_that_failed_too_late_is_put_right(
     wanted(monkeypatch)
     acts = acted(link, tmp_path, journal)
     with pytest.raises(LostOwnership):
-        ByCommand(acts, "fence", LiftFile(acts))(TOPICS)
+        CommandFence(acts, "fence", LiftFile(acts))(TOPICS)
     assert called(link) == ["fence", "unfence"]
 
 
@@ -280,38 +289,40 @@ def test_a_watcher_that_closed_too_late_and_in_vain_is_put_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link, journal = linked(tmp_path, ends='[ "$MIRRORBOOK_ACTION" = unfence ]'), closed()
-    monkeypatch.setattr(watcher, "denials", lambda *asked: set())
-    monkeypatch.setattr(watcher, "keep_out", lambda *asked: AuthorizerOff("rules itself"))
+    monkeypatch.setattr(watcher, "list_fence_denials", lambda *asked: set())
+    monkeypatch.setattr(watcher, "deny_all_writers", lambda *asked: AuthorizerOff("rules itself"))
     lost_after(journal, 1)
     wanted(monkeypatch)
     with pytest.raises(LostOwnership):
-        watcher._fenced(link, cast("Any", journal.log), replace(CLOSED, paid_ms=None))
+        watcher._apply_fence(link, cast("Any", journal.log), replace(CLOSED, applied_at_ms=None))
     assert called(link) == ["fence", "unfence"]
 
 
-def test_what_a_watcher_could_not_put_right_calls_people(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_watcher_could_not_put_right_calls_people(link: MirrorLink, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mirror is another's by then, who does not know of it: nothing is written."""
 
     def fails(*asked: object) -> None:
-        raise NotPutRight("see to it by its own means")
+        raise CommandNotReconciled("see to it by its own means")
 
     journal = closed()
     journal.log.put(OWED)
-    monkeypatch.setattr(watcher, "_judged", lambda *asked: SimpleNamespace(action=Action.UNFENCE))
-    monkeypatch.setattr(watcher, "_unfenced", fails)
-    found = watcher._carry_out(link, cast("Any", journal.log))
+    monkeypatch.setattr(watcher, "_observe_and_decide", lambda *asked: SimpleNamespace(action=FenceNextAction.LIFT))
+    monkeypatch.setattr(watcher, "_lift_fence", fails)
+    found = watcher._apply_decision(link, cast("Any", journal.log))
     assert found.alarms == ("see to it by its own means",)
-    assert (found.standing, found.silent) == (Standing.LIFTING, False)
-    assert log_of(journal).state.debts[MIRROR.name] == OWED
+    assert (found.state, found.is_silent) == (FenceState.LIFTING, False)
+    assert log_of(journal).state.pending_fences[MIRROR.name] == OWED
 
 
-def test_a_step_that_closes_its_old_source_too_late_is_put_right(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_closes_its_old_source_too_late_is_put_right(
+    link: MirrorLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = journal_of("r", "demote")
     steps = FailbackSteps(link, cast("Any", None), cast("Any", journal.log), journal)
     lost_after(journal, 1)
     wanted(monkeypatch)
     with pytest.raises(LostOwnership):
-        steps._shut(link, link.source)(TOPICS)
+        steps._make_command_fence(link, link.source)(TOPICS)
     assert called(link) == ["fence", "unfence"], "applications are at home by now"
 
 
@@ -319,49 +330,49 @@ def test_a_step_that_closes_its_old_source_too_late_is_put_right(link: Link, mon
 
 
 P0 = Partition("orders", 0)
-STILL = Look(ends={P0: Offset(5)})
+STILL = PromotionProbe(log_ends={P0: Offset(5)})
 
 
 @pytest.mark.parametrize(
     ("looks", "lifted_ms", "expected", "refused"),
     [
         ((STILL, STILL), None, ["fence"], ""),
-        ((STILL, replace(STILL, ends={P0: Offset(6)})), None, ["fence"], "accepted writes behind the fence"),
-        ((replace(STILL, ends={P0: Offset(6)}),), None, [], "accepted writes behind the fence"),
-        ((Look(silent="no answer"),), None, [], ""),
+        ((STILL, replace(STILL, log_ends={P0: Offset(6)})), None, ["fence"], "accepted writes behind the fence"),
+        ((replace(STILL, log_ends={P0: Offset(6)}),), None, [], "accepted writes behind the fence"),
+        ((PromotionProbe(silent_because="no answer"),), None, [], ""),
         ((STILL,), 5, [], "was lifted by its file"),
     ],
 )
 def test_before_a_planned_promotion_the_source_is_closed_once_more_and_looked_at_again(
-    link: Link,
+    link: MirrorLink,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    looks: tuple[Look, ...],
+    looks: tuple[PromotionProbe, ...],
     lifted_ms: int | None,
     expected: list[str],
     refused: str,
 ) -> None:
     journal, seen = journal_of("r", "fence", "promote"), iter(looks)
-    journal.keep("begin", NOTHING)
-    journal.keep("fence", Fenced(ends=Offsets(), authorizer=False, command=True))
-    journal.keep("drain", Drained(positions=Offsets.of({P0: Offset(5)})))
-    write(path_of(tmp_path / "run-r", "r"), replace(FENCE, lifted_ms=lifted_ms), "advice")
-    monkeypatch.setattr(Steps, "check_approval", lambda self, what, source_needed: False)
-    monkeypatch.setattr(raised_again, "look_again", lambda *asked: next(seen))
+    journal.save_checkpoint("begin", EMPTY_SCOPE)
+    journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=False, command=True))
+    journal.save_checkpoint("drain", DrainResult(positions=PartitionOffsets.from_mapping({P0: Offset(5)})))
+    write_fence_file(fence_file_path(tmp_path / "run-r", "r"), replace(FENCE, lifted_ms=lifted_ms), "advice")
+    monkeypatch.setattr(PlannedSteps, "check_approval", lambda self, what, source_needed: False)
+    monkeypatch.setattr(raised_again, "probe_source", lambda *asked: next(seen))
     services = cast("Any", SimpleNamespace(evidence_dir=tmp_path))
-    steps = Steps(link, services, cast("Any", journal.log), journal)
+    steps = PlannedSteps(link, services, cast("Any", journal.log), journal)
     with pytest.raises(Refused, match=refused) if refused else nullcontext():
         assert steps.check_before_promotion() is looks[-1]
     assert called(link) == expected
     assert next(seen, None) is None
 
 
-def promoting(link: Link, folder: Path, *, mode: Mode = Mode.PLANNED) -> Acts:
+def promoting(link: MirrorLink, folder: Path, *, mode: RunMode = RunMode.PLANNED) -> StepContext:
     journal = journal_of("r", "promote")
     run = replace(journal.run, plan=replace(journal.run.plan, mode=mode))
     journal.log.put(run, CLOSED)
     acts = acted(link, folder, journal)
-    journal.keep("promote", LastLook(words="", given=True))
+    journal.save_checkpoint("promote", PromotionCheck(source_state="", rights_given=True))
     return replace(acts, writer=cast("Any", journal.log))
 
 
@@ -370,38 +381,45 @@ def promoting(link: Link, folder: Path, *, mode: Mode = Mode.PLANNED) -> Acts:
     [(7, {}, ["fence"]), (9, {"fence": "stands", "fence_command": "done"}, ["fence", "fence"])],
 )
 def test_a_promotion_that_goes_on_has_its_source_closed_once_more(
-    link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int, told: dict[str, str], expected: list[str]
+    link: MirrorLink,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: int,
+    told: dict[str, str],
+    expected: list[str],
 ) -> None:
     """A copy of the fence's file may have opened it. What was written meanwhile is counted."""
     acts = promoting(link, tmp_path)
-    monkeypatch.setattr(raised_again, "turned", lambda state, run: True)
-    monkeypatch.setattr(raised_again, "known_offsets", lambda *asked: {Partition("orders", 0): Offset(end)})
-    monkeypatch.setattr(raised_again, "seen_still", lambda *asked: {Partition("orders", 0): Offset(end)})
-    monkeypatch.setattr(raised_again, "keep_out", lambda *a, **k: AuthorizerOff("rules itself"))
-    found = paid_again(acts, TOPICS, [Partition("orders", 0)])
+    monkeypatch.setattr(raised_again, "is_past_no_return", lambda state, run: True)
+    monkeypatch.setattr(raised_again, "list_known_offsets", lambda *asked: {Partition("orders", 0): Offset(end)})
+    monkeypatch.setattr(raised_again, "check_stillness", lambda *asked: {Partition("orders", 0): Offset(end)})
+    monkeypatch.setattr(raised_again, "deny_all_writers", lambda *a, **k: AuthorizerOff("rules itself"))
+    found = reapply_fence(acts, TOPICS, [Partition("orders", 0)])
     assert {k: found.get(k) for k in told} == told
     assert called(link) == expected
-    assert log_of(acts.journal).state.debts[MIRROR.name].ends.by_partition() == {Partition("orders", 0): Offset(end)}
+    assert log_of(acts.journal).state.pending_fences[MIRROR.name].log_ends.to_mapping() == {
+        Partition("orders", 0): Offset(end)
+    }
 
 
-def test_a_silent_source_is_left_as_it_is(link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_source_is_left_as_it_is(link: MirrorLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*asked: object) -> None:
         raise Unreachable("no broker answers")
 
-    acts = promoting(link, tmp_path, mode=Mode.UNPLANNED)
-    monkeypatch.setattr(raised_again, "check_source", silent)
-    assert "was not asked again" in str(paid_again(acts, TOPICS, [])["fence"])
+    acts = promoting(link, tmp_path, mode=RunMode.UNPLANNED)
+    monkeypatch.setattr(raised_again, "check_source_id", silent)
+    assert "was not asked again" in str(reapply_fence(acts, TOPICS, [])["fence"])
     assert called(link) == []
-    assert log_of(acts.journal).state.debts[MIRROR.name] == CLOSED
+    assert log_of(acts.journal).state.pending_fences[MIRROR.name] == CLOSED
 
 
 # -- two mirrors from one source ------------------------------------------------------------------------------------
 
 
-def other_mirror(*debts: Debt, towards: str, topics: tuple[str, ...] = ("orders",)) -> list[Any]:
+def other_mirror(*debts: PendingFence, towards: str, topics: tuple[str, ...] = ("orders",)) -> list[Any]:
     other = Mirror(
         name=MirrorName("other"), source=EAST, destination=ClusterName(towards), source_id="E", destination_id="X",
-        topics=topics, producer_id=1 << 62, desired=Desired.STOPPED, created_ms=1,
+        topics=topics, producer_id=1 << 62, desired=DesiredState.STOPPED, created_ms=1,
     )  # fmt: skip
     return [other, *mirrored(other.name, topics), *(replace(debt, mirror=other.name) for debt in debts)]
 
@@ -410,12 +428,12 @@ def third(monkeypatch: pytest.MonkeyPatch, answer: State | MirrorError) -> None:
     def states(config: Config) -> Iterator[tuple[ClusterName, State | MirrorError]]:
         yield NORTH, answer
 
-    monkeypatch.setattr(linking, "states", states)
+    monkeypatch.setattr(linking, "read_states", states)
 
 
 @pytest.mark.parametrize("towards", ["west", "north"])
 def test_topics_that_another_failover_keeps_closed_stay_so(
-    link: Link, monkeypatch: pytest.MonkeyPatch, towards: str
+    link: MirrorLink, monkeypatch: pytest.MonkeyPatch, towards: str
 ) -> None:
     journal, there = closed(), MemoryLog()
     (log_of(journal) if towards == "west" else there).put(*other_mirror(CLOSED, towards=towards))
@@ -423,7 +441,7 @@ def test_topics_that_another_failover_keeps_closed_stay_so(
     assert aborted(link, journal) == "east is open again but for orders: another mirror's failover keeps that closed"
     assert called(link) == ["unfence"]
     assert topics_told(link) == ["a.b"]
-    assert MIRROR.name not in log_of(journal).state.debts
+    assert MIRROR.name not in log_of(journal).state.pending_fences
 
 
 @pytest.mark.parametrize(
@@ -431,7 +449,7 @@ def test_topics_that_another_failover_keeps_closed_stay_so(
     [other_mirror(towards="north"), other_mirror(OWED, towards="north"), other_mirror(CLOSED, towards="west")],
 )
 def test_a_mirror_that_was_stopped_or_given_up_or_is_not_there_keeps_nothing_closed(
-    link: Link, monkeypatch: pytest.MonkeyPatch, records: list[Any]
+    link: MirrorLink, monkeypatch: pytest.MonkeyPatch, records: list[Any]
 ) -> None:
     journal, there = closed(), MemoryLog()
     there.put(*records)
@@ -440,7 +458,9 @@ def test_a_mirror_that_was_stopped_or_given_up_or_is_not_there_keeps_nothing_clo
     assert topics_told(link) == sorted(TOPICS)
 
 
-def test_where_all_of_them_are_another_failovers_nothing_is_called(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_all_of_them_are_another_failovers_nothing_is_called(
+    link: MirrorLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal, there = closed(), MemoryLog()
     there.put(*other_mirror(CLOSED, towards="north", topics=TOPICS))
     third(monkeypatch, there.state)
@@ -449,7 +469,7 @@ def test_where_all_of_them_are_another_failovers_nothing_is_called(link: Link, m
 
 
 def test_nothing_is_opened_while_nobody_knows_whether_another_failover_needs_it(
-    link: Link, monkeypatch: pytest.MonkeyPatch
+    link: MirrorLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = closed()
     third(monkeypatch, Unreachable("cluster north: no answer"))
@@ -457,22 +477,24 @@ def test_nothing_is_opened_while_nobody_knows_whether_another_failover_needs_it(
     assert "east is still closed to applications" in note
     assert "is not known (north: cluster north: no answer)" in note
     assert called(link) == []
-    assert log_of(journal).state.debts[MIRROR.name].by_command
+    assert log_of(journal).state.pending_fences[MIRROR.name].by_command
 
 
-def test_who_puts_a_late_command_right_leaves_them_closed_too(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_puts_a_late_command_right_leaves_them_closed_too(
+    link: MirrorLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = MemoryLog()
     there.put(*other_mirror(CLOSED, towards="north"))
     third(monkeypatch, there.state)
     wanted(monkeypatch)
-    where = closing_commands.closable(link, EAST, "r", TOPICS)
-    assert not shutting.put_right(link, where)
+    where = closing_commands.build_command_target(link, EAST, "r", TOPICS)
+    assert not shutting.reconcile_command(link, where)
     assert topics_told(link) == ["a.b"]
 
 
 @pytest.mark.parametrize("told", [True, False])
 def test_by_its_file_too_a_fence_is_lifted_but_for_what_another_failover_keeps_closed(
-    link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool
+    link: MirrorLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool
 ) -> None:
     """Who lifts it so is in need: a third cluster that does not answer is only named."""
     there, silent = MemoryLog(), Unreachable("no answer")
@@ -484,8 +506,8 @@ def test_by_its_file_too_a_fence_is_lifted_but_for_what_another_failover_keeps_c
         asked.append({*config.clusters})
         yield NORTH, answer
 
-    monkeypatch.setattr(unfencing, "states", states)
-    monkeypatch.setattr(unfencing, "_state_of", lambda config, fence: silent)
+    monkeypatch.setattr(unfencing, "read_states", states)
+    monkeypatch.setattr(unfencing, "_read_destination", lambda config, fence: silent)
     fence = replace(
         FENCE,
         cluster=EAST,
@@ -495,9 +517,9 @@ def test_by_its_file_too_a_fence_is_lifted_but_for_what_another_failover_keeps_c
         topics=TOPICS,
         command=True,
     )
-    trouble = unfencing.lift(link.config, link.source, fence, tmp_path / "unfence-r.json")
+    trouble = unfencing.lift_by_file(link.config, link.source, fence, tmp_path / "unfence-r.json")
     assert topics_told(link) == (["a.b"] if told else sorted(TOPICS))
     assert bool(trouble) is told
-    unknown = unfencing._kept_closed(link.config, fence, silent)[1]
+    unknown = unfencing._find_held(link.config, fence, silent)[1]
     assert unknown == (() if told else ("north: no answer",))
     assert asked == [{EAST}, {EAST}], "not the dead destination"

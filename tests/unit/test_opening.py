@@ -13,7 +13,7 @@ import pytest
 
 from mirror_core.kafka import opening
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.opening import Address, Opening
+from mirror_core.kafka.opening import Address, ParallelConnect
 from mirror_core.model.errors import BadRequest, Unreachable
 
 MANY: list[Address] = [("broker", number) for number in range(100)]
@@ -40,22 +40,22 @@ class Cluster:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setattr(opening, "_MORE_S", 0.02)
+    monkeypatch.setattr(opening, "_DOUBLE_AFTER_S", 0.02)
     monkeypatch.setattr(opening, "_GRACE_S", 0.0)
     made = Cluster()
     yield made
     made.over.set()
 
 
-def first(cluster: Cluster, limit_s: float = 30.0) -> tuple[list[Address], Opening]:
-    with closing(Opening("east", cluster.open, MANY)) as some:
-        return list(next(some.connected(limit_s), {})), some
+def first(cluster: Cluster, limit_s: float = 30.0) -> tuple[list[Address], ParallelConnect]:
+    with closing(ParallelConnect("east", cluster.open, MANY)) as some:
+        return list(next(some.iter_connected(limit_s), {})), some
 
 
 def test_a_cluster_that_comes_back_is_not_met_by_as_many_as_it_has_brokers(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "_MORE_S", 20.0)  # it answers at once
+    monkeypatch.setattr(opening, "_DOUBLE_AFTER_S", 20.0)  # it answers at once
     cluster.well = {MANY[3]}
     assert first(cluster)[0] == [MANY[3]]
     assert set(cluster.begun) <= set(MANY[:16])
@@ -93,8 +93,8 @@ def test_what_is_wrong_with_our_configuration_is_said_before_any_broker(cluster:
     def unreadable(address: Address) -> Any:
         raise BadRequest("no such file")
 
-    with closing(Opening("east", unreadable, MANY)) as some, pytest.raises(BadRequest, match="no such file"):
-        next(some.connected(30.0))
+    with closing(ParallelConnect("east", unreadable, MANY)) as some, pytest.raises(BadRequest, match="no such file"):
+        next(some.iter_connected(30.0))
 
 
 def test_then_what_was_connected_at_the_same_time_is_closed(cluster: Cluster) -> None:
@@ -107,9 +107,9 @@ def test_then_what_was_connected_at_the_same_time_is_closed(cluster: Cluster) ->
         return cluster.open(address)
 
     cluster.well = {MANY[0], MANY[2]}
-    with closing(Opening("east", open_one, MANY[:3])) as some:
-        some._begin(3)
-        wait(some._under_way)
+    with closing(ParallelConnect("east", open_one, MANY[:3])) as some:
+        some._start(3)
+        wait(some._connecting)
         with pytest.raises(BadRequest, match="no such file"):
-            next(some.connected(30.0))
+            next(some.iter_connected(30.0))
     assert sorted(cluster.closed) == [MANY[0], MANY[2]]

@@ -2,87 +2,87 @@
 
 from __future__ import annotations
 
-from mirror_core.model.groups import GroupOffsets
+from mirror_core.model.groups import OwnGroupOffsets
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.offsets import Offsets
-from mirror_core.state.keys import mirror_of
-from mirror_core.state.records import Forget, State, key_of
-from mirror_core.sync.group_commits import OwnOffsets
+from mirror_core.model.offsets import PartitionOffsets
+from mirror_core.state.keys import parse_mirror_name
+from mirror_core.state.records import State, Tombstone, format_key
+from mirror_core.sync.group_commits import OwnCommittedOffsets
 
 NAME = MirrorName("m")
 P, Q = Partition("t", 0), Partition("t", 1)
 
 
-def written(records: list[GroupOffsets], state: State | None = None) -> State:
+def written(records: list[OwnGroupOffsets], state: State | None = None) -> State:
     """As another process reads it."""
-    rows = [row for record in records for row in (state or State()).rows(record)]
+    rows = [row for record in records for row in (state or State()).to_rows(record)]
     found = State() if state is None else state.copy()
     for key, value in rows:
         found.apply(key, value)
     return found
 
 
-def record(group: str, **offsets: int) -> GroupOffsets:
+def record(group: str, **offsets: int) -> OwnGroupOffsets:
     by_partition = {Partition("t", int(name[1:])): Offset(offset) for name, offset in offsets.items()}
-    return GroupOffsets(mirror=NAME, group=group, offsets=Offsets.of(by_partition))
+    return OwnGroupOffsets(mirror=NAME, group=group, offsets=PartitionOffsets.from_mapping(by_partition))
 
 
-def of(own: OwnOffsets, group: str, partition: Partition) -> set[int]:
-    return {int(offset) for offset in own.of(group, partition)}
+def of(own: OwnCommittedOffsets, group: str, partition: Partition) -> set[int]:
+    return {int(offset) for offset in own.find_known(group, partition)}
 
 
 def test_what_was_committed_is_known_after_a_restart() -> None:
-    own = OwnOffsets(NAME, State())
-    own.note("g/ä b", P, Offset(7))
-    own.note("g/ä b", Q, Offset(3))
-    state = written(own.news())
-    assert own.news() == []
-    again = OwnOffsets(NAME, state)
+    own = OwnCommittedOffsets(NAME, State())
+    own.record_offset("g/ä b", P, Offset(7))
+    own.record_offset("g/ä b", Q, Offset(3))
+    state = written(own.pop_unwritten())
+    assert own.pop_unwritten() == []
+    again = OwnCommittedOffsets(NAME, state)
     assert (of(again, "g/ä b", P), of(again, "g/ä b", Q), of(again, "h", P)) == ({7}, {3}, set())
-    assert of(OwnOffsets(MirrorName("other"), state), "g/ä b", P) == set()
-    assert mirror_of(key_of(record("g/ä b"))) == NAME
+    assert of(OwnCommittedOffsets(MirrorName("other"), state), "g/ä b", P) == set()
+    assert parse_mirror_name(format_key(record("g/ä b"))) == NAME
 
 
 def test_an_offset_that_was_ours_once_is_not_after_we_have_committed_another() -> None:
     """1101 was written, then the group was set back to 130: whoever reads to 1101 there has done it himself."""
-    own = OwnOffsets(NAME, State())
-    own.note("g", P, Offset(1101))
-    state = written(own.news())
-    own.note("g", P, Offset(130))
+    own = OwnCommittedOffsets(NAME, State())
+    own.record_offset("g", P, Offset(1101))
+    state = written(own.pop_unwritten())
+    own.record_offset("g", P, Offset(130))
     own.read(state)
     assert of(own, "g", P) == {130}
-    own.read(written(own.news(), state))
+    own.read(written(own.pop_unwritten(), state))
     assert of(own, "g", P) == {130}
 
 
 def test_what_another_process_has_committed_counts_until_we_commit_ourselves() -> None:
-    own = OwnOffsets(NAME, written([record("g", p0=5)]))
-    own.note("g", P, Offset(8))
+    own = OwnCommittedOffsets(NAME, written([record("g", p0=5)]))
+    own.record_offset("g", P, Offset(8))
     own.read(written([record("g", p0=9, p1=2)]))
     assert (of(own, "g", P), of(own, "g", Q)) == ({8, 9}, {2})
-    own.note("g", P, Offset(8))
+    own.record_offset("g", P, Offset(8))
     assert of(own, "g", P) == {8}
-    assert [one.offsets.by_partition() for one in own.news()] == [{P: 8, Q: 2}]
+    assert [one.offsets.to_mapping() for one in own.pop_unwritten()] == [{P: 8, Q: 2}]
 
 
 def test_groups_wait_their_turn_to_be_written_and_what_was_not_written_comes_again() -> None:
-    own = OwnOffsets(NAME, State())
+    own = OwnCommittedOffsets(NAME, State())
     for group in ("b", "a", "c"):
-        own.note(group, P, Offset(1))
-        own.note(group, Q, Offset(1))
-    first = own.news(most=3)
+        own.record_offset(group, P, Offset(1))
+        own.record_offset(group, Q, Offset(1))
+    first = own.pop_unwritten(max_offsets=3)
     assert [one.group for one in first] == ["b"]
-    own.again(first)
-    assert [one.group for one in own.news(most=4)] == ["a", "c"]
-    assert [one.group for one in own.news(most=1)] == ["b"], "one at least"
+    own.requeue(first)
+    assert [one.group for one in own.pop_unwritten(max_offsets=4)] == ["a", "c"]
+    assert [one.group for one in own.pop_unwritten(max_offsets=1)] == ["b"], "one at least"
 
 
 def test_groups_that_are_nowhere_any_more_are_forgotten() -> None:
     state = written([record("gone", p0=1), record("here", p0=2)])
-    own = OwnOffsets(NAME, state)
-    gone = own.forget_except({"here"})
+    own = OwnCommittedOffsets(NAME, state)
+    gone = own.forget_other_groups({"here"})
     assert [one.group for one in gone] == ["gone"]
     for one in gone:
-        state.put(Forget(one))
+        state.put(Tombstone(one))
     assert [one.group for one in state.group_offsets[NAME].values()] == ["here"]
     assert (of(own, "gone", P), of(own, "here", P)) == (set(), {2})

@@ -9,15 +9,15 @@ import pytest
 from mirrorbook_airflow.markdown import plan_markdown
 from mirrorbook_airflow.page.views import mirror_page
 
-from mirror_core.cli.runs import show_plan
+from mirror_core.cli.runs import print_plan
 from mirror_core.decide import failback, failover
-from mirror_core.decide.view import View
+from mirror_core.decide.view import MirrorSnapshot
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.mirror_sections import OWNER
+from mirror_core.model.mirror_sections import OWNER_KEY
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Plan
-from mirror_core.state.link import Link
+from mirror_core.state.link import MirrorLink
 from tests.unit import test_decide_failback, test_decide_figures
 from tests.unit.test_page_views import MIRROR, NAME, NOW, page, seen, shown, told
 from tests.unit.test_page_views import row as partition_row
@@ -53,29 +53,29 @@ def test_what_is_no_owner_is_refused_where_it_stands(tmp_path: Path, wrong: str)
 
 
 def test_a_plan_names_the_owner_first_and_its_hash_does_not_depend_on_it(
-    failed_over: View, came_back: failback.FailbackView
+    failed_over: MirrorSnapshot, came_back: failback.FailbackSnapshot
 ) -> None:
-    there = [failover.decide(view).plan for view in (failed_over, replace(failed_over, owner=WHO))]
-    back = [failback.decide(view).plan for view in (came_back, replace(came_back, owner=WHO))]
+    there = [failover.decide_failover(view).plan for view in (failed_over, replace(failed_over, owner=WHO))]
+    back = [failback.decide_failback(view).plan for view in (came_back, replace(came_back, owner=WHO))]
     for nobody, somebody in (there, back):
-        assert next(iter(somebody.figures.items())) == (OWNER, WHO)
-        assert OWNER not in nobody.figures
+        assert next(iter(somebody.figures.items())) == (OWNER_KEY, WHO)
+        assert OWNER_KEY not in nobody.figures
         assert somebody.hash == nobody.hash
 
 
 def owned(plan: Plan) -> Plan:
-    return replace(plan, figures={OWNER: WHO, **plan.figures})
+    return replace(plan, figures={OWNER_KEY: WHO, **plan.figures})
 
 
 def test_the_plans_head_says_it_once(capsys: pytest.CaptureFixture[str]) -> None:
-    show_plan(owned(PLAN), (), as_json=False)
+    print_plan(owned(PLAN), (), as_json=False)
     printed = capsys.readouterr().out
     assert printed.count(WHO) == 1
     assert printed.index(WHO) < printed.index("Steps")
     asked = plan_markdown(owned(PLAN))
     assert asked.count(WHO) == 1
     assert asked.split("\n\n")[1] == f"Owner: {WHO}"
-    show_plan(PLAN, (), as_json=False)
+    print_plan(PLAN, (), as_json=False)
     for text in (capsys.readouterr().out, plan_markdown(PLAN)):
         assert "owner" not in text.lower()
         assert "None" not in text
@@ -83,7 +83,7 @@ def test_the_plans_head_says_it_once(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_the_page_of_a_mirror_says_it(tmp_path: Path) -> None:
     config = load_config(configured(tmp_path, f"  {NAME}: {{owner: '{WHO}'}}\n"))
-    link = Link(config, MIRROR, config.cluster("east"), config.cluster("west"))
+    link = MirrorLink(config, MIRROR, config.cluster("east"), config.cluster("west"))
     known = replace(told(), links={NAME: link})
     assert f"Owner: {WHO}" in shown(mirror_page(MIRROR, known, seen(partition_row(0)), None, NOW))
     assert "Owner" not in shown(page(seen(partition_row(0))))

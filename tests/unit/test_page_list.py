@@ -14,9 +14,9 @@ from mirrorbook_airflow.page.rendering import render
 from mirrorbook_airflow.page.views import mirror_page
 from msgspec import structs
 
-from mirror_core.model.mirror import Desired, GroupsSeen, Lease
+from mirror_core.model.mirror import DesiredState, GroupSyncTime, Lease
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import Mode
+from mirror_core.model.run import RunMode
 from tests.unit.test_page_views import HOSTILE, MIRROR, NAME, NOW, judged, page, plan, row, run, seen, told
 from tests.waiting import wait_until
 
@@ -57,7 +57,7 @@ def test_it_says_how_old_a_judgement_is() -> None:
     ("known", "one", "judgement", "first"),
     [
         (seen(row(0)), told(run(ended_ms=NOW - 1_000)), judged(), "not looked at since its last run has ended"),
-        (seen(row(0)), told(), replace(judged(), desired=Desired.STOPPED), "not looked at since it is STARTED"),
+        (seen(row(0)), told(), replace(judged(), desired=DesiredState.STOPPED), "not looked at since it is STARTED"),
         (seen(row(0)), told(at_ms=NOW - 30_000), judged(), "the state was last read 30.0 s ago"),
         (seen(row(0), at_ms=NOW - 30_000), told(), judged(), "both clusters were last looked at 30.0 s ago"),
     ],
@@ -115,8 +115,8 @@ def test_a_cluster_that_has_fallen_silent_since_is_not_ready() -> None:
 
 
 def test_it_says_how_much_is_proved_when_groups_were_synced_and_how_drills_went() -> None:
-    groups = GroupsSeen(mirror=NAME, synced_ms=NOW - 12_000, followed=True)
-    of_drill = replace(run(ended_ms=NOW), plan=replace(plan(Mode.UNPLANNED), mirror=MirrorName(f"drill.{NAME}")))
+    groups = GroupSyncTime(mirror=NAME, synced_ms=NOW - 12_000, followed=True)
+    of_drill = replace(run(ended_ms=NOW), plan=replace(plan(RunMode.UNPLANNED), mirror=MirrorName(f"drill.{NAME}")))
     found = line(seen(row(0)), one=told(groups, replace(of_drill, id="drill-1", started_ms=NOW - 60_000)))
     assert (found.proved.value, found.proved.tone) == ("none of 100 offsets", "warn")
     assert found.synced == "12.0 s ago"
@@ -165,7 +165,7 @@ def test_the_list_and_the_card_say_how_many_seconds_a_mirror_is_behind_and_never
 
 
 def test_a_stopped_mirror_is_not_behind() -> None:
-    stopped = replace(MIRROR, desired=Desired.STOPPED)
+    stopped = replace(MIRROR, desired=DesiredState.STOPPED)
     told_ = told(stopped)
     (line,) = overview(Clusters(NOW, {ClusterName("west"): told_}, {}), {NAME: seen(row(0))}, {}, NOW)
     assert line.behind == "stopped"
@@ -180,7 +180,7 @@ def test_a_stopped_mirror_is_not_behind() -> None:
 def test_a_copier_that_is_silent_is_not_running_and_one_that_waits_says_so(
     beat_ms: int, waits: tuple[str, ...], copier: str
 ) -> None:
-    lease = Lease(mirror=NAME, owner="o", generation=1, beat_ms=beat_ms, writers_until_ms=0, waits=waits)
+    lease = Lease(mirror=NAME, owner="o", generation=1, heartbeat_ms=beat_ms, writers_until_ms=0, wait_reasons=waits)
     clusters = Clusters(NOW, {ClusterName("west"): told(lease)}, {})
 
     assert [line.copier for line in overview(clusters, {}, {}, NOW)] == [copier]

@@ -13,9 +13,9 @@ from mirrorbook_airflow.page.rendering import render
 from mirrorbook_airflow.page.sets import SetView, sets_of
 
 from mirror_core.model.mirror import PartitionState
-from mirror_core.model.mirror_set import MirrorSet, Order
+from mirror_core.model.mirror_set import MirrorSet, SetOrder
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import Mode, Run, RunState
+from mirror_core.model.run import Run, RunMode, RunState
 from mirror_core.state.records import State
 from tests.pages import Page
 from tests.unit.test_page_views import HOSTILE, MIRROR, NAME, NOW, row, run, seen, step
@@ -50,9 +50,9 @@ def shown(found: Clusters, *sets: SetView) -> str:
     return render("mirrors", rows=[], sets=sets, clusters=found, base="/proxy", root="/proxy/mirrorbook")
 
 
-def run_of(mirror: MirrorName, part_of: str = ATTEMPT, mode: Mode = Mode.PLANNED, **more: object) -> Run:
+def run_of(mirror: MirrorName, part_of: str = ATTEMPT, mode: RunMode = RunMode.PLANNED, **more: object) -> Run:
     made = run(mode)
-    return replace(made, id=f"{mirror}-{part_of}", plan=replace(made.plan, mirror=mirror), part_of=part_of, **more)  # type: ignore[arg-type]
+    return replace(made, id=f"{mirror}-{part_of}", plan=replace(made.plan, mirror=mirror), set_run=part_of, **more)  # type: ignore[arg-type]
 
 
 def greys(found: Clusters, why_not: Mapping[str, str] = FREE) -> dict[str, str]:
@@ -130,11 +130,11 @@ def test_a_planned_run_leaves_the_sources_to_be_given_up() -> None:
         SET: f"{NAME}: failover {run_of(NAME).id} is under way",
         SET_UNPLANNED: "",
     }
-    assert greys(clusters(run_of(NAME, mode=Mode.UNPLANNED)))[SET_UNPLANNED]
+    assert greys(clusters(run_of(NAME, mode=RunMode.UNPLANNED)))[SET_UNPLANNED]
 
 
 def test_names_of_sets_and_mirrors_are_text() -> None:
-    sets = [MirrorSet(name, (NAME, MirrorName(name)), Order.IN_ORDER) for name in (HOSTILE, LONG)]
+    sets = [MirrorSet(name, (NAME, MirrorName(name)), SetOrder.IN_ORDER) for name in (HOSTILE, LONG)]
     found = clusters(run_of(NAME, f"{LONG}-20260101T000000-abcd", note=HOSTILE), sets=sets)
     found = replace(found, trouble=HOSTILE, silent={ClusterName(LONG): HOSTILE})
     failed = {NAME: seen(row(0, PartitionState.FAILED))}

@@ -11,14 +11,14 @@ from mirrorbook_airflow.page.known import Judged, Seen
 from mirrorbook_airflow.page.tables import PER_PAGE, lateness, topic_table
 from mirrorbook_airflow.page.views import MirrorPage, mirror_page
 
-from mirror_core.decide.failover import Decision
-from mirror_core.decide.loss import loss
-from mirror_core.decide.without_source import Again, WithoutSource
-from mirror_core.mirrors.describe import PartitionRow
-from mirror_core.model.drift import Action, DriftRow, Part
-from mirror_core.model.mirror import Desired, FailureKind, PartitionState
+from mirror_core.decide.failover import PlanDecision
+from mirror_core.decide.loss import compute_loss
+from mirror_core.decide.without_source import GroupReadAgain, UnplannedForecast
+from mirror_core.mirrors.describe import PartitionDescription
+from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
+from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.sighting import Sighting, TopicSeen
+from mirror_core.model.sighting import ObservedTopic, SourceObservation
 from mirror_core.state.records import PartitionRecord
 from tests.pages import Page
 from tests.unit.test_page_views import MIRROR, NAME, NOW, page, plan, row, seen, shown, status, told
@@ -27,11 +27,11 @@ from tests.unit.test_typed_lines import parse
 FAILED = PartitionState.FAILED
 
 
-def of_topic(topic: str, one: PartitionRow) -> PartitionRow:
+def of_topic(topic: str, one: PartitionDescription) -> PartitionDescription:
     return replace(one, partition=f"{topic}-{one.partition.rpartition('-')[2]}")
 
 
-def look(*rows: PartitionRow) -> Seen:
+def look(*rows: PartitionDescription) -> Seen:
     """At partitions of any topics, of whose sources' ends nothing was seen."""
     return replace(seen(*rows), loss=None)
 
@@ -110,10 +110,10 @@ def behind(**whole_ms: int | None) -> Seen:
     rows = [of_topic(name[0], row(int(name[1]), lag=5)) for name in whole_ms]
     statuses = {(one := Partition(name[0], int(name[1]))): status(one) for name in whole_ms}
     topics = tuple(
-        TopicSeen(
+        ObservedTopic(
             topic=topic,
             ends=tuple(105 for name in whole_ms if name[0] == topic),
-            whole_ago_ms=tuple(
+            recovery_point_ages_ms=tuple(
                 (int(name[1]), NOW - 1_000 - at_ms)
                 for name, at_ms in whole_ms.items()
                 if name[0] == topic and at_ms is not None
@@ -121,8 +121,8 @@ def behind(**whole_ms: int | None) -> Seen:
         )
         for topic in sorted({name[0] for name in whole_ms})
     )
-    sighting = Sighting(mirror=NAME, at_ms=NOW - 1_000, topics=topics, listed_ms=NOW - 1_000)
-    bound = loss(statuses, sighting, {p: Offset(100) for p in statuses}, (), now_ms=NOW)
+    sighting = SourceObservation(mirror=NAME, at_ms=NOW - 1_000, topics=topics, listed_ms=NOW - 1_000)
+    bound = compute_loss(statuses, sighting, {p: Offset(100) for p in statuses}, (), now_ms=NOW)
     return replace(look(*rows), loss=bound)
 
 
@@ -142,7 +142,7 @@ def test_of_an_old_look_and_of_a_stopped_mirror_no_seconds_are_shown() -> None:
     known = behind(a0=NOW - 4_000)
     recorded = told(PartitionRecord(NAME, status(Partition("a", 0))))
     old = mirror_page(MIRROR, recorded, replace(known, at_ms=NOW - 11_000), None, NOW)
-    stopped = mirror_page(replace(MIRROR, desired=Desired.STOPPED), recorded, known, None, NOW)
+    stopped = mirror_page(replace(MIRROR, desired=DesiredState.STOPPED), recorded, known, None, NOW)
 
     for view, words in ((old, "unknown"), (stopped, "stopped")):
         assert [one[5] for one in cells(view, "partitions")] == [words]
@@ -151,10 +151,10 @@ def test_of_an_old_look_and_of_a_stopped_mirror_no_seconds_are_shown() -> None:
 
 def test_each_partition_and_topic_says_how_much_of_it_was_proved_equal() -> None:
     rows = (
-        of_topic("a", replace(row(0), proved=1_234_567, position=2_000_000)),
-        of_topic("a", replace(row(1), proved=50, position=40)),
+        of_topic("a", replace(row(0), verified_end=1_234_567, position=2_000_000)),
+        of_topic("a", replace(row(1), verified_end=50, position=40)),
         of_topic("b", row(0)),
-        of_topic("c", replace(row(0), position=None, proved=7)),
+        of_topic("c", replace(row(0), position=None, verified_end=7)),
     )
     view = at(look(*rows))
 
@@ -177,36 +177,39 @@ def test_each_partition_and_topic_says_how_much_of_it_was_proved_equal() -> None
 # -- groups and drift --------------------------------------------------------------------------------------------------
 
 
-def judgement(groups: dict[str, Again], *drift: DriftRow) -> Judged:
+def judgement(groups: dict[str, GroupReadAgain], *drift: DriftRow) -> Judged:
     made = plan(groups=dict.fromkeys(groups, "0 after the final sync"))
-    unplanned = WithoutSource(refused=(), groups=groups)
-    return Judged(NOW, Decision(made, ()), drift, unplanned=unplanned)
+    unplanned = UnplannedForecast(refused=(), groups=groups)
+    return Judged(NOW, PlanDecision(made, ()), drift, unplanned=unplanned)
 
 
 def test_of_many_groups_those_are_shown_that_would_read_the_most_again_or_of_which_that_is_unknown() -> None:
-    groups = {f"g-{n:04}": Again(most=n, now=None) for n in range(3_000)} | {"z": Again(most=None, now=None)}
+    groups = {f"g-{n:04}": GroupReadAgain(most=n, now=None) for n in range(3_000)} | {
+        "z": GroupReadAgain(most=None, now=None)
+    }
     view = page(seen(row(0)), judgement(groups))
 
     assert [one[0] for one in cells(view, "groups")] == ["z", *(f"g-{2_999 - n:04}" for n in range(99))]
     assert "2,901 more are not shown" in told_beside(view, "groups")
-    few = page(seen(row(0)), judgement({"g": Again(most=1, now=1)}))
+    few = page(seen(row(0)), judgement({"g": GroupReadAgain(most=1, now=1)}))
     assert "not shown" not in told_beside(few, "groups")
 
 
 def test_of_much_drift_it_is_said_how_much_is_left_out() -> None:
-    def drift(n: int, action: Action) -> DriftRow:
-        return DriftRow(part=Part.TOPICS, subject=f"t{n}", source="", destination="", action=action)
+    def drift(n: int, action: SyncAction) -> DriftRow:
+        return DriftRow(part=SyncCategory.TOPICS, subject=f"t{n}", source="", destination="", action=action)
 
-    rows = [drift(n, Action.EQUAL if n < 10 else Action.CREATE) for n in range(1_511)]
+    rows = [drift(n, SyncAction.EQUAL if n < 10 else SyncAction.CREATE) for n in range(1_511)]
     assert len(cells(page(seen(row(0)), judgement({}, *rows)), "drift")) == PER_PAGE
     assert "1,401 more are not shown" in told_beside(page(seen(row(0)), judgement({}, *rows)), "drift")
     assert "not shown" not in told_beside(page(seen(row(0)), judgement({}, *rows[:110])), "drift")
 
 
 def test_the_commands_that_list_everything_are_commands() -> None:
-    groups = {f"g-{n}": Again(most=n, now=None) for n in range(200)}
+    groups = {f"g-{n}": GroupReadAgain(most=n, now=None) for n in range(200)}
     drift = [
-        DriftRow(part=Part.TOPICS, subject=f"t{n}", source="", destination="", action=Action.CREATE) for n in range(200)
+        DriftRow(part=SyncCategory.TOPICS, subject=f"t{n}", source="", destination="", action=SyncAction.CREATE)
+        for n in range(200)
     ]
     found = re.findall(r"<code>mirrorbook (.*?)</code>", shown(page(seen(row(0)), judgement(groups, *drift))))
     assert [shlex.split(line)[:2] for line in found] == [["failover", "plan"], ["sync", NAME]]

@@ -16,32 +16,32 @@ from mirrorbook_airflow.page.static import STATIC
 from mirrorbook_airflow.page.tables import PER_PAGE
 from mirrorbook_airflow.page.views import MirrorPage, mirror_page, still_holds
 
-from mirror_core.decide.clocks import words
-from mirror_core.decide.conducting import NOT_KNOWN
-from mirror_core.decide.failover import Decision
-from mirror_core.decide.loss import loss
-from mirror_core.decide.watchers import STEP
-from mirror_core.decide.without_source import Again, WithoutSource
-from mirror_core.mirrors.describe import NOT_BEHIND, Description, PartitionRow
-from mirror_core.model.checkpoint import Watcher
-from mirror_core.model.drift import Action, DriftRow, Part
+from mirror_core.decide.clocks import format_clock_behind
+from mirror_core.decide.conducting import UNKNOWN_CONDUCTOR
+from mirror_core.decide.failover import PlanDecision
+from mirror_core.decide.loss import compute_loss
+from mirror_core.decide.watchers import WATCHER_STEP
+from mirror_core.decide.without_source import GroupReadAgain, UnplannedForecast
+from mirror_core.mirrors.describe import CLOCK_NOT_BEHIND, MirrorDescription, PartitionDescription
+from mirror_core.model.checkpoint import WatcherHeartbeat
+from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.mirror import (
-    Desired,
+    DesiredState,
     FailureKind,
-    GroupsSeen,
+    GroupSyncTime,
     Mirror,
     NeverCopied,
     PartitionState,
     PartitionStatus,
 )
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.reckoning import Counted, Foretold
-from mirror_core.model.run import Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState
-from mirror_core.model.sighting import Sighting, TopicSeen
-from mirror_core.model.standing import Debt, Owed
-from mirror_core.runbook.readiness import remembered
-from mirror_core.state.journal import checkpoint
-from mirror_core.state.pulse import begun_by
+from mirror_core.model.reckoning import ForecastOutcome, PlanForecast
+from mirror_core.model.run import Plan, PlanStep, Run, RunKind, RunMode, RunState, StepRecord, StepState
+from mirror_core.model.sighting import ObservedTopic, SourceObservation
+from mirror_core.model.standing import FenceAction, PendingFence
+from mirror_core.runbook.readiness import find_recorded_points
+from mirror_core.state.journal import make_checkpoint
+from mirror_core.state.pulse import make_released_heartbeat
 from mirror_core.state.records import PartitionRecord, State
 from tests.pages import Page
 
@@ -56,24 +56,26 @@ MIRROR = Mirror(
     destination_id="W",
     topics=(".*",),
     producer_id=1 << 62,
-    desired=Desired.STARTED,
+    desired=DesiredState.STARTED,
     created_ms=1,
 )
 
 
-def row(index: int, state: PartitionState = PartitionState.MIRRORING, lag: int | None = 0, **more: str) -> PartitionRow:
+def row(
+    index: int, state: PartitionState = PartitionState.MIRRORING, lag: int | None = 0, **more: str
+) -> PartitionDescription:
     end = None if lag is None else 100 + lag
     fields = {"position": 100, "source_start": 0, "source_end": end, "lag": lag, "lmo": None}
     fields |= {"proved": None, "kind": None, "reason": None}
-    return PartitionRow(**{"partition": f"t-{index}", "state": state, **fields, **more})  # type: ignore[arg-type]
+    return PartitionDescription(**{"partition": f"t-{index}", "state": state, **fields, **more})  # type: ignore[arg-type]
 
 
-def plan(mode: Mode = Mode.PLANNED, kind: RunKind = RunKind.FAILOVER, **more: object) -> Plan:
+def plan(mode: RunMode = RunMode.PLANNED, kind: RunKind = RunKind.FAILOVER, **more: object) -> Plan:
     steps = tuple(PlanStep(name=name, action="...") for name in ("prove", "fence", "drain", "promote"))
     return Plan(**{"kind": kind, "mirror": NAME, "mode": mode, "steps": steps, "bound": (), **more})  # type: ignore[arg-type]
 
 
-def run(mode: Mode = Mode.PLANNED, kind: RunKind = RunKind.FAILOVER, ended_ms: int | None = None) -> Run:
+def run(mode: RunMode = RunMode.PLANNED, kind: RunKind = RunKind.FAILOVER, ended_ms: int | None = None) -> Run:
     return Run(
         id=f"orders-{kind}-20260101T000000-0000",
         plan=plan(mode, kind),
@@ -81,7 +83,7 @@ def run(mode: Mode = Mode.PLANNED, kind: RunKind = RunKind.FAILOVER, ended_ms: i
         state=RunState.RUNNING if ended_ms is None else RunState.ABORTED,
         started_by="airflow mirror_failover/manual__2026-01-01T00:00:00+00:00 by ann",
         started_ms=NOW - 20_000,
-        desired=Desired.STARTED,
+        desired=DesiredState.STARTED,
         conducted_by="x",
         ended_ms=ended_ms,
     )
@@ -95,30 +97,30 @@ def told(*records: object, at_ms: int = NOW - 500, silent: str = "") -> Told:
 
 
 def seen(
-    *rows: PartitionRow,
+    *rows: PartitionDescription,
     at_ms: int = NOW - 1_000,
     seen_ms: int = NOW - 1_000,
     trouble: str = "none",
-    clock: str = NOT_BEHIND,
+    clock: str = CLOCK_NOT_BEHIND,
 ) -> Seen:
     statuses = {p: status(p) for p in (Partition("t", n) for n in range(len(rows)))}
-    topics = (TopicSeen(topic="t", ends=tuple(100 + (r.lag or 0) for r in rows)),)
-    bound = loss(
+    topics = (ObservedTopic(topic="t", ends=tuple(100 + (r.lag or 0) for r in rows)),)
+    bound = compute_loss(
         statuses,
-        Sighting(mirror=NAME, at_ms=seen_ms, topics=topics, listed_ms=seen_ms),
+        SourceObservation(mirror=NAME, at_ms=seen_ms, topics=topics, listed_ms=seen_ms),
         {p: Offset(100) for p in statuses},
         (),
         now_ms=NOW,
     )
     facts: dict[str, str | int | None] = {
         "lag": sum(r.lag or 0 for r in rows),
-        "offsets known to be missing": sum(r.lag or 0 for r in rows) if rows and not bound.unknown else None,
+        "offsets known to be missing": sum(r.lag or 0 for r in rows) if rows and not bound.unknown_partitions else None,
         "trouble": trouble,
         "clock": clock,
         "proved equal": "none of 100 offsets",
         "known to differ": "none",
     }
-    return Seen(at_ms, Description(facts=facts, rows=rows), bound, (Sample(at_ms, 7, 7, 100),))
+    return Seen(at_ms, MirrorDescription(facts=facts, rows=rows), bound, (Sample(at_ms, 7, 7, 100),))
 
 
 def status(partition: Partition, state: PartitionState = PartitionState.MIRRORING, **more: object) -> PartitionStatus:
@@ -127,7 +129,7 @@ def status(partition: Partition, state: PartitionState = PartitionState.MIRRORIN
 
 
 def judged(*reasons: str, at_ms: int = NOW - 5_000, warnings: tuple[str, ...] = ()) -> Judged:
-    return Judged(at_ms, Decision(plan(warnings=warnings), reasons), ())
+    return Judged(at_ms, PlanDecision(plan(warnings=warnings), reasons), ())
 
 
 def page(known: Seen | None, judgement: Judged | None = None, one: Told | None = None, number: int = 1) -> MirrorPage:
@@ -135,7 +137,7 @@ def page(known: Seen | None, judgement: Judged | None = None, one: Told | None =
 
 
 def shown(view: MirrorPage, reports: Newest | None = None) -> str:
-    buttons = list(actions({}, None, None, NOT_KNOWN))
+    buttons = list(actions({}, None, None, UNKNOWN_CONDUCTOR))
     beside = {"actions": buttons, "reports": reports, "sets": [], "trouble": "", "past": ""}
     return render("mirror", view=view, **beside, base="", root="/mirrorbook")
 
@@ -198,10 +200,10 @@ def test_a_look_of_just_now_is_no_alarm() -> None:
 
 
 def test_a_clock_that_is_behind_is_an_alarm_and_what_was_written_in_its_future_is_of_unknown_age() -> None:
-    synced = GroupsSeen(mirror=NAME, synced_ms=NOW + 60_000, followed=True)
+    synced = GroupSyncTime(mirror=NAME, synced_ms=NOW + 60_000, followed=True)
     drilled = replace(run(ended_ms=NOW), plan=replace(plan(), mirror=MirrorName(f"drill.{NAME}")), id="drill-1")
     one = told(synced, replace(drilled, started_ms=NOW + 60_000))
-    view = page(seen(row(0), seen_ms=NOW + 60_000, clock=words("m", 60.0)), one=one)
+    view = page(seen(row(0), seen_ms=NOW + 60_000, clock=format_clock_behind("m", 60.0)), one=one)
     (alarm,) = view.alarms
     assert alarm.startswith("On the machine that serves this page the clock here is at least 60 s behind")
     cards = {card.title: " ".join((card.value, *card.lines)) for card in view.cards}
@@ -229,13 +231,15 @@ def test_a_cluster_that_fell_silent_since_it_was_judged_is_not_ready(silent: str
 
 
 def test_where_only_the_source_is_silent_the_first_line_says_that_applications_can_move_without_it() -> None:
-    silent = Decision(plan(), ("cluster east does not answer",), source_seen=False)
-    lost = replace(judged(), decision=silent, unplanned=WithoutSource(refused=(), groups={}, groups_of_source=False))
+    silent = PlanDecision(plan(), ("cluster east does not answer",), source_seen=False)
+    lost = replace(
+        judged(), decision=silent, unplanned=UnplannedForecast(refused=(), groups={}, groups_of_source=False)
+    )
     card = page(seen(row(0)), lost).cards[0]
     assert (card.value, card.tone) == ("ONLY WITHOUT THE SOURCE", "warn")
     assert card.lines[0] == "without the source: possible; read again: unknown of what groups had on the source only"
     assert "cluster east does not answer" in card.lines
-    for unplanned in (None, WithoutSource(refused=("a run holds it",))):
+    for unplanned in (None, UnplannedForecast(refused=("a run holds it",))):
         assert page(seen(row(0)), replace(lost, unplanned=unplanned)).cards[0].value == "NOT READY"
     for one in (told(silent="cluster west: no answer"), told(at_ms=NOW - 100_000)):
         assert page(seen(row(0)), lost, one).cards[0].value == "UNKNOWN", "nobody hears the destination now"
@@ -265,7 +269,7 @@ def test_readiness_has_the_cores_reasons() -> None:
 
 
 def test_a_mirror_that_was_never_drilled_nor_compared_is_not_green() -> None:
-    never = replace(judged(), points=tuple(remembered(NAME, told().state, NOW)))
+    never = replace(judged(), points=tuple(find_recorded_points(NAME, told().state, NOW)))
     card = page(seen(row(0)), never).cards[0]
     assert (card.value, card.tone) == ("READY, 3 warning(s)", "warn")
     assert (
@@ -274,22 +278,22 @@ def test_a_mirror_that_was_never_drilled_nor_compared_is_not_green() -> None:
 
 
 def test_readiness_says_what_an_unplanned_failover_would_be_and_of_each_group_what_it_reads_again() -> None:
-    def said(unplanned: WithoutSource | None, *reasons: str) -> tuple[tuple[str, ...], list[list[str]]]:
+    def said(unplanned: UnplannedForecast | None, *reasons: str) -> tuple[tuple[str, ...], list[list[str]]]:
         one = judged(*reasons)
         assert one.decision is not None
         decision = replace(one.decision, plan=plan(groups={"g": "0 after the final sync", "new": "not synced"}))
         view = page(seen(row(0)), replace(one, decision=decision, unplanned=unplanned))
         return view.cards[0].lines, [cells for cells in Page(shown(view)).rows if cells[0] in ("g", "new")]
 
-    groups = {"g": Again(most=1_204, now=12), "new": Again(most=None, now=None)}
-    lines, rows = said(WithoutSource(refused=(), missing=3, groups=groups), "no leader for t-0")
+    groups = {"g": GroupReadAgain(most=1_204, now=12), "new": GroupReadAgain(most=None, now=None)}
+    lines, rows = said(UnplannedForecast(refused=(), missing=3, groups=groups), "no leader for t-0")
     words = "at most 1,204 offset(s), by 1 group(s); unknown of 1 group(s)"
     assert f"without the source: possible; read again: {words}" in lines
     assert rows == [
         ["new", "not synced", "unknown"],
         ["g", "0 after the final sync", "at most 1,204 offset(s); by what it has committed on the source: 12"],
     ]
-    lines, rows = said(WithoutSource(refused=("west is silent", "it is stopped")))
+    lines, rows = said(UnplannedForecast(refused=("west is silent", "it is stopped")))
     assert "without the source: refused: west is silent; it is stopped" in lines
     assert [cells[2] for cells in rows] == ["unknown", "unknown"]
     assert "without the source: unknown" in said(None)[0]
@@ -310,9 +314,16 @@ def test_of_nothing_mirrored_no_loss_is_known() -> None:
 def test_names_of_others_are_text_and_cannot_hide() -> None:
     hostile = (replace(row(0), partition=f"{HOSTILE}-0", reason=HOSTILE, state=PartitionState.FAILED),)
     drift = (
-        DriftRow(part=Part.ACLS, subject=HOSTILE, source=HOSTILE, destination="", action=Action.KEEP, reason=HOSTILE),
+        DriftRow(
+            part=SyncCategory.ACLS,
+            subject=HOSTILE,
+            source=HOSTILE,
+            destination="",
+            action=SyncAction.KEEP,
+            reason=HOSTILE,
+        ),
     )
-    judgement = Judged(NOW, Decision(plan(groups={HOSTILE: HOSTILE}, warnings=(HOSTILE,)), (HOSTILE,)), drift)
+    judgement = Judged(NOW, PlanDecision(plan(groups={HOSTILE: HOSTILE}, warnings=(HOSTILE,)), (HOSTILE,)), drift)
 
     text = shown(page(seen(*hostile), judgement))
 
@@ -368,7 +379,7 @@ def test_a_run_that_was_given_up_stands_still_no_more() -> None:
 
 
 def test_a_run_that_has_not_ended_says_whether_anybody_conducts_it() -> None:
-    beat = replace(begun_by(run().id, "x"), value=BEAT)
+    beat = replace(make_released_heartbeat(run().id, "x"), value=BEAT)
     (heard,) = runs_of(told(run(), beat), NAME, NOW)
     (late,) = runs_of(told(run(), beat), NAME, NOW + 60_000)
     (silent,) = runs_of(told(run(), beat, silent="west does not answer"), NAME, NOW)
@@ -382,11 +393,11 @@ def test_a_run_that_has_not_ended_says_whether_anybody_conducts_it() -> None:
 
 
 def test_a_run_in_the_middle_that_nobody_conducts_is_an_alarm() -> None:
-    beat = replace(begun_by(run().id, "x"), value=BEAT.replace(f"{NOW - 4_000}", f"{NOW - 90_000}"))
+    beat = replace(make_released_heartbeat(run().id, "x"), value=BEAT.replace(f"{NOW - 4_000}", f"{NOW - 90_000}"))
     steps = (step("prove", NOW - 95_000, NOW - 94_000), step("fence", NOW - 93_000, None))
     [alarm] = [line for line in page(None, one=told(run(), beat, *steps)).alarms if "nobody conducts it" in line]
     assert "stands still at fence" in alarm
-    alive = replace(begun_by(run().id, "x"), value=BEAT)
+    alive = replace(make_released_heartbeat(run().id, "x"), value=BEAT)
     assert not [line for line in page(None, one=told(run(), alive, *steps)).alarms if "nobody conducts it" in line]
 
 
@@ -394,12 +405,14 @@ def test_an_old_source_that_nobody_watches_is_an_alarm_and_not_by_an_old_state()
     def alarms(*records: object, at_ms: int = NOW - 500) -> list[str]:
         return [line for line in page(None, one=told(*records, at_ms=at_ms)).alarms if "watches cluster" in line]
 
-    debt = Debt(mirror=NAME, cluster=ClusterName("east"), owed=Owed.FENCE, run="r", since_ms=NOW - 900_000)
-    sign = Watcher(by="DAG mirror_watch", host="desk", pid=7, at_ms=NOW - 600_000, every_s=60.0)
-    [alarm] = alarms(debt, checkpoint(NAME, STEP, sign))
+    debt = PendingFence(
+        mirror=NAME, cluster=ClusterName("east"), action=FenceAction.APPLY, run="r", since_ms=NOW - 900_000
+    )
+    sign = WatcherHeartbeat(by="DAG mirror_watch", host="desk", pid=7, at_ms=NOW - 600_000, interval_s=60.0)
+    [alarm] = alarms(debt, make_checkpoint(NAME, WATCHER_STEP, sign))
     assert alarm.startswith("nobody watches cluster east since ")
-    assert alarms(debt, checkpoint(NAME, STEP, sign), at_ms=NOW - 60_000) == []
-    assert alarms(debt, checkpoint(NAME, STEP, replace(sign, at_ms=NOW - 10_000))) == []
+    assert alarms(debt, make_checkpoint(NAME, WATCHER_STEP, sign), at_ms=NOW - 60_000) == []
+    assert alarms(debt, make_checkpoint(NAME, WATCHER_STEP, replace(sign, at_ms=NOW - 10_000))) == []
     assert alarms() == []
 
 
@@ -416,9 +429,11 @@ def test_a_run_of_airflow_has_a_link_and_one_of_the_command_line_has_none() -> N
 
 
 def forecast(again: dict[str, tuple[int, int]], counts: dict[str, int | None]) -> tuple[Run, StepRecord]:
-    told_ = Foretold(seconds=2.0, steps={"fence": 1.0}, basis="last drill", lost=0, again=again)
-    counted = Counted(lost=3, lost_by="by the old source's ends", again=counts, again_by=HOSTILE)
-    made = replace(run(ended_ms=NOW), plan=plan(foretold=told_), state=RunState.DONE, counted=counted)
+    told_ = PlanForecast(seconds=2.0, steps={"fence": 1.0}, basis="last drill", lost_offsets=0, reread_offsets=again)
+    counted = ForecastOutcome(
+        lost_offsets=3, lost_basis="by the old source's ends", reread_offsets=counts, reread_basis=HOSTILE
+    )
+    made = replace(run(ended_ms=NOW), plan=plan(foretold=told_), state=RunState.DONE, forecast_outcome=counted)
     return made, step("fence", NOW - 4_000, NOW - 3_000)
 
 
@@ -454,7 +469,7 @@ def test_without_a_finished_run_nothing_was_foretold() -> None:
 
 def grey(**known: object) -> dict[str, str]:
     rights = {FAILBACK: "viewer may not", **dict.fromkeys(ACTIONS.keys() - {FAILBACK}, "")}
-    found = actions(rights, **known, conducted=NOT_KNOWN)  # type: ignore[arg-type]
+    found = actions(rights, **known, conducted=UNKNOWN_CONDUCTOR)  # type: ignore[arg-type]
     return {action.dag: action.why_not for action in found if action.why_not}
 
 
@@ -464,22 +479,25 @@ def test_a_button_is_grey_by_the_users_rights_or_by_the_cores_reasons() -> None:
 
 
 def test_a_failover_without_the_source_is_grey_with_the_reason_why_it_would_be_refused() -> None:
-    refused = replace(judged(), unplanned=WithoutSource(refused=("west is silent", "it is stopped")))
+    refused = replace(judged(), unplanned=UnplannedForecast(refused=("west is silent", "it is stopped")))
     assert grey(judged=refused, run=None)[UNPLANNED] == "west is silent; it is stopped"
     assert grey(judged=refused, run=run())[UNPLANNED] == "west is silent; it is stopped", (
         "nor would it go on from there"
     )
-    for other in (judged("not caught up"), replace(judged("the source is dead"), unplanned=WithoutSource(refused=()))):
+    for other in (
+        judged("not caught up"),
+        replace(judged("the source is dead"), unplanned=UnplannedForecast(refused=())),
+    ):
         assert UNPLANNED not in grey(judged=other, run=None)
 
 
 def test_no_button_is_grey_by_a_judgement_that_holds_no_longer() -> None:
     one, ended = told(), told(run(ended_ms=NOW - 4_000))
-    refused = replace(judged(), unplanned=WithoutSource(refused=("it is stopped",)), desired=MIRROR.desired)
+    refused = replace(judged(), unplanned=UnplannedForecast(refused=("it is stopped",)), desired=MIRROR.desired)
     assert still_holds(refused, one, MIRROR, NOW) == refused
     assert still_holds(refused, one, MIRROR, NOW + 120_000) is None, "too old"
     assert still_holds(refused, ended, MIRROR, NOW) is None, "a run has ended since"
-    assert still_holds(refused, one, replace(MIRROR, desired=Desired.PAUSED), NOW) is None
+    assert still_holds(refused, one, replace(MIRROR, desired=DesiredState.PAUSED), NOW) is None
     assert still_holds(None, one, MIRROR, NOW) is None
 
 
@@ -570,11 +588,11 @@ def test_the_newest_drill_is_told_with_its_standstill_and_age() -> None:
 
 
 def test_the_newest_drill_of_each_mode_is_told_the_newest_first() -> None:
-    def drill(mode: Mode, age_s: int) -> Run:
+    def drill(mode: RunMode, age_s: int) -> Run:
         of_drill = replace(plan(mode), mirror=MirrorName(f"drill.{NAME}"))
         return replace(run(ended_ms=NOW), plan=of_drill, id=f"drill-{age_s}", started_ms=NOW - age_s * 1000)
 
-    drilled = [drill(Mode.PLANNED, 90), drill(Mode.PLANNED, 60), drill(Mode.UNPLANNED, 30)]
+    drilled = [drill(RunMode.PLANNED, 90), drill(RunMode.PLANNED, 60), drill(RunMode.UNPLANNED, 30)]
     card = next(c for c in page(seen(), one=told(*drilled)).cards if c.title == "Time without writes")
     assert card.lines[1:] == (
         "last drill: unplanned, ABORTED, standstill none measured, 30.0 s ago",

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import Offsets
-from mirror_core.model.standing import Debt
+from mirror_core.model.offsets import PartitionOffsets
+from mirror_core.model.standing import PendingFence
 from mirror_core.runbook.tails import TailSteps
 from mirror_core.state.records import State
-from mirror_core.sync.fence import Fence
+from mirror_core.sync.fence import VerifiedFence
 from tests.unit.test_decide_standing import OWED
 
 A0 = Partition("a", 0)
@@ -23,10 +23,10 @@ class Writer:
     """Holds one debt."""
 
     def __init__(self) -> None:
-        self.state = State(debts={OWED.mirror: OWED})
-        self.put_last: Debt | None = None
+        self.state = State(pending_fences={OWED.mirror: OWED})
+        self.put_last: PendingFence | None = None
 
-    def put(self, debt: Debt) -> None:
+    def put(self, debt: PendingFence) -> None:
         self.put_last = debt
 
 
@@ -36,10 +36,12 @@ def test_a_fence_stands_only_where_something_keeps_writers_out(authorizer: bool,
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name=OWED.mirror))
     nothing: Any = None
     steps = TailSteps(link, nothing, writer, nothing)
-    steps._pay(Fence(authorizer=authorizer, command=command, still_s=1.0, ends={A0: Offset(7)}))
+    steps._mark_fence_applied(VerifiedFence(authorizer=authorizer, command=command, still_s=1.0, ends={A0: Offset(7)}))
     if authorizer or command:
-        ends = Offsets.of({A0: Offset(7)})
-        assert writer.put_last == replace(OWED, paid_ms=writer.put_last.paid_ms, ends=ends, by_command=command)
-        assert writer.put_last.paid_ms is not None
+        ends = PartitionOffsets.from_mapping({A0: Offset(7)})
+        assert writer.put_last == replace(
+            OWED, applied_at_ms=writer.put_last.applied_at_ms, log_ends=ends, by_command=command
+        )
+        assert writer.put_last.applied_at_ms is not None
     else:
         assert writer.put_last is None, "nobody is kept out there"

@@ -13,41 +13,46 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from mirror_core.decide.parity import NOTHING_COMPARED, Row
+from mirror_core.decide.parity import NOTHING_COMPARED, ParityRow
 from mirror_core.evidence import parity_report
-from mirror_core.evidence.expectations import Held, Judged
-from mirror_core.evidence.parity_report import JudgesDisagree, write_report
-from mirror_core.evidence.suites import PARITY, Demands
+from mirror_core.evidence.expectations import ExpectationResult, TableJudgement
+from mirror_core.evidence.parity_report import JudgesDisagree, write_parity_report
+from mirror_core.evidence.suites import PARITY, TableExpectations
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import Finding, ParityResult, Verdict
+from mirror_core.model.parity import ParityFinding, ParityResult, ParityVerdict
 from tests.pages import Page
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 STARTED = 1_790_000_000.123
 
 
-def ends(partition: Partition, start: int, end: int, **more: Any) -> Row:
-    return Row(
+def ends(partition: Partition, start: int, end: int, **more: Any) -> ParityRow:
+    return ParityRow(
         partition=partition, chunk=-1, start=Offset(start), end=Offset(end), level=1,
         src_count=end - start, dst_count=end - start, **more,
     )  # fmt: skip
 
 
-def chunk(partition: Partition, start: int, end: int, **more: Any) -> Row:
+def chunk(partition: Partition, start: int, end: int, **more: Any) -> ParityRow:
     facts = {"src_count": end - start, "dst_count": end - start, "src_digest": "d1", "dst_digest": "d1", **more}
-    return Row(partition=partition, chunk=0, start=Offset(start), end=Offset(end), level=2, **facts)
+    return ParityRow(partition=partition, chunk=0, start=Offset(start), end=Offset(end), level=2, **facts)
 
 
 EQUAL = ParityResult(
-    verdict=Verdict.PASSED, records=1_234_567, chunks=1, proven={A0: Offset(30)}, seconds=2.25
+    verdict=ParityVerdict.PASSED, records=1_234_567, chunks=1, verified_ends={A0: Offset(30)}, seconds=2.25
 )  # fmt: skip
 
 
 def report(
-    folder: Path, result: ParityResult, rows: Sequence[Row], level: int = 3, *, demands: Demands | None = None
+    folder: Path,
+    result: ParityResult,
+    rows: Sequence[ParityRow],
+    level: int = 3,
+    *,
+    demands: TableExpectations | None = None,
 ) -> str:
-    written = write_report(
+    written = write_parity_report(
         folder,
         result,
         rows,
@@ -104,11 +109,15 @@ def test_programs_read_the_result_and_its_sample(tmp_path: Path) -> None:
 
 def test_a_difference_is_told_to_programs_and_people(tmp_path: Path) -> None:
     findings = (
-        Finding(partition=A0, offset=Offset(7), kind="value", detail="12 bytes here, 13 bytes there"),
-        Finding(partition=B0, offset=None, kind="log end", detail="[5, 9) is missing there"),
+        ParityFinding(partition=A0, offset=Offset(7), kind="value", detail="12 bytes here, 13 bytes there"),
+        ParityFinding(partition=B0, offset=None, kind="log end", detail="[5, 9) is missing there"),
     )
     result = ParityResult(
-        verdict=Verdict.FAILED, records=20, chunks=2, findings=findings, proven={B0: Offset(5), A0: Offset(7)}
+        verdict=ParityVerdict.FAILED,
+        records=20,
+        chunks=2,
+        findings=findings,
+        verified_ends={B0: Offset(5), A0: Offset(7)},
     )
     page = report(tmp_path, result, [chunk(A0, 0, 20, dst_digest="d2", differing=1, findings=findings[:1])])
     document = json.loads((tmp_path / "result.json").read_text())
@@ -125,7 +134,7 @@ def test_a_difference_is_told_to_programs_and_people(tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_compared_is_no_pass(tmp_path: Path) -> None:
-    result = ParityResult(verdict=Verdict.INDETERMINATE, records=0, chunks=0, reasons=(NOTHING_COMPARED,))
+    result = ParityResult(verdict=ParityVerdict.INDETERMINATE, records=0, chunks=0, reasons=(NOTHING_COMPARED,))
     page = report(tmp_path, result, [])
     assert json.loads((tmp_path / "result.json").read_text())["reasons"] == [NOTHING_COMPARED]
     assert "This is not a pass" in page
@@ -133,11 +142,11 @@ def test_what_could_not_be_compared_is_no_pass(tmp_path: Path) -> None:
 
 
 def test_the_table_holds_every_row_and_what_of_it_counts_as_compared(tmp_path: Path) -> None:
-    unread = Row(
+    unread = ParityRow(
         partition=A1, chunk=3, start=Offset(0), end=Offset(9), level=2, error="a-1 on west: no leader", differing=0
     )
     rows = [ends(A0, 0, 30), chunk(A0, 0, 30, dst_count=29, dst_digest="d2", differing=1), unread]
-    report(tmp_path, replace(EQUAL, verdict=Verdict.FAILED), rows)
+    report(tmp_path, replace(EQUAL, verdict=ParityVerdict.FAILED), rows)
     table = pq.read_table(tmp_path / "table.parquet").to_pylist()
     assert [(row["topic"], row["partition"], row["chunk"], row["level"]) for row in table] == [
         ("a", 0, -1, 1),
@@ -185,7 +194,7 @@ def test_the_page_lists_partitions_the_worst_first(tmp_path: Path) -> None:
         chunk(Partition("c", 0), 5000, 9000, dst_digest="d2", differing=3),
         ends(Partition("0", 0), 0, 7, differing=1),
     ]
-    result = replace(EQUAL, verdict=Verdict.FAILED, proven={A0: Offset(30), Partition("c", 0): Offset(4)})
+    result = replace(EQUAL, verdict=ParityVerdict.FAILED, verified_ends={A0: Offset(30), Partition("c", 0): Offset(4)})
     page = Page(report(tmp_path, result, rows))
     assert page.rows[-6:] == [
         ["Partition", "From", "To", "Proven equal up to", "Records", "Result"],
@@ -199,11 +208,11 @@ def test_the_page_lists_partitions_the_worst_first(tmp_path: Path) -> None:
 
 
 def test_a_long_list_is_cut_and_says_where_the_rest_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parity_report, "SHOWN", 2)
-    findings = tuple(Finding(partition=A0, offset=Offset(n), kind="value", detail="") for n in range(5))
+    monkeypatch.setattr(parity_report, "MAX_LISTED_ROWS", 2)
+    findings = tuple(ParityFinding(partition=A0, offset=Offset(n), kind="value", detail="") for n in range(5))
     reasons = ("one", "two", "three")
     rows = [ends(Partition("a", number), 0, 1) for number in range(6)]
-    page = report(tmp_path, replace(EQUAL, verdict=Verdict.FAILED, findings=findings, reasons=reasons), rows)
+    page = report(tmp_path, replace(EQUAL, verdict=ParityVerdict.FAILED, findings=findings, reasons=reasons), rows)
     assert "And 3 more: see result.json." in page
     assert "And 1 more: see result.json." in page
     assert "And 4 more: see table.parquet." in page
@@ -215,8 +224,8 @@ def test_a_long_list_is_cut_and_says_where_the_rest_is(tmp_path: Path, monkeypat
 
 
 def test_the_page_escapes_what_others_wrote_and_asks_nobody_else(tmp_path: Path) -> None:
-    evil = Finding(partition=A0, offset=None, kind="value", detail="<script>alert(1)</script>")
-    result = replace(EQUAL, verdict=Verdict.FAILED, findings=(evil,), reasons=("<img src=//x>",))
+    evil = ParityFinding(partition=A0, offset=None, kind="value", detail="<script>alert(1)</script>")
+    result = replace(EQUAL, verdict=ParityVerdict.FAILED, findings=(evil,), reasons=("<img src=//x>",))
     page = report(tmp_path, result, [chunk(A0, 0, 1, error="<b>")])
     seen = Page(page)
     assert seen.tags.isdisjoint({"script", "img", "b", "link"})
@@ -225,28 +234,30 @@ def test_the_page_escapes_what_others_wrote_and_asks_nobody_else(tmp_path: Path)
     assert ["a-0", "", "value", "<script>alert(1)</script>"] in seen.rows
 
 
-OURS = Demands(suite=PARITY)
+OURS = TableExpectations(suite=PARITY)
 
 
-def judged(*, success: bool) -> Judged:
-    return Judged(held=(Held(what="expect_equal(src_count, dst_count)", by="", held=success, where="a-0 chunk 3"),))
+def judged(*, success: bool) -> TableJudgement:
+    return TableJudgement(
+        held=(ExpectationResult(what="expect_equal(src_count, dst_count)", by="", held=success, where="a-0 chunk 3"),)
+    )
 
 
-@pytest.mark.parametrize("verdict", [Verdict.PASSED, Verdict.FAILED, Verdict.INDETERMINATE])
+@pytest.mark.parametrize("verdict", [ParityVerdict.PASSED, ParityVerdict.FAILED, ParityVerdict.INDETERMINATE])
 @pytest.mark.parametrize("success", [True, False])
 def test_two_judges_who_disagree_stop_everything_and_leave_the_evidence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict, success: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: ParityVerdict, success: bool
 ) -> None:
     asked: list[tuple[int, Path | None]] = []
 
-    def judge(table: Any, docs: Path | None, demands: Demands) -> Judged:
+    def judge(table: Any, docs: Path | None, demands: TableExpectations) -> TableJudgement:
         assert demands is OURS
         asked.append((table.num_rows, docs))
         return judged(success=success)
 
     monkeypatch.setattr(parity_report, "judge_table", judge)
     result = replace(EQUAL, verdict=verdict)
-    agree = success == (verdict is Verdict.PASSED)
+    agree = success == (verdict is ParityVerdict.PASSED)
     if agree:
         report(tmp_path, result, [chunk(A0, 0, 9)], demands=OURS)
     else:
@@ -271,27 +282,31 @@ def test_two_judges_who_disagree_stop_everything_and_leave_the_evidence(
 @pytest.mark.parametrize(
     ("known", "before", "after"),
     [
-        (True, Verdict.PASSED, Verdict.FAILED),
-        (False, Verdict.PASSED, Verdict.INDETERMINATE),
-        (True, Verdict.INDETERMINATE, Verdict.INDETERMINATE),
-        (False, Verdict.FAILED, Verdict.FAILED),
+        (True, ParityVerdict.PASSED, ParityVerdict.FAILED),
+        (False, ParityVerdict.PASSED, ParityVerdict.INDETERMINATE),
+        (True, ParityVerdict.INDETERMINATE, ParityVerdict.INDETERMINATE),
+        (False, ParityVerdict.FAILED, ParityVerdict.FAILED),
     ],
 )
 def test_what_a_user_expects_ends_a_pass_and_makes_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool, before: Verdict, after: Verdict
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool, before: ParityVerdict, after: ParityVerdict
 ) -> None:
-    ours = Held(what="ours", by="", held=before is Verdict.PASSED)
-    theirs = Held(what="expect_more()", by="f.yaml: parity[0]", held=False, known=known, where="a-0 chunk 3")
-    monkeypatch.setattr(parity_report, "judge_table", lambda *_: Judged(held=(ours, theirs)))
+    ours = ExpectationResult(what="ours", by="", held=before is ParityVerdict.PASSED)
+    theirs = ExpectationResult(
+        what="expect_more()", by="f.yaml: parity[0]", held=False, known=known, where="a-0 chunk 3"
+    )
+    monkeypatch.setattr(parity_report, "judge_table", lambda *_: TableJudgement(held=(ours, theirs)))
     result = replace(EQUAL, verdict=before)
     east, west = ClusterName("east"), ClusterName("west")
-    written = write_report(tmp_path, result, [], source=east, destination=west, level=3, started=STARTED, demands=OURS)
-    assert (written.verdict, written.unmet) == (after, ("f.yaml: parity[0]: expect_more(): a-0 chunk 3",))
-    assert written.proven == result.proven, "what is proved is so, whatever is expected beside it"
+    written = write_parity_report(
+        tmp_path, result, [], source=east, destination=west, level=3, started=STARTED, demands=OURS
+    )
+    assert (written.verdict, written.unmet_expectations) == (after, ("f.yaml: parity[0]: expect_more(): a-0 chunk 3",))
+    assert written.verified_ends == result.verified_ends, "what is proved is so, whatever is expected beside it"
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "f.yaml: parity[0]: expect_more(): a-0 chunk 3" in page
     assert "agrees" in page
-    if before is Verdict.PASSED:
+    if before is ParityVerdict.PASSED:
         assert "compared equal, but something else" in page
 
 
@@ -300,13 +315,13 @@ def test_what_is_said_of_receipts_is_no_matter_of_the_second_judge(
 ) -> None:
     """It sees the table, and in that all is equal: altered receipts are no quarrel of two judges."""
     monkeypatch.setattr(parity_report, "judge_table", lambda *_: judged(success=True))
-    altered = replace(EQUAL, verdict=Verdict.FAILED, reasons=("receipts are altered",))
+    altered = replace(EQUAL, verdict=ParityVerdict.FAILED, reasons=("receipts are altered",))
     east, west = ClusterName("east"), ClusterName("west")
     told: dict[str, Any] = {"source": east, "destination": west, "level": 2, "started": STARTED, "demands": OURS}
     with pytest.raises(JudgesDisagree):
-        write_report(tmp_path, altered, [], **told)
-    written = write_report(tmp_path, altered, [], of_table=Verdict.PASSED, **told)
-    assert (written.verdict, written.reasons) == (Verdict.FAILED, ("receipts are altered",))
+        write_parity_report(tmp_path, altered, [], **told)
+    written = write_parity_report(tmp_path, altered, [], table_verdict=ParityVerdict.PASSED, **told)
+    assert (written.verdict, written.reasons) == (ParityVerdict.FAILED, ("receipts are altered",))
 
 
 def test_without_a_second_judge_the_page_says_so(tmp_path: Path) -> None:
@@ -327,7 +342,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_a_report_written_again_replaces_the_earlier_one(tmp_path: Path) -> None:
     report(tmp_path, EQUAL, [chunk(A0, 0, 30)])
-    report(tmp_path, replace(EQUAL, verdict=Verdict.FAILED), [])
+    report(tmp_path, replace(EQUAL, verdict=ParityVerdict.FAILED), [])
     assert json.loads((tmp_path / "result.json").read_text())["verdict"] == "failed"
     assert pq.read_table(tmp_path / "table.parquet").num_rows == 0
 
@@ -336,7 +351,7 @@ def test_a_report_is_for_nobody_else_to_read(tmp_path: Path) -> None:
     """It may show keys and values that applications wrote."""
     folder = tmp_path / "parity"
     east, west = ClusterName("east"), ClusterName("west")
-    write_report(folder, EQUAL, [], source=east, destination=west, level=3, started=STARTED, demands=None)
+    write_parity_report(folder, EQUAL, [], source=east, destination=west, level=3, started=STARTED, demands=None)
     written = [folder, *folder.rglob("*")]
     assert {path.stat().st_mode & 0o077 for path in written} == {0}
     assert len(written) == 4

@@ -12,10 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.decide import parity, parity_rows
-from mirror_core.decide.parity import DIGEST, RECORDS, Ends, Row, compare_ends, fill_gaps, judge, rounds
-from mirror_core.decide.parity_rows import Rows, fewer
+from mirror_core.decide.parity import (
+    LEVEL_DIGEST,
+    LEVEL_RECORDS,
+    ParityLogBounds,
+    ParityRow,
+    compare_log_bounds,
+    fill_missing_rows,
+    judge_rows,
+    plan_rounds,
+)
+from mirror_core.decide.parity_rows import ParityRowBuffer, merge_equal_rows
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
+from mirror_core.model.parity import ParityFinding, ParityRange, ParityResult, ParityVerdict
 from mirror_core.parity import check, so_far
 from mirror_core.parity.compare import CompareTask
 
@@ -32,10 +41,10 @@ def wanted(number: int, end: int) -> ParityRange:
     return ParityRange(partition=partition(number), start=Offset(0), end=Offset(end))
 
 
-def chunk(number: int, at: int, **more: Any) -> Row:
+def chunk(number: int, at: int, **more: Any) -> ParityRow:
     digest = f"{number * 1000 + at:032x}"
-    facts: dict[str, Any] = {"level": DIGEST, "src_count": SIZE, "dst_count": SIZE, "src_digest": digest, **more}
-    return Row(
+    facts: dict[str, Any] = {"level": LEVEL_DIGEST, "src_count": SIZE, "dst_count": SIZE, "src_digest": digest, **more}
+    return ParityRow(
         partition=partition(number),
         chunk=at,
         start=Offset(at * SIZE),
@@ -44,23 +53,23 @@ def chunk(number: int, at: int, **more: Any) -> Row:
     )
 
 
-def ends(number: int, chunks: int) -> list[Row]:
-    both = Ends(start=Offset(0), end=Offset(chunks * SIZE))
-    return list(compare_ends(wanted(number, chunks * SIZE), both, both)[0])
+def ends(number: int, chunks: int) -> list[ParityRow]:
+    both = ParityLogBounds(start=Offset(0), end=Offset(chunks * SIZE))
+    return list(compare_log_bounds(wanted(number, chunks * SIZE), both, both)[0])
 
 
-def finding(number: int, offset: int) -> Finding:
-    return Finding(partition=partition(number), offset=Offset(offset), kind="value", detail=f"{number} {offset}")
+def finding(number: int, offset: int) -> ParityFinding:
+    return ParityFinding(partition=partition(number), offset=Offset(offset), kind="value", detail=f"{number} {offset}")
 
 
 @st.composite
-def drawn(draw: st.DrawFn, number: int, at: int) -> Row | None:
+def drawn(draw: st.DrawFn, number: int, at: int) -> ParityRow | None:
     """What came of one chunk; None: its task was lost."""
     what = draw(st.sampled_from(["equal"] * 6 + ["empty", "records", "unread", "digest", "differs", "lost"]))
     offsets = sorted(draw(st.sets(st.integers(at * SIZE, (at + 1) * SIZE - 1), min_size=1)))
     more: dict[str, dict[str, Any]] = {
         "empty": {"src_count": 0, "dst_count": 0},
-        "records": {"level": RECORDS},
+        "records": {"level": LEVEL_RECORDS},
         "unread": {
             "error": "no leader, and damage",
             "damaged": (finding(number, offsets[0]),),
@@ -71,7 +80,7 @@ def drawn(draw: st.DrawFn, number: int, at: int) -> Row | None:
         },
         "digest": {"dst_digest": "other"},
         "differs": {
-            "level": RECORDS,
+            "level": LEVEL_RECORDS,
             "dst_digest": "other",
             "findings": tuple(finding(number, offset) for offset in offsets),
             "differing": len(offsets),
@@ -93,16 +102,16 @@ def test_fewer_rows_say_the_same_whenever_they_are_made_fewer(
         if at < chunks and (row := data.draw(drawn(number, at))) is not None
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parity, "FINDINGS_KEPT", kept)
-        patch.setattr(parity_rows, "FINDINGS_KEPT", kept)
+        patch.setattr(parity, "MAX_FINDINGS", kept)
+        patch.setattr(parity_rows, "MAX_FINDINGS", kept)
 
-        def told(rows: list[Row]) -> ParityResult:
-            return judge(asked, fill_gaps(asked, rows, RECORDS), RECORDS)
+        def told(rows: list[ParityRow]) -> ParityResult:
+            return judge_rows(asked, fill_missing_rows(asked, rows, LEVEL_RECORDS), LEVEL_RECORDS)
 
         before = told([*found, *many])
-        several = fewer([*found, *many])
+        several = merge_equal_rows([*found, *many])
         cut = data.draw(st.integers(0, len(many)))
-        twice = fewer([*fewer([*found, *many[:cut]]), *many[cut:]])
+        twice = merge_equal_rows([*merge_equal_rows([*found, *many[:cut]]), *many[cut:]])
         assert told(several) == before
         assert told(twice) == before
     for rows in (several, twice):
@@ -117,38 +126,40 @@ def test_fewer_rows_say_the_same_whenever_they_are_made_fewer(
 
 
 def test_what_agrees_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parity_rows, "MANY", 100)
-    rows, most = Rows(ends(0, 10_000)), 0
+    monkeypatch.setattr(parity_rows, "MAX_BUFFERED_ROWS", 100)
+    rows, most = ParityRowBuffer(ends(0, 10_000)), 0
     for at in range(10_000):
         rows.add(
-            [chunk(0, at)] if at != 5_000 else [chunk(0, at, level=RECORDS, differing=1, findings=(finding(0, at),))]
+            [chunk(0, at)]
+            if at != 5_000
+            else [chunk(0, at, level=LEVEL_RECORDS, differing=1, findings=(finding(0, at),))]
         )
-        most = max(most, len(rows.all))
+        most = max(most, len(rows.rows))
     assert most < 110
-    assert len([row for row in rows.all if row.differing]) == 1
-    assert sum(row.chunks for row in rows.all) == 10_001
+    assert len([row for row in rows.rows if row.differing]) == 1
+    assert sum(row.chunks for row in rows.rows) == 10_001
 
 
 def test_nor_do_findings_when_everything_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parity_rows, "MANY", 100)
-    monkeypatch.setattr(parity_rows, "FINDINGS_KEPT", 20)
-    rows = Rows()
+    monkeypatch.setattr(parity_rows, "MAX_BUFFERED_ROWS", 100)
+    monkeypatch.setattr(parity_rows, "MAX_FINDINGS", 20)
+    rows = ParityRowBuffer()
     for at in range(200):
         found = tuple(finding(0, at * SIZE + n) for n in range(SIZE))
-        rows.add([chunk(0, at, level=RECORDS, dst_digest="other", differing=SIZE, findings=found)])
-    assert sum(len(row.findings) for row in rows.all) < 200 + 20 + 100
-    assert sum(row.differing for row in rows.all) == 200 * SIZE
+        rows.add([chunk(0, at, level=LEVEL_RECORDS, dst_digest="other", differing=SIZE, findings=found)])
+    assert sum(len(row.findings) for row in rows.rows) < 200 + 20 + 100
+    assert sum(row.differing for row in rows.rows) == 200 * SIZE
 
 
 def test_a_few_rows_stay_as_they_are() -> None:
     found = [*ends(0, 50), *(chunk(0, at) for at in range(50))]
-    rows = Rows(found[:1])
+    rows = ParityRowBuffer(found[:1])
     rows.add(found[1:])
-    assert rows.all == found
+    assert rows.rows == found
 
 
 def test_the_first_round_of_a_past_without_end_is_there_at_once() -> None:
-    first = next(rounds([wanted(0, FAR), wanted(1, FAR)], 4, SIZE))
+    first = next(plan_rounds([wanted(0, FAR), wanted(1, FAR)], 4, SIZE))
     assert [[(piece.partition.index, piece.start) for piece in mine] for mine in first] == [
         [(0, 0)],
         [(1, 0)],
@@ -160,17 +171,17 @@ def test_the_first_round_of_a_past_without_end_is_there_at_once() -> None:
 def test_a_comparison_tells_of_each_task_as_it_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ranges, told = [wanted(0, 6 * SIZE)], list[ParityResult]()
     monkeypatch.setattr(check, "load_config", lambda path: None)
-    monkeypatch.setattr(check, "_look_at_ends", lambda *asked: (ends(0, 6), ranges))
+    monkeypatch.setattr(check, "_compare_ends", lambda *asked: (ends(0, 6), ranges))
     for pause in ("TELL_S", "SELDOM"):
         monkeypatch.setattr(so_far, pause, 0)
     monkeypatch.setattr(so_far, "PARTITIONS_PER_S", 1e9)
 
-    def run(tasks: list[CompareTask]) -> Iterator[list[Row]]:
+    def run(tasks: list[CompareTask]) -> Iterator[list[ParityRow]]:
         assert len(tasks) == 2
         for task in tasks:
             yield [chunk(0, piece.start // SIZE) for piece in task.pieces]
 
-    result = check.check(
+    result = check.check_parity(
         tmp_path / "mirrorbook.yaml",
         EAST,
         WEST,
@@ -178,11 +189,11 @@ def test_a_comparison_tells_of_each_task_as_it_ends(monkeypatch: pytest.MonkeyPa
         None,
         run=run,  # type: ignore[arg-type]  # a sequence of tasks
         tasks=2,
-        level=RECORDS,
+        level=LEVEL_RECORDS,
         chunk=SIZE,
         demands=None,
-        so_far=told.append,
+        on_progress=told.append,
     )
-    assert [one.proven for one in told] == [{partition(0): (n + 1) * SIZE} for n in range(6)]
-    assert (result.verdict, result.chunks, result.records) == (Verdict.PASSED, 6, 6 * SIZE)
-    assert replace(result, seconds=0.0).proven == {partition(0): 6 * SIZE}
+    assert [one.verified_ends for one in told] == [{partition(0): (n + 1) * SIZE} for n in range(6)]
+    assert (result.verdict, result.chunks, result.records) == (ParityVerdict.PASSED, 6, 6 * SIZE)
+    assert replace(result, seconds=0.0).verified_ends == {partition(0): 6 * SIZE}

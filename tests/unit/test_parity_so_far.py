@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from mirror_core.decide.parity import RECORDS
+from mirror_core.decide.parity import LEVEL_RECORDS
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.parity import so_far
-from mirror_core.parity.so_far import PARTITIONS_PER_S, SELDOM, TELL_S, Telling
+from mirror_core.parity.so_far import PARTITIONS_PER_S, PROGRESS_COST_FACTOR, PROGRESS_INTERVAL_S, ParityProgress
 from tests.unit.test_parity_rows import SIZE, chunk, ends, finding, partition, wanted
 
 
@@ -21,7 +21,7 @@ class Told:
         self.now, self.took_s = 1_000.0, took_s
         monkeypatch.setattr(so_far, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.results = list[ParityResult]()
-        self.telling = Telling(self.tell, ranges, RECORDS, ends(0, 6))
+        self.telling = ParityProgress(self.tell, ranges, LEVEL_RECORDS, ends(0, 6))
 
     def tell(self, result: ParityResult) -> None:
         self.results.append(result)
@@ -29,22 +29,22 @@ class Told:
 
     @property
     def proven(self) -> list[int]:
-        return [one.proven[partition(0)] for one in self.results]
+        return [one.verified_ends[partition(0)] for one in self.results]
 
 
 def test_what_came_is_told_a_few_seconds_later_though_nothing_else_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(monkeypatch, [wanted(0, 6 * SIZE)])
     told.telling.add([chunk(0, 0)])
     assert not told.results, "a short comparison is told of at its end only"
-    told.now += TELL_S
+    told.now += PROGRESS_INTERVAL_S
     told.telling.add(())
     told.telling.add([chunk(0, 1)])
-    told.now += TELL_S / 2
+    told.now += PROGRESS_INTERVAL_S / 2
     told.telling.add([chunk(0, 2)])
     assert told.proven == [SIZE]
-    told.now += TELL_S / 2
+    told.now += PROGRESS_INTERVAL_S / 2
     told.telling.add(())
-    told.now += TELL_S
+    told.now += PROGRESS_INTERVAL_S
     told.telling.add(())
     assert told.proven == [SIZE, 3 * SIZE], "once more, and not again while nothing is new"
 
@@ -52,18 +52,20 @@ def test_what_came_is_told_a_few_seconds_later_though_nothing_else_comes(monkeyp
 def test_each_of_slow_chunks_is_told_of_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(monkeypatch, [wanted(0, 6 * SIZE)])
     for at in range(5):
-        told.now += TELL_S
+        told.now += PROGRESS_INTERVAL_S
         told.telling.add([chunk(0, at)])
     assert told.proven == [SIZE * (at + 1) for at in range(5)]
 
 
-@pytest.mark.parametrize(("partitions", "took_s", "pause_s"), [(1, 3.0, SELDOM * 3.0), (50_000, 1.0, 100.0)])
+@pytest.mark.parametrize(
+    ("partitions", "took_s", "pause_s"), [(1, 3.0, PROGRESS_COST_FACTOR * 3.0), (50_000, 1.0, 100.0)]
+)
 def test_what_costs_more_is_told_more_seldom(
     monkeypatch: pytest.MonkeyPatch, partitions: int, took_s: float, pause_s: float
 ) -> None:
     empty = [ParityRange(partition=Partition("many", n), start=Offset(0), end=Offset(0)) for n in range(1, partitions)]
     told = Told(monkeypatch, [wanted(0, 6 * SIZE), *empty], took_s)
-    told.now += max(TELL_S, partitions / PARTITIONS_PER_S)
+    told.now += max(PROGRESS_INTERVAL_S, partitions / PARTITIONS_PER_S)
     told.telling.add([chunk(0, 0)])
     assert told.proven == [SIZE]
     told.now += pause_s - 0.1
@@ -76,11 +78,11 @@ def test_what_costs_more_is_told_more_seldom(
 
 def test_what_differs_and_what_is_not_read_is_told_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(monkeypatch, [wanted(0, 6 * SIZE)])
-    unlike = chunk(0, 1, dst_digest="other", differing=1, findings=(finding(0, 13),), level=RECORDS)
+    unlike = chunk(0, 1, dst_digest="other", differing=1, findings=(finding(0, 13),), level=LEVEL_RECORDS)
     unread = chunk(0, 2, error="damaged", damaged=(finding(0, 25),))
     for rows in ([chunk(0, 0), unlike], [unread], [chunk(0, 3)]):
-        told.now += TELL_S
+        told.now += PROGRESS_INTERVAL_S
         told.telling.add(rows)
     assert told.proven == [13, 13, 13]
     assert [one.findings for one in told.results] == [(finding(0, 13),)] * 3
-    assert [one.damaged for one in told.results] == [(), (finding(0, 25),), (finding(0, 25),)]
+    assert [one.damage_findings for one in told.results] == [(), (finding(0, 25),), (finding(0, 25),)]

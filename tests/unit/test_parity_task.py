@@ -11,10 +11,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from mirrorbook_airflow import operators
 
-from mirror_core.decide.expected import Expected
+from mirror_core.decide.expected import UserExpectations
 from mirror_core.evidence import asked
 from mirror_core.mirrors import proving
-from mirror_core.model.parity import Verdict
+from mirror_core.model.parity import ParityVerdict
 from mirror_core.parity import scope
 from mirror_core.state import link
 from mirror_core.state.records import State
@@ -30,10 +30,10 @@ SHOWN = f"report: /mirrorbook/mirrors/{NAME}/reports/{FOLDER}/index.html, on thi
 
 
 @pytest.fixture
-def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Verdict], str]:
+def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[ParityVerdict], str]:
     """The task, when a comparison ends like this."""
 
-    def executed(verdict: Verdict) -> str:
+    def executed(verdict: ParityVerdict) -> str:
         def check(source: str, destination: str, ranges: object, output: Path, so_far: object) -> SimpleNamespace:
             found = {"verdict": verdict, "records": 1, "chunks": 1, "seconds": 1.0, "unmet": (), "findings": ()}
             return SimpleNamespace(**found, reasons=("a record is missing",), report=str(output / "index.html"))
@@ -44,21 +44,21 @@ def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Verdic
         monkeypatch.setattr(operators, "config_path", lambda name: tmp_path / f"{name}.yaml")
         monkeypatch.setattr(operators, "home", lambda name: tmp_path / name)
         monkeypatch.setattr(operators, "parity_check", lambda *_: check)
-        monkeypatch.setattr(link, "configured", lambda path: None)
-        monkeypatch.setattr(link, "find", lambda config, name: (LINK, State()))
-        monkeypatch.setattr(asked, "expected", lambda *_: Expected())
-        monkeypatch.setattr(scope, "scope", lambda *_: SimpleNamespace(ranges=(), left_out={}))
-        monkeypatch.setattr(proving, "compare_and_remember", compare)
+        monkeypatch.setattr(link, "load_clusters", lambda path: None)
+        monkeypatch.setattr(link, "find_mirror_link", lambda config, name: (LINK, State()))
+        monkeypatch.setattr(asked, "load_expectations", lambda *_: UserExpectations())
+        monkeypatch.setattr(scope, "read_parity_scope", lambda *_: SimpleNamespace(ranges=(), left_out={}))
+        monkeypatch.setattr(proving, "compare_and_record", compare)
         return operators.CheckParity(task_id="parity", mirror=NAME).execute(CONTEXT)
 
     return executed
 
 
 def test_the_report_of_a_comparison_is_named_as_airflow_shows_it(
-    execute: Callable[[Verdict], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    execute: Callable[[ParityVerdict], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert execute(Verdict.PASSED) == str(tmp_path / "evidence" / NAME / FOLDER / "index.html")
+    assert execute(ParityVerdict.PASSED) == str(tmp_path / "evidence" / NAME / FOLDER / "index.html")
     assert SHOWN in capsys.readouterr().out
     with pytest.raises(AirflowFailException, match=SHOWN) as red:
-        execute(Verdict.FAILED)
+        execute(ParityVerdict.FAILED)
     assert "a record is missing" in str(red.value)

@@ -9,12 +9,12 @@ from typing import Final, cast
 import pytest
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point
-from mirror_core.kafka.placing import Placement
+from mirror_core.kafka.offsets import OffsetPoint
+from mirror_core.kafka.placing import ReplicaPlacement
 from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.runbook import parking
-from mirror_core.runbook.acts import Acts
+from mirror_core.runbook.acts import StepContext
 from tests.memory import journal_of
 
 A, B = Partition("a", 0), Partition("b", 0)
@@ -51,31 +51,31 @@ class Throttles:
     def rate_of(self, client: ClusterClient, broker: int) -> str | None:
         return self.rates.get(broker)
 
-    def leave(self, acts: Acts, partition: Partition) -> None:
+    def leave(self, acts: StepContext, partition: Partition) -> None:
         """As after a cut at whose end no broker answered."""
-        with parking._throttles(acts, self.client, 1, 2, {partition: Offset(5)}):
+        with parking._throttle_replicas(acts, self.client, 1, 2, {partition: Offset(5)}):
             self.set_rate(self.client, 2, "1")
             self.silent = True
         self.silent = False
 
 
 @pytest.fixture
-def acts() -> Acts:
+def acts() -> StepContext:
     link = SimpleNamespace(source=SimpleNamespace(name="east"))
-    return cast(Acts, SimpleNamespace(journal=journal_of("r", "align"), say=lambda line: None, link=link))
+    return cast(StepContext, SimpleNamespace(journal=journal_of("r", "align"), say=lambda line: None, link=link))
 
 
-def test_throttles_that_stayed_go_before_others_are_set(acts: Acts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttles_that_stayed_go_before_others_are_set(acts: StepContext, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Throttles(monkeypatch)
     seen.leave(acts, A)
     assert seen.topics == {"a"}
-    with parking._throttles(acts, seen.client, 3, 2, {B: Offset(5)}) as left:
+    with parking._throttle_replicas(acts, seen.client, 3, 2, {B: Offset(5)}) as left:
         assert left.rate is None, "our own rate would be taken for somebody else's"
         assert seen.topics == {"b"}
     assert (seen.topics, seen.rates) == (set(), {})
 
 
-def test_a_cut_does_not_end_with_throttles(acts: Acts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_does_not_end_with_throttles(acts: StepContext, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Throttles(monkeypatch)
     ends = {A: Offset(9)}
 
@@ -83,31 +83,31 @@ def test_a_cut_does_not_end_with_throttles(acts: Acts, monkeypatch: pytest.Monke
         seen.leave(acts, A)
         ends[A] = Offset(5)
 
-    monkeypatch.setattr(parking, "_cut", cut)
+    monkeypatch.setattr(parking, "_truncate_leader", cut)
     led_by_2(monkeypatch, ends)
-    parking.cut_by_replica(acts, seen.client, {A: Offset(5)}, {A: (2,)})
+    parking.truncate_by_replica(acts, seen.client, {A: Offset(5)}, {A: (2,)})
     assert (seen.topics, seen.rates) == (set(), {})
 
 
 def test_who_comes_after_the_election_is_told_which_broker_is_still_stopped(
-    acts: Acts, monkeypatch: pytest.MonkeyPatch
+    acts: StepContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, said, given = Throttles(monkeypatch), list[str](), list[Mapping[Partition, tuple[int, ...]]]()
-    monkeypatch.setattr(acts, "say", said.append)
+    monkeypatch.setattr(acts, "print_line", said.append)
     led_by_2(monkeypatch, {A: Offset(5)})
     monkeypatch.setattr(parking, "reassign", lambda client, wanted: given.append(wanted))
-    parking.cut_by_replica(acts, seen.client, {A: Offset(5)}, {A: (1, 2)})
+    parking.truncate_by_replica(acts, seen.client, {A: Offset(5)}, {A: (1, 2)})
     assert said == ["start broker 1 of east again, if it was stopped for this run"]
     assert given == [{A: (1, 2)}]
 
 
-def test_throttles_are_gone_when_brokers_show_it(acts: Acts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttles_are_gone_when_brokers_show_it(acts: StepContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or what a process that died had set would be taken for somebody else's by the one that resumes."""
     seen = Throttles(monkeypatch)
     seen.leave(acts, A)
     shown = [["a"], ["a"], []]
-    monkeypatch.setattr(parking, "throttled", lambda client, topics: shown.pop(0))
-    parking._release(acts, seen.client)
+    monkeypatch.setattr(parking, "list_throttled_topics", lambda client, topics: shown.pop(0))
+    parking._remove_throttles(acts, seen.client)
     assert shown == []
 
 
@@ -127,32 +127,36 @@ class Following:
         return [] if self.end in self.clean else [A]
 
 
-MARKS: Final = parking._Marks(brake=Offset(1), rest=Offset(5), last=Offset(9))
+MARKS: Final = parking._ParkingMarks(throttle_at=Offset(1), last_resting_offset=Offset(5), last_safe_offset=Offset(9))
 
 
-def test_a_replica_is_held_where_no_transaction_is_open(acts: Acts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_is_held_where_no_transaction_is_open(acts: StepContext, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Throttles(monkeypatch)
     following = Following(monkeypatch, seen, clean={4, 8})
-    assert parking._park(acts, seen.client, 2, {A: MARKS}, 1000) == parking.HASTE_S, "people have less time there"
+    assert parking._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000) == parking.MIN_OPERATOR_S, (
+        "people have less time there"
+    )
     assert (following.end, seen.rates) == (4, {2: "1"})
-    assert parking._park(acts, seen.client, 2, {A: MARKS}, 1000) == parking.WAIT_S
+    assert parking._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000) == parking.OPERATOR_WAIT_S
 
 
 def test_a_replica_that_finds_no_such_place_in_time_makes_nobody_stop_a_broker(
-    acts: Acts, monkeypatch: pytest.MonkeyPatch
+    acts: StepContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Throttles(monkeypatch)
     Following(monkeypatch, seen, clean={8})
     with pytest.raises(Refused, match=r"a transaction was open: a-0\. Resume to try again"):
-        parking._park(acts, seen.client, 2, {A: MARKS}, 1000)
+        parking._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000)
 
 
 def led_by_2(monkeypatch: pytest.MonkeyPatch, ends: Mapping[Partition, Offset]) -> None:
-    def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
+    def list_offsets(
+        client: ClusterClient, partitions: Iterable[Partition], point: OffsetPoint
+    ) -> dict[Partition, Offset]:
         return dict(ends)
 
-    def placements(client: ClusterClient, topics: Iterable[str]) -> Mapping[Partition, Placement]:
-        return {A: Placement(leader=2, replicas=(2,), in_sync=(2,))}
+    def placements(client: ClusterClient, topics: Iterable[str]) -> Mapping[Partition, ReplicaPlacement]:
+        return {A: ReplicaPlacement(leader=2, replicas=(2,), in_sync=(2,))}
 
     for name, function in (("list_offsets", list_offsets), ("placements", placements)):
         monkeypatch.setattr(parking, name, function)

@@ -10,7 +10,7 @@ from mirrorbook_airflow.params import NO_SPARK
 from mirrorbook_airflow.services import receipts_folder
 
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.files import holds_password
+from mirror_core.model.files import has_password
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from mirror_core.model.files import holds_password
     ],
 )
 def test_one_with_a_password(url: str) -> None:
-    assert holds_password(url)
+    assert has_password(url)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_one_with_a_password(url: str) -> None:
     ],
 )
 def test_one_without(url: str) -> None:
-    assert not holds_password(url)
+    assert not has_password(url)
 
 
 SECRET = "s3://AKIA:secret@bucket/x"

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from mirror_core.dataplane.patience import Patience
+from mirror_core.dataplane.patience import LeaseKeepalive
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Unreachable
 from mirror_core.state.lease import HeldLease
@@ -34,15 +34,15 @@ class Client:
 
 
 def test_what_late_work_opens_is_closed_when_it_has_ended() -> None:
-    patience, client, wakes, awake = Patience(), Client(), threading.Event(), threading.Event()
+    patience, client, wakes, awake = LeaseKeepalive(), Client(), threading.Event(), threading.Event()
 
     def look() -> None:
         wakes.wait(LIMIT_S)
         client.opened += 1
         awake.set()
 
-    with pytest.raises(Unreachable, match="not over yet"), patience.lending(client):
-        patience.until_done(cast("HeldLease", Lease()), look, now_ms())
+    with pytest.raises(Unreachable, match="not over yet"), patience.close_after_work(client):
+        patience.run_renewing(cast("HeldLease", Lease()), look, now_ms())
     assert not client.closed.is_set(), "it is still in use"
     wakes.set()
     assert client.closed.wait(LIMIT_S)
@@ -51,7 +51,7 @@ def test_what_late_work_opens_is_closed_when_it_has_ended() -> None:
 
 
 def test_what_nobody_uses_any_more_is_closed_at_once() -> None:
-    patience, client = Patience(), Client()
-    with patience.lending(client):
-        assert patience.until_done(cast("HeldLease", Lease()), lambda: 7) == 7
+    patience, client = LeaseKeepalive(), Client()
+    with patience.close_after_work(client):
+        assert patience.run_renewing(cast("HeldLease", Lease()), lambda: 7) == 7
     assert client.closed.is_set()

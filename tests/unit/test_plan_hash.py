@@ -7,25 +7,34 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Fact, Lasts, Mode, Plan, PlanStep, RunKind, Strategy, short_hash
+from mirror_core.model.run import (
+    FactLifetime,
+    FailbackStrategy,
+    Plan,
+    PlanFact,
+    PlanStep,
+    RunKind,
+    RunMode,
+    shorten_hash,
+)
 
 FENCE = PlanStep(name="fence", action="deny everybody")
 PROMOTE = PlanStep(name="promote", action="let applications write", reversible=False)
-SOURCE, GROUPS = Fact("source", "E", Lasts.UNTIL_PROMOTION), Fact("groups", "none")
+SOURCE, GROUPS = PlanFact("source", "E", FactLifetime.UNTIL_PROMOTION), PlanFact("groups", "none")
 PLAN = Plan(
     kind=RunKind.FAILOVER,
     mirror=MirrorName("m"),
-    mode=Mode.PLANNED,
+    mode=RunMode.PLANNED,
     steps=(FENCE, PROMOTE),
-    bound=(SOURCE, GROUPS),
+    bound_facts=(SOURCE, GROUPS),
     unknown=("lag of a-0", "lag of a-1"),
-    strategies={"a": Strategy.NONE, "b": Strategy.RECREATE},
+    strategies={"a": FailbackStrategy.NONE, "b": FailbackStrategy.RECREATE},
 )
 
 
 def test_it_is_a_whole_sha_256_of_which_people_see_twelve_digits() -> None:
     assert len(PLAN.hash) == 64
-    assert short_hash(PLAN.hash) == PLAN.hash[:12]
+    assert shorten_hash(PLAN.hash) == PLAN.hash[:12]
     int(PLAN.hash, 16)
 
 
@@ -34,20 +43,20 @@ def test_it_is_a_whole_sha_256_of_which_people_see_twelve_digits() -> None:
     [
         replace(PLAN, kind=RunKind.FAILBACK),
         replace(PLAN, mirror=MirrorName("n")),
-        replace(PLAN, mode=Mode.UNPLANNED),
+        replace(PLAN, mode=RunMode.UNPLANNED),
         replace(PLAN, steps=(FENCE,)),
         replace(PLAN, steps=(PROMOTE, FENCE)),
         replace(PLAN, steps=(replace(FENCE, name="drain"), PROMOTE)),
         replace(PLAN, steps=(replace(FENCE, action="deny nobody"), PROMOTE)),
         replace(PLAN, steps=(FENCE, replace(PROMOTE, reversible=True))),
-        replace(PLAN, bound=(SOURCE,)),
-        replace(PLAN, bound=(replace(SOURCE, name="destination"), GROUPS)),
-        replace(PLAN, bound=(replace(SOURCE, value="F"), GROUPS)),
-        replace(PLAN, bound=(replace(SOURCE, lasts=Lasts.UNTIL_BEGUN), GROUPS)),
+        replace(PLAN, bound_facts=(SOURCE,)),
+        replace(PLAN, bound_facts=(replace(SOURCE, name="destination"), GROUPS)),
+        replace(PLAN, bound_facts=(replace(SOURCE, value="F"), GROUPS)),
+        replace(PLAN, bound_facts=(replace(SOURCE, lifetime=FactLifetime.UNTIL_BEGUN), GROUPS)),
         replace(PLAN, unknown=()),
         replace(PLAN, unknown=("lag of a-0", "lag of a-2")),
-        replace(PLAN, strategies={"a": Strategy.NONE, "b": Strategy.NONE}),
-        replace(PLAN, strategies={"b": Strategy.RECREATE}),
+        replace(PLAN, strategies={"a": FailbackStrategy.NONE, "b": FailbackStrategy.NONE}),
+        replace(PLAN, strategies={"b": FailbackStrategy.RECREATE}),
     ],
 )
 def test_each_thing_that_was_approved_changes_it(other: Plan) -> None:
@@ -61,9 +70,9 @@ def test_each_thing_that_was_approved_changes_it(other: Plan) -> None:
         replace(PLAN, partitions={"a-0": "lag 5"}, groups={"g": "3 records"}),
         replace(PLAN, warnings=("no data plane",)),
         replace(PLAN, discarded=7),
-        replace(PLAN, bound=(GROUPS, SOURCE)),
+        replace(PLAN, bound_facts=(GROUPS, SOURCE)),
         replace(PLAN, unknown=("lag of a-1", "lag of a-0")),
-        replace(PLAN, strategies={"b": Strategy.RECREATE, "a": Strategy.NONE}),
+        replace(PLAN, strategies={"b": FailbackStrategy.RECREATE, "a": FailbackStrategy.NONE}),
     ],
 )
 def test_what_always_moves_and_the_order_in_which_it_was_seen_do_not(same: Plan) -> None:

@@ -12,23 +12,34 @@ import pytest
 from markdown_it import MarkdownIt
 from mirrorbook_airflow.markdown import MAX_PARTITIONS, PROVE, plan_markdown, proved_markdown
 
-from mirror_core.decide.drills import FORECAST
-from mirror_core.decide.steps import names
-from mirror_core.model.mirror import Desired
+from mirror_core.decide.drills import FORECAST_FIGURE
+from mirror_core.decide.steps import list_step_names
+from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Fact, Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState, Strategy
+from mirror_core.model.run import (
+    FailbackStrategy,
+    Plan,
+    PlanFact,
+    PlanStep,
+    Run,
+    RunKind,
+    RunMode,
+    RunState,
+    StepRecord,
+    StepState,
+)
 
 
 def plan(**changes: object) -> Plan:
     fields: dict[str, object] = {
         "kind": RunKind.FAILOVER,
         "mirror": MirrorName("orders"),
-        "mode": Mode.PLANNED,
+        "mode": RunMode.PLANNED,
         "steps": (
             PlanStep(name="fence", action="deny everybody to write"),
             PlanStep(name="promote", action="let applications write", reversible=False),
         ),
-        "bound": (Fact("mirror", "STARTED"),),
+        "bound": (PlanFact("mirror", "STARTED"),),
         "warnings": ("west has no authorizer",),
         "unknown": ("everything on east",),
         "figures": {
@@ -60,12 +71,12 @@ def test_what_it_costs_stands_before_what_is_done_and_it_is_said_what_a_no_does(
 RUN = Run(
     id="orders-failover-1",
     plan_hash="p",
-    plan=plan(figures={FORECAST: "4.2 (last run)"}),
+    plan=plan(figures={FORECAST_FIGURE: "4.2 (last run)"}),
     state=RunState.RUNNING,
     started_by="ann",
     conducted_by="ann",
     started_ms=1,
-    desired=Desired.STARTED,
+    desired=DesiredState.STARTED,
 )
 FOUND: dict[str, Any] = {
     "verdict": "passed",
@@ -92,7 +103,7 @@ def test_who_is_asked_whether_applications_may_be_stopped_reads_what_was_proved_
     assert r"- Seconds without writes, predicted: 4\.2 (last run)" in text
     assert "**Reject** gives the run up" in text
     assert "worker" not in text
-    assert PROVE in names(RunKind.FAILOVER)
+    assert PROVE in list_step_names(RunKind.FAILOVER)
 
 
 def test_what_a_proof_does_not_say_is_unknown_or_left_out_and_has_no_link() -> None:
@@ -111,14 +122,14 @@ def test_who_is_asked_again_behind_the_fence_does_not_read_that_nobody_was_stopp
 
 
 def test_of_the_way_home_it_is_said_that_a_no_leaves_the_failback_open() -> None:
-    assert "The failback that this is a part of stays open" in proved(FOUND, replace(RUN, homecoming="f"))
+    assert "The failback that this is a part of stays open" in proved(FOUND, replace(RUN, failback_run="f"))
     assert "failback" not in proved(FOUND)
 
 
 @pytest.mark.parametrize("name", ["[approve](https://evil.example)", "a\n\n**Reject** does nothing", "<b>x</b>"])
 def test_a_proof_in_strange_words_becomes_nothing_but_text(name: str) -> None:
     reader = MarkdownIt("gfm-like", {"html": True})
-    page = reader.render(proved(dict.fromkeys(FOUND, name), replace(RUN, plan=plan(figures={FORECAST: name}))))
+    page = reader.render(proved(dict.fromkeys(FOUND, name), replace(RUN, plan=plan(figures={FORECAST_FIGURE: name}))))
     assert page.count("<a ") == 1, "that of the report"
     assert page.count("<strong>Reject</strong>") == 1
     assert "<b>" not in page
@@ -146,7 +157,7 @@ def test_a_plan_of_many_partitions_is_cut_and_says_so() -> None:
 
 
 def test_a_failback_shows_what_becomes_of_each_topic() -> None:
-    text = plan_markdown(plan(kind=RunKind.FAILBACK, strategies={"orders": Strategy.RECREATE}))
+    text = plan_markdown(plan(kind=RunKind.FAILBACK, strategies={"orders": FailbackStrategy.RECREATE}))
 
     assert text.startswith("**Fail back mirror `orders`**")
     assert "| orders | recreate |" in text

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.producing import ProduceLink, Row
+from mirror_core.kafka.producing import ProduceBatch, ProduceLink
 from mirror_core.kafka.sockets import Buffer
-from mirror_core.kafka.window import LEAST_WINDOW
+from mirror_core.kafka.window import MIN_WINDOW_BYTES
 
 
 class Swallowed(Connection):
@@ -24,7 +24,7 @@ class Swallowed(Connection):
     def next_id(self) -> int:
         return self.sent
 
-    def push(self, parts: Sequence[Buffer], patience_s: float) -> memoryview:
+    def push(self, parts: Sequence[Buffer], timeout_s: float) -> memoryview:
         self.sent += 1
         return memoryview(b"")
 
@@ -33,13 +33,13 @@ def sent_until_full(batch: bytes, rows: int) -> int:
     """Requests, of so many rows each."""
     connection = Swallowed()
     link = ProduceLink[None](connection)
-    while not link.full:
-        link.send([Row("topic", index, memoryview(batch), None) for index in range(rows)])
+    while not link.is_full:
+        link.send([ProduceBatch("topic", index, memoryview(batch), None) for index in range(rows)])
     return connection.sent
 
 
 def test_bytes_without_an_answer_are_bounded_not_requests() -> None:
-    assert sent_until_full(bytes(1 << 16), 8) == LEAST_WINDOW // (8 << 16)
+    assert sent_until_full(bytes(1 << 16), 8) == MIN_WINDOW_BYTES // (8 << 16)
     assert sent_until_full(bytes(1 << 10), 1) > 1000
 
 
@@ -50,7 +50,7 @@ def test_no_more_answers_are_due_than_buffers_hold() -> None:
 
 
 def test_a_request_that_is_too_long_by_itself_goes_alone() -> None:
-    assert sent_until_full(bytes(LEAST_WINDOW + 1), 1) == 1
+    assert sent_until_full(bytes(MIN_WINDOW_BYTES + 1), 1) == 1
 
 
 class Answering(Swallowed):
@@ -81,19 +81,19 @@ def test_a_broker_that_answers_one_request_after_the_other_does_not_keep_silent(
         link.send([])
     now += 10
     connection.answer(0)
-    assert list(link.answers()) == []
+    assert list(link.read_responses()) == []
     now += 10
-    assert (len(link.outstanding), link.waits_s) == (2, 10.0), "since the last answer, not since it was sent"
+    assert (len(link.in_flight), link.overdue_s) == (2, 10.0), "since the last answer, not since it was sent"
     connection.answer(1)
-    assert list(link.answers()) == []
+    assert list(link.read_responses()) == []
     now += 20
-    assert link.waits_s == 20.0
+    assert link.overdue_s == 20.0
     connection.answer(2)
-    assert list(link.answers()) == []
+    assert list(link.read_responses()) == []
     now += 20
     link.send([])
     now += 1
-    assert link.waits_s == 1.0, "nothing was due before"
+    assert link.overdue_s == 1.0, "nothing was due before"
     connection.close()
 
 
@@ -106,11 +106,11 @@ def test_a_broker_that_a_quota_keeps_from_reading_does_not_keep_silent(monkeypat
     link.send([])
     link.send([])
     connection.answer(0, 20_000)
-    assert list(link.answers()) == []
-    assert (link.muted_s, link.waits_s) == (20.0, -20.0)
+    assert list(link.read_responses()) == []
+    assert (link.throttled_for_s, link.overdue_s) == (20.0, -20.0)
     now += 25
-    assert (link.muted_s, link.waits_s) == (0.0, 5.0)
+    assert (link.throttled_for_s, link.overdue_s) == (0.0, 5.0)
     connection.answer(1)
-    assert list(link.answers()) == []
-    assert (link.muted_s, link.waits_s) == (0.0, 0.0)
+    assert list(link.read_responses()) == []
+    assert (link.throttled_for_s, link.overdue_s) == (0.0, 0.0)
     connection.close()

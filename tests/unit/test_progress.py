@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mirror_core.dataplane.progress import Progress, Snapshot
-from mirror_core.model.clock import FRESH_S
+from mirror_core.dataplane.progress import ProgressTracker, TaskProgress
+from mirror_core.model.clock import MAX_FRESH_AGE_S
 from mirror_core.model.names import Partition
 
 A, B = Partition("orders", 0), Partition("orders", 1)
@@ -19,18 +19,18 @@ class Clock:
         return self.now
 
 
-def told(at: float, *rows: Row, task: int = 0, epoch: int = 1, to_seed: int = 0) -> tuple[Snapshot, int]:
+def told(at: float, *rows: Row, task: int = 0, epoch: int = 1, to_seed: int = 0) -> tuple[TaskProgress, int]:
     listed = [(p.topic, p.index, position, end, records, size, to_seed) for p, position, end, records, size in rows]
-    return Snapshot(task=task, t=at, rows=listed), epoch
+    return TaskProgress(task=task, t=at, rows=listed), epoch
 
 
 def test_positions_lags_and_rates_add_up_over_tasks() -> None:
     clock = Clock()
-    progress = Progress(clock)
-    progress.take(*told(1000, (A, 10, 25, 10, 1000)))
-    progress.take(*told(1000, (B, 70, 70, 30, 500), task=1))
+    progress = ProgressTracker(clock)
+    progress.update(*told(1000, (A, 10, 25, 10, 1000)))
+    progress.update(*told(1000, (B, 70, 70, 30, 500), task=1))
     clock.now = 1002
-    progress.take(*told(1002, (A, 20, 25, 20, 2000)))
+    progress.update(*told(1002, (A, 20, 25, 20, 2000)))
     totals = progress.totals()
     assert (totals.partitions, totals.unknown, totals.lag) == (2, 0, 5)
     assert (totals.records, totals.bytes) == (50, 2500)
@@ -42,21 +42,21 @@ def test_positions_lags_and_rates_add_up_over_tasks() -> None:
 
 def test_rates_are_of_the_last_seconds_only() -> None:
     clock = Clock()
-    progress = Progress(clock)
-    progress.take(*told(1000, (A, 1000, 1000, 1000, 1000)))
+    progress = ProgressTracker(clock)
+    progress.update(*told(1000, (A, 1000, 1000, 1000, 1000)))
     for second in range(1, 21):
         clock.now = 1000 + second
-        progress.take(*told(clock.now, (A, 1000, 1000, 1000, 1000)))
+        progress.update(*told(clock.now, (A, 1000, 1000, 1000, 1000)))
     assert progress.totals().records_per_s == 0
     assert progress.totals().records == 1000
 
 
 def test_a_source_end_of_long_ago_is_unknown() -> None:
     clock = Clock()
-    progress = Progress(clock)
-    progress.take(*told(1000, (A, 10, 25, 10, 1000), (B, 5, None, 0, 0)))
+    progress = ProgressTracker(clock)
+    progress.update(*told(1000, (A, 10, 25, 10, 1000), (B, 5, None, 0, 0)))
     assert (progress.totals().lag, progress.totals().unknown) == (15, 1)
-    clock.now += FRESH_S + 1
+    clock.now += MAX_FRESH_AGE_S + 1
     assert progress.partitions()[A].lag is None
     assert progress.partitions()[A].position == 10
     assert (progress.totals().lag, progress.totals().unknown) == (0, 2)
@@ -64,112 +64,112 @@ def test_a_source_end_of_long_ago_is_unknown() -> None:
 
 def test_a_task_that_does_not_know_the_end_yet_takes_nothing_away() -> None:
     clock = Clock()
-    progress = Progress(clock)
-    progress.take(*told(1000, (A, 10, 25, 10, 1000)))
-    progress.take(*told(1001, (A, 15, None, 0, 0), epoch=2))
+    progress = ProgressTracker(clock)
+    progress.update(*told(1000, (A, 10, 25, 10, 1000)))
+    progress.update(*told(1001, (A, 15, None, 0, 0), epoch=2))
     clock.now = 1001
     assert (progress.partitions()[A].lag, progress.partitions()[A].source_seen_s) == (10, 1000)
-    clock.now = 1000 + FRESH_S + 1
-    progress.take(*told(clock.now, (A, 15, None, 0, 0), epoch=2))
+    clock.now = 1000 + MAX_FRESH_AGE_S + 1
+    progress.update(*told(clock.now, (A, 15, None, 0, 0), epoch=2))
     assert (progress.partitions()[A].lag, progress.partitions()[A].source_seen_s) == (None, 1000)
 
 
 def test_what_is_left_to_seed_is_known_as_long_as_tasks_tell_it() -> None:
     clock = Clock()
-    progress = Progress(clock)
-    progress.take(*told(1000, (A, 800_000, None, 0, 0), to_seed=2_200_000))
-    progress.take(*told(1000, (B, 10, 25, 10, 1000), task=1))
+    progress = ProgressTracker(clock)
+    progress.update(*told(1000, (A, 800_000, None, 0, 0), to_seed=2_200_000))
+    progress.update(*told(1000, (B, 10, 25, 10, 1000), task=1))
     assert (progress.partitions()[A].to_seed, progress.partitions()[B].to_seed) == (2_200_000, 0)
     assert (progress.totals().seeding, progress.totals().to_seed) == (1, 2_200_000)
-    progress.take(*told(1001, (A, 3_000_000, None, 0, 0)))
+    progress.update(*told(1001, (A, 3_000_000, None, 0, 0)))
     assert (progress.totals().seeding, progress.totals().to_seed) == (0, 0)
-    clock.now = 1001 + FRESH_S + 1
+    clock.now = 1001 + MAX_FRESH_AGE_S + 1
     assert progress.partitions()[A].to_seed is None
 
 
 def test_a_partition_that_begins_anew_forgets_the_old_end() -> None:
-    progress = Progress(Clock())
-    progress.take(*told(1000, (A, 10, 25, 10, 1000)))
-    progress.take(*told(1001, (A, 0, None, 0, 0), epoch=2))
+    progress = ProgressTracker(Clock())
+    progress.update(*told(1000, (A, 10, 25, 10, 1000)))
+    progress.update(*told(1001, (A, 0, None, 0, 0), epoch=2))
     assert progress.partitions()[A].lag is None
     assert progress.partitions()[A].source_seen_s is None
 
 
 def test_time_lag_counts_from_the_moment_the_end_passed_the_position() -> None:
     clock = Clock()
-    progress = Progress(clock)
-    progress.take(*told(1000, (A, 10, 25, 10, 1000)))
+    progress = ProgressTracker(clock)
+    progress.update(*told(1000, (A, 10, 25, 10, 1000)))
     assert progress.partitions()[A].time_lag_s is None  # it had passed before anybody looked
-    progress.take(*told(1001, (A, 25, 25, 25, 1000)))
-    progress.take(*told(1005, (A, 25, 25, 25, 1000)))
-    progress.take(*told(1006, (A, 25, 40, 25, 1000)))
-    progress.take(*told(1009, (A, 30, 60, 30, 1000)))
+    progress.update(*told(1001, (A, 25, 25, 25, 1000)))
+    progress.update(*told(1005, (A, 25, 25, 25, 1000)))
+    progress.update(*told(1006, (A, 25, 40, 25, 1000)))
+    progress.update(*told(1009, (A, 30, 60, 30, 1000)))
     clock.now = 1010
     assert progress.partitions()[A].time_lag_s == 5.0
     assert progress.totals().worst_time_lag_s == 5.0
-    progress.take(*told(1010, (A, 45, 60, 45, 1000)))
+    progress.update(*told(1010, (A, 45, 60, 45, 1000)))
     assert progress.partitions()[A].time_lag_s == 4.0  # 40 was passed; at 1006 the end still stood there
-    progress.take(*told(1010.5, (A, 60, 60, 60, 1000)))
+    progress.update(*told(1010.5, (A, 60, 60, 60, 1000)))
     assert progress.partitions()[A].time_lag_s == 0.0
 
 
 def test_a_long_backlog_is_remembered_in_bounded_space() -> None:
     clock = Clock()
-    progress = Progress(clock)
-    progress.take(*told(1000, (A, 10, 10, 10, 1000)))
+    progress = ProgressTracker(clock)
+    progress.update(*told(1000, (A, 10, 10, 10, 1000)))
     for second in range(1, 5000):
-        progress.take(*told(1000 + second, (A, 10, 10 + second, 10, 1000)))
+        progress.update(*told(1000 + second, (A, 10, 10 + second, 10, 1000)))
     clock.now = 6000
     assert progress.partitions()[A].time_lag_s == 5000.0
-    assert len(progress._seen[A].ends) <= 33
+    assert len(progress._tracked[A].ends) <= 33
     for copied in range(0, 4999, 100):
-        progress.take(*told(6000, (A, 10 + copied, 5009, copied, 1000)))
+        progress.update(*told(6000, (A, 10 + copied, 5009, copied, 1000)))
         time_lag_s = progress.partitions()[A].time_lag_s
         assert time_lag_s is not None
         assert 5000 - copied <= time_lag_s <= 5000 - copied + 5000 / 8
-    progress.take(*told(6001, (A, 5009, 5009, 4999, 1000)))
+    progress.update(*told(6001, (A, 5009, 5009, 4999, 1000)))
     assert progress.partitions()[A].time_lag_s == 0.0
 
 
 def test_the_next_epoch_wins_over_last_words_of_the_one_before() -> None:
-    progress = Progress(Clock())
-    progress.take(*told(1000, (A, 10, 25, 10, 1000), epoch=1))
-    progress.take(*told(1000.5, (A, 15, 25, 5, 500), epoch=2))
-    progress.take(*told(1000.6, (A, 12, 25, 12, 1200), epoch=1))
+    progress = ProgressTracker(Clock())
+    progress.update(*told(1000, (A, 10, 25, 10, 1000), epoch=1))
+    progress.update(*told(1000.5, (A, 15, 25, 5, 500), epoch=2))
+    progress.update(*told(1000.6, (A, 12, 25, 12, 1200), epoch=1))
     assert progress.partitions()[A].position == 15
     assert progress.totals().records == 17
 
 
 def test_a_second_attempt_of_a_task_counts_from_zero_again() -> None:
-    progress = Progress(Clock())
-    progress.take(*told(1000, (A, 100, 500, 100, 1000)))
-    progress.take(*told(1001, (A, 120, 500, 20, 200)))
-    progress.take(*told(1002, (A, 130, 500, 30, 300)))
+    progress = ProgressTracker(Clock())
+    progress.update(*told(1000, (A, 100, 500, 100, 1000)))
+    progress.update(*told(1001, (A, 120, 500, 20, 200)))
+    progress.update(*told(1002, (A, 130, 500, 30, 300)))
     assert progress.totals().records == 130
     assert progress.totals().bytes == 1300
 
 
 def test_counts_of_old_epochs_are_forgotten_their_sum_is_not() -> None:
-    progress = Progress(Clock())
+    progress = ProgressTracker(Clock())
     for epoch in range(100):
-        progress.take(*told(1000 + epoch, (A, epoch, 500, 1, 10), epoch=epoch))
+        progress.update(*told(1000 + epoch, (A, epoch, 500, 1, 10), epoch=epoch))
     assert progress.totals().records == 100
     assert len(progress._counts) == 2
 
 
 def test_a_task_that_outlasts_its_epoch_for_a_look_is_counted_once() -> None:
-    progress = Progress(Clock())
+    progress = ProgressTracker(Clock())
     for epoch in (1, 2, 3):
-        progress.take(
+        progress.update(
             *told(1000 + epoch, (A, 100, 100, 100 if epoch == 1 else 0, 1000 if epoch == 1 else 0), epoch=epoch)
         )
-    progress.take(*told(1004, (A, 100, 100, 100, 1000), epoch=1))
+    progress.update(*told(1004, (A, 100, 100, 100, 1000), epoch=1))
     assert (progress.totals().records, progress.totals().bytes) == (100, 1000)
 
 
 def test_dropped_partitions_no_longer_count() -> None:
-    progress = Progress(Clock())
-    progress.take(*told(1000, (A, 10, 25, 10, 1000), (B, 5, 9, 0, 0)))
-    progress.drop(frozenset({B}))
+    progress = ProgressTracker(Clock())
+    progress.update(*told(1000, (A, 10, 25, 10, 1000), (B, 5, 9, 0, 0)))
+    progress.keep_only(frozenset({B}))
     assert progress.totals().partitions == 1
     assert progress.totals().lag == 4

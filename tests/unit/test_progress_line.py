@@ -7,12 +7,12 @@ import io
 import pytest
 
 from mirror_core.cli import progress as shown_progress
-from mirror_core.cli.progress import line, shown
-from mirror_core.dataplane.progress import Snapshot, Totals
+from mirror_core.cli.progress import format_totals, show_progress
+from mirror_core.dataplane.progress import ProgressTotals, TaskProgress
 from tests.waiting import wait_until
 
 
-def totals(**changes: float | None) -> Totals:
+def totals(**changes: float | None) -> ProgressTotals:
     values = {
         "partitions": 1204,
         "unknown": 0,
@@ -25,11 +25,11 @@ def totals(**changes: float | None) -> Totals:
         "records_per_s": 310_000.4,
         "bytes_per_s": 317_440_000.0,
     }
-    return Totals(**{**values, **changes})  # type: ignore[arg-type]  # the table mixes int and float on purpose
+    return ProgressTotals(**{**values, **changes})  # type: ignore[arg-type]  # the table mixes int and float on purpose
 
 
 def test_all_figures_are_there() -> None:
-    assert line(totals()) == (
+    assert format_totals(totals()) == (
         "1,204 partitions, lag 15,300, 1 min 15 s behind; 310,000 records/s, 317.4 MB/s; "
         "2,000,000 records, 2.0 GB in all"
     )
@@ -39,23 +39,23 @@ def test_all_figures_are_there() -> None:
     ("unknown", "said"), [(1204, "lag unknown, "), (3, "lag 15,300 + unknown of 3 partitions, "), (0, "lag 15,300, ")]
 )
 def test_an_unknown_lag_is_said(unknown: int, said: str) -> None:
-    assert said in line(totals(unknown=unknown))
+    assert said in format_totals(totals(unknown=unknown))
 
 
 def test_an_unknown_time_lag_is_left_to_the_offsets() -> None:
-    assert "behind" not in line(totals(worst_time_lag_s=None))
+    assert "behind" not in format_totals(totals(worst_time_lag_s=None))
 
 
 def test_what_is_seeded_is_said_while_it_is() -> None:
-    said = line(totals(seeding=2, to_seed=1_800_000))
+    said = format_totals(totals(seeding=2, to_seed=1_800_000))
     assert "1 min 15 s behind; seeding 2 partitions, 1,800,000 offsets left; 310,000 records/s" in said
 
 
 def test_off_a_terminal_lines_are_plain_and_stop_when_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown_progress, "_PLAIN_S", 0.01)
     out = io.StringIO()
-    with shown(out) as progress:
-        progress.take(Snapshot(task=0, t=4e9, rows=[("orders", 0, 10, 12, 10, 1000, 0)]), 1)
+    with show_progress(out) as progress:
+        progress.update(TaskProgress(task=0, t=4e9, rows=[("orders", 0, 10, 12, 10, 1000, 0)]), 1)
         wait_until(lambda: "lag 2" in out.getvalue(), timeout_s=10, why="a line is printed")
     printed = out.getvalue()
     assert "\x1b" not in printed

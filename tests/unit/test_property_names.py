@@ -9,7 +9,7 @@ import yaml
 from mirrorbook_airflow import kafka_type
 
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.property_names import HONOURED
+from mirror_core.kafka.property_names import SUPPORTED_SECURITY
 from mirror_core.model.errors import BadRequest
 
 EAST = {"bootstrap.servers": "east:9092"}
@@ -74,7 +74,7 @@ def test_a_property_of_securitys_that_not_all_connections_go_by_is_refused(tmp_p
 
 
 def test_every_property_that_is_honoured_is_one_of_librdkafkas(tmp_path: Path) -> None:
-    loaded(tmp_path, clusters={"east": {**EAST, **dict.fromkeys(HONOURED, "x")}})
+    loaded(tmp_path, clusters={"east": {**EAST, **dict.fromkeys(SUPPORTED_SECURITY, "x")}})
 
 
 def test_a_section_that_nobody_reads_is_refused(tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_a_section_that_nobody_reads_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_connection_of_airflows_may_say_the_same_of_security() -> None:
-    assert HONOURED | {"bootstrap.servers", "security.protocol"} == kafka_type._TAKEN
+    assert SUPPORTED_SECURITY | {"bootstrap.servers", "security.protocol"} == kafka_type._TAKEN

@@ -8,17 +8,19 @@ from typing import cast
 import pytest
 
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.states import State
-from mirror_core.copy.verdict import Logs
-from mirror_core.decide.position import Seen
-from mirror_core.model.copying import Assigned
+from mirror_core.copy.states import CopyState
+from mirror_core.copy.verdict import LogInspector
+from mirror_core.decide.position import BothLogBounds
+from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.records import Record
 from tests.judging import decide
 
 P = Partition("orders", 0)
-FORGOTTEN = Seen(log_start=0, log_end=10, ours=None, source_start=0, source_end=10, ends_as_sent=True, proved_end=10)
+FORGOTTEN = BothLogBounds(
+    log_start=0, log_end=10, producer=None, source_start=0, source_end=10, ends_as_sent=True, verified_end=10
+)
 
 
 class Tails:
@@ -33,39 +35,44 @@ class Tails:
     def record_at(self, partition: Partition, offset: int) -> Record | None:
         return None
 
-    def stranger_behind(self, partition: Partition, seen: Seen, since: int | None) -> int | None:
+    def stranger_behind(self, partition: Partition, seen: BothLogBounds, since: int | None) -> int | None:
         return None
 
-    def first_retimed(self, partition: Partition, start: int, seen: Seen) -> int | None:
+    def first_retimed(self, partition: Partition, start: int, seen: BothLogBounds) -> int | None:
         return None
 
 
-def ended(seen: Seen, *, until: int = 10) -> tuple[PartitionReplicator, int]:
-    assigned = Assigned(
-        partition=P, source_topic_id="", destination_topic_id="", until=Offset(until), source_epoch=1, answered=True
+def ended(seen: BothLogBounds, *, until: int = 10) -> tuple[PartitionReplicator, int]:
+    assigned = PartitionAssignment(
+        partition=P,
+        source_topic_id="",
+        destination_topic_id="",
+        stop_offset=Offset(until),
+        source_epoch=1,
+        all_answered=True,
     )
     one, tails = PartitionReplicator(assigned), Tails()
-    one.route(1, 1, 1)
-    decide(cast("Logs", tails), one, seen)
+    one.set_leaders(1, 1, 1)
+    decide(cast("LogInspector", tails), one, seen)
     return one, tails.looks
 
 
 def test_an_idle_partition_that_was_compared_to_its_end_is_done() -> None:
     one, looks = ended(FORGOTTEN)
-    assert (one.state, looks) == (State.DONE, 0)
+    assert (one.state, looks) == (CopyState.DONE, 0)
 
 
 @pytest.mark.parametrize(
     ("seen", "until"),
     [
-        (replace(FORGOTTEN, proved_end=None), 10),
-        (replace(FORGOTTEN, proved_end=9), 10),
-        (replace(FORGOTTEN, proved_end=11), 10),
+        (replace(FORGOTTEN, verified_end=None), 10),
+        (replace(FORGOTTEN, verified_end=9), 10),
+        (replace(FORGOTTEN, verified_end=11), 10),
         (replace(FORGOTTEN, source_end=12), 12),
     ],
     ids=["never compared", "not to its end", "another log was compared", "there is something to copy"],
 )
-def test_all_others_are_looked_at(seen: Seen, until: int) -> None:
+def test_all_others_are_looked_at(seen: BothLogBounds, until: int) -> None:
     one, looks = ended(seen, until=until)
     assert looks == 1
     assert one.failure

@@ -13,27 +13,27 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from mirror_core.decide import conducting
-from mirror_core.decide.conducting import STEP, Sign
+from mirror_core.decide.conducting import CONDUCTOR_STEP, ConductorState
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.transaction_brokers import Fenced
-from mirror_core.model.chronicle import Kind
+from mirror_core.kafka.transaction_brokers import ProducerFenced
+from mirror_core.model.chronicle import AuditEntryKind
 from mirror_core.model.errors import BadRequest, LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.run import RunState, StepRecord, StepState
 from mirror_core.runbook.failover import Failover
 from mirror_core.state import aside, pulse
-from mirror_core.state.journal import Journal, checkpoint, told
-from mirror_core.state.pulse import beating, begun_by, conducted
+from mirror_core.state.journal import Journal, make_audit_entry, make_checkpoint
+from mirror_core.state.pulse import find_conductor_status, make_released_heartbeat, send_heartbeats
 from mirror_core.state.records import State
-from mirror_core.state.topic import TRANSACTION_MS
-from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.state.topic import STATE_TRANSACTION_MS
+from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.wire.batch import NO_TIMESTAMP
 from tests.memory import fold, journal_of
 from tests.unit.test_refusals import LINK
 from tests.waiting import wait_until
 
 RUN = journal_of("m-failover-20260101T000000-abcd", "one").run
-BEAT = f"checkpoint/{RUN.id}/{STEP}/Beat"
-PLACE = f"checkpoint/{RUN.id}/{STEP}."
+BEAT = f"checkpoint/{RUN.id}/{CONDUCTOR_STEP}/Beat"
+PLACE = f"checkpoint/{RUN.id}/{CONDUCTOR_STEP}."
 Rows = list[tuple[str, bytes | None]]
 
 
@@ -50,7 +50,7 @@ class Producer:
 
     def write(self, rows: Iterable[tuple[str, bytes | None]], timeout_s: float) -> None:
         if self.fenced:
-            raise Fenced
+            raise ProducerFenced
         assert self.state == "ready", "the write before was not settled"
         self.state, self.rows = "open", list(rows)
         self.before_commit()
@@ -78,7 +78,7 @@ class Producer:
 
     def _check(self) -> None:
         if self.fenced:
-            raise Fenced
+            raise ProducerFenced
         if self.hangs:
             raise Unreachable("no answer in time")
 
@@ -97,10 +97,10 @@ def writer(producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     path = tmp_path / "mirrorbook.yaml"
     path.write_text('clusters: {west: {bootstrap.servers: "127.0.0.1:1"}}', encoding="utf-8")
-    monkeypatch.setattr("mirror_core.state.writer.read_whole", read_whole)
-    made = StateWriter(load_config(path).cluster("west"), control_id(RUN.plan.mirror), timeout_s=0.0)
+    monkeypatch.setattr("mirror_core.state.writer.read_complete_state", read_whole)
+    made = StateWriter(load_config(path).cluster("west"), make_control_id(RUN.plan.mirror), timeout_s=0.0)
     made._producer = producer  # type: ignore[assignment]
-    made.put(RUN, begun_by(RUN.id, "me"))
+    made.put(RUN, make_released_heartbeat(RUN.id, "me"))
     producer.taken[:-1] = []
     return made
 
@@ -137,8 +137,8 @@ class Plain:
 def plain(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Plain:
     """Of a conductor that beats without a pause."""
     made = Plain(producer)
-    monkeypatch.setattr(pulse, "BEAT_S", 0.001)
-    monkeypatch.setattr(aside, "RenewedProducer", lambda *arguments: made)
+    monkeypatch.setattr(pulse, "RUN_HEARTBEAT_S", 0.001)
+    monkeypatch.setattr(aside, "RenewingProducer", lambda *arguments: made)
     return made
 
 
@@ -146,9 +146,9 @@ def step(state: StepState = StepState.STARTED) -> StepRecord:
     return StepRecord(run=RUN.id, step="one", state=state, attempt=1, started_ms=1)
 
 
-def sign(producer: Producer) -> Sign:
+def sign(producer: Producer) -> ConductorState:
     state = fold(row for rows in producer.taken for row in rows)
-    return conducted(state, state.runs[RUN.id]).sign
+    return find_conductor_status(state, state.runs[RUN.id]).state
 
 
 # -- the writer ------------------------------------------------------------------------------------------------------
@@ -169,21 +169,21 @@ def test_a_write_that_was_not_answered_is_settled_before_the_next_one(writer: St
 def test_what_is_told_after_a_late_commit_has_the_next_number(writer: StateWriter, producer: Producer) -> None:
     producer.hangs = True
     with pytest.raises(Unreachable):
-        writer.put(step(), told(writer.state, RUN, Kind.STEP, step()))
+        writer.put(step(), make_audit_entry(writer.state, RUN, AuditEntryKind.STEP, step()))
     producer.hangs = False
     failed = step(StepState.FAILED)
-    writer.put(failed, told(writer.state, RUN, Kind.STEP, failed))
-    assert writer.state.told[RUN.id].keys() == {0, 1}, "a line was written over"
-    assert writer.state.chronicle(RUN.id) == writer.read().chronicle(RUN.id)
-    assert [state in line for state, line in zip(("STARTED", "FAILED"), writer.read().chronicle(RUN.id), strict=True)]
+    writer.put(failed, make_audit_entry(writer.state, RUN, AuditEntryKind.STEP, failed))
+    assert writer.state.audit_entries[RUN.id].keys() == {0, 1}, "a line was written over"
+    assert writer.state.audit_lines(RUN.id) == writer.read().audit_lines(RUN.id)
+    assert [state in line for state, line in zip(("STARTED", "FAILED"), writer.read().audit_lines(RUN.id), strict=True)]
 
 
 def test_of_a_transaction_that_was_left_open_it_is_known_since_when(writer: StateWriter, producer: Producer) -> None:
     producer.hangs = True
     with pytest.raises(Unreachable):
         writer.put(step())
-    assert writer._opened is not None
-    writer._opened -= TRANSACTION_MS / 1000
+    assert writer._open_since is not None
+    writer._open_since -= STATE_TRANSACTION_MS / 1000
     producer.fenced = True
     with pytest.raises(LostOwnership, match="Or nobody has: the write took 10 s"):
         writer.put(step(StepState.FAILED))
@@ -213,43 +213,43 @@ def test_a_write_that_was_interrupted_does_not_hinder_the_last_word(
 def test_a_run_is_taken_before_anything_else_is_written_and_let_go_of_at_the_end(
     writer: StateWriter, producer: Producer
 ) -> None:
-    with beating(writer, RUN.id, "me"):
-        assert sign(producer) is Sign.HEARD
+    with send_heartbeats(writer, RUN.id, "me"):
+        assert sign(producer) is ConductorState.ALIVE
         writer.put(step())
     taken, acted, released = producer.keys[1:]
     assert acted == [f"step/{RUN.id}/one"]
     assert taken == released, "the place for beats is made, and taken away again, together with these two words"
-    assert sign(producer) is Sign.RELEASED
+    assert sign(producer) is ConductorState.RELEASED
     assert not any(key.startswith(PLACE) for key, value in producer.taken[-1] if value is not None)
 
 
 def test_in_a_long_step_it_beats_in_a_place_of_its_own(writer: StateWriter, producer: Producer, plain: Plain) -> None:
-    with beating(writer, RUN.id, "me"):
+    with send_heartbeats(writer, RUN.id, "me"):
         wait_until(lambda: len(producer.taken) > 4, timeout_s=10, why="beats")
-        assert sign(producer) is Sign.HEARD
+        assert sign(producer) is ConductorState.ALIVE
     (place,) = {key for keys in producer.keys[2:-1] for key in keys}
     assert place.startswith(PLACE)
     assert producer.keys[1] == producer.keys[-1] == [BEAT, place]
     assert (place, None) in producer.taken[-1], "apart from that he lets go, it would look like another sign of life"
-    assert sign(producer) is Sign.RELEASED
+    assert sign(producer) is ConductorState.RELEASED
 
 
 def test_beats_that_brokers_do_not_take_cost_the_conductor_nothing(
     writer: StateWriter, producer: Producer, plain: Plain
 ) -> None:
-    with beating(writer, RUN.id, "me"):
+    with send_heartbeats(writer, RUN.id, "me"):
         producer.hangs = True
         wait_until(lambda: plain.dropped > 1, timeout_s=10, why="beats are not taken")
         assert producer.state == "ready", "a transaction is open, which brokers end"
         producer.hangs = False
         writer.put(step())
     assert writer.state.steps
-    assert sign(producer) is Sign.RELEASED
+    assert sign(producer) is ConductorState.RELEASED
 
 
 @pytest.mark.usefixtures("plain")
 def test_a_run_that_has_ended_is_not_conducted_any_more(writer: StateWriter, producer: Producer) -> None:
-    with beating(writer, RUN.id, "me") as stop:
+    with send_heartbeats(writer, RUN.id, "me") as stop:
         wait_until(lambda: len(producer.taken) > 4, timeout_s=10, why="beats")
         stop()  # as a conductor does: a beat that came later would stay
         Journal(writer, RUN.id, ("one",)).end(RunState.DONE)
@@ -259,7 +259,7 @@ def test_a_run_that_has_ended_is_not_conducted_any_more(writer: StateWriter, pro
 def test_a_run_that_ended_before_it_was_taken_gets_no_sign_of_life(writer: StateWriter, producer: Producer) -> None:
     Journal(writer, RUN.id, ("one",)).end(RunState.DONE)
     before = len(producer.taken)
-    with beating(writer, RUN.id, "me"):
+    with send_heartbeats(writer, RUN.id, "me"):
         pass
     assert len(producer.taken) == before
 
@@ -268,51 +268,65 @@ def test_that_another_one_conducts_is_written_with_his_first_sign_of_life(
     writer: StateWriter, producer: Producer
 ) -> None:
     """Apart from each other they would be of two conductors, and whoever looks in between would refuse nobody."""
-    with beating(writer, RUN.id, "another", [replace(RUN, conducted_by="another")]):
+    with send_heartbeats(writer, RUN.id, "another", [replace(RUN, conducted_by="another")]):
         assert {BEAT, f"run/{RUN.id}"} < set(producer.keys[-1])
-        assert sign(producer) is Sign.HEARD
+        assert sign(producer) is ConductorState.ALIVE
 
 
 def test_what_a_killed_conductor_has_left_is_forgotten_by_the_next_one(writer: StateWriter, producer: Producer) -> None:
-    killed = pulse._beat_of("me")
-    writer.put(checkpoint(RUN.id, STEP, killed), checkpoint(RUN.id, conducting.place(killed.token), killed))
-    with beating(writer, RUN.id, "me"):
-        assert conducting.place(killed.token) not in {step for _, step, _ in writer.refresh().checkpoints}
+    killed = pulse._make_heartbeat("me")
+    writer.put(
+        make_checkpoint(RUN.id, CONDUCTOR_STEP, killed),
+        make_checkpoint(RUN.id, conducting.format_heartbeat_step(killed.token), killed),
+    )
+    with send_heartbeats(writer, RUN.id, "me"):
+        assert conducting.format_heartbeat_step(killed.token) not in {
+            step for _, step, _ in writer.refresh().checkpoints
+        }
 
 
 def test_a_beat_that_came_after_the_end_of_its_run_is_forgotten_by_the_next_run(
     writer: StateWriter, producer: Producer
 ) -> None:
-    late = pulse._beat_of("me")
+    late = pulse._make_heartbeat("me")
     ended, open_ = replace(RUN, id="m-ended", ended_ms=1), replace(RUN, id="m-open")
-    writer.put(ended, open_, *(checkpoint(run.id, conducting.place(late.token), late) for run in (ended, open_)))
-    with beating(writer, RUN.id, "me"):
-        left = {run for run, step, _ in writer.refresh().checkpoints if step == conducting.place(late.token)}
+    writer.put(
+        ended,
+        open_,
+        *(make_checkpoint(run.id, conducting.format_heartbeat_step(late.token), late) for run in (ended, open_)),
+    )
+    with send_heartbeats(writer, RUN.id, "me"):
+        left = {
+            run for run, step, _ in writer.refresh().checkpoints if step == conducting.format_heartbeat_step(late.token)
+        }
         assert left == {"m-open"}
 
 
 def test_who_has_lost_the_run_and_beats_all_the_same_neither_has_it_nor_hides_who_has(
     writer: StateWriter, producer: Producer
 ) -> None:
-    lost, has = pulse._beat_of("me"), pulse._beat_of("me")
+    lost, has = pulse._make_heartbeat("me"), pulse._make_heartbeat("me")
     later = replace(lost, at_ms=has.at_ms + 5)
-    writer.put(checkpoint(RUN.id, STEP, has), checkpoint(RUN.id, conducting.place(has.token), has))
-    writer.put(checkpoint(RUN.id, conducting.place(lost.token), later))
-    assert conducting.newest(RUN.id, writer.refresh().checkpoints) == has
+    writer.put(
+        make_checkpoint(RUN.id, CONDUCTOR_STEP, has),
+        make_checkpoint(RUN.id, conducting.format_heartbeat_step(has.token), has),
+    )
+    writer.put(make_checkpoint(RUN.id, conducting.format_heartbeat_step(lost.token), later))
+    assert conducting.find_conductor_heartbeat(RUN.id, writer.refresh().checkpoints) == has
 
 
 @pytest.mark.parametrize("error", [RemoteFault("broker gone"), KeyboardInterrupt(), LostOwnership("of a lease")])
 def test_a_step_that_fails_or_is_interrupted_lets_go(
     writer: StateWriter, producer: Producer, error: BaseException
 ) -> None:
-    with pytest.raises(type(error)), beating(writer, RUN.id, "me"):
+    with pytest.raises(type(error)), send_heartbeats(writer, RUN.id, "me"):
         raise error
-    assert sign(producer) is Sign.RELEASED
+    assert sign(producer) is ConductorState.RELEASED
 
 
 def test_who_has_lost_the_run_says_nothing_more_of_it(writer: StateWriter, producer: Producer) -> None:
     def loses() -> None:
-        with beating(writer, RUN.id, "me"):
+        with send_heartbeats(writer, RUN.id, "me"):
             producer.fenced = True
             raise LostOwnership("the first word")
 
@@ -323,7 +337,7 @@ def test_who_has_lost_the_run_says_nothing_more_of_it(writer: StateWriter, produ
 
 def test_the_beats_end_before_the_run_is_closed(writer: StateWriter, producer: Producer, plain: Plain) -> None:
     """Whoever is killed afterwards, while evidence is bundled, has left nothing."""
-    with beating(writer, RUN.id, "me") as stop:
+    with send_heartbeats(writer, RUN.id, "me") as stop:
         wait_until(lambda: len(producer.taken) > 4, timeout_s=10, why="beats")
         Journal(writer, RUN.id, ("one",), stop).end(RunState.DONE)
         assert not [t for t in threading.enumerate() if t.name.startswith("pulse")]
@@ -332,7 +346,7 @@ def test_the_beats_end_before_the_run_is_closed(writer: StateWriter, producer: P
 
 def test_an_end_that_was_not_answered_and_stands_is_the_last_word(writer: StateWriter, producer: Producer) -> None:
     def ends() -> None:
-        with beating(writer, RUN.id, "me") as stop:
+        with send_heartbeats(writer, RUN.id, "me") as stop:
             producer.hangs = True
             try:
                 Journal(writer, RUN.id, ("one",), stop).end(RunState.DONE)
@@ -351,7 +365,7 @@ def test_a_beat_that_fails_is_said_and_not_the_last_one(
     writer: StateWriter, producer: Producer, plain: Plain, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain.raises = [error]
-    with beating(writer, RUN.id, "me"):
+    with send_heartbeats(writer, RUN.id, "me"):
         wait_until(lambda: len(producer.taken) > 4, timeout_s=10, why="beats")
     assert f"a beat was not written: {type(error).__name__}" in caplog.text
 
@@ -362,10 +376,10 @@ def test_without_a_client_for_beats_the_run_goes_on_and_its_log_says_so(
     def none(*arguments: object) -> None:
         raise BadRequest("cluster west: ssl.ca.location: no such file")
 
-    monkeypatch.setattr(aside, "RenewedProducer", none)
-    with beating(writer, RUN.id, "me"):
+    monkeypatch.setattr(aside, "RenewingProducer", none)
+    with send_heartbeats(writer, RUN.id, "me"):
         writer.put(step())
-    assert sign(producer) is Sign.RELEASED
+    assert sign(producer) is ConductorState.RELEASED
     assert "no heartbeat, after 30 s others take this process for dead: cluster west: ssl.ca.location" in caplog.text
 
 
@@ -373,7 +387,7 @@ def test_what_becomes_of_the_last_beats_does_not_hide_how_the_block_ended(
     writer: StateWriter, producer: Producer, plain: Plain
 ) -> None:
     def loses() -> None:
-        with beating(writer, RUN.id, "me"):
+        with send_heartbeats(writer, RUN.id, "me"):
             wait_until(lambda: len(producer.taken) > 4, timeout_s=10, why="beats")
             producer.fenced = True
             plain.raises = [KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC))] * 1000
@@ -385,7 +399,7 @@ def test_what_becomes_of_the_last_beats_does_not_hide_how_the_block_ended(
 
 def test_who_has_lost_the_run_takes_his_beats_away(writer: StateWriter, producer: Producer, plain: Plain) -> None:
     """They may be later than what the next one knows of, who forgets what he knows of when the run ends."""
-    with beating(writer, RUN.id, "me"):
+    with send_heartbeats(writer, RUN.id, "me"):
         wait_until(lambda: len(producer.taken) > 4, timeout_s=10, why="beats")
         producer.fenced = True
     assert producer.taken[-1][0][0].startswith(PLACE)
@@ -396,7 +410,7 @@ def test_of_brokers_that_hang_nothing_is_asked_at_the_end(
     writer: StateWriter, producer: Producer, plain: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted() -> None:
-        with beating(writer, RUN.id, "me"):
+        with send_heartbeats(writer, RUN.id, "me"):
             producer.hangs = True
             raise KeyboardInterrupt
 
@@ -410,12 +424,14 @@ def test_the_last_word_reads_no_state(writer: StateWriter, producer: Producer, m
     """That takes as long as brokers that hang let it."""
 
     def fails() -> None:
-        with beating(writer, RUN.id, "me"):
-            writer._opened = 1.0  # of a write that was not answered, nobody knows what came of it
+        with send_heartbeats(writer, RUN.id, "me"):
+            writer._open_since = 1.0  # of a write that was not answered, nobody knows what came of it
             raise Unreachable("the step")
 
     with monkeypatch.context() as patched:
-        patched.setattr("mirror_core.state.writer.read_whole", lambda cluster: pytest.fail("the state was read"))
+        patched.setattr(
+            "mirror_core.state.writer.read_complete_state", lambda cluster: pytest.fail("the state was read")
+        )
         with pytest.raises(Unreachable, match="the step"):
             fails()
 
@@ -427,27 +443,27 @@ def test_the_last_word_reads_no_state(writer: StateWriter, producer: Producer, m
 def by(writer: StateWriter, monkeypatch: pytest.MonkeyPatch) -> Failover:
     """Whoever conducts it; reads what the writer has written."""
     made = Failover(LINK, cast("Any", None), started_by="me")
-    monkeypatch.setattr(made, "_control", lambda: nullcontext(writer))
-    monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: writer.read())
+    monkeypatch.setattr(made, "_open_control_writer", lambda: nullcontext(writer))
+    monkeypatch.setattr("mirror_core.runbook.conductor.read_complete_state", lambda cluster: writer.read())
     return made
 
 
 def test_of_two_who_watched_a_dead_one_the_second_is_refused(
     by: Failover, writer: StateWriter, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = replace(pulse._beat_of("me"), host="elsewhere")
-    writer.put(checkpoint(RUN.id, STEP, elsewhere))
-    monkeypatch.setattr(pulse, "CONDUCTED_S", -1.0)
-    monkeypatch.setattr(conducting, "CONDUCTED_S", -1.0)
+    elsewhere = replace(pulse._make_heartbeat("me"), host="elsewhere")
+    writer.put(make_checkpoint(RUN.id, CONDUCTOR_STEP, elsewhere))
+    monkeypatch.setattr(pulse, "CONDUCTOR_TIMEOUT_S", -1.0)
+    monkeypatch.setattr(conducting, "CONDUCTOR_TIMEOUT_S", -1.0)
     by.refuse_conducted(RUN.id, "title", take_over=True)
-    monkeypatch.setattr(conducting, "CONDUCTED_S", 30.0)
-    writer.put(checkpoint(RUN.id, STEP, replace(elsewhere, token="first")))
+    monkeypatch.setattr(conducting, "CONDUCTOR_TIMEOUT_S", 30.0)
+    writer.put(make_checkpoint(RUN.id, CONDUCTOR_STEP, replace(elsewhere, token="first")))
     before = len(producer.taken)
-    with pytest.raises(LostOwnership, match="it is conducted by me on elsewhere") as lost, by._conducting(RUN.id):
+    with pytest.raises(LostOwnership, match="it is conducted by me on elsewhere") as lost, by._conduct(RUN.id):
         pass
     assert "--take-over" not in str(lost.value)
     assert len(producer.taken) == before
-    writer.put(checkpoint(RUN.id, STEP, replace(elsewhere, token="first", released=True)))
+    writer.put(make_checkpoint(RUN.id, CONDUCTOR_STEP, replace(elsewhere, token="first", released=True)))
     for _ in range(2):
-        with by._conducting(RUN.id):
-            assert sign(producer) is Sign.HEARD, "who has it is not asked again"
+        with by._conduct(RUN.id):
+            assert sign(producer) is ConductorState.ALIVE, "who has it is not asked again"

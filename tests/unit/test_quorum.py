@@ -20,4 +20,6 @@ from mirror_core.kafka.quorum import Quorum
     ],
 )
 def test_a_majority_of_all_that_vote_is_needed(voters: set[int], alive: set[int], survives: bool) -> None:
-    assert Quorum(now_ms=0, active=2, voters=frozenset(voters), alive=frozenset(alive)).survives(1) is survives
+    assert (
+        Quorum(now_ms=0, active=2, voters=frozenset(voters), alive=frozenset(alive)).has_majority_without(1) is survives
+    )

@@ -10,15 +10,15 @@ from typing import Any, Self
 import pytest
 
 from mirror_core.kafka import silence
-from mirror_core.kafka.client import ClusterView, Leader, TopicView
+from mirror_core.kafka.client import ClusterMetadata, Leader, TopicMetadata
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.reader import LogReader
-from mirror_core.kafka.silence import PATIENCE
+from mirror_core.kafka.silence import TIMEOUTS_BEFORE_BACKOFF
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.wire.batch import readdress
-from mirror_core.wire.encode import NOTHING, batch_of, record
-from mirror_core.wire.fetch import Fetched
+from mirror_core.wire.encode import EMPTY_CONTENT, build_batch, encode_record
+from mirror_core.wire.fetch import FetchedPartition
 from mirror_core.wire.records import Codec
 
 
@@ -32,7 +32,7 @@ def dead() -> Iterator[ClusterConfig]:
 
 def test_after_some_partitions_a_dead_cluster_is_not_tried_again(dead: ClusterConfig) -> None:
     with LogReader(dead, timeout_s=0.1) as reader:
-        for number in range(PATIENCE):
+        for number in range(TIMEOUTS_BEFORE_BACKOFF):
             with pytest.raises(Unreachable, match="cannot connect"):
                 next(reader.batches(Partition("t", number), Offset(0), Offset(1)))
         with pytest.raises(Unreachable, match=r"cluster east, t-9, offset 0: not tried"):
@@ -43,7 +43,7 @@ def test_nor_is_one_that_dies_when_it_is_known_who_leads(dead: ClusterConfig) ->
     """As all are that are asked for ahead."""
     with LogReader(dead, timeout_s=0.1) as reader:
         reader._leaders = {Partition("t", number): (("localhost", 1), 0) for number in range(10)}
-        for number in range(PATIENCE):
+        for number in range(TIMEOUTS_BEFORE_BACKOFF):
             with pytest.raises(Unreachable, match="not read within"):
                 next(reader.batches(Partition("t", number), Offset(0), Offset(1)))
         with pytest.raises(Unreachable, match="t-9, offset 0: not tried: the cluster has not answered"):
@@ -63,20 +63,20 @@ class Clustered(LogReader):
         client: Any = self._client
         client.metadata = self._metadata
 
-    def _metadata(self, topics: Iterable[str]) -> ClusterView:
+    def _metadata(self, topics: Iterable[str]) -> ClusterMetadata:
         led = {n: Leader(2 if n < 5 else 1 if n < 10 else -1, 0) for n in range(15)}
         led |= dict.fromkeys(self.moved, Leader(1, 1))
-        view = TopicView("t", "", internal=False, partitions=led, replication_factor=1, in_sync=1)
-        return ClusterView("", 1, {1: ("well", 9092), 2: ("hangs", 9092)}, {"t": view}, frozenset())
+        view = TopicMetadata("t", "", internal=False, partitions=led, replication_factor=1, in_sync=1)
+        return ClusterMetadata("", 1, {1: ("well", 9092), 2: ("hangs", 9092)}, {"t": view}, frozenset())
 
-    def _ask(self, partition: Partition, position: int) -> tuple[int, Fetched]:
+    def _fetch_partition(self, partition: Partition, position: int) -> tuple[int, FetchedPartition]:
         self.asked.append(partition.index)
         address, _ = self._leaders.get(partition, (("hangs", 0), 0))
         if address[0] == "hangs" and not self.back:
             raise Unreachable("no answer")
-        batch = batch_of(record(0, 0, NOTHING), 1, Codec.NONE, 0, 0)
+        batch = build_batch(encode_record(0, 0, EMPTY_CONTENT), 1, Codec.NONE, 0, 0)
         readdress(memoryview(batch), 1, 0, 0)
-        return 0, Fetched(partition, 0, 1, 1, 0, (), memoryview(batch))
+        return 0, FetchedPartition(partition, 0, 1, 1, 0, (), memoryview(batch))
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +91,7 @@ class Clustered(LogReader):
 
 def test_a_broker_that_hangs_keeps_nobody_from_what_others_lead(dead: ClusterConfig) -> None:
     with Clustered(dead) as reader:
-        assert all("not read within" in reader.told(index) for index in range(PATIENCE))
+        assert all("not read within" in reader.told(index) for index in range(TIMEOUTS_BEFORE_BACKOFF))
         reader.asked.clear()
         assert [reader.told(index) for index in (7, 2, 8)] == [
             "",
@@ -105,10 +105,10 @@ def test_a_broker_that_hangs_keeps_nobody_from_what_others_lead(dead: ClusterCon
 
 def test_who_hung_is_asked_again_after_a_while(dead: ClusterConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     with Clustered(dead) as reader:
-        assert all("not read within" in reader.told(index) for index in range(PATIENCE))
+        assert all("not read within" in reader.told(index) for index in range(TIMEOUTS_BEFORE_BACKOFF))
         reader.back = True
         assert "not tried" in reader.told(2)
-        monkeypatch.setattr(silence, "AGAIN_S", 0.0)
+        monkeypatch.setattr(silence, "BACKOFF_S", 0.0)
         assert [reader.told(index) for index in range(5)] == [""] * 5
 
 
@@ -119,7 +119,7 @@ def test_what_nobody_leads_keeps_nobody_from_the_rest(dead: ClusterConfig) -> No
         assert told[-1] == ""
 
 
-VIEW = TopicView(
+VIEW = TopicMetadata(
     "t", "", internal=False, partitions=dict.fromkeys((0, 1), Leader(1, 0)), replication_factor=1, in_sync=1
 )
 
@@ -154,7 +154,7 @@ def test_what_is_left_of_an_answer_that_made_no_sense_is_no_answer_to_the_next_q
     with LogReader(dead, timeout_s=0.1) as reader:
         client: Any = reader._client
         client.open = lambda address: next(left)
-        client.metadata = lambda topics: ClusterView("", 1, {1: ("well", 9092)}, {"t": VIEW}, frozenset())
+        client.metadata = lambda topics: ClusterMetadata("", 1, {1: ("well", 9092)}, {"t": VIEW}, frozenset())
         for index in (0, 1):
             with pytest.raises(RemoteFault, match="2000000000"):
                 next(reader.batches(Partition("t", index), Offset(0), Offset(1)))

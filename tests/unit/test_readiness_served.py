@@ -14,24 +14,24 @@ import pytest
 from mirrorbook_airflow.page import looking
 
 from mirror_core.cli import readiness as cli
-from mirror_core.decide.ages import Known
-from mirror_core.decide.conducting import STEP, place
-from mirror_core.decide.failover import Decision, decide
+from mirror_core.decide.ages import FreshnessKind
+from mirror_core.decide.conducting import CONDUCTOR_STEP, format_heartbeat_step
+from mirror_core.decide.failover import PlanDecision, decide_failover
 from mirror_core.decide.readiness import Readiness
-from mirror_core.decide.view import Forecast
-from mirror_core.decide.watchers import STEP as WATCH
-from mirror_core.decide.watchers import Watching
-from mirror_core.decide.without_source import WithoutSource
+from mirror_core.decide.view import StandstillForecast
+from mirror_core.decide.watchers import WATCHER_STEP as WATCH
+from mirror_core.decide.watchers import WatcherState
+from mirror_core.decide.without_source import UnplannedForecast
 from mirror_core.kafka.config import Config
-from mirror_core.mirrors.readiness_metrics import Exposition
-from mirror_core.model.checkpoint import Beat, Watcher
+from mirror_core.mirrors.readiness_metrics import ReadinessCollector
+from mirror_core.model.checkpoint import RunHeartbeat, WatcherHeartbeat
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Unreachable
-from mirror_core.model.mirror import Desired, GroupsSeen
+from mirror_core.model.mirror import DesiredState, GroupSyncTime
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.standing import Debt, Owed
+from mirror_core.model.standing import FenceAction, PendingFence
 from mirror_core.runbook import readiness
-from mirror_core.state.journal import checkpoint
+from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.records import State
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_ready_rows import VIEW
@@ -39,7 +39,7 @@ from tests.unit.test_refusals import LINK
 
 BOTH = Config(Path("mirrorbook.yaml"), {side.name: side for side in (LINK.source, LINK.destination)})
 EAST, WEST = LINK.source.name, LINK.destination.name
-STARTED = replace(LINK.mirror, desired=Desired.STARTED)
+STARTED = replace(LINK.mirror, desired=DesiredState.STARTED)
 
 
 def state_of(*records: Any) -> State:
@@ -53,14 +53,14 @@ class Served:
     """The server's own loop, with these answers at each look; it ends after the last."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: dict[ClusterName, State | MirrorError]) -> None:
-        self.shown, self.said, self.current = Exposition(), list[str](), list[bool]()
+        self.shown, self.said, self.current = ReadinessCollector(), list[str](), list[bool]()
         stop, left = threading.Event(), iter(answers)
 
         def states(config: Config) -> Iterator[tuple[ClusterName, State | MirrorError]]:
             return iter(next(left).items())
 
         def told(found: Iterator[Readiness]) -> None:
-            self.shown.tell(found)
+            self.shown.update(found)
             if not answers[self._looks() :]:
                 stop.set()
 
@@ -69,15 +69,15 @@ class Served:
             yield
 
         self._count = 0
-        monkeypatch.setattr(cli, "states", states)
-        monkeypatch.setattr(cli, "served", served)
-        monkeypatch.setattr(cli, "tell", lambda line, **more: self.said.append(line))
-        monkeypatch.setattr(cli, "Exposition", lambda: SimpleNamespace(tell=told))
-        monkeypatch.setattr(cli, "LOOK_S", 0.0)
+        monkeypatch.setattr(cli, "read_states", states)
+        monkeypatch.setattr(cli, "serve_metrics", served)
+        monkeypatch.setattr(cli, "print_line", lambda line, **more: self.said.append(line))
+        monkeypatch.setattr(cli, "ReadinessCollector", lambda: SimpleNamespace(tell=told))
+        monkeypatch.setattr(cli, "LOOK_INTERVAL_S", 0.0)
         monkeypatch.setattr(cli, "threading", SimpleNamespace(Event=lambda: stop))
         monkeypatch.setattr(cli, "signal", SimpleNamespace(signal=lambda *given: None, SIGTERM=15, SIGINT=2))
-        monkeypatch.setattr(cli, "_services", lambda path: None)
-        monkeypatch.setattr(cli, "look", self.look)
+        monkeypatch.setattr(cli, "_make_services", lambda path: None)
+        monkeypatch.setattr(cli, "assess_readiness", self.look)
 
     def _looks(self) -> int:
         self._count += 1
@@ -88,17 +88,22 @@ class Served:
             raise ValueError("a step of another version")
         self.current.append(current)
         return Readiness(
-            mirror=link.mirror, run=None, points=(), figures={}, unplanned=WithoutSource(refused=()), at_ms=1
+            mirror=link.mirror,
+            run_progress=None,
+            points=(),
+            figures={},
+            unplanned=UnplannedForecast(refused=()),
+            at_ms=1,
         )
 
     def desired(self) -> dict[str, float]:
-        cli._serve(BOTH, ("", 0))
+        cli._serve_metrics(BOTH, ("", 0))
         samples = [s for one in self.shown.collect() if one.name == "mirrorbook_desired" for s in one.samples]
         return {f"{s.labels['mirror']} {s.labels['desired']}": s.value for s in samples if s.value}
 
 
 def test_only_a_destination_is_believed_about_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
-    forged = state_of(replace(LINK.mirror, desired=Desired.STOPPED))
+    forged = state_of(replace(LINK.mirror, desired=DesiredState.STOPPED))
     served = Served(monkeypatch, {EAST: forged, WEST: state_of(STARTED)})
     assert served.desired() == {f"{LINK.mirror.name} STARTED": 1.0}
 
@@ -124,32 +129,41 @@ def test_by_an_old_state_nobody_is_said_not_to_conduct(monkeypatch: pytest.Monke
         raise Unreachable("west: no answer")
 
     monkeypatch.setattr("mirror_core.runbook.failover.read_state", silent)
-    beat = Beat(token="t", by=RUN.conducted_by, host="elsewhere", boot="b", pid=99, started=1, at_ms=now_ms() - 200_000)
-    state = state_of(LINK.mirror, RUN, checkpoint(RUN.id, STEP, beat), checkpoint(RUN.id, place("t"), beat))
+    beat = RunHeartbeat(
+        token="t", by=RUN.conducted_by, host="elsewhere", boot_id="b", pid=99, start_ticks=1, at_ms=now_ms() - 200_000
+    )
+    state = state_of(
+        LINK.mirror,
+        RUN,
+        make_checkpoint(RUN.id, CONDUCTOR_STEP, beat),
+        make_checkpoint(RUN.id, format_heartbeat_step("t"), beat),
+    )
     services: Any = None
-    assert readiness.look(LINK, state, services, whole=False).conducted is False
-    assert readiness.look(LINK, state, services, whole=False, current=False).conducted is None
+    assert readiness.assess_readiness(LINK, state, services, with_drift=False).is_conducted is False
+    assert readiness.assess_readiness(LINK, state, services, with_drift=False, current=False).is_conducted is None
 
 
 def test_the_page_describes_a_mirror_by_the_word_of_its_destination(monkeypatch: pytest.MonkeyPatch) -> None:
-    forged, real = state_of(replace(LINK.mirror, desired=Desired.STOPPED)), state_of(STARTED)
-    monkeypatch.setattr(looking, "configured", lambda path: BOTH)
+    forged, real = state_of(replace(LINK.mirror, desired=DesiredState.STOPPED)), state_of(STARTED)
+    monkeypatch.setattr(looking, "load_clusters", lambda path: BOTH)
     monkeypatch.setattr(looking, "current_config", lambda *given: None)
     monkeypatch.setattr(looking, "known_clusters", lambda: ())
-    monkeypatch.setattr(looking, "states", lambda config: iter([(EAST, forged), (WEST, real)]))
+    monkeypatch.setattr(looking, "read_states", lambda config: iter([(EAST, forged), (WEST, real)]))
     page = looking.Looking()
     page._look_at_clusters()
     link, state = page._told_of(LINK.mirror.name)
     assert state is real
-    assert link.mirror.desired is Desired.STARTED
+    assert link.mirror.desired is DesiredState.STARTED
 
 
 def test_signs_are_as_old_as_they_were_when_the_state_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """With many mirrors of a dead site a round of looks takes minutes: none was read meanwhile."""
-    debt = Debt(mirror=LINK.mirror.name, cluster=EAST, owed=Owed.FENCE, run="r", since_ms=now_ms() - 3_600_000)
+    debt = PendingFence(
+        mirror=LINK.mirror.name, cluster=EAST, action=FenceAction.APPLY, run="r", since_ms=now_ms() - 3_600_000
+    )
     read_ms = now_ms() - 170_000
-    sign = Watcher(by="DAG mirror_watch", host="desk", pid=7, at_ms=read_ms - 20_000, every_s=60.0)
-    known = state_of(STARTED, debt, checkpoint(LINK.mirror.name, WATCH, sign))
+    sign = WatcherHeartbeat(by="DAG mirror_watch", host="desk", pid=7, at_ms=read_ms - 20_000, interval_s=60.0)
+    known = state_of(STARTED, debt, make_checkpoint(LINK.mirror.name, WATCH, sign))
 
     class Silent:
         def __init__(self, *given: object, **more: object) -> None: ...
@@ -158,24 +172,26 @@ def test_signs_are_as_old_as_they_were_when_the_state_was_read(monkeypatch: pyte
             raise Unreachable("east does not answer")
 
     monkeypatch.setattr(readiness, "Failover", Silent)
-    found = readiness.look(LINK, known, None, whole=False, read_ms=read_ms)  # type: ignore[arg-type]
-    assert found.watched is not None
-    assert found.watched.watching is Watching.SOMEBODY
+    found = readiness.assess_readiness(LINK, known, None, with_drift=False, read_ms=read_ms)  # type: ignore[arg-type]
+    assert found.watcher is not None
+    assert found.watcher.state is WatcherState.ALIVE
     assert found.predicted_s is None, "no plan could be made"
 
 
-@pytest.mark.parametrize(("forecast", "seconds"), [(Forecast(2.5, "last drill"), 2.5), (None, None)])
+@pytest.mark.parametrize(("forecast", "seconds"), [(StandstillForecast(2.5, "last drill"), 2.5), (None, None)])
 def test_a_look_knows_what_never_was_and_how_long_a_failover_would_take(
-    monkeypatch: pytest.MonkeyPatch, forecast: Forecast | None, seconds: float | None
+    monkeypatch: pytest.MonkeyPatch, forecast: StandstillForecast | None, seconds: float | None
 ) -> None:
     class Foreseen:
         def __init__(self, *given: object, **more: object) -> None: ...
 
-        def foresee(self) -> tuple[Decision, WithoutSource]:
-            return decide(replace(VIEW, forecast=forecast)), WithoutSource(refused=())
+        def foresee(self) -> tuple[PlanDecision, UnplannedForecast]:
+            return decide_failover(replace(VIEW, forecast=forecast)), UnplannedForecast(refused=())
 
     monkeypatch.setattr(readiness, "Failover", Foreseen)
-    synced = GroupsSeen(mirror=LINK.mirror.name, synced_ms=4_000, followed=True)
-    found = readiness.look(LINK, state_of(STARTED, synced), None, whole=False)  # type: ignore[arg-type]
+    synced = GroupSyncTime(mirror=LINK.mirror.name, synced_ms=4_000, followed=True)
+    found = readiness.assess_readiness(LINK, state_of(STARTED, synced), None, with_drift=False)  # type: ignore[arg-type]
     assert found.predicted_s == seconds
-    assert found.known_ms == {Known.GROUPS: 4_000, Known.DRILL: None}, "there is no partition to compare"
+    assert found.newest_ms == {FreshnessKind.GROUPS: 4_000, FreshnessKind.DRILL: None}, (
+        "there is no partition to compare"
+    )

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 from demo.conducting import WORDS
-from mirror_core.decide.steps import names, standing_still
+from mirror_core.decide.steps import list_standstill_steps, list_step_names
 from mirror_core.demo.verdict import Verdict
-from mirror_core.model.run import Mode, RunKind
+from mirror_core.model.run import RunKind, RunMode
 from tests.gate.stages import GATE
 
 ROOT = Path(__file__).parents[2]
@@ -55,11 +55,11 @@ def test_the_verdict_has_the_lines_that_are_shown() -> None:
 def test_the_tasks_that_are_told_are_steps_in_this_order_and_the_readme_tells_them() -> None:
     page = " ".join(" ".join(shown("make demo")).split())
     for dag, kind, mode in (
-        ("mirror_failover_unplanned", RunKind.FAILOVER, Mode.UNPLANNED),
-        ("mirror_failback", RunKind.FAILBACK, Mode.PLANNED),
+        ("mirror_failover_unplanned", RunKind.FAILOVER, RunMode.UNPLANNED),
+        ("mirror_failback", RunKind.FAILBACK, RunMode.PLANNED),
     ):
-        still = standing_still(kind, mode) if kind is RunKind.FAILOVER else ()
-        known = [*(["cut_over"] if still else []), *(step for step in names(kind, mode) if step not in still)]
+        still = list_standstill_steps(kind, mode) if kind is RunKind.FAILOVER else ()
+        known = [*(["cut_over"] if still else []), *(step for step in list_step_names(kind, mode) if step not in still)]
         told = [task for task in WORDS[dag] if not task.startswith("home.")]
 
         assert len(told) > 2

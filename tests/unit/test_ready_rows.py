@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirror_core.decide.ready_rows import NEVER, readiness
-from mirror_core.decide.view import DestinationView, Forecast, SourceView, Topic, Unseen, View
-from mirror_core.model.drift import Action, DriftRow, Part
+from mirror_core.decide.ready_rows import NEVER_AGE_S, list_readiness_rows
+from mirror_core.decide.view import (
+    ClusterTopic,
+    DestinationSnapshot,
+    MirrorSnapshot,
+    SourceSnapshot,
+    StandstillForecast,
+    UnseenCluster,
+)
+from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.loss import PartitionLoss
-from mirror_core.model.mirror import Desired, GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror import DesiredState, GroupSyncTime, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.proof import Proof, Proved
-from mirror_core.model.run import Mode
-from mirror_core.model.sighting import Heartbeat, Sighting, TopicSeen
+from mirror_core.model.proof import MirrorVerification, VerifiedEnd
+from mirror_core.model.run import RunMode
+from mirror_core.model.sighting import Heartbeat, ObservedTopic, SourceObservation
 
 A0, A1 = Partition("a", 0), Partition("a", 1)
 NAME = MirrorName("m")
@@ -23,21 +30,21 @@ def status(partition: Partition) -> PartitionStatus:
     return PartitionStatus(partition=partition, state=state, source_topic_id="s", destination_topic_id="d")
 
 
-SOURCE = SourceView(
+SOURCE = SourceSnapshot(
     cluster_id="E",
-    topics={"a": Topic(id="s", partitions=2)},
+    topics={"a": ClusterTopic(id="s", partitions=2)},
     stable_ends={A0: Offset(100), A1: Offset(50)},
     authorizer=True,
     transactions=(),
 )
-DESTINATION = DestinationView(
+DESTINATION = DestinationSnapshot(
     cluster_id="W",
-    topics={"a": Topic(id="d", partitions=2)},
+    topics={"a": ClusterTopic(id="d", partitions=2)},
     positions={A0: Offset(93), A1: Offset(50)},
     authorizer=True,
     heartbeats=(Heartbeat(partition=0, number=1, at_ms=98_000, mirror="m", driver="d"),),
 )
-VIEW = View(
+VIEW = MirrorSnapshot(
     mirror=Mirror(
         name=NAME,
         source=ClusterName("east"),
@@ -46,26 +53,28 @@ VIEW = View(
         destination_id="W",
         topics=("a",),
         producer_id=1 << 62,
-        desired=Desired.STARTED,
+        desired=DesiredState.STARTED,
         created_ms=1,
     ),
-    mode=Mode.PLANNED,
+    mode=RunMode.PLANNED,
     statuses={p: status(p) for p in (A0, A1)},
     source=SOURCE,
     destination=DESTINATION,
-    lease=Lease(mirror=NAME, owner="host-7", generation=1, beat_ms=99_000, writers_until_ms=2_000),
+    lease=Lease(mirror=NAME, owner="host-7", generation=1, heartbeat_ms=99_000, writers_until_ms=2_000),
     active_run=None,
     grants=(),
     forecast=None,
     now_ms=100_000,
-    sighting=Sighting(mirror=NAME, at_ms=99_500, topics=(TopicSeen(topic="a", ends=(97, 50)),)),
-    proof=Proof.of(NAME, {A0: Proved(60, 0, 40_000, 60), A1: Proved(70, 0, 30_000, 70)}, {"a": "d"}),
-    groups=GroupsSeen(mirror=NAME, synced_ms=99_000, followed=True),
+    source_observation=SourceObservation(mirror=NAME, at_ms=99_500, topics=(ObservedTopic(topic="a", ends=(97, 50)),)),
+    verification=MirrorVerification.from_partitions(
+        NAME, {A0: VerifiedEnd(60, 0, 40_000, 60), A1: VerifiedEnd(70, 0, 30_000, 70)}, {"a": "d"}
+    ),
+    groups=GroupSyncTime(mirror=NAME, synced_ms=99_000, followed=True),
 )
 
 
 def test_each_partition_has_what_a_plan_knows_of_it() -> None:
-    first, second = readiness(VIEW, [])
+    first, second = list_readiness_rows(VIEW, [])
     assert (first.topic, first.partition, first.state, first.position, first.source_end) == (
         "a",
         0,
@@ -76,62 +85,83 @@ def test_each_partition_has_what_a_plan_knows_of_it() -> None:
     assert (first.lag, first.missing, first.behind_s, first.proved) == (7, 4, None, 60)
     assert (second.lag, second.missing, second.behind_s, second.proved) == (0, 0, 0.5, 50)
     ages = (first.proof_age_s, first.sync_age_s, first.drill_age_s, first.heartbeat_age_s)
-    assert ages == (70.0, 1.0, NEVER, 2.0)
+    assert ages == (70.0, 1.0, NEVER_AGE_S, 2.0)
     assert (first.data_plane, first.refused, first.standstill_s) == (True, "", None)
-    (predicted, _) = readiness(replace(VIEW, forecast=Forecast(4.5, "last run")), [])
+    (predicted, _) = list_readiness_rows(replace(VIEW, forecast=StandstillForecast(4.5, "last run")), [])
     assert predicted.standstill_s == 4.5
 
 
 def test_a_partition_that_was_never_compared_is_older_than_any_limit() -> None:
-    first, second = readiness(replace(VIEW, proof=Proof.of(NAME, {A0: Proved(60, 0, 40_000, 60)}, {"a": "d"})), [])
+    first, second = list_readiness_rows(
+        replace(
+            VIEW,
+            verification=MirrorVerification.from_partitions(NAME, {A0: VerifiedEnd(60, 0, 40_000, 60)}, {"a": "d"}),
+        ),
+        [],
+    )
     assert (first.proved, first.proof_age_s) == (60, 60.0)
-    assert (second.proved, second.proof_age_s) == (0, NEVER)
+    assert (second.proved, second.proof_age_s) == (0, NEVER_AGE_S)
 
 
 def test_by_a_clock_that_is_behind_no_age_is_known() -> None:
-    for row in readiness(replace(VIEW, now_ms=10_000), []):
+    for row in list_readiness_rows(replace(VIEW, now_ms=10_000), []):
         assert (row.behind_s, row.heartbeat_age_s) == (None, None)
 
 
 def test_what_is_not_known_is_none_and_what_never_was_is_older_than_any_limit() -> None:
     dark = replace(
-        VIEW, source=Unseen("gone"), destination=Unseen("gone"), sighting=None, proof=None, groups=None, lease=None
+        VIEW,
+        source=UnseenCluster("gone"),
+        destination=UnseenCluster("gone"),
+        source_observation=None,
+        verification=None,
+        groups=None,
+        lease=None,
     )
-    first, _ = readiness(dark, [])
+    first, _ = list_readiness_rows(dark, [])
     assert (first.position, first.source_end, first.lag, first.missing, first.proved) == (None,) * 5
     assert (first.behind_s, first.heartbeat_age_s) == (None, None)
-    assert (first.proof_age_s, first.sync_age_s, first.drill_age_s, first.data_plane) == (NEVER, NEVER, NEVER, False)
+    assert (first.proof_age_s, first.sync_age_s, first.drill_age_s, first.data_plane) == (
+        NEVER_AGE_S,
+        NEVER_AGE_S,
+        NEVER_AGE_S,
+        False,
+    )
     assert "source east could not be read" in first.refused
 
 
 def test_an_age_by_a_clock_that_is_behind_is_none() -> None:
-    first, _ = readiness(replace(VIEW, now_ms=20_000), [])
+    first, _ = list_readiness_rows(replace(VIEW, now_ms=20_000), [])
     ages = (first.proof_age_s, first.sync_age_s, first.heartbeat_age_s, first.behind_s)
-    assert (ages, first.drill_age_s) == ((None,) * 4, NEVER)
+    assert (ages, first.drill_age_s) == ((None,) * 4, NEVER_AGE_S)
 
 
 def test_a_proof_of_another_topic_of_that_name_proves_nothing() -> None:
-    other = replace(DESTINATION, topics={"a": Topic(id="other", partitions=2)})
-    assert [row.proved for row in readiness(replace(VIEW, destination=other), [])] == [0, 0]
+    other = replace(DESTINATION, topics={"a": ClusterTopic(id="other", partitions=2)})
+    assert [row.proved for row in list_readiness_rows(replace(VIEW, destination=other), [])] == [0, 0]
 
 
 def test_the_copy_is_as_far_behind_as_the_look_at_which_it_lacked_nothing() -> None:
-    seen = PartitionLoss(position=Offset(5), seen_end=Offset(5), age_s=3.0, missing=0, leaderless=False, failed=False)
+    seen = PartitionLoss(
+        position=Offset(5), observed_end=Offset(5), age_s=3.0, missing=0, is_offline=False, is_failed=False
+    )
     assert seen.behind_s == 3.0
     assert replace(seen, missing=1).behind_s is None, "longer than 3 s, and nobody knows how long"
-    assert replace(seen, missing=1, whole_s=9.0).behind_s == 9.0
-    assert replace(seen, missing=None, age_s=None, whole_s=9.0).behind_s is None, "the position is not known now"
+    assert replace(seen, missing=1, recovery_point_age_s=9.0).behind_s == 9.0
+    assert replace(seen, missing=None, age_s=None, recovery_point_age_s=9.0).behind_s is None, (
+        "the position is not known now"
+    )
     assert replace(seen, missing=None, age_s=None).behind_s is None
 
 
 def test_a_row_of_drift_knows_its_topic() -> None:
-    def topic(part: Part, subject: str) -> str:
-        return DriftRow(part=part, subject=subject, source="", destination="", action=Action.EQUAL).topic
+    def topic(part: SyncCategory, subject: str) -> str:
+        return DriftRow(part=part, subject=subject, source="", destination="", action=SyncAction.EQUAL).topic
 
-    assert topic(Part.TOPICS, "a.b-c") == "a.b-c"
-    assert topic(Part.CONFIGS, "a.b-c: retention.ms") == "a.b-c"
-    assert topic(Part.GROUPS, "my group a.b-c-12") == "a.b-c"
-    assert topic(Part.GROUPS, "mygroup") == ""
-    assert topic(Part.ACLS, "ALLOW READ on TOPIC literal 'a.b-c' for User:x from *") == "a.b-c"
-    assert topic(Part.ACLS, "ALLOW READ on TOPIC prefixed 'a' for User:x from *") == ""
-    assert topic(Part.ACLS, "ALLOW READ on GROUP literal 'g' for User: on TOPIC literal 'a' for x from *") == ""
+    assert topic(SyncCategory.TOPICS, "a.b-c") == "a.b-c"
+    assert topic(SyncCategory.CONFIGS, "a.b-c: retention.ms") == "a.b-c"
+    assert topic(SyncCategory.GROUPS, "my group a.b-c-12") == "a.b-c"
+    assert topic(SyncCategory.GROUPS, "mygroup") == ""
+    assert topic(SyncCategory.ACLS, "ALLOW READ on TOPIC literal 'a.b-c' for User:x from *") == "a.b-c"
+    assert topic(SyncCategory.ACLS, "ALLOW READ on TOPIC prefixed 'a' for User:x from *") == ""
+    assert topic(SyncCategory.ACLS, "ALLOW READ on GROUP literal 'g' for User: on TOPIC literal 'a' for x from *") == ""

@@ -12,19 +12,24 @@ from typing import Any, Final
 import pytest
 
 from mirror_core.decide import failover
-from mirror_core.decide.reappeared import entered_there, named, reappeared, warned
-from mirror_core.decide.view import SourceView
-from mirror_core.kafka.acls import Acls
+from mirror_core.decide.reappeared import (
+    find_stray_denials,
+    format_stray_denials,
+    format_stray_warning,
+    list_entries_on_cluster,
+)
+from mirror_core.decide.view import SourceSnapshot
+from mirror_core.kafka.acls import BrokerAcls
 from mirror_core.mirrors import reappeared as again
 from mirror_core.mirrors import verbs
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Lifted, Operation, Resource
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, LiftedDenial, Operation, Resource
 from mirror_core.model.errors import MirrorError, Unreachable
-from mirror_core.model.mirror import Desired, Mirror
-from mirror_core.model.names import ClusterName, MirrorName, reverse_name
-from mirror_core.model.run import Mode, RunKind
-from mirror_core.rights.acls import denial
-from mirror_core.state.records import Forget, State
-from mirror_core.sync.lifting import forget_lifted
+from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.names import ClusterName, MirrorName, format_reverse_name
+from mirror_core.model.run import RunKind, RunMode
+from mirror_core.rights.acls import build_denial
+from mirror_core.state.records import State, Tombstone
+from mirror_core.sync.lifting import sync_lifted_records
 from tests.memory import MemoryLog, fold
 from tests.rights_world import APPS, TOPICS, World, in_memory, right
 from tests.unit.test_decide_failover import healthy_view
@@ -32,9 +37,13 @@ from tests.unit.test_decide_verbs import MIRROR, RUN
 
 M, EAST, WEST = MIRROR.name, MIRROR.source, MIRROR.destination
 OWN: Final = frozenset({"User:control", "User:data"})
-FENCED, DEMOTED, COPIER = denial("orders"), denial("orders", "User:app"), denial("orders", "User:data")
-COMMITS: Final = denial("*", "User:data", resource=Resource.GROUP, operation=Operation.READ)
-ID: Final = denial("tx", resource=Resource.TRANSACTIONAL_ID)
+FENCED, DEMOTED, COPIER = (
+    build_denial("orders"),
+    build_denial("orders", "User:app"),
+    build_denial("orders", "User:data"),
+)
+COMMITS: Final = build_denial("*", "User:data", resource=Resource.GROUP, operation=Operation.READ)
+ID: Final = build_denial("tx", resource=Resource.TRANSACTIONAL_ID)
 
 
 def entry(
@@ -43,16 +52,16 @@ def entry(
     return LedgerEntry(mirror=MirrorName(mirror), cluster=cluster, acl=acl, purpose=purpose)
 
 
-def lifted(one: LedgerEntry) -> Lifted:
-    return Lifted(entry=one, run="m-failover-1")
+def lifted(one: LedgerEntry) -> LiftedDenial:
+    return LiftedDenial(entry=one, run="m-failover-1")
 
 
 def found(
     before: LedgerEntry, cluster: ClusterName, *ledger: LedgerEntry, mirror: Mirror = MIRROR, **others: Any
-) -> tuple[Lifted, ...]:
+) -> tuple[LiftedDenial, ...]:
     """While the cluster holds an equal entry."""
-    there = entered_there(mirror, cluster, ledger, {MirrorName(name): one for name, one in others.items()})
-    return reappeared(mirror, cluster, {before.acl}, [lifted(before)], there, OWN)
+    there = list_entries_on_cluster(mirror, cluster, ledger, {MirrorName(name): one for name, one in others.items()})
+    return find_stray_denials(mirror, cluster, {before.acl}, [lifted(before)], there, OWN)
 
 
 # -- what is remembered ---------------------------------------------------------------------------------------------
@@ -61,29 +70,29 @@ def found(
 def test_it_is_read_again_and_is_no_part_of_the_ledger_nor_any_mirrors_trouble() -> None:
     log = MemoryLog()
     log.put(entry(FENCED), lifted(entry(FENCED)))
-    assert (len(log.state.ledger), list(log.state.lifted.values())) == (1, [lifted(entry(FENCED))])
-    log.put(Forget(lifted(entry(FENCED))))
-    assert (len(log.state.ledger), log.state.lifted) == (1, {})
-    fold([(log.keys[-1], b"garbage")]).require(M)
+    assert (len(log.state.ledger), list(log.state.lifted_entries.values())) == (1, [lifted(entry(FENCED))])
+    log.put(Tombstone(lifted(entry(FENCED))))
+    assert (len(log.state.ledger), log.state.lifted_entries) == (1, {})
+    fold([(log.keys[-1], b"garbage")]).require_readable(M)
     with pytest.raises(ValueError, match="fences and demotions only"):
         lifted(entry(FENCED, AclPurpose.PROMOTED))
 
 
 def test_what_the_other_direction_has_lifted_is_remembered_where_it_would_hinder() -> None:
-    back = reverse_name(M)
-    gone, stays = (entry(denial(topic, "User:app"), AclPurpose.DEMOTED) for topic in ("a", "b"))
+    back = format_reverse_name(M)
+    gone, stays = (entry(build_denial(topic, "User:app"), AclPurpose.DEMOTED) for topic in ("a", "b"))
     log, there = MemoryLog(), State()
     log.put(gone, stays)
     there.put(replace(stays, mirror=back, purpose=AclPurpose.WITHDRAWN))
     there.put(lifted(replace(gone, mirror=back)))
-    for acl in (FENCED, ID, COPIER, denial("payroll", operation=Operation.READ)):
+    for acl in (FENCED, ID, COPIER, build_denial("payroll", operation=Operation.READ)):
         there.put(lifted(entry(acl, mirror=back, cluster=WEST)))
     there.put(lifted(entry(DEMOTED, AclPurpose.DEMOTED, back, WEST)))
     there.put(lifted(entry(FENCED, mirror=back)))  # this mirror's own, by which the other one is stopped
     link: Any = SimpleNamespace(mirror=MIRROR, source=SimpleNamespace(name=EAST))
     for _ in range(2):
-        forget_lifted(link, log, there)
-        assert set(log.state.lifted.values()) == {lifted(gone), lifted(entry(FENCED, cluster=WEST))}
+        sync_lifted_records(link, log, there)
+        assert set(log.state.lifted_entries.values()) == {lifted(gone), lifted(entry(FENCED, cluster=WEST))}
     assert len(log.keys) == 6
 
 
@@ -97,12 +106,12 @@ def test_nothing_is_named_while_applications_go_there_and_home_again(tmp_path: P
             for route in world.routes.values():
                 route.step()
                 for link, begun in ((route.there, not route.coming_home), (route.home, route.coming_home)):
-                    known = replace(link.mirror, desired=Desired.STARTED if begun else Desired.STOPPED)
+                    known = replace(link.mirror, desired=DesiredState.STARTED if begun else DesiredState.STOPPED)
                     state = world.logs[link.mirror.destination].state
                     for name in (EAST, WEST):
-                        seen = again.reappeared_on(replace(link, mirror=known), state, name, world.held[name])
+                        seen = again.find_stray_denials_on(replace(link, mirror=known), state, name, world.held[name])
                         assert not seen, f"turn {turn}, {link.mirror.name}: {seen} on {name}"
-        assert any(log.state.lifted for log in world.logs.values())
+        assert any(log.state.lifted_entries for log in world.logs.values())
 
 
 def test_a_deletion_forgets_the_mirrors_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,10 +122,10 @@ def test_a_deletion_forgets_the_mirrors_and_no_others(monkeypatch: pytest.Monkey
     def door(*asked: object) -> Iterator[MemoryLog]:
         yield log
 
-    monkeypatch.setattr(verbs, "door", door)
+    monkeypatch.setattr(verbs, "take_control", door)
     link: Any = SimpleNamespace(mirror=MIRROR)
-    verbs.delete(link)
-    assert list(log.state.lifted.values()) == [lifted(entry(FENCED, mirror="b"))]
+    verbs.delete_mirror(link)
+    assert list(log.state.lifted_entries.values()) == [lifted(entry(FENCED, mirror="b"))]
 
 
 # -- what counts ----------------------------------------------------------------------------------------------------
@@ -137,7 +146,7 @@ ALIAS: Final = ClusterName("east2")
     ],
 )
 def test_what_stands_again_is_named_with_what_it_does(before: LedgerEntry, cluster: ClusterName, says: str) -> None:
-    words = named(found(before, cluster), MIRROR, cluster)
+    words = format_stray_denials(found(before, cluster), MIRROR, cluster)
     assert f"1 denial(s) that mirror m had lifted (m-failover-1) stand on {cluster} again, or are another's" in words
     assert (str(before.acl) in words, says in words) == (True, True)
 
@@ -148,8 +157,8 @@ def test_what_stands_again_is_named_with_what_it_does(before: LedgerEntry, clust
         (entry(FENCED, cluster=WEST), EAST),
         (entry(FENCED), WEST),
         (entry(FENCED, mirror="b"), EAST),
-        (entry(denial("orders", "User:mallory")), EAST),
-        (entry(denial("orders", operation=Operation.READ)), EAST),
+        (entry(build_denial("orders", "User:mallory")), EAST),
+        (entry(build_denial("orders", operation=Operation.READ)), EAST),
     ],
 )
 def test_what_this_mirror_has_not_lifted_there_is_not_named(before: LedgerEntry, cluster: ClusterName) -> None:
@@ -158,7 +167,7 @@ def test_what_this_mirror_has_not_lifted_there_is_not_named(before: LedgerEntry,
 
 def test_a_fence_that_a_sync_took_for_the_sources_own_rule_is_named_where_the_promotion_made_it() -> None:
     given = entry(FENCED, AclPurpose.PROMOTED, cluster=WEST)
-    stopped = replace(MIRROR, desired=Desired.STOPPED)
+    stopped = replace(MIRROR, desired=DesiredState.STOPPED)
     assert found(entry(FENCED), WEST, given, mirror=stopped)
     assert not found(entry(FENCED), WEST, given, replace(given, mirror=MirrorName("b")), mirror=stopped)
     assert not found(entry(DEMOTED, AclPurpose.DEMOTED), WEST, replace(given, acl=DEMOTED), mirror=stopped)
@@ -193,7 +202,7 @@ class Clusters:
         sides = [SimpleNamespace(name=name, user=lambda principal: principal.lower()) for name in (EAST, WEST)]
         self.link: Any = SimpleNamespace(mirror=MIRROR, source=sides[0], destination=sides[1])
         monkeypatch.setattr(again, "ClusterClient", self.client)
-        monkeypatch.setattr(again, "describe_acls", lambda client: Acls(frozenset(self.held[client.name])))
+        monkeypatch.setattr(again, "describe_acls", lambda client: BrokerAcls(frozenset(self.held[client.name])))
         monkeypatch.setattr(again, "read_state", lambda cluster: self.log.state)
 
     @contextmanager
@@ -204,7 +213,7 @@ class Clusters:
 
     def words(self, state: State | None = None, **silent: str) -> str:
         known = {ClusterName(name): why for name, why in silent.items()}
-        return again.reappeared_in_words(self.link, state or self.log.state, known)
+        return again.describe_stray_denials(self.link, state or self.log.state, known)
 
 
 def test_each_side_is_looked_at_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,13 +233,13 @@ def test_what_a_failback_demotes_with_its_last_step_is_not_named_while_it_is_und
     """It is in the way home's ledger, and in this mirror's a moment later."""
     state = State()
     state.put(lifted(entry(DEMOTED, AclPurpose.DEMOTED, cluster=WEST)))
-    stopped = replace(MIRROR, desired=Desired.STOPPED)
+    stopped = replace(MIRROR, desired=DesiredState.STOPPED)
     sides = [SimpleNamespace(name=name, user=lambda principal: principal) for name in (EAST, WEST)]
     link: Any = SimpleNamespace(mirror=stopped, source=sides[0], destination=sides[1])
-    assert again.reappeared_on(link, state, WEST, {DEMOTED})
+    assert again.find_stray_denials_on(link, state, WEST, {DEMOTED})
     home = replace(RUN, id="m-failback-20260101T000000-abcd", plan=replace(RUN.plan, kind=RunKind.FAILBACK))
     state.put(home)
-    assert not again.reappeared_on(link, state, WEST, {DEMOTED})
+    assert not again.find_stray_denials_on(link, state, WEST, {DEMOTED})
 
 
 def test_a_run_that_has_begun_since_the_state_was_read_has_its_own_fence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,13 +249,16 @@ def test_a_run_that_has_begun_since_the_state_was_read_has_its_own_fence(monkeyp
     assert "on east" not in clusters.words(before)
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_a_failovers_plan_warns_in_one_line_and_refuses_nothing(mode: Mode) -> None:
-    words = warned(found(entry(FENCED), EAST), MIRROR, EAST)
+@pytest.mark.parametrize("mode", RunMode)
+def test_a_failovers_plan_warns_in_one_line_and_refuses_nothing(mode: RunMode) -> None:
+    words = format_stray_warning(found(entry(FENCED), EAST), MIRROR, EAST)
     assert words.endswith("stand on east again, or are another's: see `mirrorbook mirror describe m`")
-    assert not warned((), MIRROR, EAST)
+    assert not format_stray_warning((), MIRROR, EAST)
     seen = replace(healthy_view(), mode=mode)
-    assert isinstance(seen.source, SourceView)
-    plain, told = (failover.decide(one) for one in (seen, replace(seen, source=replace(seen.source, reappeared=words))))
+    assert isinstance(seen.source, SourceSnapshot)
+    plain, told = (
+        failover.decide_failover(one)
+        for one in (seen, replace(seen, source=replace(seen.source, stray_denials_warning=words)))
+    )
     assert (told.reasons, told.plan.hash) == (plain.reasons, plain.plan.hash)
     assert set(told.plan.warnings) - set(plain.plan.warnings) == {words}

@@ -9,17 +9,17 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.parity import DIGEST, Row
-from mirror_core.evidence.certificates import Vouched
-from mirror_core.evidence.heads import Checked
+from mirror_core.decide.parity import LEVEL_DIGEST, ParityRow
+from mirror_core.evidence.certificates import Coverage
+from mirror_core.evidence.heads import CheckedReceipts
 from mirror_core.mirrors import rebuilding
-from mirror_core.mirrors.rebuilding import Work
+from mirror_core.mirrors.rebuilding import RebuildQueue
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import PIECE_OFFSETS, Piece
+from mirror_core.model.copying import PIECE_OFFSETS, ReceiptPiece
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
-from mirror_core.parity.certified_scope import Certified
+from mirror_core.model.parity import ParityFinding, ParityRange, ParityResult, ParityVerdict
+from mirror_core.parity.certified_scope import CertificateScope
 from mirror_core.state.records import PartitionRecord, State
 
 MIRROR, ORDERS = MirrorName("m"), Partition("orders", 0)
@@ -28,18 +28,20 @@ STATUS = PartitionStatus(
 )
 
 
-def piece(first: int, end: int) -> Piece:
-    return Piece(first=Offset(first), next=Offset(end), records=end - first, digest="0" * 32)
+def piece(first: int, end: int) -> ReceiptPiece:
+    return ReceiptPiece(first=Offset(first), next=Offset(end), records=end - first, digest="0" * 32)
 
 
-def scope(*pieces: Piece, end: int = 100, generation: int = 3, reached: int = 80, headless: bool = False) -> Certified:
-    return Certified(
+def scope(
+    *pieces: ReceiptPiece, end: int = 100, generation: int = 3, reached: int = 80, headless: bool = False
+) -> CertificateScope:
+    return CertificateScope(
         "here",
         {ORDERS: (Offset(0), Offset(end))},
-        {ORDERS: Vouched(pieces, None)},
+        {ORDERS: Coverage(pieces, None)},
         frozenset(),
         {},
-        Checked(good=(), headless=headless),
+        CheckedReceipts(readable=(), headless=headless),
         {ORDERS: (generation, 7, Offset(reached))},
     )
 
@@ -52,7 +54,7 @@ def state(*, copied: bool = False, lmo: int | None = None) -> State:
             mirror=MIRROR,
             owner="elsewhere/1/x",
             generation=3,
-            beat_ms=now_ms() + 600_000,
+            heartbeat_ms=now_ms() + 600_000,
             writers_until_ms=0,
             released=not copied,
         )
@@ -60,12 +62,12 @@ def state(*, copied: bool = False, lmo: int | None = None) -> State:
     return made
 
 
-def work(seen: State, found: Certified, start: int = 0) -> Work:
-    return Work(MIRROR, seen, found, {ORDERS: Offset(start)})
+def work(seen: State, found: CertificateScope, start: int = 0) -> RebuildQueue:
+    return RebuildQueue(MIRROR, seen, found, {ORDERS: Offset(start)})
 
 
-def spans(todo: Work) -> list[list[tuple[int, int]]]:
-    return [[(one.first, one.next) for one in mine] for pieces in todo.rounds() for mine in pieces.values()]
+def spans(todo: RebuildQueue) -> list[list[tuple[int, int]]]:
+    return [[(one.first, one.next) for one in mine] for pieces in todo.next_rounds() for mine in pieces.values()]
 
 
 def test_all_that_nothing_vouches_for_is_compared_up_to_the_end() -> None:
@@ -76,8 +78,8 @@ def test_what_is_being_copied_is_left_to_who_copies_it() -> None:
     """A piece that reaches into his would be dropped for his."""
     assert spans(work(state(copied=True), scope(piece(10, 70)))) == [[(0, 10)], [(70, 80)]]
     todo = work(state(copied=True), scope(piece(10, 70), generation=2))
-    assert (spans(todo), todo.doubtful) == ([], True)
-    assert "try again in a minute" in todo.left[ORDERS][0]
+    assert (spans(todo), todo.may_retry) == ([], True)
+    assert "try again in a minute" in todo.uncovered[ORDERS][0]
 
 
 def test_behind_the_lmo_all_is_somebody_elses() -> None:
@@ -96,14 +98,14 @@ def test_what_is_copied_behind_a_round_may_have_taken_a_record_of_it(
 
     def compare(ranges: Sequence[ParityRange]) -> ParityResult:
         compared_ranges.extend(ranges)
-        return ParityResult(verdict=Verdict.INDETERMINATE, records=0, chunks=0)
+        return ParityResult(verdict=ParityVerdict.INDETERMINATE, records=0, chunks=0)
 
-    monkeypatch.setattr(rebuilding, "certified", lambda link, state, folder: todo)
-    monkeypatch.setattr(rebuilding, "_source_starts", lambda link, partitions: {ORDERS: Offset(0)})
-    monkeypatch.setattr(rebuilding, "_tasks", lambda link, pieces, tasks: [])
+    monkeypatch.setattr(rebuilding, "read_certificate_scope", lambda link, state, folder: todo)
+    monkeypatch.setattr(rebuilding, "_list_source_starts", lambda link, partitions: {ORDERS: Offset(0)})
+    monkeypatch.setattr(rebuilding, "_build_tasks", lambda link, pieces, tasks: [])
     link, proof = SimpleNamespace(mirror=SimpleNamespace(name=MIRROR)), SimpleNamespace(tasks=1, run=lambda tasks: [])
     nothing: Any = None
-    rebuilding.rebuild(cast("Any", link), seen, nothing, cast("Any", proof), compare, nothing)
+    rebuilding.rebuild_receipts(cast("Any", link), seen, nothing, cast("Any", proof), compare, nothing)
     assert (compared_ranges[0].start, compared_ranges[0].end) == (0, 10)
     assert {one.stopped_at for one in compared_ranges} == {upto}
 
@@ -111,36 +113,38 @@ def test_what_is_copied_behind_a_round_may_have_taken_a_record_of_it(
 def test_what_the_source_does_not_hold_is_left_and_no_rebuild_will_find_it() -> None:
     todo = work(state(), scope(piece(10, 20)), start=25)
     assert spans(todo) == [[(25, 100)]]
-    assert todo.left == {
+    assert todo.uncovered == {
         ORDERS: (
             "[0, 10): the source does not hold it any more",
             "[20, 25): the source does not hold it any more",
         )
     }
-    assert not todo.doubtful
+    assert not todo.may_retry
 
 
 def test_what_has_no_head_is_compared_anew() -> None:
     assert spans(work(state(), scope(piece(0, 100), headless=True))) == [[(0, 100)]]
 
 
-def judged(todo: Work, compared: ParityResult, start: int = 0, error: str = "") -> list[tuple[int, int, int, str]]:
+def judged(
+    todo: RebuildQueue, compared: ParityResult, start: int = 0, error: str = ""
+) -> list[tuple[int, int, int, str]]:
     good = list[tuple[int, int, int, str]]()
-    for pieces in todo.rounds():
+    for pieces in todo.next_rounds():
         rows = [
-            Row(
+            ParityRow(
                 partition=ORDERS,
                 chunk=0,
                 start=one.first,
                 end=one.next,
-                level=DIGEST,
+                level=LEVEL_DIGEST,
                 dst_count=7,
                 dst_digest="f" * 32,
                 error=error,
             )
             for one in pieces[ORDERS]
         ]
-        found = todo.judge(pieces, rows, compared, {ORDERS: Offset(start)})
+        found = todo.select_certified(pieces, rows, compared, {ORDERS: Offset(start)})
         good += [(one.first, one.next, one.records, one.digest) for one in found.get(ORDERS, ())]
     return good
 
@@ -149,13 +153,13 @@ SIZE = 3 * PIECE_OFFSETS
 
 
 def compared(proven: int) -> ParityResult:
-    return ParityResult(verdict=Verdict.PASSED, records=1, chunks=1, proven={ORDERS: Offset(proven)})
+    return ParityResult(verdict=ParityVerdict.PASSED, records=1, chunks=1, verified_ends={ORDERS: Offset(proven)})
 
 
 def test_what_was_compared_equal_is_vouched_for_as_the_destination_holds_it() -> None:
     todo = work(state(), scope(end=SIZE))
     assert judged(todo, compared(SIZE)) == [(n * PIECE_OFFSETS, (n + 1) * PIECE_OFFSETS, 7, "f" * 32) for n in range(3)]
-    assert (todo.left, todo.doubtful) == ({}, False)
+    assert (todo.uncovered, todo.may_retry) == ({}, False)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +167,9 @@ def test_what_was_compared_equal_is_vouched_for_as_the_destination_holds_it() ->
     [
         (compared(0), 0, "", "could not be compared"),
         (
-            replace(compared(0), findings=(Finding(partition=ORDERS, offset=Offset(3), kind="value", detail="x"),)),
+            replace(
+                compared(0), findings=(ParityFinding(partition=ORDERS, offset=Offset(3), kind="value", detail="x"),)
+            ),
             0,
             "",
             "differs from the source: value: x",
@@ -178,17 +184,18 @@ def test_nothing_else_is_vouched_for_and_all_of_it_is_looked_at(
 ) -> None:
     todo = work(state(), scope(end=SIZE))
     assert judged(todo, found, start, error) == []
-    assert len(todo.left[ORDERS]) == 3
-    assert words in todo.left[ORDERS][0]
-    assert todo.doubtful
+    assert len(todo.uncovered[ORDERS]) == 3
+    assert words in todo.uncovered[ORDERS][0]
+    assert todo.may_retry
 
 
 def test_behind_a_piece_that_differs_the_rest_is_vouched_for() -> None:
     todo = work(state(), scope(end=SIZE))
-    first = next(iter(todo.rounds()))
+    first = next(iter(todo.next_rounds()))
     rows = [
-        Row(partition=ORDERS, chunk=0, start=p.first, end=p.next, level=DIGEST, dst_digest="f") for p in first[ORDERS]
+        ParityRow(partition=ORDERS, chunk=0, start=p.first, end=p.next, level=LEVEL_DIGEST, dst_digest="f")
+        for p in first[ORDERS]
     ]
-    good = todo.judge(first, rows, compared(PIECE_OFFSETS), {ORDERS: Offset(0)})
+    good = todo.select_certified(first, rows, compared(PIECE_OFFSETS), {ORDERS: Offset(0)})
     assert [one.first for one in good[ORDERS]] == [0]
     assert spans(todo) == [[(2 * PIECE_OFFSETS, SIZE)]]

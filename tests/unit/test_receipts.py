@@ -11,7 +11,7 @@ import pytest
 
 from mirror_core.evidence import receipts
 from mirror_core.evidence.folders import LocalFolder
-from mirror_core.model.copying import Piece, Receipt
+from mirror_core.model.copying import Receipt, ReceiptPiece
 from mirror_core.model.names import MirrorName, Offset, Partition
 from tests.receipts import holes, rows
 
@@ -34,7 +34,7 @@ def receipt(
         gaps=gaps,
         batches=1 if end > first else 0,
         bytes=100 * (end - first),
-        pieces=(Piece(first=Offset(first), next=Offset(end), records=end - first - gaps, digest="00ff" * 8),)
+        pieces=(ReceiptPiece(first=Offset(first), next=Offset(end), records=end - first - gaps, digest="00ff" * 8),)
         if end > first
         else (),
         source_topic_id="5" * 32,
@@ -46,14 +46,16 @@ def receipt(
 
 
 def stored(folder: Path, generation: int, epoch: int, *told: Receipt) -> Path:
-    name = receipts.write(LocalFolder(folder), MIRROR, receipts.packed(generation, epoch, told))
+    name = receipts.write_receipts(LocalFolder(folder), MIRROR, receipts.pack_receipts(generation, epoch, told))
     return folder / name
 
 
 def test_receipts_come_back_as_they_were_written(tmp_path: Path) -> None:
     other = Partition("päymentś", 0)
     path = stored(tmp_path, 7, 0, receipt(0, 10), receipt(4, 9, task=1, partition=other))
-    receipts.write(LocalFolder(tmp_path), MIRROR, receipts.packed(7, 1, [receipt(10, 30, epoch=1, gaps=2)]))
+    receipts.write_receipts(
+        LocalFolder(tmp_path), MIRROR, receipts.pack_receipts(7, 1, [receipt(10, 30, epoch=1, gaps=2)])
+    )
 
     assert path.parent.name == "date=2026-09-21"
     assert path.name == "epoch-00000007-0000000000.parquet"

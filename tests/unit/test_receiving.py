@@ -15,21 +15,21 @@ from typing import cast
 
 import pytest
 
-from mirror_core.copy.beacon import Beacon
-from mirror_core.copy.datagrams import Line, Sort
-from mirror_core.copy.lanes import Lanes
+from mirror_core.copy.beacon import ProgressSender
+from mirror_core.copy.datagrams import DatagramKind, DriverChannel
+from mirror_core.copy.lanes import FetchLinks
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.receiving import Receiver
-from mirror_core.copy.states import State
-from mirror_core.copy.words import Side
-from mirror_core.dataplane.progress import TOLD, Progress
-from mirror_core.decide.position import Resume
+from mirror_core.copy.receiving import BatchFetcher
+from mirror_core.copy.states import CopyState
+from mirror_core.copy.words import ClusterSide
+from mirror_core.dataplane.progress import TASK_PROGRESS_DECODER, ProgressTracker
+from mirror_core.decide.position import ResumePoint
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.fetching import FetchLink
-from mirror_core.kafka.sockets import readable
-from mirror_core.model.copying import Assigned
+from mirror_core.kafka.sockets import wait_readable
+from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire import fetch
@@ -57,9 +57,9 @@ class Link:
         self.offsets: list[int] = []
         self.waits_ms: list[int] = []
         self.stable = 1_000
-        self.answer: list[fetch.Fetched] = []
+        self.answer: list[fetch.FetchedPartition] = []
 
-    def ask(self, wanted: list[fetch.Wanted], *, max_wait_ms: int, isolation: fetch.Isolation) -> None:
+    def ask(self, wanted: list[fetch.FetchPosition], *, max_wait_ms: int, isolation: fetch.IsolationLevel) -> None:
         self.pending, self.asked = True, self.asked + 1
         self.waits_ms.append(max_wait_ms)
         self.offsets += [one.offset for one in wanted]
@@ -78,50 +78,52 @@ class Link:
     def arrived(self) -> bool:
         return True
 
-    def take(self) -> Iterator[fetch.Fetched]:
+    def take(self) -> Iterator[fetch.FetchedPartition]:
         self.pending = False
         yield from self.answer
 
 
-def lanes(link: Link) -> Lanes:
-    return Lanes(NEAR, lambda connection, far: cast("FetchLink", link))
+def lanes(link: Link) -> FetchLinks:
+    return FetchLinks(NEAR, lambda connection, far: cast("FetchLink", link))
 
 
 class Source:
     """A partition that is copied from two brokers in turn."""
 
     def __init__(self) -> None:
-        assigned = Assigned(partition=PARTITION, source_topic_id="", destination_topic_id="")
+        assigned = PartitionAssignment(partition=PARTITION, source_topic_id="", destination_topic_id="")
         self.assignment = assignment(assigned)
         awake = set[PartitionReplicator]()
-        self.replicator = PartitionReplicator(assigned, awake=awake)
+        self.replicator = PartitionReplicator(assigned, active=awake)
         self.client = cast("ClusterClient", SimpleNamespace(name="east", config=None, principal=None))
-        self.receiver = Receiver(
+        self.receiver = BatchFetcher(
             self.assignment, self.client, {PARTITION: self.replicator}, lambda broker: NEAR, lambda broker: True, awake
         )
         self.links = {broker: Link() for broker in (1, 2)}
-        self.receiver.lanes = {broker: lanes(link) for broker, link in self.links.items()}
+        self.receiver.links = {broker: lanes(link) for broker, link in self.links.items()}
 
     def led_by(self, broker: int, epoch: int, position: int) -> None:
         """Its place is found, there and then; and asked for from there on."""
-        self.replicator.lose("its place is found anew")
-        self.replicator.route(broker, epoch, 1)
+        self.replicator.mark_lost("its place is found anew")
+        self.replicator.set_leaders(broker, epoch, 1)
         self.replicator.resume_at(
-            Resume(offset=position, sequence=position, gap_end=position, seed_end=position, check_tail=False)
+            ResumePoint(offset=position, sequence=position, gap_end=position, seed_end=position, must_check_tail=False)
         )
-        self.receiver.ask(time.time())
+        self.receiver.send_fetches(time.time())
 
     def answers(self, broker: int, *records: bytes) -> list[int]:
         """Offsets of what is to be sent at once for it."""
         link = self.links[broker]
         link.answer = [fetched(*records, stable=link.stable)]
-        found = self.receiver.take(cast("FetchLink", link))
-        return [sent.base for _, ready in found for sent, _ in ready]
+        found = self.receiver.receive(cast("FetchLink", link))
+        return [sent.base_offset for _, ready in found for sent, _ in ready]
 
 
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
-    monkeypatch.setattr("mirror_core.copy.receiving.Side.of", lambda client: Side(ClusterName("east"), "data"))
+    monkeypatch.setattr(
+        "mirror_core.copy.receiving.ClusterSide.from_client", lambda client: ClusterSide(ClusterName("east"), "data")
+    )
     made = Source()
     yield made
     for link in made.links.values():
@@ -133,23 +135,25 @@ def test_a_late_answer_of_the_leader_before_is_no_answer_to_what_its_successor_w
     source.led_by(1, 1, 100)
     source.led_by(2, 2, 90)  # the destination had refused [90, 100)
     assert source.answers(1, batch(100, 10)) == []
-    assert (source.replicator.place.position, len(source.replicator.outbox.items)) == (90, 0), "no gap instead of 90-99"
+    assert (source.replicator.progress.position, len(source.replicator.queue.items)) == (90, 0), (
+        "no gap instead of 90-99"
+    )
     assert source.answers(2, batch(90, 20)) == [90]
 
 
 def test_who_keeps_silent_is_given_up_alone(source: Source) -> None:
     source.led_by(1, 1, 100)
     source.links[2].waits_s = 60.0
-    source.receiver.give_up()
-    assert list(source.receiver.lanes) == [1]
-    assert source.replicator.working
+    source.receiver.disconnect_silent()
+    assert list(source.receiver.links) == [1]
+    assert source.replicator.can_send
     source.links[1].waits_s = 60.0
     source.links[1].far_end.send(b"answer")
-    source.receiver.give_up()
-    assert source.replicator.working, "an answer has come, while we waited for somebody else"
+    source.receiver.disconnect_silent()
+    assert source.replicator.can_send, "an answer has come, while we waited for somebody else"
     source.links[1].connection.sock.recv(100)
-    source.receiver.give_up()
-    assert (source.replicator.state, list(source.receiver.lanes)) == (State.LOST, [])
+    source.receiver.disconnect_silent()
+    assert (source.replicator.state, list(source.receiver.links)) == (CopyState.LOST, [])
     assert source.answers(1, batch(100, 10)) == [], "it was hung up"
 
 
@@ -159,9 +163,9 @@ def test_remote_storage_has_the_time_that_it_takes_also_when_one_partition_is_as
 ) -> None:
     """Brokers of 3.6 and 3.7 wait for remote storage as long as the question says, and no longer."""
     source.led_by(1, 1, 100)
-    source.replicator.source.local_start, source.replicator.source.alone = local_start, True
+    source.replicator.source.local_start, source.replicator.source.must_fetch_alone = local_start, True
     source.links[1].pending = False
-    source.receiver.ask(time.time())
+    source.receiver.send_fetches(time.time())
     assert source.links[1].waits_ms == [500, waits_ms]
 
 
@@ -173,7 +177,7 @@ def test_who_waits_for_the_destination_takes_no_time_from_remote_storage(
     source.replicator.skip_to(150)
     source.replicator.source.local_start = local_start
     source.links[1].pending = False
-    source.receiver.ask(time.time())
+    source.receiver.send_fetches(time.time())
     assert source.links[1].waits_ms == [500, waits_ms]
 
 
@@ -182,7 +186,7 @@ def test_nor_is_it_when_it_leads_again(source: Source) -> None:
     source.led_by(2, 2, 90)
     source.led_by(1, 3, 90)
     assert source.answers(1, batch(100, 10)) == []
-    assert (source.replicator.place.position, len(source.replicator.outbox.items)) == (90, 0)
+    assert (source.replicator.progress.position, len(source.replicator.queue.items)) == (90, 0)
     assert source.links[1].offsets == [100, 90], "it is asked again"
     assert source.answers(1, batch(90, 20)) == [90]
 
@@ -200,9 +204,9 @@ class Dripping(Connection):
     def __init__(self) -> None:
         self.where, self.round_trip_s = "cluster east, broker", 0.001
         self.sock, self.far_end = socket.socketpair()
-        self._hint = ""
+        self._tls_hint = ""
         self._ids = itertools.count(1)
-        self.wait_for(LIMIT_S)
+        self.set_timeout(LIMIT_S)
 
     def drip(self, pause: Callable[[], object]) -> None:
         answer = struct.pack(">iihi", 1, 0, ErrorCode.not_leader_or_follower.value, 0) + bytes(20)
@@ -217,18 +221,18 @@ def drop_by_drop(source: Source, *, in_turn: bool) -> list[float]:
     pause: Callable[[], object] = looks.acquire if in_turn else partial(time.sleep, LIMIT_S / 4)
     with closing(Dripping()) as connection, closing(connection.far_end):
         link = FetchLink(connection, max_bytes=1, partition_max_bytes=1)
-        source.receiver.lanes[1] = Lanes(connection, lambda connection, far: link)
+        source.receiver.links[1] = FetchLinks(connection, lambda connection, far: link)
         source.led_by(1, 1, 100)
         dripping = Work(partial(connection.drip, pause), "drip").start()
-        while source.replicator.state is State.READY:
-            assert readable([connection.sock], 60.0)
+        while source.replicator.state is CopyState.READY:
+            assert wait_readable([connection.sock], 60.0)
             began = time.monotonic()
-            assert source.receiver.take(link) == []
+            assert source.receiver.receive(link) == []
             took.append(time.monotonic() - began)
-            source.receiver.give_up()
+            source.receiver.disconnect_silent()
             looks.release()
         dripping.join()
-    assert "NOT_LEADER" in source.replicator.lost_why, "it was taken in when it was whole"
+    assert "NOT_LEADER" in source.replicator.lost_reason, "it was taken in when it was whole"
     return took
 
 
@@ -248,12 +252,12 @@ def test_an_answer_about_what_was_not_asked_for_makes_no_sense(source: Source) -
     answer = fetch_answer({Partition("payments", 7): (9, 9, [], b"")})
     with closing(Dripping()) as connection, closing(connection.far_end):
         link = FetchLink(connection, max_bytes=1, partition_max_bytes=1)
-        source.receiver.lanes[1] = Lanes(connection, lambda connection, far: link)
+        source.receiver.links[1] = FetchLinks(connection, lambda connection, far: link)
         source.led_by(1, 1, 100)
         connection.far_end.send(struct.pack(">ii", 4 + len(answer), 1) + answer)
-        assert source.receiver.take(link) == []
-    assert "payments-7" in source.replicator.lost_why
-    assert (source.replicator.state, source.replicator.source.alone) == (State.LOST, True)
+        assert source.receiver.receive(link) == []
+    assert "payments-7" in source.replicator.lost_reason
+    assert (source.replicator.state, source.replicator.source.must_fetch_alone) == (CopyState.LOST, True)
 
 
 class Told:
@@ -262,10 +266,10 @@ class Told:
     open = True
 
     def __init__(self) -> None:
-        self.progress = Progress(lambda: time.time())
+        self.progress = ProgressTracker(lambda: time.time())
 
-    def tell(self, sort: Sort, body: bytes) -> None:
-        self.progress.take(TOLD.decode(body), 1)
+    def tell(self, sort: DatagramKind, body: bytes) -> None:
+        self.progress.update(TASK_PROGRESS_DECODER.decode(body), 1)
 
 
 @pytest.mark.parametrize(("stable", "lag"), [(100, None), (150, 50)])
@@ -273,13 +277,13 @@ def test_a_source_that_does_not_answer_any_more_has_no_lag_of_0(
     source: Source, monkeypatch: pytest.MonkeyPatch, stable: int, lag: int | None
 ) -> None:
     began, told = time.time(), Told()
-    beacon = Beacon(0, cast("Line", told))
+    beacon = ProgressSender(0, cast("DriverChannel", told))
     source.led_by(1, 1, 100)
     source.links[1].stable = stable
     source.answers(1)
     for second in range(25):
         monkeypatch.setattr(time, "time", lambda second=second: began + second)
-        beacon.tell([source.replicator])
+        beacon.send([source.replicator])
         if second < 5:
             assert told.progress.partitions()[PARTITION].lag == max(0, stable - 100)
     assert told.progress.partitions()[PARTITION].lag == lag
@@ -294,20 +298,20 @@ def test_one_whose_answers_make_no_sense_is_told_from_those_that_were_asked_for_
 
     link = source.links[1]
     monkeypatch.setattr(link, "arrived", senseless)
-    for alone, state in ((at_first, State.LOST), (True, State.FAILED)):
+    for alone, state in ((at_first, CopyState.LOST), (True, CopyState.FAILED)):
         link.alone = alone
-        source.receiver.lanes[1] = lanes(link)
+        source.receiver.links[1] = lanes(link)
         source.led_by(1, 1, 100)
-        source.receiver.take(cast("FetchLink", link))
-        source.replicator.settle()
+        source.receiver.receive(cast("FetchLink", link))
+        source.replicator.finish_if_acknowledged()
         assert source.replicator.state is state
-        assert source.replicator.source.alone, "it is asked for alone"
+        assert source.replicator.source.must_fetch_alone, "it is asked for alone"
     assert source.replicator.failure is not None
     assert "frame of" in source.replicator.failure.reason
 
 
 def test_an_answer_that_makes_sense_again_ends_the_suspicion(source: Source) -> None:
     source.led_by(1, 1, 100)
-    source.replicator.source.senseless()
+    source.replicator.source.mark_malformed()
     assert source.answers(1, batch(100, 10)) == [100]
-    assert not source.replicator.source.alone
+    assert not source.replicator.source.must_fetch_alone

@@ -11,40 +11,40 @@ from mirrorbook_airflow import mirrors, operators
 
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import Unreachable
-from mirror_core.model.mirror import Desired
+from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import RunState
-from mirror_core.model.standing import Owed
+from mirror_core.model.standing import FenceAction
 from mirror_core.state import link
 from mirror_core.state.records import State
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LIFTING, LINK
 
 WEST = LINK.mirror.destination
-FORGED = replace(LINK.mirror, name=MirrorName("forged"), desired=Desired.STARTED)
-OWN = replace(LINK.mirror, name=MirrorName("own"), desired=Desired.STARTED)
+FORGED = replace(LINK.mirror, name=MirrorName("forged"), desired=DesiredState.STARTED)
+OWN = replace(LINK.mirror, name=MirrorName("own"), desired=DesiredState.STARTED)
 
 
 @pytest.fixture(autouse=True)
 def two_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Applications may write a topic on the source: it tells of a mirror towards another cluster."""
-    debts = {one.name: replace(LIFTING, mirror=one.name, owed=Owed.FENCE) for one in (FORGED, OWN)}
+    debts = {one.name: replace(LIFTING, mirror=one.name, action=FenceAction.APPLY) for one in (FORGED, OWN)}
     answers = [
-        (LINK.mirror.source, State(mirrors={FORGED.name: FORGED}, debts=debts)),
-        (WEST, State(mirrors={OWN.name: OWN}, debts=debts)),
+        (LINK.mirror.source, State(mirrors={FORGED.name: FORGED}, pending_fences=debts)),
+        (WEST, State(mirrors={OWN.name: OWN}, pending_fences=debts)),
         (ClusterName("south"), Unreachable("it does not answer")),
     ]
     monkeypatch.setattr(mirrors, "listed_clusters", lambda: ("east", "south", "west"))
     monkeypatch.setattr(mirrors, "current_config", lambda name, clusters: None)
     both = Config(Path("mirrorbook.yaml"), {side.name: side for side in (LINK.source, LINK.destination)})
-    monkeypatch.setattr(link, "configured", lambda path: both)
-    monkeypatch.setattr(link, "states", lambda config: iter(answers))
+    monkeypatch.setattr(link, "load_clusters", lambda path: both)
+    monkeypatch.setattr(link, "read_states", lambda config: iter(answers))
 
 
 def test_a_mirror_that_a_run_holds_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be one that nobody conducts."""
     held = State(mirrors={OWN.name: OWN}, runs={RUN.id: replace(RUN, plan=replace(RUN.plan, mirror=OWN.name))})
-    monkeypatch.setattr(link, "states", lambda config: iter([(WEST, held)]))
+    monkeypatch.setattr(link, "read_states", lambda config: iter([(WEST, held)]))
     assert [found.mirror.name for found in mirrors.debtors([])] == ["own"]
     over = replace(RUN, plan=replace(RUN.plan, mirror=OWN.name), state=RunState.DONE, ended_ms=9)
     held.runs[RUN.id] = over

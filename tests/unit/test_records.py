@@ -15,21 +15,21 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mirror_core.wire.batch import HEADER, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, MalformedBatch, batches
+from mirror_core.wire.batch import HEADER, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, MalformedBatch, split_batches
 from mirror_core.wire.encode import compress
 from mirror_core.wire.records import (
-    PLAIN_MEMORY,
+    DECOMPRESSION_BUDGET,
     Codec,
-    PlainMemory,
+    DecompressionBudget,
     Record,
-    decode,
+    decode_records,
+    decode_varint,
     decompress,
+    find_record_spans,
     is_abort_marker,
-    spans,
-    varint,
-    wrapped,
+    wrap_int64,
 )
-from mirror_core.wire.reencode import dense_runs
+from mirror_core.wire.reencode import split_into_runs
 
 GZIP = zlib.compress(b"plain" * 20, wbits=31)
 Content = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
@@ -86,8 +86,8 @@ def test_what_another_encoder_wrote_is_read_back(contents: list[Content], codec:
     )
     for offset, (timestamp, key, value, headers) in enumerate(contents):
         assert builder.append(offset, timestamp, key, value, headers) is not None
-    ((header, batch),) = batches(memoryview(bytes(builder.build())))
-    assert list(decode(header, batch)) == [
+    ((header, batch),) = split_batches(memoryview(bytes(builder.build())))
+    assert list(decode_records(header, batch)) == [
         Record(offset, timestamp, key, value, tuple((name.encode(), v) for name, v in headers))
         for offset, (timestamp, key, value, headers) in enumerate(contents)
     ]
@@ -95,18 +95,18 @@ def test_what_another_encoder_wrote_is_read_back(contents: list[Content], codec:
 
 def test_header_names_that_are_no_utf8_are_kept() -> None:
     header, batch = raw_batch(raw_record(0, -3, b"\xff", [(b"\xfe\xff", b"\x00")]), 1)
-    assert list(decode(header, batch)) == [Record(100, 997, b"\xff", None, ((b"\xfe\xff", b"\x00"),))]
+    assert list(decode_records(header, batch)) == [Record(100, 997, b"\xff", None, ((b"\xfe\xff", b"\x00"),))]
 
 
 def test_broker_stamped_batches_give_every_record_the_batch_time() -> None:
     records = raw_record(0, 0, b"a", []) + raw_record(1, 17, b"b", [])
     header, batch = raw_batch(records, 2, attributes=0x08)
-    assert [record.timestamp_ms for record in decode(header, batch)] == [5000, 5000]
+    assert [record.timestamp_ms for record in decode_records(header, batch)] == [5000, 5000]
 
 
 def test_holes_that_compaction_left_keep_their_offsets() -> None:
     header, batch = raw_batch(raw_record(2, 0, b"a", []) + raw_record(9, 0, b"b", []), 2)
-    assert [record.offset for record in decode(header, batch)] == [102, 109]
+    assert [record.offset for record in decode_records(header, batch)] == [102, 109]
 
 
 @pytest.mark.parametrize("framed", [False, True])
@@ -143,28 +143,28 @@ def test_abort_and_commit_markers_are_told_apart(kind: int, aborted: bool) -> No
 @given(value=st.integers(-(2**63), 2**63 - 1))
 def test_varints_of_all_64_bit_numbers(value: int) -> None:
     encoded = zigzag(value)
-    assert varint(encoded + b"\x55", 0) == (value, len(encoded))
+    assert decode_varint(encoded + b"\x55", 0) == (value, len(encoded))
 
 
 @pytest.mark.parametrize("data", [b"\xff" * 9 + b"\x02", b"\xff" * 9 + b"\x7f", b"\xff" * 10 + b"\x01"])
 def test_varints_of_more_than_64_bits_are_refused(data: bytes) -> None:
     with pytest.raises(MalformedBatch, match="a varint of more"):
-        varint(data, 0)
+        decode_varint(data, 0)
 
 
 def test_bytes_behind_the_last_record_are_refused() -> None:
     header, batch = raw_batch(raw_record(0, 0, b"a", []) + b"\0", 1)
     with pytest.raises(MalformedBatch, match="offset 100: 1 bytes left after its 1 records"):
-        list(decode(header, batch))
+        list(decode_records(header, batch))
     with pytest.raises(MalformedBatch, match="offset 100: 1 bytes left after its 1 records"):
-        list(spans(header, batch[HEADER_SIZE:]))
+        list(find_record_spans(header, batch[HEADER_SIZE:]))
     two = raw_record(0, 0, b"a", []) + raw_record(1, 0, b"b", [])
     header, batch = raw_batch(two, 1)
     with pytest.raises(MalformedBatch, match=f"{len(two) // 2} bytes left after its 1 records"):
-        list(decode(header, batch))
+        list(decode_records(header, batch))
     header, batch = raw_batch(two, 3)
     with pytest.raises(MalformedBatch, match="offset 100: a record ends behind the batch"):
-        list(decode(header, batch))
+        list(decode_records(header, batch))
 
 
 @pytest.mark.parametrize("lie", [-2, -1, 1, 2])
@@ -174,9 +174,9 @@ def test_a_record_that_is_longer_or_shorter_than_it_says_is_refused(lie: int) ->
     liar = bytes([honest[0] + 2 * lie]) + honest[1:] + bytes(max(lie, 0))
     header, batch = raw_batch(liar + raw_record(1, 0, b"b", []), 2)
     with pytest.raises(MalformedBatch):
-        list(decode(header, batch))
+        list(decode_records(header, batch))
     with pytest.raises(MalformedBatch, match="a record is not as long as it says"):
-        list(spans(header, batch[HEADER_SIZE:]))
+        list(find_record_spans(header, batch[HEADER_SIZE:]))
 
 
 @pytest.mark.parametrize("count", [-1, -2])
@@ -184,16 +184,16 @@ def test_a_record_with_less_than_no_headers_is_refused(count: int) -> None:
     body = b"\0\0\0" + zigzag(-1) + zigzag(-1) + zigzag(count)
     header, batch = raw_batch(zigzag(len(body)) + body, 1)
     with pytest.raises(MalformedBatch, match="not as long as it says"):
-        list(decode(header, batch))
+        list(decode_records(header, batch))
     with pytest.raises(MalformedBatch, match="not as long as it says"):
-        list(spans(header, batch[HEADER_SIZE:]))
+        list(find_record_spans(header, batch[HEADER_SIZE:]))
 
 
 def test_a_header_without_a_name_is_refused() -> None:
     body = b"\0\0\0" + zigzag(-1) + zigzag(-1) + zigzag(1) + zigzag(-1) + zigzag(-1)
     header, batch = raw_batch(zigzag(len(body)) + body, 1)
     with pytest.raises(MalformedBatch, match="a header without a name"):
-        list(decode(header, batch))
+        list(decode_records(header, batch))
 
 
 def test_a_control_batch_without_a_marker_is_refused() -> None:
@@ -239,25 +239,27 @@ def test_large_batches_count_in_the_budget_while_they_are_held(codec: Codec) -> 
     body = compress(codec, LARGE)
     plain = decompress(codec, body)
     assert (len(plain), plain[:]) == (len(LARGE), LARGE)
-    assert PLAIN_MEMORY.held == len(LARGE)
+    assert DECOMPRESSION_BUDGET.used_bytes == len(LARGE)
     del plain
-    assert PLAIN_MEMORY.held == 0
+    assert DECOMPRESSION_BUDGET.used_bytes == 0
     with pytest.raises(MalformedBatch, match=codec.name.lower()):
         decompress(codec, body, len(LARGE) - 1)
     with pytest.raises(MalformedBatch, match=codec.name.lower()):
         decompress(codec, body[:-1000])
-    assert PLAIN_MEMORY.held == 0
+    assert DECOMPRESSION_BUDGET.used_bytes == 0
 
 
 def test_records_of_a_large_batch_are_read_and_written_anew() -> None:
     values = [secrets.token_bytes(3_000) + bytes(1 << 20) for _ in range(18)]
     plain = b"".join(raw_record(offset, 0, value, []) for offset, value in enumerate(values))
     header, batch = raw_batch(compress(Codec.ZSTD, plain), len(values), attributes=Codec.ZSTD | LOG_APPEND_TIME)
-    assert [record.key for record in decode(header, batch)] == values
-    runs = dense_runs(header, memoryview(batch), 0)
+    assert [record.key for record in decode_records(header, batch)] == values
+    runs = split_into_runs(header, memoryview(batch), 0)
     assert [run.base_offset for run in runs] == [100, 108, 116], "no second copy of all is made"
-    assert [one.key for run in runs for one in decode(next(batches(memoryview(run.batch)))[0], run.batch)] == values
-    assert PLAIN_MEMORY.held == 0
+    assert [
+        one.key for run in runs for one in decode_records(next(split_batches(memoryview(run.batch)))[0], run.batch)
+    ] == values
+    assert DECOMPRESSION_BUDGET.used_bytes == 0
 
 
 PEAK = """
@@ -289,18 +291,18 @@ def test_ten_kilobytes_do_not_cost_hundreds_of_megabytes() -> None:
 
 
 def test_who_needs_more_than_is_left_waits_for_another_thread_and_not_for_itself() -> None:
-    memory = PlainMemory(100, patience_s=60.0)
-    first, second = memory.fill(80, lambda room: 80), memory.fill(80, lambda room: 10)
-    assert memory.held == 90, "this thread holds both sides of a comparison"
+    memory = DecompressionBudget(100, wait_timeout_s=60.0)
+    first, second = memory.allocate(80, lambda room: 80), memory.allocate(80, lambda room: 10)
+    assert memory.used_bytes == 90, "this thread holds both sides of a comparison"
     began, held = threading.Event(), list[int]()
 
     def write(room: object) -> int:
-        held.append(memory.held)
+        held.append(memory.used_bytes)
         return 50
 
     def fill() -> None:
         began.set()
-        memory.fill(50, write)
+        memory.allocate(50, write)
 
     other = threading.Thread(target=fill)
     other.start()
@@ -308,20 +310,20 @@ def test_who_needs_more_than_is_left_waits_for_another_thread_and_not_for_itself
     del second, first  # the small one first: without the big one there is room beside it
     other.join(30)
     assert held == [50], "and nothing else with it"
-    assert memory.held == 0
+    assert memory.used_bytes == 0
     with pytest.raises(ValueError, match="too much"):
-        memory.fill(50, fail)
-    assert memory.held == 0
+        memory.allocate(50, fail)
+    assert memory.used_bytes == 0
 
 
 def test_nobody_waits_for_ever_for_memory_that_is_not_given_back() -> None:
-    memory = PlainMemory(100, patience_s=0.0)
-    held = memory.fill(100, lambda room: 100)
-    other = threading.Thread(target=lambda: memory.fill(100, lambda room: 100))
+    memory = DecompressionBudget(100, wait_timeout_s=0.0)
+    held = memory.allocate(100, lambda room: 100)
+    other = threading.Thread(target=lambda: memory.allocate(100, lambda room: 100))
     other.start()
     other.join(30)
     assert not other.is_alive()
-    assert memory.held == len(held) == 100
+    assert memory.used_bytes == len(held) == 100
 
 
 def fail(room: object) -> int:
@@ -333,13 +335,13 @@ def test_spans_that_do_not_rise_or_leave_the_batch_are_refused(offsets: list[int
     header, batch = raw_batch(b"".join(raw_record(o, 0, b"k", []) for o in offsets), 2)
     assert header.last_offset_delta == last
     with pytest.raises(MalformedBatch, match="a record claims offset"):
-        list(spans(header, batch[HEADER_SIZE:]))
+        list(find_record_spans(header, batch[HEADER_SIZE:]))
 
 
 def test_spans_lie_side_by_side_whatever_headers_they_hold() -> None:
     one, two = raw_record(0, 5, b"k", [(b"name", b"value"), (b"", b"")]), raw_record(1, -7, None, [])
     header, batch = raw_batch(one + two, 2)
-    first, second = spans(header, batch[HEADER_SIZE:])
+    first, second = find_record_spans(header, batch[HEADER_SIZE:])
     assert (first.start, first.end, second.start, second.end) == (0, len(one), len(one), len(one + two))
     assert (first.timestamp_delta, second.timestamp_delta) == (5, -7)
     assert one[first.content :].startswith(zigzag(1) + b"k")
@@ -351,16 +353,16 @@ def test_a_header_whose_name_is_missing_or_leaves_the_record_is_refused(name: by
     body = b"\0\0\0" + zigzag(-1) + zigzag(-1) + zigzag(1) + name + zigzag(-1)
     header, batch = raw_batch(zigzag(len(body)) + body, 1)
     with pytest.raises(MalformedBatch):
-        list(decode(header, batch))
+        list(decode_records(header, batch))
     with pytest.raises(MalformedBatch, match="not as long as it says"):
-        list(spans(header, batch[HEADER_SIZE:]))
+        list(find_record_spans(header, batch[HEADER_SIZE:]))
 
 
 def test_a_time_that_overflows_wraps_as_in_java() -> None:
-    assert wrapped(2**63 - 1) == 2**63 - 1
-    assert wrapped(2**63) == -(2**63)
-    assert wrapped(-(2**63)) == -(2**63)
-    assert wrapped(-(2**63) - 1) == 2**63 - 1
+    assert wrap_int64(2**63 - 1) == 2**63 - 1
+    assert wrap_int64(2**63) == -(2**63)
+    assert wrap_int64(-(2**63)) == -(2**63)
+    assert wrap_int64(-(2**63) - 1) == 2**63 - 1
 
 
 @settings(max_examples=300)
@@ -368,7 +370,7 @@ def test_a_time_that_overflows_wraps_as_in_java() -> None:
 def test_garbage_gives_records_or_a_malformed_batch(body: bytes, count: int, codec: int) -> None:
     header, batch = raw_batch(body, count, attributes=codec)
     try:
-        found = list(decode(header, batch))
+        found = list(decode_records(header, batch))
     except MalformedBatch:
         return
     assert len(found) == max(count, 0)
@@ -390,7 +392,7 @@ def test_one_damaged_byte_gives_a_malformed_batch_or_one_record_that_differs(pos
     damaged[position % len(damaged)] = byte
     header, batch = raw_batch(bytes(damaged), 20)
     try:
-        found = list(decode(header, batch))
+        found = list(decode_records(header, batch))
     except MalformedBatch:
         assert damaged != records
         return

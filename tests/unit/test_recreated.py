@@ -7,21 +7,21 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.kafka.client import Leader, TopicView
+from mirror_core.kafka.client import Leader, TopicMetadata
 from mirror_core.kafka.topics import NewTopic
 from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import Offsets
+from mirror_core.model.offsets import PartitionOffsets
 from mirror_core.runbook import tails
-from mirror_core.runbook.checkpoints import OldTopic, Salvaged
+from mirror_core.runbook.checkpoints import RecreatedTopic, SalvageResult
 from mirror_core.runbook.tails import TailSteps
-from mirror_core.state.journal import checkpoint
+from mirror_core.state.journal import make_checkpoint
 from tests.memory import journal_of
 from tests.unit.test_refusals import LINK
 
 
-def topic(topic_id: str, partitions: int, factor: int) -> TopicView:
-    return TopicView("t", topic_id, False, dict.fromkeys(range(partitions), Leader(1, 0)), factor, factor)
+def topic(topic_id: str, partitions: int, factor: int) -> TopicMetadata:
+    return TopicMetadata("t", topic_id, False, dict.fromkeys(range(partitions), Leader(1, 0)), factor, factor)
 
 
 WAS, NEW = topic("id-before", 3, 3), topic("id-on-west", 3, 2)
@@ -31,19 +31,23 @@ SALVAGED = {Partition("t", index): Offset(7) for index in range(3)}
 @pytest.fixture
 def steps() -> TailSteps:
     journal = journal_of("m-failback-20260101T000000-abcd", "salvage", "align")
-    journal.log.put(checkpoint(journal.run_id, "salvage", Salvaged(ends=Offsets.of(SALVAGED))))
+    journal.log.put(
+        make_checkpoint(journal.run_id, "salvage", SalvageResult(ends=PartitionOffsets.from_mapping(SALVAGED)))
+    )
     nothing: Any = None
     return TailSteps(LINK, nothing, nothing, journal)
 
 
-def recreate(steps: TailSteps, monkeypatch: pytest.MonkeyPatch, now: TopicView | None, then: TopicView) -> list[str]:
+def recreate(
+    steps: TailSteps, monkeypatch: pytest.MonkeyPatch, now: TopicMetadata | None, then: TopicMetadata
+) -> list[str]:
     """What is done to a topic that is there, or gone, when between its end and its creation another one comes; or ours,
     by an attempt that was killed."""
     done = list[str]()
-    there: dict[str, TopicView] = {} if now is None else {"t": now}
+    there: dict[str, TopicMetadata] = {} if now is None else {"t": now}
     old: Any = SimpleNamespace(name="east")
 
-    def existing(client: object, names: object) -> dict[str, TopicView]:
+    def existing(client: object, names: object) -> dict[str, TopicMetadata]:
         return dict(there) if client is old else {"t": NEW}
 
     def delete(client: object, name: str, topic_id: str) -> None:
@@ -56,12 +60,12 @@ def recreate(steps: TailSteps, monkeypatch: pytest.MonkeyPatch, now: TopicView |
         there.setdefault("t", then)
         return frozenset({"t"})
 
-    monkeypatch.setattr(tails, "existing", existing)
+    monkeypatch.setattr(tails, "find_existing_topics", existing)
     monkeypatch.setattr(tails, "delete_topic", delete)
     monkeypatch.setattr(tails, "create_topics", create)
     monkeypatch.setattr(tails, "list_offsets", lambda client, wanted, point: dict.fromkeys(wanted, Offset(7)))
     west: Any = SimpleNamespace(name="west")
-    steps._recreate(old, west, (OldTopic(name="t", id=WAS.id, replication_factor=3, settings={}),))
+    steps._recreate_topics(old, west, (RecreatedTopic(name="t", id=WAS.id, replication_factor=3, settings={}),))
     return done
 
 
@@ -81,9 +85,9 @@ def test_what_brokers_have_made_of_it_meanwhile_is_not_taken_for_ours(
 def test_brokers_that_do_not_agree_whether_it_is_there_are_asked_again(
     steps: TailSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tails, "existing", lambda client, names: {})
+    monkeypatch.setattr(tails, "find_existing_topics", lambda client, names: {})
     with pytest.raises(Unreachable, match="topic t: its brokers do not agree"):
-        steps._refuse_a_poorer(
+        steps._refuse_changed_topic(
             cast("Any", SimpleNamespace(name="east")), NewTopic(name="t", partitions=3, replication_factor=3)
         )
 

@@ -7,27 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.dataplane.allowed import refuse_to_run
+from mirror_core.dataplane.allowed import check_may_run
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.model.errors import HeldByRun, Refused
-from mirror_core.model.mirror import Desired
+from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import Plan, RunKind, RunState, StepRecord, StepState
-from mirror_core.model.standing import Debt, Owed
-from mirror_core.state.link import Link
+from mirror_core.model.standing import FenceAction, PendingFence
+from mirror_core.state.link import MirrorLink
 from mirror_core.state.records import State
 from tests.unit.test_decide_verbs import MIRROR, RUN
 
 EAST, WEST = (ClusterConfig(ClusterName(name), {}, {}) for name in ("east", "west"))
-LINK = Link(Config(Path("mirrorbook.yaml"), {}), MIRROR, EAST, WEST)
-LIFTING = Debt(mirror=MIRROR.name, cluster=EAST.name, owed=Owed.UNFENCE, run="r", since_ms=1)
+LINK = MirrorLink(Config(Path("mirrorbook.yaml"), {}), MIRROR, EAST, WEST)
+LIFTING = PendingFence(mirror=MIRROR.name, cluster=EAST.name, action=FenceAction.LIFT, run="r", since_ms=1)
 
 
-def state(desired: Desired = Desired.STARTED, debt: Debt | None = None, kind: RunKind | None = None) -> State:
+def state(
+    desired: DesiredState = DesiredState.STARTED, debt: PendingFence | None = None, kind: RunKind | None = None
+) -> State:
     found = State()
     found.mirrors[MIRROR.name] = replace(MIRROR, desired=desired)
     if debt is not None:
-        found.debts[MIRROR.name] = debt
+        found.pending_fences[MIRROR.name] = debt
     if kind is not None:
         plan: Plan = replace(RUN.plan, kind=kind)
         found.runs[RUN.id] = replace(RUN, plan=plan, state=RunState.ABORTING)
@@ -35,28 +37,28 @@ def state(desired: Desired = Desired.STARTED, debt: Debt | None = None, kind: Ru
 
 
 def test_a_started_mirror_is_copied_also_while_a_failover_goes_on() -> None:
-    refuse_to_run(state(), LINK)
-    refuse_to_run(state(debt=replace(LIFTING, owed=Owed.FENCE)), LINK)
-    refuse_to_run(state(debt=LIFTING, kind=RunKind.FAILOVER), LINK)  # the abort is about to lift it
+    check_may_run(state(), LINK)
+    check_may_run(state(debt=replace(LIFTING, action=FenceAction.APPLY)), LINK)
+    check_may_run(state(debt=LIFTING, kind=RunKind.FAILOVER), LINK)  # the abort is about to lift it
 
 
 @pytest.mark.parametrize(
     ("found", "words"),
     [
         (State(), "has been deleted"),
-        (state(Desired.PAUSED), "mirror resume m"),
-        (state(Desired.STOPPED), "mirror start m"),
+        (state(DesiredState.PAUSED), "mirror resume m"),
+        (state(DesiredState.STOPPED), "mirror start m"),
         (state(debt=LIFTING), "east still has the fence of run r, which was given up: `mirrorbook mirror watch m`"),
     ],
 )
 def test_others_are_refused_with_what_to_do(found: State, words: str) -> None:
     with pytest.raises(Refused, match=words):
-        refuse_to_run(found, LINK)
+        check_may_run(found, LINK)
 
 
 def test_a_failback_copies_by_itself() -> None:
     with pytest.raises(HeldByRun):
-        refuse_to_run(state(kind=RunKind.FAILBACK), LINK)
+        check_may_run(state(kind=RunKind.FAILBACK), LINK)
 
 
 @pytest.mark.parametrize("step", ["drain", "settle"])
@@ -65,4 +67,4 @@ def test_a_failover_that_has_the_data_plane_to_itself_copies_by_itself(step: str
     found = state(kind=RunKind.FAILOVER)
     found.steps[RUN.id, step] = StepRecord(run=RUN.id, step=step, state=StepState.STARTED, attempt=1, started_ms=1)
     with pytest.raises(HeldByRun):
-        refuse_to_run(found, LINK)
+        check_may_run(found, LINK)

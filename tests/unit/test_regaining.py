@@ -14,11 +14,11 @@ from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName
 from mirror_core.state import regaining
 from mirror_core.state.records import State
-from mirror_core.state.regaining import Regaining
+from mirror_core.state.regaining import LeaseRecovery
 from mirror_core.state.writer import StateWriter
 from tests.waiting import wait_until
 
-LEASE = Lease(mirror=MirrorName("m"), owner="me", generation=1, beat_ms=1, writers_until_ms=1)
+LEASE = Lease(mirror=MirrorName("m"), owner="me", generation=1, heartbeat_ms=1, writers_until_ms=1)
 
 
 def test_an_attempt_that_failed_keeps_no_writer_and_none_of_its_connections(
@@ -35,14 +35,14 @@ def test_an_attempt_that_failed_keeps_no_writer_and_none_of_its_connections(
 
     state = State()
     state.put(LEASE)
-    monkeypatch.setattr(regaining, "read_whole", lambda cluster: state)
+    monkeypatch.setattr(regaining, "read_complete_state", lambda cluster: state)
     monkeypatch.setattr(regaining, "StateWriter", Watched)
     gc.disable()  # what only a collector finds goes on asking brokers until then
     try:
-        attempt = Regaining(load_config(path).cluster("west"), LEASE, lambda state: None, pause_s=0.0)
-        wait_until(lambda: attempt.done, timeout_s=30, why="it has failed")
+        attempt = LeaseRecovery(load_config(path).cluster("west"), LEASE, lambda state: None, pause_s=0.0)
+        wait_until(lambda: attempt.is_done, timeout_s=30, why="it has failed")
         with pytest.raises(Unreachable):
-            attempt.writer()
+            attempt.get_writer()
         wait_until(lambda: made[0]() is None, timeout_s=5, why="its writer is gone")
     finally:
         gc.enable()

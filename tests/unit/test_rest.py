@@ -5,30 +5,30 @@ from __future__ import annotations
 import pytest
 
 from mirror_core.model.errors import Refused
-from mirror_core.runbook.rest import ENOUGH, ENOUGH_BYTES, Rest, refuse_above
+from mirror_core.runbook.rest import LITTLE_BYTES, LITTLE_OFFSETS, RemainingCompare, refuse_above_limit
 
 
 @pytest.mark.parametrize(
     ("rest", "little"),
     [
-        (Rest(ENOUGH, None, 20.0), True),
-        (Rest(ENOUGH + 1, 10, 20.0), False),
-        (Rest(ENOUGH, ENOUGH_BYTES, 20.0), True),
-        (Rest(100, ENOUGH_BYTES + 1, 0.1), False),  # a hundred records of a megabyte are not little
-        (Rest(0, 0, 0.0), True),
+        (RemainingCompare(LITTLE_OFFSETS, None, 20.0), True),
+        (RemainingCompare(LITTLE_OFFSETS + 1, 10, 20.0), False),
+        (RemainingCompare(LITTLE_OFFSETS, LITTLE_BYTES, 20.0), True),
+        (RemainingCompare(100, LITTLE_BYTES + 1, 0.1), False),  # a hundred records of a megabyte are not little
+        (RemainingCompare(0, 0, 0.0), True),
     ],
 )
-def test_little_is_few_offsets_and_few_bytes(rest: Rest, little: bool) -> None:
+def test_little_is_few_offsets_and_few_bytes(rest: RemainingCompare, little: bool) -> None:
     assert rest.is_little is little
 
 
 def test_the_limit_is_the_operators() -> None:
-    rest = Rest(5_000, 2_500_000, 5.0)
-    refuse_above(rest, None, "r", "m")
-    refuse_above(rest, 5.0, "r", "m")
+    rest = RemainingCompare(5_000, 2_500_000, 5.0)
+    refuse_above_limit(rest, None, "r", "m")
+    refuse_above_limit(rest, 5.0, "r", "m")
     with pytest.raises(Refused) as refused:
-        refuse_above(rest, 4.9, "r", "m")
+        refuse_above_limit(rest, 4.9, "r", "m")
     words = str(refused.value)
     assert "5,000 offsets, about 2.5 MB, about 5.0 s: more than the 4.9 s that were allowed" in words
     assert "`mirrorbook failover resume m --gate-limit 4.9`" in words, "what is typed next must not forget the limit"
-    refuse_above(Rest(0, 0, 0.0), 0.0, "r", "m")
+    refuse_above_limit(RemainingCompare(0, 0, 0.0), 0.0, "r", "m")

@@ -10,24 +10,24 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.copy import asking
-from mirror_core.copy.asking import Asked, Asking, Views
-from mirror_core.copy.asking import _view as asking_view
-from mirror_core.copy.errors import answered, fetch_refused
-from mirror_core.copy.outbox import Sent
+from mirror_core.copy.asking import BothMetadata, LogEndRequest, LogEndRequests
+from mirror_core.copy.asking import _verify_metadata as asking_view
+from mirror_core.copy.errors import handle_fetch_error, handle_produce_response
+from mirror_core.copy.outbox import SentBatch
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.routing import route
-from mirror_core.copy.states import State
+from mirror_core.copy.routing import resolve_leaders
+from mirror_core.copy.states import CopyState
 from mirror_core.copy.task import CopyTask
-from mirror_core.copy.words import Side
-from mirror_core.decide.position import Resume
-from mirror_core.kafka.client import ClusterClient, ClusterView, Leader, TopicView
+from mirror_core.copy.words import ClusterSide
+from mirror_core.decide.position import ResumePoint
+from mirror_core.kafka.client import ClusterClient, ClusterMetadata, Leader, TopicMetadata
 from mirror_core.kafka.faults import ErrorCode
-from mirror_core.kafka.looking import Ends, LogLook, Looked
-from mirror_core.model.copying import Assigned
+from mirror_core.kafka.looking import LogSnapshot, LogSnapshots, OffsetPairs
+from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.wire.produce import Produced
+from mirror_core.wire.produce import ProducedPartition
 
 PARTITION = Partition("orders", 0)
 OLD, NEW = uuid.uuid4(), uuid.uuid4()
@@ -66,27 +66,29 @@ class Brokers:
         return SimpleNamespace(call=lambda *asked: answer)
 
 
-def view(topic_id: uuid.UUID | None, leader: Leader | None = None) -> ClusterView:
-    topics = {"orders": TopicView("orders", topic_id.hex, False, {0: leader or Leader(1, 1)}, 1, 1)} if topic_id else {}
-    return ClusterView("", 1, {}, topics, frozenset())
+def view(topic_id: uuid.UUID | None, leader: Leader | None = None) -> ClusterMetadata:
+    topics = (
+        {"orders": TopicMetadata("orders", topic_id.hex, False, {0: leader or Leader(1, 1)}, 1, 1)} if topic_id else {}
+    )
+    return ClusterMetadata("", 1, {}, topics, frozenset())
 
 
 @pytest.mark.parametrize("said", [None, NEW])
 @pytest.mark.parametrize(
     ("others", "state"),
     [
-        ((OLD,), State.LOST),
-        ((NEW, Unreachable("it is dead"), OLD), State.LOST),
-        ((NEW, Unreachable("it is dead"), None), State.LOST),
-        ((NEW, None), State.FAILED),
-        ((), State.FAILED),
+        ((OLD,), CopyState.LOST),
+        ((NEW, Unreachable("it is dead"), OLD), CopyState.LOST),
+        ((NEW, Unreachable("it is dead"), None), CopyState.LOST),
+        ((NEW, None), CopyState.FAILED),
+        ((), CopyState.FAILED),
     ],
 )
 def test_a_topic_is_gone_when_every_broker_says_that_it_does_not_know_it_any_more(
-    said: uuid.UUID | None, others: tuple[uuid.UUID | Unreachable | None, ...], state: State
+    said: uuid.UUID | None, others: tuple[uuid.UUID | Unreachable | None, ...], state: CopyState
 ) -> None:
     both = asking_of(Brokers("east", OLD), Brokers("west", said, *others))
-    assigned = Assigned(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
+    assigned = PartitionAssignment(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
     replicator = PartitionReplicator(assigned)
     assert routed_as(replicator, both, view(OLD), view(said)) is None
     assert replicator.state is state
@@ -96,18 +98,22 @@ def test_a_topic_is_gone_when_every_broker_says_that_it_does_not_know_it_any_mor
 def test_a_partition_that_one_broker_has_not_heard_of_yet_is_waited_for() -> None:
     """A topic that was widened a moment ago. Nothing takes partitions away from a topic of the same id."""
     both = asking_of(Brokers("east", OLD), Brokers("west", OLD))
-    assigned = Assigned(partition=Partition("orders", 1), source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
+    assigned = PartitionAssignment(
+        partition=Partition("orders", 1), source_topic_id=OLD.hex, destination_topic_id=OLD.hex
+    )
     replicator = PartitionReplicator(assigned)
-    wide = TopicView("orders", OLD.hex, False, {0: Leader(1, 1), 1: Leader(1, 1)}, 1, 1)
-    east = ClusterView("", 1, {}, {"orders": wide}, frozenset())
+    wide = TopicMetadata("orders", OLD.hex, False, {0: Leader(1, 1), 1: Leader(1, 1)}, 1, 1)
+    east = ClusterMetadata("", 1, {}, {"orders": wide}, frozenset())
     assert routed_as(replicator, both, east, view(OLD)) is None
-    assert replicator.state is State.LOST
+    assert replicator.state is CopyState.LOST
 
 
 def test_where_topics_have_no_ids_a_partition_that_is_missing_is_gone() -> None:
     none = uuid.UUID(int=0)
     both = asking_of(Brokers("east", none), Brokers("west", none))
-    assigned = Assigned(partition=Partition("orders", 1), source_topic_id=none.hex, destination_topic_id=none.hex)
+    assigned = PartitionAssignment(
+        partition=Partition("orders", 1), source_topic_id=none.hex, destination_topic_id=none.hex
+    )
     replicator = PartitionReplicator(assigned)
     assert routed_as(replicator, both, view(none), view(none)) is None
     assert replicator.failure
@@ -132,34 +138,36 @@ def test_whose_word_has_led_to_nothing_before_is_not_believed_again_and_again(
     east, west = Brokers("east", OLD), Brokers("west", OLD)
     both = asking_of(east, west)
     replicator = PartitionReplicator(
-        Assigned(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
+        PartitionAssignment(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
     )
     assert routed_as(replicator, both, view(OLD, Leader(1, 7)), view(OLD, Leader(1, 7)))
     for _ in range(times):
-        replicator.lose("why", misled)
+        replicator.mark_lost("why", misled)
     assert routed_as(replicator, both, view(OLD, source), view(OLD, destination))
     assert (east.doubts, west.doubts) == doubts
 
 
-def asking_of(east: Brokers, west: Brokers) -> Asking:
-    return Asking(cast("ClusterClient", east), cast("ClusterClient", west), 1 << 62)
+def asking_of(east: Brokers, west: Brokers) -> LogEndRequests:
+    return LogEndRequests(cast("ClusterClient", east), cast("ClusterClient", west), 1 << 62)
 
 
 def routed_as(
-    replicator: PartitionReplicator, asking: Asking, source: ClusterView, destination: ClusterView
-) -> Asked | None:
+    replicator: PartitionReplicator, asking: LogEndRequests, source: ClusterMetadata, destination: ClusterMetadata
+) -> LogEndRequest | None:
     """By what one broker of each side has said, and where that is doubtful all of them."""
     partition, assigned = replicator.partition, replicator.assigned
-    views = Views(
+    views = BothMetadata(
         asking_view(asking.source, source, {partition: assigned.source_topic_id}),
         asking_view(asking.destination, destination, {partition: assigned.destination_topic_id}),
     )
-    return route(replicator, views, asking)
+    return resolve_leaders(replicator, views, asking)
 
 
 def routed() -> PartitionReplicator:
-    made = PartitionReplicator(Assigned(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex))
-    made.route(1, 1, 1)
+    made = PartitionReplicator(
+        PartitionAssignment(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
+    )
+    made.set_leaders(1, 1, 1)
     return made
 
 
@@ -183,8 +191,8 @@ def test_of_a_partition_without_a_leader_the_truth_was_told() -> None:
 )
 def test_a_fetch_that_no_leader_answers_was_misled(code: ErrorCode, misled: bool) -> None:
     one = routed()
-    fetch_refused(one, code.value, Side(EAST, "mirror"))
-    assert one.misled == (EAST if misled else None)
+    handle_fetch_error(one, code.value, ClusterSide(EAST, "mirror"))
+    assert one.misleading_cluster == (EAST if misled else None)
 
 
 @pytest.mark.parametrize(
@@ -192,12 +200,12 @@ def test_a_fetch_that_no_leader_answers_was_misled(code: ErrorCode, misled: bool
 )
 def test_so_was_a_produce(code: ErrorCode, misled: bool) -> None:
     one = routed()
-    one.resume_at(Resume(offset=10, sequence=10, gap_end=10, seed_end=10, check_tail=False))
-    one.place.sent(0.0)
-    sent = Sent(base=10, records=10, size=100, content=7)
-    answered(one, sent, Produced("orders", 0, code.value, -1, ""), Side(WEST, "mirror"))
-    assert one.state is State.LOST
-    assert one.misled == (WEST if misled else None)
+    one.resume_at(ResumePoint(offset=10, sequence=10, gap_end=10, seed_end=10, must_check_tail=False))
+    one.progress.add_in_flight(0.0)
+    sent = SentBatch(base_offset=10, records=10, size=100, digest=7)
+    handle_produce_response(one, sent, ProducedPartition("orders", 0, code.value, -1, ""), ClusterSide(WEST, "mirror"))
+    assert one.state is CopyState.LOST
+    assert one.misleading_cluster == (WEST if misled else None)
 
 
 @pytest.mark.parametrize(
@@ -229,47 +237,49 @@ def test_a_leader_that_cannot_be_reached_misled_and_one_with_a_quota_did_not(
         _to=ahead(destination),
     )
     one = routed()
-    assert CopyTask._connected(task, [one]) == []
-    assert one.misled == misled
+    assert CopyTask._filter_connected(task, [one]) == []
+    assert one.misleading_cluster == misled
 
 
-LOG = LogLook(start=Offset(0), before=Offset(9), producers=(), replicated=Offset(9), after=Offset(9))
+LOG = LogSnapshot(start=Offset(0), end_before=Offset(9), producers=(), high_watermark=Offset(9), end_after=Offset(9))
 
 
 @pytest.mark.parametrize(
     ("log", "misled"),
     [
         (None, WEST),
-        (replace(LOG, replicated=Offset(5)), WEST),
-        (replace(LOG, after=Offset(10), replicated=Offset(10)), None),
+        (replace(LOG, high_watermark=Offset(5)), WEST),
+        (replace(LOG, end_after=Offset(10), high_watermark=Offset(10)), None),
         (LOG, EAST),
     ],
     ids=["it leads no more", "its replicas do not follow", "another copier is at work", "the source's leads no more"],
 )
 def test_a_leader_that_cannot_be_looked_at_misled(
-    log: LogLook | None, misled: ClusterName | None, monkeypatch: pytest.MonkeyPatch
+    log: LogSnapshot | None, misled: ClusterName | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "_SETTLE_WAIT_S", 0.0)
-    monkeypatch.setattr(asking, "look", lambda client, led: Looked({} if log is None else {PARTITION: log}, {}))
-    monkeypatch.setattr(asking, "ends_of", lambda *asked: Ends({}, {}))
-    found = asking_of(Brokers("east", OLD), Brokers("west", OLD)).logs(
-        [Asked(PARTITION, 1, 1, 1, 1, unvouched=False, proved_end=None)]
+    monkeypatch.setattr(asking, "_STABLE_END_WAIT_S", 0.0)
+    monkeypatch.setattr(
+        asking, "snapshot_logs", lambda client, led: LogSnapshots({} if log is None else {PARTITION: log}, {})
     )
-    assert found.seen == {}
-    assert found.unsure[PARTITION].misled == misled
+    monkeypatch.setattr(asking, "list_offset_pairs", lambda *asked: OffsetPairs({}, {}))
+    found = asking_of(Brokers("east", OLD), Brokers("west", OLD)).fetch_log_ends(
+        [LogEndRequest(PARTITION, 1, 1, 1, 1, end_unverified=False, verified_end=None)]
+    )
+    assert found.bounds == {}
+    assert found.unknown[PARTITION].misleading_cluster == misled
 
 
 @pytest.mark.parametrize(("epoch", "known"), [(7, 10), (8, None)])
 def test_what_was_compared_counts_while_the_same_leader_leads(epoch: int, known: int | None) -> None:
     """Another one may have cut its log, and what stands there then was never compared (KIP-101)."""
     both = asking_of(Brokers("east", OLD), Brokers("west", OLD))
-    assigned = Assigned(
+    assigned = PartitionAssignment(
         partition=PARTITION,
         source_topic_id=OLD.hex,
         destination_topic_id=OLD.hex,
-        proved_end=Offset(10),
-        proved_epoch=7,
+        verified_end=Offset(10),
+        verified_epoch=7,
     )
     asked = routed_as(PartitionReplicator(assigned), both, view(OLD), view(OLD, Leader(1, epoch)))
     assert asked is not None
-    assert asked.proved_end == known
+    assert asked.verified_end == known

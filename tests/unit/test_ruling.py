@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from mirror_core.kafka.acls import AuthorizerOff, create_acls, delete_acls, describe_acls
-from mirror_core.kafka.acls_of_each import acls_of_each
+from mirror_core.kafka.acls_of_each import describe_acls_on_each_broker
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName
-from mirror_core.model.ruling import Authorizer, Barred, Ruling
-from mirror_core.rights.acls import denial
+from mirror_core.model.ruling import AuthorizerConfig, AuthorizerKind, WriteBarrier
+from mirror_core.rights.acls import build_denial
 
 COMMANDS = {"fence_command": {"command": ["/bin/close", "x"]}, "unfence_command": {"command": ["/bin/open"]}}
 
@@ -22,7 +22,7 @@ COMMANDS = {"fence_command": {"command": ["/bin/close", "x"]}, "unfence_command"
 def east(folder: Path, *, only: Principal | None = None, **entries: object) -> ClusterConfig:
     path = folder / "mirrorbook.yaml"
     path.write_text(yaml.safe_dump({"clusters": {"east": {"bootstrap.servers": "h:1", **entries}}}))
-    return load_config(path, only=only).cluster("east")
+    return load_config(path, only_principal=only).cluster("east")
 
 
 def closable() -> dict[str, Any]:
@@ -30,28 +30,28 @@ def closable() -> dict[str, Any]:
 
 
 def test_kafkas_acls_are_the_default(tmp_path: Path) -> None:
-    assert east(tmp_path).ruling == Ruling() == Ruling(authorizer=Authorizer.KAFKA)
-    assert east(tmp_path, authorizer="kafka").ruling == Ruling()
+    assert east(tmp_path).ruling == AuthorizerConfig() == AuthorizerConfig(authorizer=AuthorizerKind.KAFKA)
+    assert east(tmp_path, authorizer="kafka").ruling == AuthorizerConfig()
 
 
 def test_it_is_no_client_property(tmp_path: Path) -> None:
     for only in (None, *Principal):
         found = east(tmp_path, only=only, authorizer="foreign", **closable())
         assert found.control.keys() | found.data.keys() <= {"bootstrap.servers"}
-        assert found.ruling.foreign
+        assert found.ruling.is_foreign
 
 
 def test_commands_have_the_limits_of_hooks(tmp_path: Path) -> None:
     limits = {"timeout_s": 60, "retries": 1}
     fence = {"command": ["/bin/close", "x"], **limits}
     found = east(tmp_path, authorizer="foreign", fence_command=fence, unfence_command=COMMANDS["unfence_command"])
-    assert found.ruling.fence is not None
-    assert (found.ruling.fence.name, found.ruling.fence.timeout_s, found.ruling.fence.retries) == (
+    assert found.ruling.fence_command is not None
+    assert (found.ruling.fence_command.name, found.ruling.fence_command.timeout_s, found.ruling.fence_command.retries) == (
         "fence_command", 60, 1,
     )  # fmt: skip
-    assert found.ruling.fence.words == "command /bin/close, at most 2 time(s), 60 s each"
-    assert found.ruling.unfence is not None
-    assert found.ruling.unfence.timeout_s == 30
+    assert found.ruling.fence_command.description == "command /bin/close, at most 2 time(s), 60 s each"
+    assert found.ruling.unfence_command is not None
+    assert found.ruling.unfence_command.timeout_s == 30
 
 
 @pytest.mark.parametrize(
@@ -89,20 +89,20 @@ def test_mistakes_are_named_without_what_was_written_for_a_command(
 @pytest.mark.parametrize(
     ("ruling", "denials", "barred"),
     [
-        (Ruling(), True, Barred.BY_DENIALS),
-        (Ruling(), False, Barred.BY_NOTHING),
-        (Ruling(authorizer=Authorizer.NONE), True, Barred.BY_NOTHING),
-        (Ruling(authorizer=Authorizer.FOREIGN), True, Barred.BY_NOTHING),
+        (AuthorizerConfig(), True, WriteBarrier.DENY_ACLS),
+        (AuthorizerConfig(), False, WriteBarrier.NONE),
+        (AuthorizerConfig(authorizer=AuthorizerKind.NONE), True, WriteBarrier.NONE),
+        (AuthorizerConfig(authorizer=AuthorizerKind.FOREIGN), True, WriteBarrier.NONE),
     ],
 )
-def test_what_keeps_writers_out(ruling: Ruling, denials: bool, barred: Barred) -> None:
-    assert ruling.barred(denials=denials) is barred
+def test_what_keeps_writers_out(ruling: AuthorizerConfig, denials: bool, barred: WriteBarrier) -> None:
+    assert ruling.get_write_barrier(denials_possible=denials) is barred
 
 
 def test_a_command_does_and_not_for_a_drill(tmp_path: Path) -> None:
     ruling = east(tmp_path, only=None, authorizer="foreign", **closable()).ruling
-    assert ruling.barred(denials=False) is Barred.BY_COMMAND
-    assert ruling.without_commands() == Ruling(authorizer=Authorizer.FOREIGN)
+    assert ruling.get_write_barrier(denials_possible=False) is WriteBarrier.COMMAND
+    assert ruling.without_commands() == AuthorizerConfig(authorizer=AuthorizerKind.FOREIGN)
 
 
 class Silent:
@@ -110,8 +110,8 @@ class Silent:
 
     name, timeout_s = ClusterName("east"), 1.0
 
-    def __init__(self, authorizer: Authorizer) -> None:
-        self.config = ClusterConfig(self.name, {}, {}, ruling=Ruling(authorizer=authorizer))
+    def __init__(self, authorizer: AuthorizerKind) -> None:
+        self.config = ClusterConfig(self.name, {}, {}, ruling=AuthorizerConfig(authorizer=authorizer))
 
     def brokers(self) -> tuple[int, ...]:
         return (1, 2)
@@ -122,14 +122,14 @@ class Silent:
     call_controller_each = call
 
 
-@pytest.mark.parametrize("authorizer", [Authorizer.NONE, Authorizer.FOREIGN])
-def test_no_acl_is_read_or_written_where_they_do_not_rule(authorizer: Authorizer) -> None:
+@pytest.mark.parametrize("authorizer", [AuthorizerKind.NONE, AuthorizerKind.FOREIGN])
+def test_no_acl_is_read_or_written_where_they_do_not_rule(authorizer: AuthorizerKind) -> None:
     client = cast("Any", Silent(authorizer))
     off = AuthorizerOff(client.name, authorizer)
     assert describe_acls(client) == describe_acls(client, 2) == off
-    assert acls_of_each(client) == {1: off, 2: off}
+    assert describe_acls_on_each_broker(client) == {1: off, 2: off}
     create_acls(client, [])
     delete_acls(client, [])
     for change in (create_acls, delete_acls):
         with pytest.raises(BadRequest, match=f"`authorizer: {authorizer}`. They were made when it said `authorizer: k"):
-            change(client, [denial("orders")])
+            change(client, [build_denial("orders")])

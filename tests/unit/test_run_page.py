@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 from mirror_core.evidence import run_report
-from mirror_core.evidence.run_report import clocks, write_run_report
-from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
+from mirror_core.evidence.run_report import compute_clocks, write_run_report
+from mirror_core.model.mirror import DesiredState, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.reckoning import Counted, Foretold
+from mirror_core.model.reckoning import ForecastOutcome, PlanForecast
 from mirror_core.model.run import (
-    Evidence,
-    Fact,
-    Mode,
+    FailbackStrategy,
     Plan,
+    PlanFact,
     PlanStep,
     Run,
     RunKind,
+    RunMode,
     RunState,
+    StepEvidence,
     StepRecord,
     StepState,
-    Strategy,
 )
 from tests.pages import Page
 
@@ -33,13 +33,13 @@ SIDES = ("east", "west")
 PLAN = Plan(
     kind=RunKind.FAILOVER,
     mirror=MirrorName("m"),
-    mode=Mode.PLANNED,
+    mode=RunMode.PLANNED,
     steps=(PlanStep(name="fence", action="deny"),),
-    bound=(Fact("source", "E"), Fact("groups", "none")),
+    bound_facts=(PlanFact("source", "E"), PlanFact("groups", "none")),
     figures={"lag in offsets": "5"},
     partitions={"a-0": "lag 5"},
     groups={"g": "3 records"},
-    strategies={"a": Strategy.RECREATE},
+    strategies={"a": FailbackStrategy.RECREATE},
 )
 RUN = Run(
     id="r-7",
@@ -48,7 +48,7 @@ RUN = Run(
     state=RunState.DONE,
     started_by="ann",
     started_ms=BEGUN,
-    desired=Desired.STARTED,
+    desired=DesiredState.STARTED,
     conducted_by="ann",
 )
 
@@ -77,7 +77,7 @@ def status(index: int, **more: object) -> PartitionStatus:
 
 
 def page_of(folder: Path, run: Run, steps: list[StepRecord], *statuses: PartitionStatus) -> Page:
-    path = write_run_report(folder, run, steps, {s.partition: s for s in statuses}, {}, sides=SIDES, told=())
+    path = write_run_report(folder, run, steps, {s.partition: s for s in statuses}, {}, sides=SIDES, chronicle=())
     assert path == folder / "report.html"
     return Page(path.read_text(encoding="utf-8"))
 
@@ -141,24 +141,26 @@ def test_first_of_all_it_says_what_was_lost_and_how_that_is_known(tmp_path: Path
         assert page_of(tmp_path, RUN, doubtful).facts[2] == "unknown"
     failed = [*STEPS[:3], step("parity", 6, 7, evidence=gate, state=StepState.FAILED)]
     assert page_of(tmp_path, RUN, failed).facts[2] == "unknown"
-    given_up = replace(PLAN, mode=Mode.UNPLANNED, figures={"loss": "at least 3 offsets"})
+    given_up = replace(PLAN, mode=RunMode.UNPLANNED, figures={"loss": "at least 3 offsets"})
     assert page_of(tmp_path, replace(RUN, plan=given_up), []).facts[2] == "at least 3 offsets"
     assert page_of(tmp_path, replace(RUN, plan=replace(given_up, figures={})), []).facts[2] == "unknown"
 
 
 def test_a_loss_that_was_counted_stands_in_place_of_the_forecast(tmp_path: Path) -> None:
-    plan = replace(PLAN, mode=Mode.UNPLANNED, figures={"loss": "at least 3 offsets"})
-    counted = Counted(lost=1204, lost_by="by the old source's ends", again={}, again_by="")
-    page = page_of(tmp_path, replace(RUN, plan=plan, counted=counted), [])
+    plan = replace(PLAN, mode=RunMode.UNPLANNED, figures={"loss": "at least 3 offsets"})
+    counted = ForecastOutcome(
+        lost_offsets=1204, lost_basis="by the old source's ends", reread_offsets={}, reread_basis=""
+    )
+    page = page_of(tmp_path, replace(RUN, plan=plan, forecast_outcome=counted), [])
     assert page.facts[2:4] == ["1,204 offset(s)", "by the old source's ends"]
-    unseen = page_of(tmp_path, replace(RUN, plan=plan, counted=replace(counted, lost=None)), [])
+    unseen = page_of(tmp_path, replace(RUN, plan=plan, forecast_outcome=replace(counted, lost_offsets=None)), [])
     assert unseen.facts[2] == "at least 3 offsets"
 
 
 def test_what_a_run_reached_is_said_and_not_what_was_meant(tmp_path: Path) -> None:
     fenced = page_of(tmp_path, RUN, STEPS[:2]).facts
     assert fenced[:2] == ["nothing was moved from east to west", "begun 2026-09-21 14:13:20 UTC"]
-    lost = replace(RUN, plan=replace(PLAN, mode=Mode.UNPLANNED))
+    lost = replace(RUN, plan=replace(PLAN, mode=RunMode.UNPLANNED))
     assert (
         page_of(tmp_path, lost, [step("promote", 1, 2)]).facts[0]
         == "applications were moved from east to west, without east"
@@ -171,9 +173,13 @@ def test_what_a_run_reached_is_said_and_not_what_was_meant(tmp_path: Path) -> No
 
 
 def test_forecast_and_count_stand_side_by_side(tmp_path: Path) -> None:
-    told = Foretold(seconds=5.0, steps={"fence": 1.5}, basis="last drill", lost=0, again={"g": (0, 0)})
-    counted = Counted(lost=None, lost_by="not compared", again={"g": 30}, again_by="asked")
-    run = replace(RUN, plan=replace(PLAN, foretold=told), counted=counted)
+    told = PlanForecast(
+        seconds=5.0, steps={"fence": 1.5}, basis="last drill", lost_offsets=0, reread_offsets={"g": (0, 0)}
+    )
+    counted = ForecastOutcome(
+        lost_offsets=None, lost_basis="not compared", reread_offsets={"g": 30}, reread_basis="asked"
+    )
+    run = replace(RUN, plan=replace(PLAN, forecast=told), forecast_outcome=counted)
     page = page_of(tmp_path, run, STEPS)
     at = page.rows.index(["what", "of", "foretold", "counted", "error", "how it is known"])
     assert page.rows[at + 1] == [
@@ -193,9 +199,9 @@ def test_forecast_and_count_stand_side_by_side(tmp_path: Path) -> None:
 
 
 def test_of_a_source_that_is_lost_the_page_says_what_was_ever_compared_with_it(tmp_path: Path) -> None:
-    lost = replace(RUN, plan=replace(PLAN, mode=Mode.UNPLANNED))
+    lost = replace(RUN, plan=replace(PLAN, mode=RunMode.UNPLANNED))
 
-    def proved(evidence: Evidence, state: StepState = StepState.DONE) -> str:
+    def proved(evidence: StepEvidence, state: StepState = StepState.DONE) -> str:
         return page_of(tmp_path, lost, [step("record_lmo", 1, 2, evidence=evidence, state=state)]).facts[4]
 
     some = {"compared_before": "90 of 100 offsets", "never_compared": "orders-0 [90, 100)", "receipts": "7 files"}
@@ -209,10 +215,10 @@ def test_of_a_source_that_is_lost_the_page_says_what_was_ever_compared_with_it(t
 
 
 def test_of_a_source_that_is_lost_the_page_says_what_certificates_prove(tmp_path: Path) -> None:
-    lost = replace(RUN, plan=replace(PLAN, mode=Mode.UNPLANNED))
+    lost = replace(RUN, plan=replace(PLAN, mode=RunMode.UNPLANNED))
 
     def told(**seen: str) -> list[str]:
-        path = write_run_report(tmp_path, lost, [], {}, {}, sides=SIDES, told=(), proof=seen)
+        path = write_run_report(tmp_path, lost, [], {}, {}, sides=SIDES, chronicle=(), proof=seen)
         return Page(path.read_text(encoding="utf-8")).facts[5:7]
 
     some = {"certificates": "indeterminate", "proved_by_certificates": "80 of 100 offsets", "not_as_copied": "none"}
@@ -239,7 +245,7 @@ def test_programs_read_the_same(tmp_path: Path) -> None:
 
 def test_what_steps_left_is_kept_step_by_step(tmp_path: Path) -> None:
     left: dict[str, dict[str, object]] = {"fence": {"Fenced": {"topics": ["a"]}}, "drain": {"Drained": {"n": 7}}}
-    write_run_report(tmp_path, RUN, [], {}, left, sides=SIDES, told=())
+    write_run_report(tmp_path, RUN, [], {}, left, sides=SIDES, chronicle=())
     document = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
     assert document["left"] == left
     assert (document["steps"], document["partitions"]) == ([], [])
@@ -266,23 +272,25 @@ def test_a_run_that_was_approved_with_open_questions_says_so(tmp_path: Path) -> 
 
 
 def test_of_many_partitions_and_facts_the_page_shows_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_report, "SHOWN", 3)
+    monkeypatch.setattr(run_report, "MAX_TABLE_ROWS", 3)
     page_of(tmp_path, RUN, [], *(status(index) for index in range(3)))
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "The first 3 of 6; all are in run.json." in text, "facts"
-    page = page_of(tmp_path, replace(RUN, plan=replace(PLAN, bound=())), [], *(status(index) for index in range(5)))
+    page = page_of(
+        tmp_path, replace(RUN, plan=replace(PLAN, bound_facts=())), [], *(status(index) for index in range(5))
+    )
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "The first 3 of 5; all are in run.json." in text
     assert ["a-2", "STOPPED", "2", ""] in page.rows
     assert ["a-3", "STOPPED", "3", ""] not in page.rows
     assert len(json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["partitions"]) == 5
-    few = replace(PLAN, bound=(), figures={}, partitions={})
+    few = replace(PLAN, bound_facts=(), figures={}, partitions={})
     page_of(tmp_path, replace(RUN, plan=few), [], status(0))
     assert "The first" not in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_promotion_without_a_fence_has_no_block_to_tell_of() -> None:
-    assert clocks(RUN, [step("promote", 3, 5)]) == {
+    assert compute_clocks(RUN, [step("promote", 3, 5)]) == {
         "conductor": 5.0,
         "write_block_upper": None,
         "working": 2.0,
@@ -292,15 +300,17 @@ def test_a_promotion_without_a_fence_has_no_block_to_tell_of() -> None:
 
 def test_a_fence_that_took_two_attempts_held_applications_up_since_the_first(tmp_path: Path) -> None:
     steps = [step("fence", 60, 61, attempt=2, first_ms=BEGUN + 1_000), step("promote", 62, 63)]
-    assert clocks(RUN, steps)["write_block_upper"] == 62.0
+    assert compute_clocks(RUN, steps)["write_block_upper"] == 62.0
 
 
 def test_a_step_that_never_ended_worked_for_no_known_time() -> None:
     steps = [step("fence", 1, 2), step("drain", 2, None), step("promote", 4, 4.5)]
-    assert clocks(RUN, steps)["working"] == 1.5
+    assert compute_clocks(RUN, steps)["working"] == 1.5
     overlapping = [step("fence", 1, 4), step("drain", 1, 4), step("promote", 4, 4.5)]
-    assert clocks(RUN, overlapping)["waiting"] == 0, "never less than nothing"
-    assert clocks(RUN, [step("fence", 0, 0.0004), step("promote", 1, 1.0335)])["working"] == pytest.approx(0.034)
+    assert compute_clocks(RUN, overlapping)["waiting"] == 0, "never less than nothing"
+    assert compute_clocks(RUN, [step("fence", 0, 0.0004), step("promote", 1, 1.0335)])["working"] == pytest.approx(
+        0.034
+    )
 
 
 def test_a_report_written_again_replaces_the_earlier_one(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from mirror_core.cli.main import app
-from mirror_core.decide.steps import STEPS
-from mirror_core.evidence.runbook_page import PastRun, Runbook, render
+from mirror_core.decide.steps import RUN_STEPS
+from mirror_core.evidence.runbook_page import PastRunLine, RunbookContent, render_runbook
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.model.run import Mode
+from mirror_core.model.run import RunMode
 from tests.pages import Page
 from tests.unit.test_docs import commands
 from tests.unit.test_steps import MIRROR
@@ -28,25 +28,25 @@ def status(partition: Partition, state: PartitionState) -> PartitionStatus:
     return PartitionStatus(partition=partition, state=state, source_topic_id="a" * 32, destination_topic_id="b" * 32)
 
 
-def book(mirror: Mirror = PAYMENTS, *runs: PastRun, hooks: tuple[str, ...] = (), owner: str = "") -> Runbook:
-    return Runbook(
+def book(mirror: Mirror = PAYMENTS, *runs: PastRunLine, hooks: tuple[str, ...] = (), owner: str = "") -> RunbookContent:
+    return RunbookContent(
         mirror=mirror,
         statuses={GOOD: status(GOOD, PartitionState.MIRRORING), BAD: status(BAD, PartitionState.FAILED)},
         servers={"oslo": "o1:9092,o2:9092", "bergen": "b1:9092"},
         hooks=hooks,
         owner=owner,
-        forecasts={Mode.PLANNED: "2.5 (last drill)", Mode.UNPLANNED: "unknown: no earlier run, and no drill"},
+        forecasts={RunMode.PLANNED: "2.5 (last drill)", RunMode.UNPLANNED: "unknown: no earlier run, and no drill"},
         runs=runs,
         now_ms=1_700_000_000_000,
     )
 
 
-def page(mirror: Mirror = PAYMENTS, *runs: PastRun, hooks: tuple[str, ...] = ()) -> str:
-    return render(book(mirror, *runs, hooks=hooks))
+def page(mirror: Mirror = PAYMENTS, *runs: PastRunLine, hooks: tuple[str, ...] = ()) -> str:
+    return render_runbook(book(mirror, *runs, hooks=hooks))
 
 
 def test_it_says_the_mirrors_own_names_and_nobody_elses() -> None:
-    told = page(PAYMENTS, PastRun(id="payments-failover-1", mode="planned", state="DONE", stood_still="3.1"))
+    told = page(PAYMENTS, PastRunLine(id="payments-failover-1", mode="planned", state="DONE", stood_still="3.1"))
     assert told.startswith("# Runbook of mirror payments\n")
     assert "oslo (o1:9092,o2:9092) → bergen (b1:9092)" in told
     assert "Printed 2023-11-14 22:13 UTC" in told
@@ -55,7 +55,7 @@ def test_it_says_the_mirrors_own_names_and_nobody_elses() -> None:
     assert "| payments-failover-1 | planned | DONE | 3.1 |" in told
     assert "payments-back" in told
     assert not re.findall(r"\b(?:east|west|NAME)\b|[{}]", told)
-    for steps in STEPS.values():
+    for steps in RUN_STEPS.values():
         assert all(re.search(rf"^\| \**{step.name}\** \|", told, re.MULTILINE) for step in steps)
 
 
@@ -86,7 +86,7 @@ def test_a_bar_in_an_expression_ends_no_cell() -> None:
 
 
 def test_its_first_lines_say_whom_to_call_if_somebody_is_named() -> None:
-    told = render(book(owner="payments on call, +47 1"))
+    told = render_runbook(book(owner="payments on call, +47 1"))
     assert told.splitlines()[:3] == ["# Runbook of mirror payments", "", "Owner: payments on call, +47 1"]
     assert "Owner" not in page()
     assert "None" not in page()
@@ -100,12 +100,12 @@ def words(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "runs", [(), (PastRun(id="payments-failover-1", mode="planned", state="DONE", stood_still="3"),)]
+    "runs", [(), (PastRunLine(id="payments-failover-1", mode="planned", state="DONE", stood_still="3"),)]
 )
-def test_the_page_says_the_same_words_as_the_printed_one(runs: tuple[PastRun, ...]) -> None:
+def test_the_page_says_the_same_words_as_the_printed_one(runs: tuple[PastRunLine, ...]) -> None:
     some = replace(PAYMENTS, exclude_topics=("x.*",))
     made = book(some, *runs, hooks=("command notify, at most 4 time(s)",), owner="payments on call, +47 1")
-    printed = render(made).partition("\n")[2]
+    printed = render_runbook(made).partition("\n")[2]
     assert words(Page(runbook_body(made, "", "/mirrorbook")).text) == words(printed)
 
 

@@ -13,7 +13,7 @@ import pytest
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange
 from mirror_core.parity import salvage as salvaging
-from mirror_core.parity.salvage import MANIFEST, SCHEMA, SalvageTask, salvage
+from mirror_core.parity.salvage import MANIFEST, SCHEMA, SalvageTask, salvage_records
 from tests.judging import EAST
 
 PARTITION = Partition("orders", 0)
@@ -31,7 +31,7 @@ def test_all_of_it_is_on_the_disk_before_anything_is_deleted(tmp_path: Path, mon
     config = tmp_path / "mirrorbook.yaml"
     config.write_text(f"clusters: {{{EAST}: {{bootstrap.servers: 'localhost:1'}}}}")
     monkeypatch.setattr(salvaging, "list_offsets", lambda *_: {PARTITION: Offset(0)})
-    monkeypatch.setattr(salvaging, "count", lambda task: 1)
+    monkeypatch.setattr(salvaging, "count_records", lambda task: 1)
     synced, fsync, out = set[int](), os.fsync, tmp_path / "saved"
 
     def noting(fd: int) -> None:
@@ -40,11 +40,13 @@ def test_all_of_it_is_on_the_disk_before_anything_is_deleted(tmp_path: Path, mon
 
     monkeypatch.setattr(os, "fsync", noting)
     wanted = [ParityRange(partition=PARTITION, start=Offset(4), end=Offset(5))]
-    saved = salvage(config, EAST, wanted, out, write=write)
+    saved = salvage_records(config, EAST, wanted, out, write=write)
     assert saved[PARTITION].records == 1
     assert synced == {
         one.stat().st_ino for one in (out, out / "part", out / "part/0.parquet", out / MANIFEST, tmp_path)
     }
     synced.clear()
-    assert salvage(config, EAST, wanted, out, write=write) == saved, "who moved it may have been killed in that moment"
+    assert salvage_records(config, EAST, wanted, out, write=write) == saved, (
+        "who moved it may have been killed in that moment"
+    )
     assert synced == {tmp_path.stat().st_ino}

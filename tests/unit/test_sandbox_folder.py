@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.java import SUPPORTED, feature_version, java_home
+from mirror_core.java import SUPPORTED_JAVA_VERSIONS, find_java_home, read_feature_version
 from mirror_core.model.errors import BadRequest
 from mirror_core.sandbox import jars
 from mirror_core.sandbox.errors import SandboxFailed
@@ -136,8 +136,8 @@ def test_a_java_of_the_wrong_version_is_passed_over(tmp_path: Path, monkeypatch:
     java.touch(mode=0o755)
     (tmp_path / "release").write_text('JAVA_VERSION="25.0.1"\n')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert feature_version(tmp_path) == 25
-    assert java_home() != tmp_path
-    assert feature_version(java_home()) in SUPPORTED
+    assert read_feature_version(tmp_path) == 25
+    assert find_java_home() != tmp_path
+    assert read_feature_version(find_java_home()) in SUPPORTED_JAVA_VERSIONS
     (tmp_path / "release").write_text('JAVA_VERSION="17.0.2"\n')
-    assert java_home() == tmp_path
+    assert find_java_home() == tmp_path

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.kafka.scram import ServerNotTrusted, scram
+from mirror_core.kafka.scram import ServerNotTrusted, exchange_scram
 
 SALT = base64.b64encode(b"salt" * 4).decode()
 ANSWERS = st.binary(max_size=100) | st.text(max_size=50).map(str.encode)
@@ -17,7 +17,7 @@ ANSWERS = st.binary(max_size=100) | st.text(max_size=50).map(str.encode)
 
 def begin() -> tuple[Generator[bytes, bytes, None], str]:
     """An exchange whose first message is sent, and its nonce."""
-    exchange = scram("SCRAM-SHA-256", "me", "hush")
+    exchange = exchange_scram("SCRAM-SHA-256", "me", "hush")
     return exchange, next(exchange).decode().partition(",r=")[2]
 
 

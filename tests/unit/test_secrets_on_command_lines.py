@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.cli.spark_conf import spark_conf
+from mirror_core.cli.spark_conf import parse_spark_conf
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.model.errors import BadRequest
 
@@ -39,7 +39,7 @@ clusters:
 )
 def test_a_setting_that_holds_a_secret_is_refused_by_its_name(key: str) -> None:
     with pytest.raises(BadRequest, match="holds a secret") as refused:
-        spark_conf([f"{key}={SECRET}"])
+        parse_spark_conf([f"{key}={SECRET}"])
     assert key in str(refused.value)
     assert SECRET not in str(refused.value)
 
@@ -47,7 +47,7 @@ def test_a_setting_that_holds_a_secret_is_refused_by_its_name(key: str) -> None:
 @pytest.mark.parametrize("value", [f"-Da=b -Djavax.net.ssl.keyStorePassword={SECRET}", f"s3a://key:{SECRET}@bucket/x"])
 def test_a_secret_inside_of_a_value_is_refused(value: str) -> None:
     with pytest.raises(BadRequest, match=r"spark\.driver\.extraJavaOptions holds a secret") as refused:
-        spark_conf([f"spark.driver.extraJavaOptions={value}"])
+        parse_spark_conf([f"spark.driver.extraJavaOptions={value}"])
     assert SECRET not in str(refused.value)
 
 
@@ -69,7 +69,7 @@ def test_a_secret_inside_of_a_value_is_refused(value: str) -> None:
 )
 def test_names_of_files_providers_and_kubernetes_secrets_are_no_secrets(setting: str) -> None:
     key, _, value = setting.partition("=")
-    assert spark_conf([setting]) == {key: value}
+    assert parse_spark_conf([setting]) == {key: value}
 
 
 @pytest.mark.parametrize("name", ["mirrorbook.yaml", "control.properties"])

@@ -14,18 +14,18 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.copy import sending
-from mirror_core.copy.outbox import Gap, Hidden, Ready, Sent
+from mirror_core.copy.outbox import Gap, HiddenGap, ReadyBatch, SentBatch
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.report import report
-from mirror_core.copy.sending import Item, Sender
-from mirror_core.copy.states import State
-from mirror_core.copy.words import Side
-from mirror_core.decide.position import Resume
+from mirror_core.copy.report import build_report
+from mirror_core.copy.sending import BatchProducer, OutgoingBatch
+from mirror_core.copy.states import CopyState
+from mirror_core.copy.words import ClusterSide
+from mirror_core.decide.position import ResumePoint
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import ErrorCode
-from mirror_core.kafka.sockets import readable, receive
-from mirror_core.model.copying import Assigned, TaskReport
+from mirror_core.kafka.sockets import receive, wait_readable
+from mirror_core.model.copying import PartitionAssignment, TaskReport
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import ClusterName, Partition
 from tests.assignments import assignment
@@ -113,13 +113,13 @@ class Waits:
         if limit_s:
             self.limits.append(limit_s)
             self.meanwhile()
-        return readable(waiting, limit_s, **more)
+        return wait_readable(waiting, limit_s, **more)
 
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
     made = Waits()
-    monkeypatch.setattr(sending, "readable", made.readable)
+    monkeypatch.setattr(sending, "wait_readable", made.readable)
     return made
 
 
@@ -132,10 +132,10 @@ def brokers() -> Iterator[Brokers]:
 
 
 def replicator(index: int, broker: int) -> PartitionReplicator:
-    assigned = Assigned(partition=Partition("orders", index), source_topic_id="", destination_topic_id="")
+    assigned = PartitionAssignment(partition=Partition("orders", index), source_topic_id="", destination_topic_id="")
     made = PartitionReplicator(assigned)
-    made.route(1, 1, broker)
-    made.resume_at(Resume(offset=0, sequence=0, gap_end=0, seed_end=0, check_tail=False))
+    made.set_leaders(1, 1, broker)
+    made.resume_at(ResumePoint(offset=0, sequence=0, gap_end=0, seed_end=0, must_check_tail=False))
     return made
 
 
@@ -147,42 +147,42 @@ def both() -> tuple[PartitionReplicator, PartitionReplicator]:
 @pytest.fixture
 def sender(
     brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Sender]:
-    monkeypatch.setattr(sending, "_BRIEF_S", PATIENCE_S)
-    monkeypatch.setattr(sending, "_ALONE_S", ALONE_S)
-    monkeypatch.setattr(Side, "of", lambda client: Side(ClusterName("west"), "data"))
-    made = Sender(cast("ClusterClient", None), both, float("inf"), 1, brokers.connect)
+) -> Iterator[BatchProducer]:
+    monkeypatch.setattr(sending, "_FULL_LINK_WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(sending, "_SINGLE_LINK_WAIT_S", ALONE_S)
+    monkeypatch.setattr(ClusterSide, "from_client", lambda client: ClusterSide(ClusterName("west"), "data"))
+    made = BatchProducer(cast("ClusterClient", None), both, float("inf"), 1, brokers.connect)
     yield made
     made.close()
 
 
-def item(one: PartitionReplicator) -> Item:
-    base = one.place.position
-    one.place.took(10)
-    sent = Sent(base=base, records=10, size=100, content=7)
+def item(one: PartitionReplicator) -> OutgoingBatch:
+    base = one.progress.position
+    one.progress.add_queued(10)
+    sent = SentBatch(base_offset=base, records=10, size=100, digest=7)
     return one, sent, memoryview(bytes(100))
 
 
 def in_line(one: PartitionReplicator) -> list[int]:
     """Offsets of what waits."""
-    return [entry[0].base for entry in one.outbox.items if not isinstance(entry, Gap | Hidden)]
+    return [entry[0].base_offset for entry in one.queue.items if not isinstance(entry, Gap | HiddenGap)]
 
 
 def test_all_others_do_not_wait_for_a_broker_that_is_owed_answers(
-    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
+    sender: BatchProducer, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
 ) -> None:
     hangs, well = both
     sender.send([item(hangs)])
     sender.send([item(hangs), item(well)])
     assert brokers.sent == {HANGS: 1, WELL: 1}
-    assert (hangs.state, hangs.place.in_flight, well.state) == (State.READY, 1, State.READY)
+    assert (hangs.state, hangs.progress.in_flight, well.state) == (CopyState.READY, 1, CopyState.READY)
     assert in_line(hangs) == [10]
-    assert "broker 1: it has answered nothing" in sender.owed(HANGS)
-    assert not sender.takes(HANGS)
+    assert "broker 1: it has answered nothing" in sender.explain_backlog(HANGS)
+    assert not sender.can_accept(HANGS)
 
 
 def test_they_wait_once_for_it_however_many_partitions_it_leads(
-    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator], waits: Waits
+    sender: BatchProducer, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator], waits: Waits
 ) -> None:
     sender.send([item(both[1])])
     many = [replicator(index, HANGS) for index in range(20)]
@@ -194,19 +194,19 @@ def test_they_wait_once_for_it_however_many_partitions_it_leads(
 
 
 def test_who_has_answered_is_waited_for_again(
-    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator], waits: Waits
+    sender: BatchProducer, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator], waits: Waits
 ) -> None:
     slow, other, busy = replicator(2, HANGS), replicator(3, HANGS), both[0]
     sender.send([item(busy)])
     sender.send([item(slow)])
     assert in_line(slow) == [0]
-    assert "is owed too much" in sender.owed(HANGS)
+    assert "is owed too much" in sender.explain_backlog(HANGS)
     brokers.answer(HANGS, busy, 1, 0)
-    sender.answers(HANGS)
-    assert not sender.owed(HANGS)
+    sender.receive(HANGS)
+    assert not sender.explain_backlog(HANGS)
     sender.send([item(busy)])
     brokers.answer(HANGS, busy, 2, 10)
-    sender.answers(HANGS)  # at once
+    sender.receive(HANGS)  # at once
     sender.send([item(busy)])
     waits.meanwhile = partial(brokers.answer, HANGS, busy, 3, 20)
     sender.send([item(other)])
@@ -214,23 +214,23 @@ def test_who_has_answered_is_waited_for_again(
 
 
 def test_one_that_usually_takes_long_is_not_waited_for(
-    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator], waits: Waits
+    sender: BatchProducer, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator], waits: Waits
 ) -> None:
     """All others would have the pace of a slow broker."""
     slow, other = replicator(2, HANGS), both[0]
     sender.send([item(other), item(both[1])])
     time.sleep(1.2 * PATIENCE_S)  # what is measured
     brokers.answer(HANGS, other, 1, 0)
-    sender.answers(HANGS)
+    sender.receive(HANGS)
     sender.send([item(other)])
     sender.send([item(slow)])
     assert waits.limits == []
-    assert (slow.state, in_line(slow), brokers.sent[HANGS]) == (State.READY, [0], 2)
-    assert not sender.owed(HANGS), "it is at work"
+    assert (slow.state, in_line(slow), brokers.sent[HANGS]) == (CopyState.READY, [0], 2)
+    assert not sender.explain_backlog(HANGS), "it is at work"
 
 
 def test_one_is_waited_for_longer_while_no_other_is_sent_anything(
-    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator], waits: Waits
+    sender: BatchProducer, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator], waits: Waits
 ) -> None:
     """What waits in line is copied for that, and there is nothing else to do."""
     one, other = both[0], replicator(2, HANGS)
@@ -241,33 +241,33 @@ def test_one_is_waited_for_longer_while_no_other_is_sent_anything(
 
 
 def test_what_waits_keeps_its_turn(
-    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
+    sender: BatchProducer, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
 ) -> None:
     """An answer comes between two batches of one partition: the second one does not overtake the first."""
     one, busy = replicator(2, HANGS), both[0]
-    one.place.proven = True
+    one.progress.is_sequence_known = True
     sender.send([item(busy)])
     first, second, third = (item(one) for _ in range(3))
     sender.send([first])
     one.skip_to(40)
-    one.put(Sent(base=40, records=10, size=100, content=7), memoryview(bytes(100)))
+    one.enqueue(SentBatch(base_offset=40, records=10, size=100, digest=7), memoryview(bytes(100)))
     assert in_line(one) == [0, 40]
     brokers.answer(HANGS, busy, 1, 0)
-    sender.answers(HANGS)
-    assert sender.takes(HANGS)
+    sender.receive(HANGS)
+    assert sender.can_accept(HANGS)
     sender.send([second])
     sender.send([third])
     assert brokers.sent[HANGS] == 1
     assert in_line(one) == [0, 10, 20, 40]
-    assert one.outbox.bytes == one.outbox.waiting.bytes == 400
-    sender.send([(one, *cast("Ready", one.take()))])
-    assert (brokers.sent[HANGS], in_line(one), one.place.in_flight) == (2, [10, 20, 40], 1)
-    one.disconnected("the link broke")
-    assert (one.state, in_line(one), one.outbox.waiting.bytes) == (State.LOST, [], 0)
+    assert one.queue.bytes == one.queue.budget.bytes == 400
+    sender.send([(one, *cast("ReadyBatch", one.pop()))])
+    assert (brokers.sent[HANGS], in_line(one), one.progress.in_flight) == (2, [10, 20, 40], 1)
+    one.handle_disconnect("the link broke")
+    assert (one.state, in_line(one), one.queue.budget.bytes) == (CopyState.LOST, [], 0)
 
 
 def test_what_the_system_does_not_take_is_sent_on_and_nobody_waits_for_it(
-    sender: Sender,
+    sender: BatchProducer,
     brokers: Brokers,
     both: tuple[PartitionReplicator, PartitionReplicator],
 ) -> None:
@@ -283,50 +283,50 @@ def test_what_the_system_does_not_take_is_sent_on_and_nobody_waits_for_it(
     sender.send([item(hangs)])
     sender.send([item(hangs), item(well)])
     assert (in_line(hangs), brokers.sent[WELL]) == ([10], 1)
-    assert [one.fileno() for one in sender.unsent] == [sender.links[HANGS].connection.sock.fileno()]
+    assert [one.fileno() for one in sender.unsent_sockets] == [sender.links[HANGS].connection.sock.fileno()]
     most = 1 << 20
     sender.flush()
-    assert sender.unsent == []
+    assert sender.unsent_sockets == []
     assert len(b"".join(pushed)) == 4 + int.from_bytes(b"".join(pushed)[:4], "big"), "one frame, whole"
 
 
 def test_what_a_quota_keeps_a_broker_from_reading_is_not_sent_and_nobody_waits_for_it(
-    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator], waits: Waits
+    sender: BatchProducer, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator], waits: Waits
 ) -> None:
     """Sent, it would fill the buffers between us."""
     throttled, well = both
     sender.send([item(throttled)])
     brokers.answer(HANGS, throttled, 1, 0, throttle_ms=60_000)
-    sender.answers(HANGS)
+    sender.receive(HANGS)
     sender.send([item(throttled), item(well)])
     assert waits.limits == []
     assert brokers.sent == {HANGS: 1, WELL: 1}
-    assert (throttled.state, throttled.place.in_flight, well.state) == (State.READY, 0, State.READY)
+    assert (throttled.state, throttled.progress.in_flight, well.state) == (CopyState.READY, 0, CopyState.READY)
     assert in_line(throttled) == [10]
-    assert not sender.takes(HANGS)
-    assert "a quota" in sender.owed(HANGS)
-    assert "a quota" in told([throttled, well], sender).retry, "people are told what it waits for"
-    assert told([well], sender).retry.startswith("cluster west, broker 2: it has answered nothing for 0 s")
-    assert told([replicator(3, WELL)], sender).retry == "", "nothing of it is on its way, or waits"
+    assert not sender.can_accept(HANGS)
+    assert "a quota" in sender.explain_backlog(HANGS)
+    assert "a quota" in told([throttled, well], sender).retry_reason, "people are told what it waits for"
+    assert told([well], sender).retry_reason.startswith("cluster west, broker 2: it has answered nothing for 0 s")
+    assert told([replicator(3, WELL)], sender).retry_reason == "", "nothing of it is on its way, or waits"
 
 
 def test_many_short_rests_for_a_quota_are_told_like_one_long_one(
-    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
+    sender: BatchProducer, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
 ) -> None:
     slowed, _ = both
     for correlation in (1, 2, 3, 4):
         sender.send([item(slowed)])
         brokers.answer(HANGS, slowed, correlation, 10 * (correlation - 1), throttle_ms=1_000)
-        sender.answers(HANGS)
-        assert told([slowed], sender).retry == "", "nothing waits: it keeps up"
+        sender.receive(HANGS)
+        assert told([slowed], sender).retry_reason == "", "nothing waits: it keeps up"
     _, sent, batch = item(slowed)
-    slowed.keep(sent, batch)
-    assert "read nothing from here for 4 s of this epoch: a quota" in told([slowed], sender).retry
+    slowed.put_back(sent, batch)
+    assert "read nothing from here for 4 s of this epoch: a quota" in told([slowed], sender).retry_reason
 
 
-def told(ones: list[PartitionReplicator], sender: Sender) -> TaskReport:
+def told(ones: list[PartitionReplicator], sender: BatchProducer) -> TaskReport:
     partitions = tuple(one.assigned for one in ones)
-    return report(assignment(*partitions), ones, "", 0.0, 0.0, sender.waits_for)
+    return build_report(assignment(*partitions), ones, "", 0.0, 0.0, sender.explain_wait)
 
 
 class Forgetful:
@@ -337,14 +337,14 @@ class Forgetful:
         self.expected: int | None = None
         self.refuses = 0
 
-    def handles(self, one: PartitionReplicator, correlation: int, sent: Sent, throttle_ms: int = 0) -> None:
+    def handles(self, one: PartitionReplicator, correlation: int, sent: SentBatch, throttle_ms: int = 0) -> None:
         error, base = ErrorCode.none, self.end
         if self.refuses:
             self.refuses, error = self.refuses - 1, ErrorCode.not_enough_replicas
-        elif self.expected not in (None, sent.base):
+        elif self.expected not in (None, sent.base_offset):
             error = ErrorCode.out_of_order_sequence_number
         else:
-            self.end, self.expected = self.end + sent.records, sent.base + sent.records
+            self.end, self.expected = self.end + sent.records, sent.base_offset + sent.records
         self.brokers.answer(HANGS, one, correlation, base if error is ErrorCode.none else -1, throttle_ms, error)
 
 
@@ -352,63 +352,63 @@ def test_what_waited_for_long_is_not_sent_in_a_row_to_who_may_have_forgotten_us(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one that is refused would be followed by the next ones, and each be taken in the place of another."""
-    monkeypatch.setattr(Side, "of", lambda client: Side(ClusterName("west"), "data"))
+    monkeypatch.setattr(ClusterSide, "from_client", lambda client: ClusterSide(ClusterName("west"), "data"))
     one, leader, now = replicator(0, HANGS), Forgetful(brokers), time.monotonic()
-    sender = Sender(cast("ClusterClient", None), [one], float("inf"), 1 << 20, brokers.connect)
+    sender = BatchProducer(cast("ClusterClient", None), [one], float("inf"), 1 << 20, brokers.connect)
     monkeypatch.setattr("mirror_core.copy.sending.time.monotonic", lambda: now)
     first = item(one)
     sender.send([first])
     leader.handles(one, 1, first[1], throttle_ms=25_000)
-    sender.answers(HANGS)
+    sender.receive(HANGS)
     for _ in range(3):
         sender.send([item(one)])
     assert in_line(one) == [10, 20, 30]
     now += 26.0
     leader.expected, leader.refuses = None, 1
-    waiting = [entry[0] for entry in one.outbox.items if not isinstance(entry, Gap | Hidden)]
+    waiting = [entry[0] for entry in one.queue.items if not isinstance(entry, Gap | HiddenGap)]
     for _ in waiting:
-        if one.sendable and sender.takes(HANGS):
-            sender.send([(one, *cast("Ready", one.take()))])
+        if one.has_sendable_batch and sender.can_accept(HANGS):
+            sender.send([(one, *cast("ReadyBatch", one.pop()))])
     assert (brokers.sent[HANGS], in_line(one)) == (2, [20, 30]), "the first one goes alone"
     leader.handles(one, 2, waiting[0])
-    sender.answers(HANGS)
-    assert (one.state, leader.end) == (State.LOST, 10)
+    sender.receive(HANGS)
+    assert (one.state, leader.end) == (CopyState.LOST, 10)
     sender.close()
 
 
 def test_a_request_that_is_still_on_its_way_out_is_no_silence(
-    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
+    sender: BatchProducer, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
 ) -> None:
     """By a slow way it takes longer than a broker may keep silent; cut, it would begin anew each time."""
     brokers.push = lambda parts, patience_s: memoryview(b"".join(parts))[7:]
     sender.send([item(both[0])])
     link = sender.links[HANGS]
     time.sleep(0.1)
-    waited = link.waits_s
+    waited = link.overdue_s
     sender.flush()
-    assert link.waits_s < waited
+    assert link.overdue_s < waited
     brokers.push = lambda parts, patience_s: memoryview(b"".join(parts))
     time.sleep(0.1)
-    waited = link.waits_s
+    waited = link.overdue_s
     sender.flush()
-    assert link.waits_s >= waited > 0.05, "nothing more was taken"
+    assert link.overdue_s >= waited > 0.05, "nothing more was taken"
 
 
 def test_what_answers_nothing_ends_the_link_and_not_the_task(
-    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
+    sender: BatchProducer, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
 ) -> None:
     sender.send([item(both[0])])
     brokers.answer(HANGS, both[0], 1, 0)
     brokers.ends[HANGS].sendall(b"HTTP/1.1 400")
-    sender.answers(HANGS)
+    sender.receive(HANGS)
     assert HANGS not in sender.links
-    assert (both[0].state, both[0].place.acknowledged, both[0].place.in_flight) == (State.LOST, 10, 0)
+    assert (both[0].state, both[0].progress.acknowledged, both[0].progress.in_flight) == (CopyState.LOST, 10, 0)
 
 
 def test_nobody_waits_for_the_rest_of_an_answer(
-    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
+    sender: BatchProducer, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
 ) -> None:
     sender.send([item(both[0])])
     brokers.ends[HANGS].sendall(b"\0\0\0\x40\0\0\0\1")
-    sender.answers(HANGS)
-    assert both[0].place.in_flight == 1
+    sender.receive(HANGS)
+    assert both[0].progress.in_flight == 1

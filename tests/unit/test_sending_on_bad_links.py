@@ -19,18 +19,18 @@ from typing import cast
 import pytest
 
 from mirror_core.copy import sending
-from mirror_core.copy.outbox import Ready, Sent
+from mirror_core.copy.outbox import ReadyBatch, SentBatch
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.sending import Sender
-from mirror_core.copy.states import State
-from mirror_core.copy.words import Side
-from mirror_core.decide.position import Resume
+from mirror_core.copy.sending import BatchProducer
+from mirror_core.copy.states import CopyState
+from mirror_core.copy.words import ClusterSide
+from mirror_core.decide.position import ResumePoint
 from mirror_core.kafka import producing
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import ErrorCode
-from mirror_core.kafka.sockets import readable
-from mirror_core.model.copying import Assigned
+from mirror_core.kafka.sockets import wait_readable
+from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import ClusterName, Partition
 from tests.unit.test_sending import reading
@@ -42,7 +42,7 @@ THROTTLES_MS = (0, 0, 0, 5_000, 25_000)
 _REMEMBERED = 5
 _LATE_MS = 1_700_000_000_000
 """A time in an answer: the broker takes the batch for one that it has."""
-Rows = list[tuple[int, Sent]]
+Rows = list[tuple[int, SentBatch]]
 """Of one request: partitions' numbers, and what was sent to each."""
 
 
@@ -53,17 +53,17 @@ class Log:
         self.end = 0
         self.newest = deque[tuple[int, int]](maxlen=_REMEMBERED)
 
-    def append(self, sent: Sent) -> tuple[int, int, int]:
+    def append(self, sent: SentBatch) -> tuple[int, int, int]:
         """Error, base offset and time of the answer."""
-        batch = sent.base, sent.records
+        batch = sent.base_offset, sent.records
         if batch in self.newest:
-            return 0, sent.base, _LATE_MS
-        if sent.base != self.end:
+            return 0, sent.base_offset, _LATE_MS
+        if sent.base_offset != self.end:
             early = ErrorCode.duplicate_sequence_number, ErrorCode.out_of_order_sequence_number
-            return early[sent.base > self.end].value, -1, -1
+            return early[sent.base_offset > self.end].value, -1, -1
         self.newest.append(batch)
         self.end += sent.records
-        return 0, sent.base, -1
+        return 0, sent.base_offset, -1
 
 
 class Wire:
@@ -90,10 +90,12 @@ class World:
         self.now = 0.0
         self.replicators = [self._replicator(index) for index in range(PARTITIONS)]
         client = cast("ClusterClient", None)
-        self.sender = Sender(client, self.replicators, float("inf"), 150, self.connect)
+        self.sender = BatchProducer(client, self.replicators, float("inf"), 150, self.connect)
 
     def _replicator(self, index: int) -> PartitionReplicator:
-        assigned = Assigned(partition=Partition("orders", index), source_topic_id="", destination_topic_id="")
+        assigned = PartitionAssignment(
+            partition=Partition("orders", index), source_topic_id="", destination_topic_id=""
+        )
         return PartitionReplicator(assigned, clock=lambda: self.now)
 
     def connect(self, broker: int) -> Connection:
@@ -107,7 +109,7 @@ class World:
             """The system takes it in one or in two parts."""
             if len(parts) > 1 and self.chance.random() < 0.2:
                 return memoryview(b"the rest of it")
-            due = self.sender.links[broker].outstanding[-1]
+            due = self.sender.links[broker].in_flight[-1]
             if broker in self.breaks and self.chance.random() < 0.5:
                 raise Unreachable("lost while sending")
             wire.requests.append((due.correlation, [(index, sent) for (_, index), (_, sent) in due.tags.items()]))
@@ -130,12 +132,12 @@ class World:
     # -- what happens --------------------------------------------------------------------------------------------
 
     def sends(self) -> None:
-        found = list[tuple[PartitionReplicator, list[Ready]]]()
+        found = list[tuple[PartitionReplicator, list[ReadyBatch]]]()
         for one in self.chance.sample(self.replicators, self.chance.randint(1, PARTITIONS)):
-            queue, place = list[Ready](), one.place
-            while one.working and not place.first_waits and place.position < END and len(queue) < 3:
-                sent = Sent(place.position, self.chance.randint(1, 9), 50, 7)
-                if one.put(sent, batch := memoryview(bytes(50))):
+            queue, place = list[ReadyBatch](), one.progress
+            while one.can_send and not place.is_first_unanswered and place.position < END and len(queue) < 3:
+                sent = SentBatch(place.position, self.chance.randint(1, 9), 50, 7)
+                if one.enqueue(sent, batch := memoryview(bytes(50))):
                     queue.append((sent, batch))
             found.append((one, queue))
         self.sender.send_all(found)
@@ -163,13 +165,17 @@ class World:
         """What waits in line is sent as soon as there is room, as the task's loop does."""
         self.sender.flush()
         for _ in range(self.chance.randint(1, 3)):
-            ready = [one for one in self.replicators if one.sendable and self.sender.takes(one.destination_broker)]
-            self.sender.send([(one, *cast("Ready", one.take())) for one in ready])
+            ready = [
+                one
+                for one in self.replicators
+                if one.has_sendable_batch and self.sender.can_accept(one.destination_broker)
+            ]
+            self.sender.send([(one, *cast("ReadyBatch", one.pop())) for one in ready])
 
     def reads(self) -> None:
         for broker, link in list(self.sender.links.items()):
-            if link.outstanding and (link.buffered or readable([link.connection.sock], 0.0)):
-                self.sender.answers(broker)
+            if link.in_flight and (link.has_buffered or wait_readable([link.connection.sock], 0.0)):
+                self.sender.receive(broker)
 
     def breaks_a_link(self) -> None:
         if self.wires:
@@ -183,7 +189,7 @@ class World:
 
     def is_given_up(self) -> None:
         if self.sender.links:
-            self.sender.lost(self.chance.choice(list(self.sender.links)), "no answer to a Produce")
+            self.sender.disconnect(self.chance.choice(list(self.sender.links)), "no answer to a Produce")
 
     def moves_a_leader(self) -> None:
         self.led_by[self.chance.randrange(PARTITIONS)] = self.chance.randrange(BROKERS)
@@ -191,33 +197,35 @@ class World:
     def aligns(self) -> None:
         self.now += 10.0
         for one, log, broker in zip(self.replicators, self.logs, self.led_by, strict=True):
-            if one.due() and broker not in self.down and not self.sender.owed(broker):
-                one.route(1, 1, broker)
-                one.resume_at(Resume(offset=log.end, sequence=log.end, gap_end=0, seed_end=0, check_tail=False))
+            if one.is_due() and broker not in self.down and not self.sender.explain_backlog(broker):
+                one.set_leaders(1, 1, broker)
+                one.resume_at(
+                    ResumePoint(offset=log.end, sequence=log.end, gap_end=0, seed_end=0, must_check_tail=False)
+                )
 
     # -- what must hold ------------------------------------------------------------------------------------------
 
     def holds(self) -> None:
         awaited = [0] * PARTITIONS
         for broker, link in self.sender.links.items():
-            for due in link.outstanding:
+            for due in link.in_flight:
                 for _, index in due.tags:
                     assert self.replicators[index].destination_broker == broker
                     awaited[index] += 1
-        assert [one.place.in_flight for one in self.replicators] == awaited
+        assert [one.progress.in_flight for one in self.replicators] == awaited
         for one, log in zip(self.replicators, self.logs, strict=True):
-            assert one.place.acknowledged <= log.end
-            assert one.state in (State.LOST, State.READY), one.failure
+            assert one.progress.acknowledged <= log.end
+            assert one.state in (CopyState.LOST, CopyState.READY), one.failure
 
     def comes_to_rest(self) -> None:
         self.down, self.breaks = set(), set()
         for _ in range(20 * END):
-            if all(one.place.acknowledged >= END for one in self.replicators):
+            if all(one.progress.acknowledged >= END for one in self.replicators):
                 return
             for move in (self.aligns, self.sends, *[self.handles] * 6, self.reads, self.goes_on):
                 move()
                 self.holds()
-        raise AssertionError([(one.state, one.place.acknowledged, one.lost_why) for one in self.replicators])
+        raise AssertionError([(one.state, one.progress.acknowledged, one.lost_reason) for one in self.replicators])
 
     def close(self) -> None:
         self.sender.close()
@@ -229,7 +237,7 @@ class World:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for patience in ("_ALONE_S", "_BRIEF_S", "_MUTED_S"):
         monkeypatch.setattr(sending, patience, 0.0)
-    monkeypatch.setattr(Side, "of", lambda client: Side(ClusterName("west"), "data"))
+    monkeypatch.setattr(ClusterSide, "from_client", lambda client: ClusterSide(ClusterName("west"), "data"))
 
 
 @pytest.mark.parametrize("seed", range(5))

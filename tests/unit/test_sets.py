@@ -11,111 +11,113 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.decide.sets import (
-    TURNED,
-    UNDISTURBED,
-    Member,
-    Move,
-    Place,
-    joint_hash,
-    moves,
-    place_of,
-    stood_still_in_all_s,
-    waiting_behind,
+    PAST_NO_RETURN_PHASES,
+    UNDISTURBED_PHASES,
+    NextAction,
+    RunPhase,
+    SetMember,
+    compute_set_hash,
+    decide_actions,
+    find_next_mirror,
+    find_run_phase,
+    measure_set_standstill_s,
 )
-from mirror_core.decide.steps import names, undisturbed
-from mirror_core.evidence.set_page import Moved, write_set_page
+from mirror_core.decide.steps import list_step_names, list_undisturbed_steps
+from mirror_core.evidence.set_page import SetPageMirror, write_set_page
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.mirror import Desired
-from mirror_core.model.mirror_set import MirrorSet, Order
+from mirror_core.model.mirror import DesiredState
+from mirror_core.model.mirror_set import MirrorSet, SetOrder
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Fact, Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.run import Plan, PlanFact, Run, RunKind, RunMode, RunState, StepRecord, StepState
 
-SIDE, ORDER = Order.SIDE_BY_SIDE, Order.IN_ORDER
-STEPS = names(RunKind.FAILOVER)
-P, F = Place, Move
+SIDE, ORDER = SetOrder.SIDE_BY_SIDE, SetOrder.IN_ORDER
+STEPS = list_step_names(RunKind.FAILOVER)
+P, F = RunPhase, NextAction
 A, B = MirrorName("orders"), MirrorName("payments")
 
 
-def members(*places: Place, failed: Sequence[int] = ()) -> list[Member]:
-    return [Member(MirrorName(f"m{n}"), place, n in failed) for n, place in enumerate(places)]
+def members(*places: RunPhase, failed: Sequence[int] = ()) -> list[SetMember]:
+    return [SetMember(MirrorName(f"m{n}"), place, n in failed) for n, place in enumerate(places)]
 
 
 @pytest.mark.parametrize(
     ("order", "places", "failed", "due"),
     [
-        (SIDE, (P.BEGUN, P.BEGUN), (), (F.PROVE, F.PROVE)),
-        (SIDE, (P.PROVED, P.BEGUN), (), (F.WAIT, F.PROVE)),
-        (SIDE, (P.PROVED, P.PROVED), (), (F.MAKE_READY, F.MAKE_READY)),
-        (SIDE, (P.READY, P.STOPPED), (), (F.WAIT, F.MAKE_READY)),
+        (SIDE, (P.BEGUN, P.BEGUN), (), (F.VERIFY, F.VERIFY)),
+        (SIDE, (P.VERIFIED, P.BEGUN), (), (F.WAIT, F.VERIFY)),
+        (SIDE, (P.VERIFIED, P.VERIFIED), (), (F.MAKE_READY, F.MAKE_READY)),
+        (SIDE, (P.READY, P.APPLICATIONS_STOPPED), (), (F.WAIT, F.MAKE_READY)),
         (SIDE, (P.READY, P.READY), (), (F.FINISH, F.FINISH)),
-        (SIDE, (P.DONE, P.TURNED), (), (F.NOTHING, F.FINISH)),
-        (SIDE, (P.TURNED, P.READY, P.READY), (1,), (F.FINISH, F.NOTHING, F.FINISH)),
-        (SIDE, (P.READY, P.STOPPED), (1,), (F.ABORT, F.ABORT)),
-        (SIDE, (P.BEGUN, P.PROVED), (0,), (F.ABORT, F.ABORT)),
-        (SIDE, (P.GONE, P.READY), (), (F.NOTHING, F.ABORT)),
-        (SIDE, (P.ABORTING, P.PROVED), (), (F.ABORT, F.ABORT)),
-        (SIDE, (P.TURNED, P.ABORTING), (), (F.FINISH, F.FINISH)),
+        (SIDE, (P.DONE, P.PAST_NO_RETURN), (), (F.NOTHING, F.FINISH)),
+        (SIDE, (P.PAST_NO_RETURN, P.READY, P.READY), (1,), (F.FINISH, F.NOTHING, F.FINISH)),
+        (SIDE, (P.READY, P.APPLICATIONS_STOPPED), (1,), (F.ABORT, F.ABORT)),
+        (SIDE, (P.BEGUN, P.VERIFIED), (0,), (F.ABORT, F.ABORT)),
+        (SIDE, (P.GIVEN_UP, P.READY), (), (F.NOTHING, F.ABORT)),
+        (SIDE, (P.ABORTING, P.VERIFIED), (), (F.ABORT, F.ABORT)),
+        (SIDE, (P.PAST_NO_RETURN, P.ABORTING), (), (F.FINISH, F.FINISH)),
         (SIDE, (P.DONE, P.DONE), (), (F.NOTHING, F.NOTHING)),
-        (ORDER, (P.BEGUN, P.BEGUN), (), (F.PROVE, F.WAIT)),
-        (ORDER, (P.PROVED, P.BEGUN), (), (F.WAIT, F.PROVE)),
-        (ORDER, (P.PROVED, P.PROVED), (), (F.FINISH, F.WAIT)),
-        (ORDER, (P.STOPPED, P.PROVED), (0,), (F.ABORT, F.ABORT)),
-        (ORDER, (P.TURNED, P.PROVED), (0,), (F.NOTHING, F.WAIT)),
-        (ORDER, (P.DONE, P.PROVED, P.PROVED), (), (F.NOTHING, F.FINISH, F.WAIT)),
-        (ORDER, (P.DONE, P.STOPPED, P.PROVED), (1,), (F.NOTHING, F.NOTHING, F.WAIT)),
-        (ORDER, (P.DONE, P.GONE, P.PROVED), (), (F.NOTHING, F.NOTHING, F.FINISH)),
-        (ORDER, (P.DONE, P.PROVED, P.BEGUN), (), (F.NOTHING, F.FINISH, F.WAIT)),
+        (ORDER, (P.BEGUN, P.BEGUN), (), (F.VERIFY, F.WAIT)),
+        (ORDER, (P.VERIFIED, P.BEGUN), (), (F.WAIT, F.VERIFY)),
+        (ORDER, (P.VERIFIED, P.VERIFIED), (), (F.FINISH, F.WAIT)),
+        (ORDER, (P.APPLICATIONS_STOPPED, P.VERIFIED), (0,), (F.ABORT, F.ABORT)),
+        (ORDER, (P.PAST_NO_RETURN, P.VERIFIED), (0,), (F.NOTHING, F.WAIT)),
+        (ORDER, (P.DONE, P.VERIFIED, P.VERIFIED), (), (F.NOTHING, F.FINISH, F.WAIT)),
+        (ORDER, (P.DONE, P.APPLICATIONS_STOPPED, P.VERIFIED), (1,), (F.NOTHING, F.NOTHING, F.WAIT)),
+        (ORDER, (P.DONE, P.GIVEN_UP, P.VERIFIED), (), (F.NOTHING, F.NOTHING, F.FINISH)),
+        (ORDER, (P.DONE, P.VERIFIED, P.BEGUN), (), (F.NOTHING, F.FINISH, F.WAIT)),
     ],
 )
-def test_what_is_due(order: Order, places: tuple[Place, ...], failed: tuple[int, ...], due: tuple[Move, ...]) -> None:
-    assert moves(members(*places, failed=failed), order) == due
+def test_what_is_due(
+    order: SetOrder, places: tuple[RunPhase, ...], failed: tuple[int, ...], due: tuple[NextAction, ...]
+) -> None:
+    assert decide_actions(members(*places, failed=failed), order) == due
 
 
 @pytest.mark.parametrize(
     ("order", "places", "failed", "due"),
     [
-        (SIDE, (P.PROVED, P.READY, P.STOPPED), (2,), (F.FINISH, F.FINISH, F.NOTHING)),
-        (SIDE, (P.GONE, P.DONE, P.ABORTING), (), (F.NOTHING, F.NOTHING, F.FINISH)),
-        (ORDER, (P.STOPPED, P.PROVED, P.PROVED), (0,), (F.NOTHING, F.FINISH, F.WAIT)),
+        (SIDE, (P.VERIFIED, P.READY, P.APPLICATIONS_STOPPED), (2,), (F.FINISH, F.FINISH, F.NOTHING)),
+        (SIDE, (P.GIVEN_UP, P.DONE, P.ABORTING), (), (F.NOTHING, F.NOTHING, F.FINISH)),
+        (ORDER, (P.APPLICATIONS_STOPPED, P.VERIFIED, P.VERIFIED), (0,), (F.NOTHING, F.FINISH, F.WAIT)),
     ],
 )
 def test_where_the_source_is_given_up_nobody_waits_for_one_that_failed(
-    order: Order, places: tuple[Place, ...], failed: tuple[int, ...], due: tuple[Move, ...]
+    order: SetOrder, places: tuple[RunPhase, ...], failed: tuple[int, ...], due: tuple[NextAction, ...]
 ) -> None:
-    assert moves(members(*places, failed=failed), order, Mode.UNPLANNED) == due
+    assert decide_actions(members(*places, failed=failed), order, RunMode.UNPLANNED) == due
 
 
 LATER = {
-    F.PROVE: [P.PROVED],
-    F.MAKE_READY: [P.STOPPED, P.READY],
-    F.FINISH: [P.PROVED, P.STOPPED, P.READY, P.TURNED, P.DONE],
+    F.VERIFY: [P.VERIFIED],
+    F.MAKE_READY: [P.APPLICATIONS_STOPPED, P.READY],
+    F.FINISH: [P.VERIFIED, P.APPLICATIONS_STOPPED, P.READY, P.PAST_NO_RETURN, P.DONE],
 }
 
 
-@given(order=st.sampled_from(Order), count=st.integers(1, 4), data=st.data())
-def test_whatever_fails_all_stay_or_all_go(order: Order, count: int, data: st.DataObject) -> None:
+@given(order=st.sampled_from(SetOrder), count=st.integers(1, 4), data=st.data())
+def test_whatever_fails_all_stay_or_all_go(order: SetOrder, count: int, data: st.DataObject) -> None:
     """Each move may fail at any place on its way; a process that is killed forgets which ones did."""
     now, failed, ever = [P.BEGUN] * count, set[int](), False
     for _ in range(60):
-        due = moves(members(*now, failed=tuple(failed)), order)
-        turned = any(place in TURNED for place in now)
+        due = decide_actions(members(*now, failed=tuple(failed)), order)
+        turned = any(place in PAST_NO_RETURN_PHASES for place in now)
         assert turned or not failed or set(due) <= {F.ABORT, F.NOTHING}, "all are taken back"
         assert not turned or F.ABORT not in due, "nothing is taken back any more"
         for n, move in enumerate(due):
-            if move in (F.PROVE, F.WAIT, F.NOTHING):
+            if move in (F.VERIFY, F.WAIT, F.NOTHING):
                 continue
             assert turned or P.BEGUN not in now, "nobody is stopped before all are proved"
             if move is F.FINISH and not turned and order is SIDE:
                 assert set(now) == {P.READY}, "none is promoted before all can be"
             if order is ORDER and move is F.FINISH:
-                assert all(place in (P.DONE, P.GONE) for place in now[:n]), "out of order"
+                assert all(place in (P.DONE, P.GIVEN_UP) for place in now[:n]), "out of order"
         acting = [n for n, move in enumerate(due) if move in (*LATER, F.ABORT)]
         if not acting:
             break
         for n in acting:
             if due[n] is F.ABORT:
-                now[n] = P.GONE
+                now[n] = P.GIVEN_UP
                 continue
             reached = data.draw(st.sampled_from([p for p in LATER[due[n]] if [*P].index(p) >= [*P].index(now[n])]))
             whole = reached is LATER[due[n]][-1]
@@ -125,19 +127,21 @@ def test_whatever_fails_all_stay_or_all_go(order: Order, count: int, data: st.Da
             failed = set()  # killed, and begun again by somebody
     else:
         raise AssertionError(f"it comes to no end: {now}")
-    if any(place in TURNED for place in now):
-        stuck = [n for n, place in enumerate(now) if place not in (P.DONE, P.GONE)]
+    if any(place in PAST_NO_RETURN_PHASES for place in now):
+        stuck = [n for n, place in enumerate(now) if place not in (P.DONE, P.GIVEN_UP)]
         assert not stuck or failed & set(stuck), "one is left, and nobody has said why"
     else:
         assert ever
-        assert set(now) == {P.GONE}
+        assert set(now) == {P.GIVEN_UP}
 
 
 def run(mirror: MirrorName = A, state: RunState = RunState.RUNNING, value: str = "x") -> Run:
-    plan = Plan(kind=RunKind.FAILOVER, mirror=mirror, mode=Mode.PLANNED, steps=(), bound=(Fact("mirror", value),))
+    plan = Plan(
+        kind=RunKind.FAILOVER, mirror=mirror, mode=RunMode.PLANNED, steps=(), bound_facts=(PlanFact("mirror", value),)
+    )
     return Run(
         id=f"{mirror}-failover-1", plan=plan, plan_hash=plan.hash, state=state, started_by="ann@desk", started_ms=1,
-        desired=Desired.STARTED, conducted_by="ann@desk", approved_by="ann@desk", part_of="shop-1",
+        desired=DesiredState.STARTED, conducted_by="ann@desk", approved_by="ann@desk", set_run="shop-1",
     )  # fmt: skip
 
 
@@ -158,25 +162,25 @@ def taken(until: str | None, last: StepState = StepState.DONE) -> list[StepRecor
     [
         (None, StepState.DONE, P.BEGUN),
         ("prove", StepState.FAILED, P.BEGUN),
-        ("prove", StepState.DONE, P.PROVED),
-        ("fence", StepState.STARTED, P.STOPPED),
-        ("parity", StepState.FAILED, P.STOPPED),
+        ("prove", StepState.DONE, P.VERIFIED),
+        ("fence", StepState.STARTED, P.APPLICATIONS_STOPPED),
+        ("parity", StepState.FAILED, P.APPLICATIONS_STOPPED),
         ("record_lmo", StepState.DONE, P.READY),
-        ("promote", StepState.STARTED, P.TURNED),
-        ("promote", StepState.FAILED, P.TURNED),
-        ("canary", StepState.DONE, P.TURNED),
+        ("promote", StepState.STARTED, P.PAST_NO_RETURN),
+        ("promote", StepState.FAILED, P.PAST_NO_RETURN),
+        ("canary", StepState.DONE, P.PAST_NO_RETURN),
     ],
 )
-def test_a_journal_says_how_far_a_run_has_come(until: str | None, last: StepState, place: Place) -> None:
-    assert undisturbed(RunKind.FAILOVER) == ("prove",)
-    assert place_of(run(), taken(until, last), turned=place is P.TURNED) is place
+def test_a_journal_says_how_far_a_run_has_come(until: str | None, last: StepState, place: RunPhase) -> None:
+    assert list_undisturbed_steps(RunKind.FAILOVER) == ("prove",)
+    assert find_run_phase(run(), taken(until, last), is_past_no_return=place is P.PAST_NO_RETURN) is place
 
 
 @pytest.mark.parametrize("state", [StepState.STARTED, StepState.FAILED])
 def test_a_promotion_that_has_given_nothing_is_no_promotion(state: StepState) -> None:
     """It is taken back like the others, when it, or another one, fails."""
-    assert place_of(run(), taken("promote", state), turned=False) is P.READY
-    due = moves([Member(A, P.READY, failed=True), Member(B, P.PROVED)], ORDER)
+    assert find_run_phase(run(), taken("promote", state), is_past_no_return=False) is P.READY
+    due = decide_actions([SetMember(A, P.READY, has_failed=True), SetMember(B, P.VERIFIED)], ORDER)
     assert due == (F.ABORT, F.ABORT)
 
 
@@ -185,25 +189,25 @@ def test_a_promotion_that_has_given_nothing_is_no_promotion(state: StepState) ->
     [
         (RunState.DONE, P.DONE),
         (RunState.ABORTING, P.ABORTING),
-        (RunState.ABORTED, P.GONE),
-        (RunState.SUPERSEDED, P.GONE),
+        (RunState.ABORTED, P.GIVEN_UP),
+        (RunState.SUPERSEDED, P.GIVEN_UP),
     ],
 )
-def test_a_run_that_has_ended_is_over_wherever_it_stood(state: RunState, place: Place) -> None:
-    assert place_of(run(state=state), taken("record_lmo"), turned=False) is place
-    assert place not in UNDISTURBED
+def test_a_run_that_has_ended_is_over_wherever_it_stood(state: RunState, place: RunPhase) -> None:
+    assert find_run_phase(run(state=state), taken("record_lmo"), is_past_no_return=False) is place
+    assert place not in UNDISTURBED_PHASES
 
 
 def test_an_approval_of_a_set_is_void_when_one_plan_or_the_order_has_changed() -> None:
     shop = MirrorSet("shop", (A, B))
     plans = [run(A).plan, run(B).plan]
-    assert joint_hash(shop, plans) == joint_hash(shop, plans)
+    assert compute_set_hash(shop, plans) == compute_set_hash(shop, plans)
     others = {
-        joint_hash(shop, plans),
-        joint_hash(shop, [run(A).plan, run(B, value="y").plan]),
-        joint_hash(shop, plans[::-1]),
-        joint_hash(shop, plans[:1]),
-        joint_hash(MirrorSet("shop", (A, B), ORDER), plans),
+        compute_set_hash(shop, plans),
+        compute_set_hash(shop, [run(A).plan, run(B, value="y").plan]),
+        compute_set_hash(shop, plans[::-1]),
+        compute_set_hash(shop, plans[:1]),
+        compute_set_hash(MirrorSet("shop", (A, B), ORDER), plans),
     }
     assert len(others) == 5
 
@@ -213,14 +217,14 @@ def test_a_set_stands_still_from_its_first_stop_to_its_last_promotion() -> None:
         StepRecord(run="r", step=s.step, state=s.state, attempt=1, started_ms=s.started_ms + 500, ended_ms=99_000)
         for s in taken("report")
     ]
-    assert stood_still_in_all_s([(run(A), taken("report")), (run(B), late)]) == 98.0
-    assert stood_still_in_all_s([(run(A), taken("report")), (run(B), taken("drain"))]) is None
+    assert measure_set_standstill_s([(run(A), taken("report")), (run(B), late)]) == 98.0
+    assert measure_set_standstill_s([(run(A), taken("report")), (run(B), taken("drain"))]) is None
 
 
 def test_the_page_of_a_set_says_how_each_mirror_stands_and_leads_to_its_report(tmp_path: Path) -> None:
     page = tmp_path / "set-shop-1" / "index.html"
-    failed = Moved(run(MirrorName("<b>")), tuple(taken("canary", StepState.FAILED)), P.TURNED)
-    done = Moved(run(A, RunState.DONE), tuple(taken("report")), P.DONE)
+    failed = SetPageMirror(run(MirrorName("<b>")), tuple(taken("canary", StepState.FAILED)), P.PAST_NO_RETURN)
+    done = SetPageMirror(run(A, RunState.DONE), tuple(taken("report")), P.DONE)
     write_set_page(page, MirrorSet("shop", (A, B)), "shop-1", [done, failed])
     text = page.read_text()
     assert "1 of 2 mirrors moved" in text
@@ -262,6 +266,6 @@ def test_a_set_that_makes_no_sense_is_refused_with_its_place(tmp_path: Path, raw
 
 def test_in_order_the_next_mirror_waits_for_a_run_and_the_last_run_keeps_nobody_waiting() -> None:
     one, two, other = MirrorName("one"), MirrorName("two"), MirrorName("other")
-    ordered = MirrorSet("shop", (one, two), Order.IN_ORDER)
-    assert [waiting_behind(name, ordered) for name in (one, two, other)] == [two, None, None]
-    assert waiting_behind(one, MirrorSet("shop", (one, two))) is None
+    ordered = MirrorSet("shop", (one, two), SetOrder.IN_ORDER)
+    assert [find_next_mirror(name, ordered) for name in (one, two, other)] == [two, None, None]
+    assert find_next_mirror(one, MirrorSet("shop", (one, two))) is None

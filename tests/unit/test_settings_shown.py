@@ -12,9 +12,9 @@ from kio.schema.errors import ErrorCode
 
 from mirror_core.kafka import settings_shown, shown
 from mirror_core.kafka.acls import AuthorizerOff
-from mirror_core.kafka.settings_shown import late_with
-from mirror_core.kafka.topics import DYNAMIC_TOPIC, TopicConfigs
-from mirror_core.model.drift import Action, TopicSettings
+from mirror_core.kafka.settings_shown import find_late_brokers
+from mirror_core.kafka.topics import TOPIC_OVERRIDE_SOURCE, TopicConfigs
+from mirror_core.model.drift import SyncAction, TopicSettings
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.sync import access, final_settings
 from tests.memory import MemoryLog
@@ -24,8 +24,14 @@ WANTED = {"t": {"message.timestamp.type": "LogAppendTime", "min.insync.replicas"
 DEFAULT = 5
 Rows = Mapping[str, tuple[str, int]]
 """What a broker says of a topic's settings: the value, and where it comes from."""
-FINAL: Rows = {"message.timestamp.type": ("LogAppendTime", DYNAMIC_TOPIC), "min.insync.replicas": ("1", DEFAULT)}
-MIRRORED: Rows = {"message.timestamp.type": ("CreateTime", DYNAMIC_TOPIC), "min.insync.replicas": ("2", DYNAMIC_TOPIC)}
+FINAL: Rows = {
+    "message.timestamp.type": ("LogAppendTime", TOPIC_OVERRIDE_SOURCE),
+    "min.insync.replicas": ("1", DEFAULT),
+}
+MIRRORED: Rows = {
+    "message.timestamp.type": ("CreateTime", TOPIC_OVERRIDE_SOURCE),
+    "min.insync.replicas": ("2", TOPIC_OVERRIDE_SOURCE),
+}
 
 
 def told(monkeypatch: pytest.MonkeyPatch, by: Mapping[int, list[Rows | None]]) -> Any:
@@ -44,7 +50,7 @@ def told(monkeypatch: pytest.MonkeyPatch, by: Mapping[int, list[Rows | None]]) -
             found[broker] = Unreachable("no answer") if rows is None else shows(connection(rows))
         return found
 
-    monkeypatch.setattr(shown, "ask_brokers", ask)
+    monkeypatch.setattr(shown, "call_brokers", ask)
     return SimpleNamespace(name="west", brokers=lambda: tuple(by), left=left)
 
 
@@ -54,14 +60,14 @@ def told(monkeypatch: pytest.MonkeyPatch, by: Mapping[int, list[Rows | None]]) -
         ({1: [FINAL], 2: [FINAL]}, set()),
         ({1: [FINAL], 2: [MIRRORED, None, FINAL]}, set()),
         ({1: [FINAL], 2: [MIRRORED]}, {2}),
-        ({1: [None], 2: [{**FINAL, "min.insync.replicas": ("2", DYNAMIC_TOPIC)}]}, {1, 2}),
+        ({1: [None], 2: [{**FINAL, "min.insync.replicas": ("2", TOPIC_OVERRIDE_SOURCE)}]}, {1, 2}),
     ],
 )
 def test_brokers_are_asked_until_all_of_them_show_a_change(
     monkeypatch: pytest.MonkeyPatch, by: Mapping[int, list[Rows | None]], late: Collection[int]
 ) -> None:
-    assert late_with(told(monkeypatch, by), WANTED, within_s=10.0 if not late else 0.0) == late
-    assert late_with(told(monkeypatch, by), {}, within_s=0.0) == set(), "nothing was changed"
+    assert find_late_brokers(told(monkeypatch, by), WANTED, within_s=10.0 if not late else 0.0) == late
+    assert find_late_brokers(told(monkeypatch, by), {}, within_s=0.0) == set(), "nothing was changed"
 
 
 @pytest.mark.parametrize("in_time", [False, True])
@@ -76,9 +82,9 @@ def test_applications_are_let_in_when_brokers_know_what_a_topic_takes(
     west = told(monkeypatch, {1: [MIRRORED, MIRRORED, FINAL if in_time else MIRRORED]})
     west.metadata = lambda topics: view
     now = TopicConfigs({"message.timestamp.type": "CreateTime", "min.insync.replicas": "2"}, {})
-    monkeypatch.setattr(settings_shown, "SHOWN_S", 60.0 if in_time else 0.1)
-    monkeypatch.setattr(final_settings, "told_configs", lambda client, topics: ({"t": now}, {}))
-    monkeypatch.setattr(final_settings, "known_settings", lambda client, topics: frozenset())
+    monkeypatch.setattr(settings_shown, "CONFIG_BARRIER_S", 60.0 if in_time else 0.1)
+    monkeypatch.setattr(final_settings, "describe_available_configs", lambda client, topics: ({"t": now}, {}))
+    monkeypatch.setattr(final_settings, "list_known_settings", lambda client, topics: frozenset())
 
     def changed(client: object, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, dict[str, str]]:
         done.extend(f"{name}={value}" for mine in changes.values() for name, value in sorted(mine.items()))
@@ -89,10 +95,10 @@ def test_applications_are_let_in_when_brokers_know_what_a_topic_takes(
         done.append("open")
         return True
 
-    monkeypatch.setattr(final_settings, "apply_changes", changed)
+    monkeypatch.setattr(final_settings, "apply_config_changes", changed)
     monkeypatch.setattr(access, "describe_acls", lambda client: AuthorizerOff("west"))
     monkeypatch.setattr(access, "ClusterClient", lambda cluster: nullcontext(west))
-    rows = access.apply_promotion(LINK, log, ["t"], open_to=open_to)
+    rows = access.apply_promotion(LINK, log, ["t"], open_cluster=open_to)
     assert done == ["message.timestamp.type=LogAppendTime", "min.insync.replicas=None", "open"]
-    said = [row.reason for row in rows if row.action is Action.SKIP and "broker(s) 1 did not show" in row.reason]
+    said = [row.reason for row in rows if row.action is SyncAction.SKIP and "broker(s) 1 did not show" in row.reason]
     assert bool(said) is not in_time

@@ -12,39 +12,50 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.in_sync import InSync, lowering
-from mirror_core.decide.settling import Ends, HeldUp, Told, agreed, held_up, replicated, restless, ways_on
-from mirror_core.kafka.groups import Committed, Group
-from mirror_core.kafka.offsets import Point
-from mirror_core.kafka.placing import Placement
+from mirror_core.decide.in_sync import IsrStatus, format_min_isr_command
+from mirror_core.decide.settling import (
+    ConfirmedEnd,
+    LogEndSample,
+    UnreplicatedPartition,
+    find_unquiescent,
+    find_unreplicated,
+    format_unreplicated_remedies,
+    has_confirmed_all,
+    is_fully_replicated,
+)
+from mirror_core.kafka.groups import CommittedOffset, ConsumerGroup
+from mirror_core.kafka.offsets import OffsetPoint
+from mirror_core.kafka.placing import ReplicaPlacement
 from mirror_core.kafka.topics import TopicConfigs
-from mirror_core.model.drift import Action
+from mirror_core.model.drift import SyncAction
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Mirror, PartitionState
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.offsets import Offsets
+from mirror_core.model.offsets import PartitionOffsets
 from mirror_core.model.run import RunState
 from mirror_core.runbook import promotion, settling
-from mirror_core.runbook.checkpoints import LeftBehind, Settled, Unreplicated
+from mirror_core.runbook.checkpoints import LeftBehindPartition, SettleResult, UnderReplicatedLogs
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.lost_steps import LostSteps
-from mirror_core.runbook.promotion import Promotion
+from mirror_core.runbook.lost_steps import UnplannedSteps
+from mirror_core.runbook.promotion import PromotionSteps
 from mirror_core.state.journal import Journal
-from mirror_core.state.turning import Returned
+from mirror_core.state.turning import SourceReturned
 from mirror_core.sync import groups
 from tests.memory import MemoryLog, journal_of
 from tests.unit.test_closing_commands import MIRROR, linked
 from tests.unit.test_opened_again import mirrored
 
 WELL, SHORT = Partition("orders", 0), Partition("orders", 1)
-FEW = InSync(replicas=(1, 2, 3), in_sync=(2,), asked=2)
+FEW = IsrStatus(replicas=(1, 2, 3), in_sync=(2,), min_insync_replicas=2)
 
 
-def ends(before: int | None, end: int | None, high: int | None, stable: int | None) -> Ends:
+def ends(before: int | None, end: int | None, high: int | None, stable: int | None) -> LogEndSample:
     def offset(value: int | None) -> Offset | None:
         return None if value is None else Offset(value)
 
-    return Ends(before=offset(before), end=offset(end), high=offset(high), stable=offset(stable))
+    return LogEndSample(
+        first_end=offset(before), end=offset(end), high_watermark=offset(high), last_stable_offset=offset(stable)
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +65,7 @@ def ends(before: int | None, end: int | None, high: int | None, stable: int | No
         (ends(8, 8, 5, 5), FEW, "held up"),
         (ends(8, 8, None, None), FEW, "held up"),  # KIP-207
         (ends(8, 8, 5, 5), replace(FEW, in_sync=(2, 3)), "moving"),  # a follower fetches, or is missed soon
-        (ends(8, 8, 5, 5), replace(FEW, asked=1), "moving"),
+        (ends(8, 8, 5, 5), replace(FEW, min_insync_replicas=1), "moving"),
         (ends(8, 8, 5, 5), None, "moving"),  # the cluster does not tell
         (ends(7, 8, 5, 5), FEW, "moving"),  # somebody writes, whatever replicas there are
         (ends(9, 8, 5, 5), FEW, "moving"),
@@ -65,62 +76,64 @@ def ends(before: int | None, end: int | None, high: int | None, stable: int | No
     ],
 )
 def test_only_what_stands_still_and_is_short_of_replicas_is_held_up(
-    one: Ends, replicas: InSync | None, found: str
+    one: LogEndSample, replicas: IsrStatus | None, found: str
 ) -> None:
-    looked = restless({SHORT: one})
-    held = held_up(looked, {SHORT: replicas} if replicas else {})
+    looked = find_unquiescent({SHORT: one})
+    held = find_unreplicated(looked, {SHORT: replicas} if replicas else {})
     assert ("at rest" if not looked else "held up" if held else "moving") == found
 
 
 @pytest.mark.parametrize(
     ("one", "replicas", "own", "found"),
     [
-        (ends(8, 8, 5, 5), replace(FEW, asked=1), {2: 8}, True),
-        (ends(8, 8, None, None), replace(FEW, asked=1), {2: 8}, True),
+        (ends(8, 8, 5, 5), replace(FEW, min_insync_replicas=1), {2: 8}, True),
+        (ends(8, 8, None, None), replace(FEW, min_insync_replicas=1), {2: 8}, True),
         (ends(8, 8, 5, 5), replace(FEW, in_sync=(2, 3)), {2: 8, 3: 8}, True),
         (ends(8, 8, 5, 5), replace(FEW, in_sync=(2, 3)), {2: 8, 3: 7}, False),
         (ends(8, 8, 5, 5), replace(FEW, in_sync=(2, 3)), {2: 8}, False),  # it does not answer, and counts as in sync
         (ends(8, 8, 5, 5), FEW, {2: 8}, False),
-        (ends(7, 8, 5, 5), replace(FEW, asked=1), {2: 8}, False),
-        (ends(8, 8, 6, 5), replace(FEW, asked=1), {2: 8}, False),
+        (ends(7, 8, 5, 5), replace(FEW, min_insync_replicas=1), {2: 8}, False),
+        (ends(8, 8, 6, 5), replace(FEW, min_insync_replicas=1), {2: 8}, False),
     ],
 )
 def test_a_log_is_replicated_by_the_word_of_each_broker_in_sync(
-    one: Ends, replicas: InSync, own: dict[int, int], found: bool
+    one: LogEndSample, replicas: IsrStatus, own: dict[int, int], found: bool
 ) -> None:
-    assert replicated(one, replicas, {broker: Offset(end) for broker, end in own.items()}) is found
+    assert is_fully_replicated(one, replicas, {broker: Offset(end) for broker, end in own.items()}) is found
 
 
 def test_brokers_do_not_ask_for_more_replicas_than_there_are() -> None:
-    assert not InSync(replicas=(1, 2), in_sync=(1, 2), asked=3).short
-    assert InSync(replicas=(1, 2), in_sync=(1,), asked=3).short
-    assert not InSync(replicas=(1,), in_sync=(1,), asked=2).short
+    assert not IsrStatus(replicas=(1, 2), in_sync=(1, 2), min_insync_replicas=3).is_under_min_isr
+    assert IsrStatus(replicas=(1, 2), in_sync=(1,), min_insync_replicas=3).is_under_min_isr
+    assert not IsrStatus(replicas=(1,), in_sync=(1,), min_insync_replicas=2).is_under_min_isr
 
 
 def test_a_word_holds_for_what_was_told() -> None:
-    held = {SHORT: HeldUp(end=Offset(8), high=Offset(5), replicas=FEW)}
-    told = Told(Offset(8), Offset(5))
-    assert agreed(held, {SHORT: told, WELL: told}), "one that has come back meanwhile is no matter"
-    assert agreed(held, {SHORT: told._replace(high=Offset(4))})
-    assert agreed(held, {SHORT: told._replace(high=None)})
-    assert not agreed(held, {SHORT: told._replace(end=Offset(7))})
-    assert not agreed(held, {SHORT: told._replace(high=Offset(6))}), "its mirroring would count as done further down"
-    assert not agreed({SHORT: replace(held[SHORT], high=None)}, {SHORT: told})
-    assert not agreed(held, {WELL: told})
+    held = {SHORT: UnreplicatedPartition(end=Offset(8), high_watermark=Offset(5), isr=FEW)}
+    told = ConfirmedEnd(Offset(8), Offset(5))
+    assert has_confirmed_all(held, {SHORT: told, WELL: told}), "one that has come back meanwhile is no matter"
+    assert has_confirmed_all(held, {SHORT: told._replace(high_watermark=Offset(4))})
+    assert has_confirmed_all(held, {SHORT: told._replace(high_watermark=None)})
+    assert not has_confirmed_all(held, {SHORT: told._replace(end=Offset(7))})
+    assert not has_confirmed_all(held, {SHORT: told._replace(high_watermark=Offset(6))}), (
+        "its mirroring would count as done further down"
+    )
+    assert not has_confirmed_all({SHORT: replace(held[SHORT], high_watermark=None)}, {SHORT: told})
+    assert not has_confirmed_all(held, {WELL: told})
 
 
 def test_the_ways_on_name_brokers_and_lines_to_paste() -> None:
-    one = HeldUp(end=Offset(8), high=None, replicas=FEW)
-    two = replace(one, replicas=replace(FEW, in_sync=(1, 2), asked=3))
+    one = UnreplicatedPartition(end=Offset(8), high_watermark=None, isr=FEW)
+    two = replace(one, isr=replace(FEW, in_sync=(1, 2), min_insync_replicas=3))
     held = {Partition("a", 0): two, Partition("a", 1): one, Partition("b", 0): two}
-    start, lower, leave = ways_on(ClusterName("west"), "w:1", MirrorName("m"), held)
+    start, lower, leave = format_unreplicated_remedies(ClusterName("west"), "w:1", MirrorName("m"), held)
     assert "start a broker of west that has them (1, 3)" in start
-    assert lowering("w:1", "a", 1) in lower
-    assert lowering("w:1", "b", 2) in lower
+    assert format_min_isr_command("w:1", "a", 1) in lower
+    assert format_min_isr_command("w:1", "b", 2) in lower
     assert "--bootstrap-server w:1 " in lower
     assert "`mirrorbook failover resume m --leave-behind`" in leave
     many = {Partition(f"t{n}", 0): one for n in range(9)}
-    _, lower, _ = ways_on(ClusterName("west"), "w:1", MirrorName("m"), many)
+    _, lower, _ = format_unreplicated_remedies(ClusterName("west"), "w:1", MirrorName("m"), many)
     assert lower.count("kafka-configs.sh") == 5
     assert "and so for 4 more topics" in lower
 
@@ -142,9 +155,9 @@ class West:
         self.looks = 0
         self.each_look: Callable[[], object] = int
 
-    def offsets(self, client: object, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
+    def offsets(self, client: object, partitions: Iterable[Partition], point: OffsetPoint) -> dict[Partition, Offset]:
         wanted = set(partitions)
-        if point is not Point.LOG_END:
+        if point is not OffsetPoint.LOG_END:
             return {p: o for p, o in self.high.items() if p in wanted}
         self.looks += 1
         self.each_look()
@@ -152,8 +165,8 @@ class West:
             self.log[SHORT] = Offset(self.log[SHORT] + 1)
         return {p: o for p, o in self.log.items() if p in wanted}
 
-    def placements(self, client: object, topics: Iterable[str]) -> dict[Partition, Placement]:
-        return dict.fromkeys((WELL, SHORT), Placement(leader=2, replicas=(1, 2, 3), in_sync=self.in_sync))
+    def placements(self, client: object, topics: Iterable[str]) -> dict[Partition, ReplicaPlacement]:
+        return dict.fromkeys((WELL, SHORT), ReplicaPlacement(leader=2, replicas=(1, 2, 3), in_sync=self.in_sync))
 
     def configs(self, client: object, topics: Iterable[str]) -> tuple[dict[str, TopicConfigs], dict[str, MirrorError]]:
         return {"orders": TopicConfigs({}, {"min.insync.replicas": self.asked})}, {}
@@ -167,17 +180,17 @@ class West:
 @pytest.fixture
 def west(monkeypatch: pytest.MonkeyPatch) -> West:
     made = West()
-    monkeypatch.setattr(settling, "known_offsets", made.offsets)
-    monkeypatch.setattr(settling, "placements", made.placements)
-    monkeypatch.setattr(settling, "told_configs", made.configs)
-    monkeypatch.setattr(settling, "replica_ends", made.replica_ends)
-    monkeypatch.setattr(settling, "SETTLE_S", 0.0)
-    monkeypatch.setattr(settling, "STILL_S", 0.0)
-    monkeypatch.setattr(settling, "STANDS_S", 0.0)
-    monkeypatch.setattr(promotion, "known_offsets", made.offsets)
+    monkeypatch.setattr(settling, "list_known_offsets", made.offsets)
+    monkeypatch.setattr(settling, "describe_placements", made.placements)
+    monkeypatch.setattr(settling, "describe_available_configs", made.configs)
+    monkeypatch.setattr(settling, "list_replica_ends", made.replica_ends)
+    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", 0.0)
+    monkeypatch.setattr(settling, "STILL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(settling, "STABLE_AFTER_S", 0.0)
+    monkeypatch.setattr(promotion, "list_known_offsets", made.offsets)
     monkeypatch.setattr(promotion, "list_offsets", made.offsets)
     monkeypatch.setattr(promotion, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace(name="west")))
-    monkeypatch.setattr(LostSteps, "scope", SimpleNamespace(drained=[WELL, SHORT], names=["orders"]))
+    monkeypatch.setattr(UnplannedSteps, "scope", SimpleNamespace(drained=[WELL, SHORT], names=["orders"]))
     return made
 
 
@@ -187,33 +200,35 @@ def journal() -> Journal:
 
 
 @pytest.fixture
-def steps(journal: Journal, tmp_path: Path) -> LostSteps:
+def steps(journal: Journal, tmp_path: Path) -> UnplannedSteps:
     [one] = mirrored(MIRROR.name, ("orders",))
     begun = replace(one.status, state=PartitionState.MIRRORING)
     rows = [replace(one, status=replace(begun, partition=p)) for p in (WELL, SHORT)]
     assert isinstance(MIRROR, Mirror)
     cast("MemoryLog", journal.log).put(MIRROR, *rows)
-    return LostSteps(linked(tmp_path), cast("Any", None), cast("Any", journal.log), journal, lambda line: None)
+    return UnplannedSteps(linked(tmp_path), cast("Any", None), cast("Any", journal.log), journal, lambda line: None)
 
 
 CLIENT: Any = SimpleNamespace(name="west")
 
 
-def settle(steps: LostSteps) -> Settled:
-    settled = steps._at_rest(CLIENT)
-    steps.journal.keep("settle", settled)
+def settle(steps: UnplannedSteps) -> SettleResult:
+    settled = steps._wait_for_stable_logs(CLIENT)
+    steps.journal.save_checkpoint("settle", settled)
     return settled
 
 
-def agree(steps: LostSteps) -> bool:
+def agree(steps: UnplannedSteps) -> bool:
     """A person's word, if the step has asked for it."""
-    asked = Failover(steps.link, cast("Any", None), started_by="me")._asked_for(steps.writer, steps.journal)
+    asked = Failover(steps.link, cast("Any", None), started_by="me")._find_awaited_confirmation(
+        steps.writer, steps.journal
+    )
     if asked is not None:
-        steps.journal.keep(*asked)
+        steps.journal.save_checkpoint(*asked)
     return asked is not None
 
 
-def test_what_too_few_replicas_hold_up_is_named_with_each_way_on(west: West, steps: LostSteps) -> None:
+def test_what_too_few_replicas_hold_up_is_named_with_each_way_on(west: West, steps: UnplannedSteps) -> None:
     with pytest.raises(Refused) as refused:
         settle(steps)
     said = str(refused.value)
@@ -225,7 +240,7 @@ def test_what_too_few_replicas_hold_up_is_named_with_each_way_on(west: West, ste
 
 
 def test_it_is_promoted_up_to_its_high_watermark_by_a_word_that_is_given_when_asked_for(
-    west: West, steps: LostSteps
+    west: West, steps: UnplannedSteps
 ) -> None:
     assert not agree(steps), "nobody gives it beforehand"
     with pytest.raises(Refused):
@@ -234,40 +249,42 @@ def test_it_is_promoted_up_to_its_high_watermark_by_a_word_that_is_given_when_as
         settle(steps)
     assert agree(steps)
     settled = settle(steps)
-    assert settled.positions == Offsets.of({WELL: Offset(10)})
-    assert settled.left == (LeftBehind(topic="orders", index=1, end=Offset(8), high=Offset(5)),)
+    assert settled.positions == PartitionOffsets.from_mapping({WELL: Offset(10)})
+    assert settled.left_partitions == (
+        LeftBehindPartition(topic="orders", index=1, end=Offset(8), high_watermark=Offset(5)),
+    )
 
     steps.journal.perform("settle", dict)
     assert not agree(steps), "the step is done"
-    assert "without_offset" not in Promotion.record_lmo(steps)
+    assert "without_offset" not in PromotionSteps.record_lmo(steps)
     assert {p: s.lmo for p, s in steps.statuses().items()} == {WELL: 10, SHORT: 5}
     assert {s.state for s in steps.statuses().values()} == {PartitionState.STOPPED}
 
 
-def test_without_a_high_watermark_it_is_promoted_without_an_lmo(west: West, steps: LostSteps) -> None:
+def test_without_a_high_watermark_it_is_promoted_without_an_lmo(west: West, steps: UnplannedSteps) -> None:
     del west.high[SHORT]
     with pytest.raises(Refused, match="high watermark unknown"):
         settle(steps)
     assert agree(steps)
     settle(steps)
-    assert Promotion.record_lmo(steps)["without_offset"] == f"1: {SHORT}"
+    assert PromotionSteps.record_lmo(steps)["without_offset"] == f"1: {SHORT}"
     assert {p: s.lmo for p, s in steps.statuses().items()} == {WELL: 10, SHORT: None}
 
 
-def test_what_is_written_later_is_somebodys_doing(west: West, steps: LostSteps) -> None:
+def test_what_is_written_later_is_somebodys_doing(west: West, steps: UnplannedSteps) -> None:
     with pytest.raises(Refused):
         settle(steps)
     assert agree(steps)
     settle(steps)
     west.log[SHORT] = Offset(9)
     with pytest.raises(MirrorError, match=rf"somebody has written .*{SHORT} from 8 to 9"):
-        Promotion.record_lmo(steps)
+        PromotionSteps.record_lmo(steps)
     west.log[SHORT] = Offset(6)  # it has lost its end, as may happen: its high watermark is not touched by that
-    Promotion.record_lmo(steps)
+    PromotionSteps.record_lmo(steps)
     assert steps.statuses()[SHORT].lmo == 5
 
 
-def test_a_word_is_about_the_log_ends_that_were_told(west: West, steps: LostSteps) -> None:
+def test_a_word_is_about_the_log_ends_that_were_told(west: West, steps: UnplannedSteps) -> None:
     with pytest.raises(Refused):
         settle(steps)
     assert agree(steps)
@@ -276,10 +293,10 @@ def test_a_word_is_about_the_log_ends_that_were_told(west: West, steps: LostStep
         with pytest.raises(Refused, match="log end 9"):
             settle(steps)
     assert agree(steps)
-    assert settle(steps).left[0].end == 9
+    assert settle(steps).left_partitions[0].end == 9
 
 
-def test_no_word_lets_a_log_pass_that_moves(west: West, steps: LostSteps) -> None:
+def test_no_word_lets_a_log_pass_that_moves(west: West, steps: UnplannedSteps) -> None:
     with pytest.raises(Refused):
         settle(steps)
     assert agree(steps)
@@ -290,8 +307,10 @@ def test_no_word_lets_a_log_pass_that_moves(west: West, steps: LostSteps) -> Non
     assert "--leave-behind" not in str(failed.value)
 
 
-def test_replicas_that_come_back_need_no_word(west: West, steps: LostSteps, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "SETTLE_S", 60.0)
+def test_replicas_that_come_back_need_no_word(
+    west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", 60.0)
 
     def back() -> None:
         if west.looks > 6:
@@ -299,12 +318,12 @@ def test_replicas_that_come_back_need_no_word(west: West, steps: LostSteps, monk
 
     west.each_look = back
     settled = settle(steps)
-    assert settled == Settled(positions=Offsets.of({WELL: Offset(10), SHORT: Offset(8)}))
+    assert settled == SettleResult(positions=PartitionOffsets.from_mapping({WELL: Offset(10), SHORT: Offset(8)}))
     assert west.looks > 6
 
 
 def test_a_topic_that_asks_for_fewer_is_at_rest_when_each_replica_in_sync_has_its_log(
-    west: West, steps: LostSteps
+    west: West, steps: UnplannedSteps
 ) -> None:
     """Its leader looks at the high watermark only when something is appended."""
     west.asked = "1"
@@ -313,7 +332,7 @@ def test_a_topic_that_asks_for_fewer_is_at_rest_when_each_replica_in_sync_has_it
         with pytest.raises(MirrorError, match="still move"):
             settle(steps)
     west.own = {2: Offset(8)}
-    whole = Settled(positions=Offsets.of({WELL: Offset(10), SHORT: Offset(8)}))
+    whole = SettleResult(positions=PartitionOffsets.from_mapping({WELL: Offset(10), SHORT: Offset(8)}))
     assert settle(steps) == whole
 
     west.asked, west.in_sync = "2", (2, 3)
@@ -326,21 +345,21 @@ def test_a_topic_that_asks_for_fewer_is_at_rest_when_each_replica_in_sync_has_it
         settle(steps)
 
 
-def test_who_has_the_word_does_not_wait(west: West, steps: LostSteps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_the_word_does_not_wait(west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Refused):
         settle(steps)
     assert agree(steps)
-    monkeypatch.setattr(settling, "SETTLE_S", 60.0)
+    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", 60.0)
     began = time.monotonic()
-    assert len(settle(steps).left) == 1
+    assert len(settle(steps).left_partitions) == 1
     assert time.monotonic() - began < 30
 
 
-def test_a_word_waits_for_what_still_moves(west: West, steps: LostSteps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_waits_for_what_still_moves(west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Refused):
         settle(steps)
     assert agree(steps)
-    monkeypatch.setattr(settling, "SETTLE_S", 60.0)
+    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", 60.0)
     west.looks = 0
     west.log[WELL] = west.high[WELL] = Offset(9)
 
@@ -350,56 +369,62 @@ def test_a_word_waits_for_what_still_moves(west: West, steps: LostSteps, monkeyp
 
     west.each_look = fetched
     monkeypatch.setattr(
-        settling, "placements", lambda client, topics: {SHORT: Placement(leader=2, replicas=(1, 2, 3), in_sync=(2,))}
+        settling,
+        "describe_placements",
+        lambda client, topics: {SHORT: ReplicaPlacement(leader=2, replicas=(1, 2, 3), in_sync=(2,))},
     )
-    assert settle(steps).positions == Offsets.of({WELL: Offset(10)})
+    assert settle(steps).positions == PartitionOffsets.from_mapping({WELL: Offset(10)})
 
 
-def test_a_word_for_the_settling_is_none_for_the_promotion(west: West, steps: LostSteps) -> None:
-    steps.journal.keep("promote", Returned())
+def test_a_word_for_the_settling_is_none_for_the_promotion(west: West, steps: UnplannedSteps) -> None:
+    steps.journal.save_checkpoint("promote", SourceReturned())
     with pytest.raises(Refused):
         settle(steps)
     assert agree(steps)
-    returned = steps.journal.kept("promote", Returned)
+    returned = steps.journal.load_checkpoint("promote", SourceReturned)
     assert returned is not None
-    assert not returned.left_behind
+    assert not returned.loss_confirmed
     steps.journal.perform("settle", dict)
     assert agree(steps)
-    returned = steps.journal.kept("promote", Returned)
+    returned = steps.journal.load_checkpoint("promote", SourceReturned)
     assert returned is not None
-    assert returned.left_behind
+    assert returned.loss_confirmed
 
 
-def test_a_run_that_is_given_up_takes_no_word(west: West, steps: LostSteps) -> None:
+def test_a_run_that_is_given_up_takes_no_word(west: West, steps: UnplannedSteps) -> None:
     with pytest.raises(Refused):
         settle(steps)
     steps.writer.put(replace(steps.journal.run, state=RunState.ABORTING))
     assert not agree(steps)
-    assert steps.journal.kept("settle", Unreplicated) == Unreplicated(
-        ends=Offsets.of({SHORT: Offset(8)}), high=Offsets.of({SHORT: Offset(5)})
+    assert steps.journal.load_checkpoint("settle", UnderReplicatedLogs) == UnderReplicatedLogs(
+        ends=PartitionOffsets.from_mapping({SHORT: Offset(8)}),
+        high_watermarks=PartitionOffsets.from_mapping({SHORT: Offset(5)}),
     )
 
 
 def test_no_group_begins_where_a_log_may_still_lose_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    group = Group("g", "classic", "Empty", 1)
-    at = {WELL: Committed(Offset(9), -1, ""), SHORT: Committed(Offset(7), -1, "")}
+    group = ConsumerGroup("g", "classic", "Empty", 1)
+    at = {WELL: CommittedOffset(Offset(9), -1, ""), SHORT: CommittedOffset(Offset(7), -1, "")}
     told = SimpleNamespace(faults={}, offsets={"g": SimpleNamespace(committed=at)})
-    logs = {Point.START: {WELL: Offset(0), SHORT: Offset(0)}, Point.LOG_END: {WELL: Offset(10), SHORT: Offset(8)}}
+    logs = {
+        OffsetPoint.START: {WELL: Offset(0), SHORT: Offset(0)},
+        OffsetPoint.LOG_END: {WELL: Offset(10), SHORT: Offset(8)},
+    }
     monkeypatch.setattr(groups, "ClusterClient", lambda *a, **k: nullcontext(CLIENT))
     monkeypatch.setattr(groups, "list_groups", lambda client: {"g": group})
-    monkeypatch.setattr(groups, "fetch_all", lambda client, of: told)
-    monkeypatch.setattr(groups, "known_offsets", lambda client, partitions, point: dict(logs[point]))
-    monkeypatch.setattr(groups, "GroupCommits", lambda *a, **k: nullcontext(CLIENT))
+    monkeypatch.setattr(groups, "fetch_group_offsets", lambda client, of: told)
+    monkeypatch.setattr(groups, "list_known_offsets", lambda client, partitions, point: dict(logs[point]))
+    monkeypatch.setattr(groups, "OffsetCommitter", lambda *a, **k: nullcontext(CLIENT))
     made: list[object] = []
 
     def commit(commits: object, todo: object, client: object) -> dict[str, dict[Partition, str]]:
         made.append(todo)
         return {"g": {SHORT: "group_authorization_failed"}} if todo else {}
 
-    monkeypatch.setattr(groups, "commit_all", commit)
+    monkeypatch.setattr(groups, "commit_until_answered", commit)
     limits: list[dict[Partition, Offset | None]] = [{}, {SHORT: None}, {SHORT: Offset(5)}]
     rows = [groups.clamp_groups(linked(tmp_path), ["orders"], most) for most in limits]
     assert made == [{}, {}, {"g": {SHORT: (Offset(5), "")}}]
-    (refused,) = (row for row in rows[-1] if row.action is Action.SKIP)  # what a run's evidence has as not done
+    (refused,) = (row for row in rows[-1] if row.action is SyncAction.SKIP)  # what a run's evidence has as not done
     assert refused.subject == f"g {SHORT}"
     assert "starts where auto.offset.reset says: refused by the destination (group_auth" in refused.reason

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.in_sync import lowering
-from mirror_core.mirrors.fence_lines import fence_lines
+from mirror_core.decide.in_sync import format_min_isr_command
+from mirror_core.mirrors.fence_lines import format_fence_commands
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
-from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.model.shell_command import option, shell_command
-from mirror_core.rights.acl_command import acl_command
+from mirror_core.model.shell_command import format_option, format_shell_command
+from mirror_core.rights.acl_command import format_acl_command
 
 ROOT: Final = Path(__file__).parents[2]
 SHELL_COMMAND: Final = ROOT / "mirror_core" / "model" / "shell_command.py"
@@ -36,7 +36,7 @@ MIRROR: Final = Mirror(
     destination_id="w",
     topics=(".*",),
     producer_id=1 << 62,
-    desired=Desired.STARTED,
+    desired=DesiredState.STARTED,
     created_ms=0,
 )
 HOSTILE: Final = (
@@ -51,12 +51,12 @@ HOSTILE: Final = (
 
 @given(st.lists(ARGUMENTS))
 def test_a_printed_command_splits_into_its_arguments(arguments: list[str]) -> None:
-    assert shlex.split(shell_command("kafka-acls.sh", *arguments)) == ["kafka-acls.sh", *arguments]
+    assert shlex.split(format_shell_command("kafka-acls.sh", *arguments)) == ["kafka-acls.sh", *arguments]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_shell_passes_a_hostile_name_as_one_argument(name: str, tmp_path: Path) -> None:
-    line = shell_command("printf", r"%s\0", *option("--transactional-id", name))
+    line = format_shell_command("printf", r"%s\0", *format_option("--transactional-id", name))
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, check=True, timeout=30)
     expected = [f"--transactional-id={name}"] if name.startswith("-") else ["--transactional-id", name]
     assert done.stdout.decode().split("\0")[:-1] == expected
@@ -77,11 +77,16 @@ def test_the_line_of_an_acl_names_exactly_that_acl(
         permission=Permission.DENY,
     )
     expected = [
-        *("kafka-acls.sh", *option("--bootstrap-server", bootstrap), "--remove" if remove else "--add"),
-        *(*option("--deny-principal", principal), "--operation", "Write", *option("--transactional-id", name)),
-        *("--resource-pattern-type", "prefixed", *(option("--deny-host", host) if host != "*" else ())),
+        *("kafka-acls.sh", *format_option("--bootstrap-server", bootstrap), "--remove" if remove else "--add"),
+        *(
+            *format_option("--deny-principal", principal),
+            "--operation",
+            "Write",
+            *format_option("--transactional-id", name),
+        ),
+        *("--resource-pattern-type", "prefixed", *(format_option("--deny-host", host) if host != "*" else ())),
     ]
-    assert shlex.split(acl_command(acl, bootstrap=bootstrap, remove=remove)) == expected
+    assert shlex.split(format_acl_command(acl, bootstrap=bootstrap, remove=remove)) == expected
 
 
 @given(name=ARGUMENTS, controller=ARGUMENTS)
@@ -94,19 +99,19 @@ def test_the_lines_of_a_fence_name_its_transactional_ids(name: str, controller: 
         permission=Permission.DENY,
     )
     entry = LedgerEntry(mirror=MIRROR.name, cluster=MIRROR.source, acl=denied, purpose=AclPurpose.FENCE)
-    _, line = fence_lines(MIRROR, [entry], [Partition("orders", 0)], controller)
+    _, line = format_fence_commands(MIRROR, [entry], [Partition("orders", 0)], controller)
     words = shlex.split(line)
-    named = option("--transactional-id", name)
+    named = format_option("--transactional-id", name)
     assert tuple(words[-len(named) :]) == named
-    where = option("--bootstrap-controller", controller)
+    where = format_option("--bootstrap-controller", controller)
     assert tuple(words[1 : 1 + len(where)]) == where
 
 
 @given(bootstrap=ARGUMENTS, topic=ARGUMENTS)
 def test_the_line_that_lowers_min_insync_replicas_names_its_topic(bootstrap: str, topic: str) -> None:
-    words = shlex.split(lowering(bootstrap, topic, 1))
+    words = shlex.split(format_min_isr_command(bootstrap, topic, 1))
     assert words[-2:] == ["--add-config", "min.insync.replicas=1"]
-    named = option("--entity-name", topic)
+    named = format_option("--entity-name", topic)
     assert tuple(words[-2 - len(named) : -2]) == named
 
 

@@ -11,15 +11,15 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.kafka.config import ClusterConfig, load_config
-from mirror_core.kafka.placing import Placement
+from mirror_core.kafka.placing import ReplicaPlacement
 from mirror_core.kafka.topics import TopicConfigs
-from mirror_core.kafka.transaction_brokers import Fenced
+from mirror_core.kafka.transaction_brokers import ProducerFenced
 from mirror_core.model.errors import LostOwnership, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.state import reading, short, writer
-from mirror_core.state.short import for_want_of_replicas
+from mirror_core.state.short import explain_min_isr
 from mirror_core.state.topic import read_state
-from mirror_core.state.writer import StateWriter, WriterId, control_id, data_id
+from mirror_core.state.writer import StateWriter, WriterId, make_control_id, make_data_id
 
 STATE, TRANSACTIONS = "__mirrorbook_state", "__transaction_state"
 M = MirrorName("m")
@@ -32,23 +32,25 @@ def west(tmp_path: Path) -> ClusterConfig:
     return load_config(path).cluster("west")
 
 
-def placed(*in_sync: int) -> Placement:
-    return Placement(leader=in_sync[0], replicas=(1, 2, 3), in_sync=in_sync)
+def placed(*in_sync: int) -> ReplicaPlacement:
+    return ReplicaPlacement(leader=in_sync[0], replicas=(1, 2, 3), in_sync=in_sync)
 
 
-def looks(monkeypatch: pytest.MonkeyPatch, found: Mapping[str, list[Placement]]) -> None:
+def looks(monkeypatch: pytest.MonkeyPatch, found: Mapping[str, list[ReplicaPlacement]]) -> None:
     """The cluster tells of these topics, each with min.insync.replicas=2."""
     configs = {topic: TopicConfigs({}, {"min.insync.replicas": "2"}) for topic in found}
     monkeypatch.setattr(short, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace()))
-    monkeypatch.setattr(short, "told_configs", lambda client, topics: (configs, {}))
+    monkeypatch.setattr(short, "describe_available_configs", lambda client, topics: (configs, {}))
     monkeypatch.setattr(
-        short, "placements", lambda client, topics: {Partition(t, n): p for t in topics for n, p in enumerate(found[t])}
+        short,
+        "describe_placements",
+        lambda client, topics: {Partition(t, n): p for t in topics for n, p in enumerate(found[t])},
     )
 
 
 def test_each_topic_that_is_short_is_named_with_its_line(monkeypatch: pytest.MonkeyPatch, west: ClusterConfig) -> None:
     looks(monkeypatch, {STATE: [placed(2)], TRANSACTIONS: [placed(1, 2), placed(2), placed(2, 3)]})
-    said = for_want_of_replicas(west, 1.0)
+    said = explain_min_isr(west, 1.0)
     for topic in (STATE, TRANSACTIONS):
         assert f"{topic}: 1 of 3 replicas in sync, and min.insync.replicas=2; not in sync: broker 1, 3" in said
         assert "--bootstrap-server 127.0.0.1:1 --command-config ADMIN.properties --alter --entity-type topics " in said
@@ -57,11 +59,11 @@ def test_each_topic_that_is_short_is_named_with_its_line(monkeypatch: pytest.Mon
 
 def test_nothing_is_said_where_enough_are_in_sync(monkeypatch: pytest.MonkeyPatch, west: ClusterConfig) -> None:
     looks(monkeypatch, {STATE: [placed(1, 2)], TRANSACTIONS: [placed(1, 2, 3)]})
-    assert for_want_of_replicas(west, 1.0) == ""
+    assert explain_min_isr(west, 1.0) == ""
 
 
 def test_nothing_is_said_of_a_cluster_that_is_silent(west: ClusterConfig) -> None:
-    assert for_want_of_replicas(west, 0.1) == ""
+    assert explain_min_isr(west, 0.1) == ""
 
 
 WHY = "Too few brokers of west have it (...)"
@@ -70,11 +72,11 @@ WHY = "Too few brokers of west have it (...)"
 @pytest.mark.parametrize(
     ("error", "writer_id", "kind", "told"),
     [
-        (Unreachable("no answer in time"), control_id(M), Unreachable, True),
-        (RemoteFault("NOT_ENOUGH_REPLICAS"), control_id(M), RemoteFault, True),
-        (Fenced(), control_id(M), LostOwnership, False),
-        (MissingPermission("TOPIC_AUTHORIZATION_FAILED"), control_id(M), MissingPermission, False),
-        (Unreachable("no answer in time"), data_id(M), Unreachable, False),
+        (Unreachable("no answer in time"), make_control_id(M), Unreachable, True),
+        (RemoteFault("NOT_ENOUGH_REPLICAS"), make_control_id(M), RemoteFault, True),
+        (ProducerFenced(), make_control_id(M), LostOwnership, False),
+        (MissingPermission("TOPIC_AUTHORIZATION_FAILED"), make_control_id(M), MissingPermission, False),
+        (Unreachable("no answer in time"), make_data_id(M), Unreachable, False),
     ],
 )
 def test_who_cannot_write_is_told_why(
@@ -88,7 +90,7 @@ def test_who_cannot_write_is_told_why(
     def refuse(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(writer, "for_want_of_replicas", lambda cluster, timeout_s: WHY)
+    monkeypatch.setattr(writer, "explain_min_isr", lambda cluster, timeout_s: WHY)
     one = StateWriter(west, writer_id)
     one._producer = cast("Any", SimpleNamespace(take=refuse, write=refuse, settle=refuse, number=0))
     attempts: list[Callable[[], object]] = [one.__enter__, one.put]
@@ -100,9 +102,9 @@ def test_who_cannot_write_is_told_why(
 
 
 def test_a_reason_that_is_not_known_changes_no_error(monkeypatch: pytest.MonkeyPatch, west: ClusterConfig) -> None:
-    monkeypatch.setattr(writer, "for_want_of_replicas", lambda cluster, timeout_s: "")
+    monkeypatch.setattr(writer, "explain_min_isr", lambda cluster, timeout_s: "")
     error = Unreachable("no answer in time")
-    assert StateWriter(west, control_id(M))._explained(error) is error
+    assert StateWriter(west, make_control_id(M))._explain_error(error) is error
 
 
 @pytest.mark.parametrize(("code", "told"), [("OFFSET_NOT_AVAILABLE", True), ("NOT_LEADER_OR_FOLLOWER", False)])
@@ -110,11 +112,11 @@ def test_who_cannot_read_since_its_leader_does_not_know_the_end_is_told_why(
     monkeypatch: pytest.MonkeyPatch, west: ClusterConfig, code: str, told: bool
 ) -> None:
     def refuse(client: object, topic: str) -> None:
-        raise reading._Again(code)
+        raise reading._ReadAgain(code)
 
     monkeypatch.setattr(reading, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace()))
-    monkeypatch.setattr(reading, "_leader", refuse)
-    monkeypatch.setattr(reading, "for_want_of_replicas", lambda cluster, timeout_s: WHY)
+    monkeypatch.setattr(reading, "_find_leader", refuse)
+    monkeypatch.setattr(reading, "explain_min_isr", lambda cluster, timeout_s: WHY)
     with pytest.raises(Unreachable, match=code) as failed:
         read_state(west, timeout_s=0.0)
     assert (WHY in str(failed.value)) is told

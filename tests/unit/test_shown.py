@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from mirror_core.cli.common import print_facts, print_json, print_table
-from mirror_core.cli.telling import tell
-from mirror_core.model.documents import Document
+from mirror_core.cli.telling import print_line
+from mirror_core.model.documents import JsonDocument
 
 NAMES = ("a[/b]", "[red]c", "\x1b[2Jd", "e\u202ef", "\x9bg", ":smile:", "[link=https://evil.example]h")
 SHOWN = ("a[/b]", "[red]c", "\\x1b[2Jd", "e\\u202ef", "\\x9bg", ":smile:", "[link=https://evil.example]h")
 
 
-class Groups(Document, frozen=True, kw_only=True):
+class Groups(JsonDocument, frozen=True, kw_only=True):
     groups: tuple[str, ...]
 
 
@@ -37,7 +37,7 @@ def test_a_name_is_shown_whole_wherever_it_stands(name: str, shown: str, capsys:
     table = said(capsys)
     assert table.count(shown) == 3
     print_facts({name: name})
-    tell(f"group {name}:\n  - {name}")
+    print_line(f"group {name}:\n  - {name}")
     assert said(capsys) == f"{shown}: {shown}\ngroup {shown}:\n  - {shown}\n"
 
 

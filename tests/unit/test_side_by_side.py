@@ -11,28 +11,28 @@ from typing import Any
 import pytest
 
 from mirror_core.cli import sets as command
-from mirror_core.decide.steps import names, planned
+from mirror_core.decide.steps import list_step_names, plan_steps
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, Unreachable
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.runbook import side_by_side
-from mirror_core.runbook.set_runs import Standing
-from mirror_core.runbook.sets import Together
-from mirror_core.runbook.side_by_side import at_once, patiently
-from mirror_core.state.journal import checkpoint
+from mirror_core.runbook.set_runs import MemberRun
+from mirror_core.runbook.sets import SetFailover
+from mirror_core.runbook.side_by_side import retry_until_done, run_parallel
+from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.records import State
-from mirror_core.state.turning import LastLook, Returned
+from mirror_core.state.turning import PromotionCheck, SourceReturned
 from tests.unit.test_decide_verbs import MIRROR, RUN
 from tests.unit.test_refusals import LINK
 
 A, B = MirrorName("a"), MirrorName("b")
-STEPS = names(RunKind.FAILOVER)
+STEPS = list_step_names(RunKind.FAILOVER)
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "PAUSE_S", 0.0)
+    monkeypatch.setattr(side_by_side, "RETRY_PAUSE_S", 0.0)
 
 
 def test_what_fails_for_a_moment_is_tried_again_beside_the_others() -> None:
@@ -44,7 +44,9 @@ def test_what_fails_for_a_moment_is_tried_again_beside_the_others() -> None:
             raise errors.pop()
         log.append(name)
 
-    failed = at_once({name: partial(patiently, name, said.append, partial(once, name)) for name in (A, B)}, said.append)
+    failed = run_parallel(
+        {name: partial(retry_until_done, name, said.append, partial(once, name)) for name in (A, B)}, said.append
+    )
     assert (sorted(log), failed, said) == (["a", "b"], {}, ["a: for a moment; once more"])
 
 
@@ -53,10 +55,12 @@ def test_who_loses_one_of_them_leaves_the_others_where_they_are() -> None:
         raise LostOwnership("x")
 
     with pytest.raises(LostOwnership, match=r"^a: x; the others wait where they are"):
-        at_once({A: lose, B: lambda: None}, print)
+        run_parallel({A: lose, B: lambda: None}, print)
 
 
-def shop(monkeypatch: pytest.MonkeyPatch, conducted: Collection[str], *, ended: str = "") -> tuple[Together, list[Any]]:
+def shop(
+    monkeypatch: pytest.MonkeyPatch, conducted: Collection[str], *, ended: str = ""
+) -> tuple[SetFailover, list[Any]]:
     """A set that Airflow moves, of two mirrors; ann has taken the first one over. And what its conductors are asked."""
     asked = list[Any]()
 
@@ -66,10 +70,12 @@ def shop(monkeypatch: pytest.MonkeyPatch, conducted: Collection[str], *, ended: 
             raise Refused(title, [f"it is conducted by {run_id}'s"])
 
     one: Any = SimpleNamespace(started_by="airflow", refuse_conducted=refuse)
-    several = Together(MirrorSet("shop", (A, B)), {A: one, B: one}, say=print)
+    several = SetFailover(MirrorSet("shop", (A, B)), {A: one, B: one}, print_line=print)
     runs = {A: replace(RUN, id="a-1", conducted_by="ann"), B: replace(RUN, id="b-1", conducted_by="airflow")}
     runs = {name: replace(run, ended_ms=1) if name == ended else run for name, run in runs.items()}
-    monkeypatch.setattr(Together, "_standings", lambda self, attempt: {n: Standing(r, ()) for n, r in runs.items()})
+    monkeypatch.setattr(
+        SetFailover, "_read_member_runs", lambda self, attempt: {n: MemberRun(r, ()) for n, r in runs.items()}
+    )
     return several, asked
 
 
@@ -110,15 +116,15 @@ def test_run_set_looks_whether_anybody_conducts_it_before_it_asks(
     monkeypatch: pytest.MonkeyPatch, cut_off: bool, take_over: bool
 ) -> None:
     several, asked = shop(monkeypatch, ["a-1"])
-    monkeypatch.setattr(Together, "under_way", lambda self: None if cut_off else "shop-1")
-    monkeypatch.setattr(Together, "cut_off", lambda self: "shop-1" if cut_off else None)
-    monkeypatch.setattr(Together, "told", lambda self, attempt: [])
-    monkeypatch.setattr(command, "_together", lambda *arguments, **options: several)
+    monkeypatch.setattr(SetFailover, "find_active_attempt", lambda self: None if cut_off else "shop-1")
+    monkeypatch.setattr(SetFailover, "find_unbegun_attempt", lambda self: "shop-1" if cut_off else None)
+    monkeypatch.setattr(SetFailover, "format_phases", lambda self, attempt: [])
+    monkeypatch.setattr(command, "_make_set_failover", lambda *arguments, **options: several)
 
     def agree(question: str, yes: bool) -> None:
         raise Asked(question)
 
-    monkeypatch.setattr(command, "agree", agree)
+    monkeypatch.setattr(command, "require_confirmation", agree)
     with pytest.raises(Asked if take_over else Refused):
         command.run_set("shop", take_over=take_over)
     assert bool(asked) is not take_over
@@ -126,20 +132,20 @@ def test_run_set_looks_whether_anybody_conducts_it_before_it_asks(
 
 def test_while_a_person_decides_about_a_set_somebody_else_may_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
     several, asked = shop(monkeypatch, [])
-    monkeypatch.setattr(Together, "under_way", lambda self: "shop-1")
-    monkeypatch.setattr(Together, "told", lambda self, attempt: [])
-    monkeypatch.setattr(Together, "undisturbed", lambda self, attempt: True)
-    monkeypatch.setattr(Together, "finish", lambda *arguments, **options: pytest.fail("it is somebody else's"))
-    monkeypatch.setattr(command, "_together", lambda *arguments, **options: several)
-    monkeypatch.setattr(command, "agree", lambda question, yes: None)
-    monkeypatch.setattr(command, "_ask", lambda name, together, attempt: None)
+    monkeypatch.setattr(SetFailover, "find_active_attempt", lambda self: "shop-1")
+    monkeypatch.setattr(SetFailover, "format_phases", lambda self, attempt: [])
+    monkeypatch.setattr(SetFailover, "is_undisturbed", lambda self, attempt: True)
+    monkeypatch.setattr(SetFailover, "finish", lambda *arguments, **options: pytest.fail("it is somebody else's"))
+    monkeypatch.setattr(command, "_make_set_failover", lambda *arguments, **options: several)
+    monkeypatch.setattr(command, "require_confirmation", lambda question, yes: None)
+    monkeypatch.setattr(command, "_prove_and_confirm_set", lambda name, together, attempt: None)
 
-    def refuse(self: Together, attempt: str, **known: bool) -> None:
+    def refuse(self: SetFailover, attempt: str, **known: bool) -> None:
         asked.append(known)
         if known.get("quietly"):
             raise Refused("set", ["taken"])
 
-    monkeypatch.setattr(Together, "refuse_conducted", refuse)
+    monkeypatch.setattr(SetFailover, "refuse_conducted", refuse)
     with pytest.raises(Refused, match="taken"):
         command.run_set("shop")
     assert asked == [{"take_over": True}, {"quietly": True}]
@@ -157,10 +163,10 @@ def test_of_a_set_a_run_that_waits_for_a_word_is_kept_while_its_source_is_silent
         return RUN
 
     one: Any = SimpleNamespace(link=LINK, source_answers=lambda: answers, abort=abort)
-    several = Together(MirrorSet("shop", (A, B)), {A: one, B: one}, Mode.UNPLANNED, say=print)
-    run = replace(RUN, plan=replace(RUN.plan, mirror=A, mode=Mode.UNPLANNED), id="a-1", state=RunState.RUNNING)
-    standings = {A: Standing(run, (), waits)}
-    monkeypatch.setattr(Together, "_standings", lambda self, attempt: standings)
+    several = SetFailover(MirrorSet("shop", (A, B)), {A: one, B: one}, RunMode.UNPLANNED, print_line=print)
+    run = replace(RUN, plan=replace(RUN.plan, mirror=A, mode=RunMode.UNPLANNED), id="a-1", state=RunState.RUNNING)
+    standings = {A: MemberRun(run, (), waits)}
+    monkeypatch.setattr(SetFailover, "_read_member_runs", lambda self, attempt: standings)
     (said,) = several.abort("shop-1")
     kept = waits and not answers
     assert said.startswith("a: kept: east answered" if kept else "a: given up")
@@ -169,7 +175,7 @@ def test_of_a_set_a_run_that_waits_for_a_word_is_kept_while_its_source_is_silent
 
     promoted = StepRecord(run="b-1", step="promote", state=StepState.DONE, attempt=1, started_ms=1)
     there = replace(run, plan=replace(run.plan, mirror=B), id="b-1", state=RunState.DONE, ended_ms=1)
-    standings[B] = Standing(there, (promoted,))
+    standings[B] = MemberRun(there, (promoted,))
     (said,) = several.abort("shop-1")
     assert ("resume a --leave-behind" in said) is waits
     assert ("resume it" in said) is not waits
@@ -177,18 +183,18 @@ def test_of_a_set_a_run_that_waits_for_a_word_is_kept_while_its_source_is_silent
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_of_a_set_nobody_is_told_to_resume_what_waits_for_a_word(waits: bool) -> None:
-    assert ("failover resume m`" in Standing(RUN, (), waits).advice) is not waits
+    assert ("failover resume m`" in MemberRun(RUN, (), waits).advice) is not waits
 
 
 @pytest.mark.parametrize("given", [False, True])
 def test_a_set_takes_back_a_promotion_that_has_given_nothing(monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
     """The step has begun, and the destination did not let it grant anything: so the others are taken back, too."""
     state, aborted = State(), list[str]()
-    run = replace(RUN, plan=replace(RUN.plan, mirror=A, steps=planned(RunKind.FAILOVER, MIRROR)), part_of="shop-1")
+    run = replace(RUN, plan=replace(RUN.plan, mirror=A, steps=plan_steps(RunKind.FAILOVER, MIRROR)), set_run="shop-1")
     state.put(run)
     for step in STEPS[: STEPS.index("promote")]:
         state.put(StepRecord(run=run.id, step=step, state=StepState.DONE, attempt=1, started_ms=1, ended_ms=2))
-    state.put(checkpoint(run.id, "promote", LastLook(words="seen", given=given)))
+    state.put(make_checkpoint(run.id, "promote", PromotionCheck(source_state="seen", rights_given=given)))
     state.put(StepRecord(run=run.id, step="promote", state=StepState.FAILED, attempt=1, started_ms=3, error="no"))
 
     def abort(run_id: str, *, only_mine: bool) -> Run:
@@ -197,7 +203,7 @@ def test_a_set_takes_back_a_promotion_that_has_given_nothing(monkeypatch: pytest
 
     monkeypatch.setattr("mirror_core.runbook.sets.read_state", lambda cluster: state)
     one: Any = SimpleNamespace(link=LINK, source_answers=lambda: True, abort=abort)
-    several = Together(MirrorSet("shop", (A,)), {A: one}, say=print)
+    several = SetFailover(MirrorSet("shop", (A,)), {A: one}, print_line=print)
     (said,) = several.abort("shop-1")
     assert said.startswith("a: kept: another mirror of the set is promoted" if given else "a: given up")
     assert aborted == ([] if given else [run.id])
@@ -206,10 +212,10 @@ def test_a_set_takes_back_a_promotion_that_has_given_nothing(monkeypatch: pytest
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_set_knows_which_of_its_runs_wait_for_a_word(monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
     state = State()
-    state.put(replace(RUN, plan=replace(RUN.plan, mirror=A, mode=Mode.UNPLANNED), part_of="shop-1"))
+    state.put(replace(RUN, plan=replace(RUN.plan, mirror=A, mode=RunMode.UNPLANNED), set_run="shop-1"))
     if waits:
-        state.put(checkpoint(RUN.id, "promote", Returned()))
+        state.put(make_checkpoint(RUN.id, "promote", SourceReturned()))
     monkeypatch.setattr("mirror_core.runbook.sets.read_state", lambda cluster: state)
     one: Any = SimpleNamespace(link=LINK)
-    several = Together(MirrorSet("shop", (A,)), {A: one}, Mode.UNPLANNED, say=print)
-    assert several._standings("shop-1")[A].waits is waits
+    several = SetFailover(MirrorSet("shop", (A,)), {A: one}, RunMode.UNPLANNED, print_line=print)
+    assert several._read_member_runs("shop-1")[A].awaits_confirmation is waits

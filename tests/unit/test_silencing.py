@@ -11,14 +11,14 @@ from typing import Any, cast
 import pytest
 from cryptography.x509.oid import NameOID
 
-from mirror_core.kafka.acls import Acls
+from mirror_core.kafka.acls import BrokerAcls
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Permission
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.rights.acls import denial
+from mirror_core.rights.acls import build_denial
 from mirror_core.sync import group_commits, ledger, silencing
-from mirror_core.sync.group_commits import stop_commits
-from mirror_core.sync.silencing import silence_copiers
+from mirror_core.sync.group_commits import deny_offset_commits
+from mirror_core.sync.silencing import fence_old_tasks
 from tests.memory import MemoryLog
 from tests.unit.test_refusals import LINK
 from tests.unit.test_subject import Named, certificate
@@ -54,7 +54,7 @@ def test_a_denial_of_a_name_in_doubt_is_no_certainty_however_often_it_is_looked_
     config = by_certificate(tmp_path, *named)
     held, log = set[Acl](), MemoryLog()
     if granted is not None:
-        held.add(replace(denial("t", granted), permission=Permission.ALLOW))
+        held.add(replace(build_denial("t", granted), permission=Permission.ALLOW))
 
     def create(client: object, acls: Collection[Acl]) -> None:
         held.update(acls)
@@ -62,25 +62,25 @@ def test_a_denial_of_a_name_in_doubt_is_no_certainty_however_often_it_is_looked_
     def nothing(*_: object) -> None: ...
 
     for module in (silencing, group_commits):
-        monkeypatch.setattr(module, "describe_acls", lambda client: Acls(frozenset(held)))
+        monkeypatch.setattr(module, "describe_acls", lambda client: BrokerAcls(frozenset(held)))
         monkeypatch.setattr(module, "present_on_every_broker", nothing)
     monkeypatch.setattr(ledger, "create_acls", create)
     client = cast("Any", SimpleNamespace(name=config.name, config=config))
     link = replace(LINK, destination=config)
     for _ in range(2):  # our own denial, which names it, proves nothing
-        silenced = silence_copiers(link, log, client, [TOPIC])
+        silenced = fence_old_tasks(link, log, client, [TOPIC])
         assert {acl.name for acl in silenced.denials} == {TOPIC}
-        assert silenced.certain is certain
-        said = stop_commits(link.mirror, log, client)
+        assert silenced.is_certain is certain
+        said = deny_offset_commits(link.mirror, log, client)
         assert ("commits for no group on cluster west any more" in said) is certain
         assert said.startswith("not certain: ") is not certain
-    assert ("User:CN=data" in silenced.doubt) is not certain
+    assert ("User:CN=data" in silenced.uncertainty) is not certain
     other = LedgerEntry(
         mirror=MirrorName("other"),
         cluster=ClusterName("west"),
-        acl=denial("t", "User:CN=data"),
+        acl=build_denial("t", "User:CN=data"),
         purpose=AclPurpose.FENCE,
     )
     log.put(other)
     held.add(other.acl)
-    assert silence_copiers(link, log, client, [TOPIC]).certain is certain, "nor does another mirror's"
+    assert fence_old_tasks(link, log, client, [TOPIC]).is_certain is certain, "nor does another mirror's"

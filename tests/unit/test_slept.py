@@ -9,17 +9,17 @@ import pytest
 
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.mirror import Lease
-from mirror_core.model.run import Evidence, StepRecord
-from mirror_core.runbook.failover_steps import Steps
-from mirror_core.runbook.lost_steps import LostSteps
+from mirror_core.model.run import StepEvidence, StepRecord
+from mirror_core.runbook.failover_steps import PlannedSteps
+from mirror_core.runbook.lost_steps import UnplannedSteps
 from mirror_core.state import lease
-from mirror_core.state.records import Forget, Record, State
+from mirror_core.state.records import State, StateRecord, Tombstone
 from tests.memory import journal_of
 from tests.unit.test_refusals import LINK
 
-ACTS: list[tuple[str, type[Steps] | type[LostSteps], Callable[[Any], Evidence]]] = [
-    ("drain", Steps, lambda steps: cast("Evidence", steps._drain())),
-    ("settle", LostSteps, lambda steps: cast("Evidence", steps._settle())),
+ACTS: list[tuple[str, type[PlannedSteps] | type[UnplannedSteps], Callable[[Any], StepEvidence]]] = [
+    ("drain", PlannedSteps, lambda steps: cast("StepEvidence", steps._drain())),
+    ("settle", UnplannedSteps, lambda steps: cast("StepEvidence", steps._settle())),
 ]
 
 
@@ -29,7 +29,7 @@ class Control:
     def __init__(self, fenced_at: int, happened: list[str]) -> None:
         self.state, self.left, self.happened = State(), fenced_at, happened
 
-    def put(self, *records: Record | Forget) -> None:
+    def put(self, *records: StateRecord | Tombstone) -> None:
         self.left -= 1
         if self.left < 0:
             raise LostOwnership("another process conducts it")
@@ -51,8 +51,8 @@ class Control:
 def test_before_the_data_id_is_taken_it_shows_that_it_still_conducts(
     monkeypatch: pytest.MonkeyPatch,
     step: str,
-    kind: type[Steps] | type[LostSteps],
-    act: Callable[[Any], Evidence],
+    kind: type[PlannedSteps] | type[UnplannedSteps],
+    act: Callable[[Any], StepEvidence],
     fenced_at: int,
     expected: list[str],
 ) -> None:
@@ -75,7 +75,7 @@ def test_before_the_data_id_is_taken_it_shows_that_it_still_conducts(
             assert record.owner == "run:run-1"
 
     monkeypatch.setattr(lease, "StateWriter", Data)
-    monkeypatch.setattr(lease, "clock_ahead_ms", lambda cluster, timeout_s: 0)
+    monkeypatch.setattr(lease, "measure_clock_ahead_ms", lambda cluster, timeout_s: 0)
     journal = journal_of("run-1", step)
     control = Control(fenced_at, happened)
     steps = kind(LINK, cast("Any", None), cast("Any", control), journal)

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from mirror_core.spark import slots
-from mirror_core.spark.slots import NoSlot, slots_wanted
+from mirror_core.spark.slots import NoTaskSlot, require_task_slot
 
 
 class Context:
@@ -47,18 +47,18 @@ class Context:
     ],
 )
 def test_who_holds_the_slots_is_said(monkeypatch: pytest.MonkeyPatch, at_work: tuple[str, ...], words: str) -> None:
-    monkeypatch.setattr(slots, "PATIENCE_S", 0.01)
-    with pytest.raises(NoSlot, match=words):
+    monkeypatch.setattr(slots, "SLOT_TIMEOUT_S", 0.01)
+    with pytest.raises(NoTaskSlot, match=words):
         ends_when_cancelled(Context(*at_work))
 
 
 def test_who_holds_them_is_counted_once_however_long_the_cancelling_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "PATIENCE_S", 0.01)
-    with pytest.raises(NoSlot, match=r": 1 job\(s\) that this process began before"):
+    monkeypatch.setattr(slots, "SLOT_TIMEOUT_S", 0.01)
+    with pytest.raises(NoTaskSlot, match=r": 1 job\(s\) that this process began before"):
         ends_when_cancelled(Context("ours-1", asked_to_cancel=3))
 
 
 def ends_when_cancelled(context: Any) -> None:
-    with slots_wanted(context, "Spark, job 3", "ours-3", lambda: ["ours-1", "ours-2"]):
+    with require_task_slot(context, "Spark, job 3", "ours-3", lambda: ["ours-1", "ours-2"]):
         assert context.cancelled.wait(20)
         raise PySparkException("cancelled")

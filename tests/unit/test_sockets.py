@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.sockets import connect, framed, push, readable, receive
+from mirror_core.kafka.sockets import connect, push, receive, to_frame, wait_readable
 from tests.addresses import IPV6, resolve_to
 from tests.cluster.secure import Authority, named
 from tests.waiting import wait_until
@@ -104,18 +104,20 @@ def test_a_wait_ends_when_somebody_takes_something_again() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert push(ours, MANY, 0.0)
-        assert readable([ours], 0.0, until_writable=[ours]) == set()
+        assert wait_readable([ours], 0.0, until_writable=[ours]) == set()
         draining = threading.Timer(0.2, lambda: theirs.recv(8 << 20))
         draining.start()
-        found = readable([ours], 20.0, until_writable=[ours])
+        found = wait_readable([ours], 20.0, until_writable=[ours])
         draining.join()
         assert found == set(), "it has nothing to read"
         theirs.sendall(b"answer")
-        wait_until(lambda: readable([ours], 0.0, until_writable=[ours]) == {ours}, timeout_s=20, why="it has by now")
+        wait_until(
+            lambda: wait_readable([ours], 0.0, until_writable=[ours]) == {ours}, timeout_s=20, why="it has by now"
+        )
 
 
 def test_a_frame_begins_with_its_length() -> None:
-    assert b"".join(framed([b"ab", bytearray(b"c")])) == b"\0\0\0\3abc"
+    assert b"".join(to_frame([b"ab", bytearray(b"c")])) == b"\0\0\0\3abc"
 
 
 def test_who_takes_a_little_all_the_time_is_not_waited_for_longer(link: Link) -> None:

@@ -11,27 +11,30 @@ import typer
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 
-from mirror_core.cli.conducting import Runner, services_of
-from mirror_core.cli.spark_conf import spark_conf
-from mirror_core.model.copying import Listening
+from mirror_core.cli.conducting import CompareRunner, make_services
+from mirror_core.cli.spark_conf import parse_spark_conf
+from mirror_core.model.copying import ListenAddress
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.runbook.services import Services
 from mirror_core.spark.fleet import SparkFleet
 from mirror_core.spark.parity import SparkParity
-from mirror_core.spark.runner import listening
+from mirror_core.spark.runner import get_listen_address
 from mirror_core.spark.salvage import SparkSalvage
-from mirror_core.spark.session import _settings, context
+from mirror_core.spark.session import _build_settings, get_spark_context
 
 
 def test_the_users_settings_win_and_errors_alone_are_logged() -> None:
     mine = {"spark.driver.memory": "2g", "spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-XX:+UseG1GC"}
-    found = _settings("spark://far:7077", 4, mine)
+    found = _build_settings("spark://far:7077", 4, mine)
     assert (found["spark.driver.memory"], found["spark.ui.enabled"], found["spark.cores.max"]) == ("2g", "true", "4")
     java = found["spark.driver.extraJavaOptions"]
     assert java.startswith("-XX:+UseG1GC -Dlog4j2.configurationFile=")
     assert "Serial" not in java  # a JVM with two collectors does not start
     own = "-Dlog4j2.configurationFile=/etc/log4j2.properties"
-    assert _settings("local[2]", None, {"spark.driver.extraJavaOptions": own})["spark.driver.extraJavaOptions"] == own
+    assert (
+        _build_settings("local[2]", None, {"spark.driver.extraJavaOptions": own})["spark.driver.extraJavaOptions"]
+        == own
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,29 +50,31 @@ def test_the_users_settings_win_and_errors_alone_are_logged() -> None:
 )
 def test_what_cannot_be_chosen_is_refused_with_the_reason(key: str, value: str, why: str) -> None:
     with pytest.raises(BadRequest, match=why):
-        _settings("local[2]", None, {key: value})
+        _build_settings("local[2]", None, {key: value})
 
 
 def test_what_is_so_anyway_may_be_said() -> None:
-    assert _settings("local[2]", None, {"spark.speculation": "false"})["spark.speculation"] == "false"
+    assert _build_settings("local[2]", None, {"spark.speculation": "false"})["spark.speculation"] == "false"
 
 
 def test_workers_come_from_our_daemon_unless_the_package_travels_with_the_job() -> None:
     daemon = "spark.python.daemon.module"
-    assert _settings("spark://far:7077", 4, {})[daemon] == "mirror_core.spark.daemon"
-    assert daemon not in _settings("spark://far:7077", 4, {"spark.submit.pyFiles": "mirrorbook.zip"})
+    assert _build_settings("spark://far:7077", 4, {})[daemon] == "mirror_core.spark.daemon"
+    assert daemon not in _build_settings("spark://far:7077", 4, {"spark.submit.pyFiles": "mirrorbook.zip"})
 
 
 def test_the_driver_listens_where_executors_reach_sparks_own() -> None:
-    assert listening({"spark.driver.host": "mirror-1"}) == Listening(bind="mirror-1", host="mirror-1", port=0)
+    assert get_listen_address({"spark.driver.host": "mirror-1"}) == ListenAddress(
+        bind="mirror-1", host="mirror-1", port=0
+    )
     behind = {"spark.driver.host": "svc", "spark.driver.bindAddress": "0.0.0.0", "spark.mirrorbook.port": "7080"}
-    assert listening(behind) == Listening(bind="0.0.0.0", host="svc", port=7080)
+    assert get_listen_address(behind) == ListenAddress(bind="0.0.0.0", host="svc", port=7080)
 
 
 def test_drivers_of_one_process_listen_on_ports_one_after_the_other() -> None:
     fixed = {"spark.driver.host": "svc", "spark.mirrorbook.port": "7080"}
-    assert [listening(fixed, number).port for number in range(3)] == [7080, 7081, 7082]
-    assert listening({"spark.driver.host": "svc"}, 2).port == 0
+    assert [get_listen_address(fixed, number).port for number in range(3)] == [7080, 7081, 7082]
+    assert get_listen_address({"spark.driver.host": "svc"}, 2).port == 0
     SparkFleet("local[*]", 1, 36, {"spark.mirrorbook.port": "65500"})
     with pytest.raises(BadRequest, match="37 mirrors take as many ports"):
         SparkFleet("local[*]", 1, 37, {"spark.mirrorbook.port": "65500"})
@@ -77,7 +82,7 @@ def test_drivers_of_one_process_listen_on_ports_one_after_the_other() -> None:
 
 def test_a_runs_comparison_and_salvage_get_the_users_settings_or_refuse_them_at_once(tmp_path: Path) -> None:
     def made(*conf: str) -> Services:
-        return services_of(tmp_path / "mirrorbook.yaml", Runner.SPARK, "local[2]", None, list(conf))
+        return make_services(tmp_path / "mirrorbook.yaml", CompareRunner.SPARK, "local[2]", None, list(conf))
 
     services = made("spark.driver.memory=1g")
     assert isinstance(services.parity, SparkParity)
@@ -88,12 +93,12 @@ def test_a_runs_comparison_and_salvage_get_the_users_settings_or_refuse_them_at_
 
 
 def test_settings_are_given_as_key_and_value() -> None:
-    assert spark_conf(["spark.a=b=c", "spark.ui.enabled=true"]) == {"spark.a": "b=c", "spark.ui.enabled": "true"}
-    assert spark_conf(None) == {}
+    assert parse_spark_conf(["spark.a=b=c", "spark.ui.enabled=true"]) == {"spark.a": "b=c", "spark.ui.enabled": "true"}
+    assert parse_spark_conf(None) == {}
     with pytest.raises(typer.BadParameter, match="is not KEY=VALUE"):
-        spark_conf(["spark.ui.enabled"])
+        parse_spark_conf(["spark.ui.enabled"])
     with pytest.raises(BadRequest, match="second writer"):
-        spark_conf(["spark.speculation=true"])
+        parse_spark_conf(["spark.speculation=true"])
 
 
 def test_two_threads_that_want_spark_start_it_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +114,7 @@ def test_two_threads_that_want_spark_start_it_one_after_the_other(monkeypatch: p
 
     def want() -> None:
         with pytest.raises(RemoteFault, match="not today"):
-            context("test", "local[1]")
+            get_spark_context("test", "local[1]")
 
     monkeypatch.setattr(SparkContext, "getOrCreate", start)
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
@@ -120,5 +125,7 @@ def test_two_threads_that_want_spark_start_it_one_after_the_other(monkeypatch: p
 
 
 def test_a_local_spark_takes_messages_of_nobody_else() -> None:
-    assert _settings("local[2]", None, {})["spark.authenticate"] == "true"
-    assert "spark.authenticate" not in _settings("spark://far:7077", None, {}), "the cluster must have the same secret"
+    assert _build_settings("local[2]", None, {})["spark.authenticate"] == "true"
+    assert "spark.authenticate" not in _build_settings("spark://far:7077", None, {}), (
+        "the cluster must have the same secret"
+    )

@@ -29,13 +29,13 @@ from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient, Leader
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.faults import settle
-from mirror_core.kafka.leaderless import leaderless, offsets_by_two
-from mirror_core.kafka.offsets import Led, Point, led_offsets, list_offsets
+from mirror_core.kafka.faults import retry_per_key
+from mirror_core.kafka.leaderless import find_offline_partitions, list_offsets_confirmed
+from mirror_core.kafka.offsets import OffsetPoint, OffsetsResult, list_available_offsets, list_offsets
 from mirror_core.model.errors import BadRequest, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.runbook import observe
-from mirror_core.runbook.observed_groups import Groups
+from mirror_core.runbook.observed_groups import ObservedGroups
 from mirror_core.state.records import State
 from tests.threads import beside
 from tests.unit.test_many_requests import METADATA, ZERO, encoded, frame
@@ -133,12 +133,12 @@ def led_by(client: ClusterClient) -> int:
 
 def test_another_one_is_asked_who_leads(client: ClusterClient, brokers: Brokers) -> None:
     assert led_by(client) == STALE
-    client.ask_another()
+    client.mark_metadata_stale()
     assert led_by(client) == FRESH
     assert led_by(client) == FRESH, "and stays asked"
-    client.give_back(*client._connections.popitem())
+    client.return_connection(*client._connections.popitem())
     assert led_by(client) == FRESH, "whatever was asked of whom meanwhile"
-    client.ask_another()
+    client.mark_metadata_stale()
     assert led_by(client) == STALE, "in turn"
     assert brokers.asked == [STALE, STALE, FRESH, FRESH, FRESH, STALE]
 
@@ -147,7 +147,7 @@ def test_who_is_doubted_is_asked_all_the_same_where_no_other_is_there(client: Cl
     with socket.create_server(("127.0.0.1", 0)) as hangs:
         client._brokers = {STALE: client._brokers[STALE], FRESH: hangs.getsockname()[:2]}
         for _ in range(2):
-            client.ask_another()
+            client.mark_metadata_stale()
             assert led_by(client) == STALE
             client._brokers = {STALE: client._brokers[STALE], FRESH: hangs.getsockname()[:2]}
 
@@ -157,7 +157,7 @@ def test_who_is_there_is_asked_on_where_a_file_cannot_be_read_for_another_one(cl
         raise BadRequest("cluster east: ssl.ca.location: no such file")
 
     client.open = unreadable  # type: ignore[method-assign]
-    client.ask_another()
+    client.mark_metadata_stale()
     assert led_by(client) == STALE
 
 
@@ -165,17 +165,17 @@ def test_the_only_broker_is_asked_again(client: ClusterClient, brokers: Brokers)
     del brokers.ports[FRESH]
     assert led_by(client) == STALE
     for _ in range(3):
-        client.ask_another()
+        client.mark_metadata_stale()
         assert led_by(client) == STALE
 
 
 def test_a_leader_that_says_it_is_none_makes_others_be_asked(client: ClusterClient) -> None:
-    assert list_offsets(client, [P], Point.LOG_END) == {P: OFFSET}
+    assert list_offsets(client, [P], OffsetPoint.LOG_END) == {P: OFFSET}
 
 
 def test_so_it_does_where_only_what_is_known_now_is_asked_for(client: ClusterClient) -> None:
-    assert led_offsets(client, [P], Point.LOG_END).offsets == {}
-    assert led_offsets(client, [P], Point.LOG_END).offsets == {P: OFFSET}, "the next time"
+    assert list_available_offsets(client, [P], OffsetPoint.LOG_END).offsets == {}
+    assert list_available_offsets(client, [P], OffsetPoint.LOG_END).offsets == {P: OFFSET}, "the next time"
 
 
 @pytest.mark.parametrize(("leader", "doubted"), [(NOBODY, True), (1, False)])
@@ -191,12 +191,12 @@ def test_who_names_no_leader_is_doubted_and_not_for_one_that_does_not_know_yet(l
         ask_another=lambda: doubts.append(True),
     )
     with pytest.raises(Unreachable, match="offsets not known"):
-        list_offsets(client, [P], Point.LOG_END)
+        list_offsets(client, [P], OffsetPoint.LOG_END)
     assert any(doubts) is doubted
     doubts.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(offsets, "ask_brokers", lambda client, asked: dict.fromkeys(asked, said))
-        assert led_offsets(client, [P], Point.LOG_END, within_s=0.1).offsets == {}
+        patch.setattr(offsets, "call_brokers", lambda client, asked: dict.fromkeys(asked, said))
+        assert list_available_offsets(client, [P], OffsetPoint.LOG_END, within_s=0.1).offsets == {}
     assert doubts == [], "`offsets_by_two` asks another one, where it matters"
 
 
@@ -204,7 +204,7 @@ def test_offsets_that_must_be_known_are_asked_for_by_another_brokers_word(
     client: ClusterClient, brokers: Brokers
 ) -> None:
     brokers.says[STALE] = Leader(NOBODY, epoch=0)
-    assert list_offsets(client, [P], Point.LOG_END) == {P: OFFSET}
+    assert list_offsets(client, [P], OffsetPoint.LOG_END) == {P: OFFSET}
     assert brokers.asked[-2:] == [STALE, FRESH]
 
 
@@ -215,7 +215,7 @@ def test_so_it_does_in_whatever_is_settled(code: ErrorCode, asked: bool) -> None
     said = [code, ErrorCode.none]
     doubts = list[bool]()
     client: Any = SimpleNamespace(name="east", timeout_s=LIMIT_S, ask_another=lambda: doubts.append(True))
-    assert settle(client, "action", [P], lambda rest: {P: (said.pop(0), None)}) == {P: ErrorCode.none}
+    assert retry_per_key(client, "action", [P], lambda rest: {P: (said.pop(0), None)}) == {P: ErrorCode.none}
     assert doubts == [True] * asked
 
 
@@ -232,14 +232,14 @@ def test_whether_nobody_leads_is_asked_of_two_and_the_newer_word_counts(
     client: ClusterClient, brokers: Brokers, stale: Leader, fresh: Leader, led: bool
 ) -> None:
     brokers.says = {STALE: stale, FRESH: fresh}
-    assert leaderless(client, [P]) == (frozenset() if led else {P})
+    assert find_offline_partitions(client, [P]) == (frozenset() if led else {P})
     assert brokers.asked[-2:] == [STALE, FRESH]
 
 
 def test_a_plan_does_not_believe_one_broker_that_nobody_leads(client: ClusterClient, brokers: Brokers) -> None:
     brokers.says[STALE] = Leader(NOBODY, epoch=0)
-    found = offsets_by_two(client, [P], Point.STABLE_END, within_s=0)
-    assert (found.offsets, found.leaderless) == ({P: OFFSET}, frozenset())
+    found = list_offsets_confirmed(client, [P], OffsetPoint.STABLE_END, within_s=0)
+    assert (found.offsets, found.offline) == ({P: OFFSET}, frozenset())
 
 
 def test_what_is_known_of_the_others_stays_known_where_nobody_answers_the_second_question(
@@ -250,26 +250,26 @@ def test_what_is_known_of_the_others_stays_known_where_nobody_answers_the_second
     def silent(client: ClusterClient, partitions: Collection[Partition]) -> frozenset[Partition]:
         raise Unreachable("gone")
 
-    first = Led({P: Offset(OFFSET)}, frozenset({other}))
-    monkeypatch.setattr("mirror_core.kafka.leaderless.led_offsets", lambda *a, **k: first)
-    monkeypatch.setattr("mirror_core.kafka.leaderless.leaderless", silent)
-    found = offsets_by_two(client, [P, other], Point.STABLE_END, within_s=0)
-    assert (found.offsets, found.leaderless) == ({P: OFFSET}, frozenset({other}))
+    first = OffsetsResult({P: Offset(OFFSET)}, frozenset({other}))
+    monkeypatch.setattr("mirror_core.kafka.leaderless.list_available_offsets", lambda *a, **k: first)
+    monkeypatch.setattr("mirror_core.kafka.leaderless.find_offline_partitions", silent)
+    found = list_offsets_confirmed(client, [P, other], OffsetPoint.STABLE_END, within_s=0)
+    assert (found.offsets, found.offline) == ({P: OFFSET}, frozenset({other}))
 
 
 def test_nor_is_it_forgotten_where_the_source_dies_before_the_third(monkeypatch: pytest.MonkeyPatch) -> None:
-    other, said = Partition(P.topic, 1), iter([Led({P: Offset(OFFSET)}, frozenset({Partition(P.topic, 1)}))])
+    other, said = Partition(P.topic, 1), iter([OffsetsResult({P: Offset(OFFSET)}, frozenset({Partition(P.topic, 1)}))])
 
-    def asked(*_: object, **how: object) -> Led:
+    def asked(*_: object, **how: object) -> OffsetsResult:
         for found in said:
             return found
         raise Unreachable("gone")
 
-    monkeypatch.setattr("mirror_core.kafka.leaderless.led_offsets", asked)
-    monkeypatch.setattr("mirror_core.kafka.leaderless.leaderless", lambda *_: frozenset())
+    monkeypatch.setattr("mirror_core.kafka.leaderless.list_available_offsets", asked)
+    monkeypatch.setattr("mirror_core.kafka.leaderless.find_offline_partitions", lambda *_: frozenset())
     nobody: Any = None
-    found = offsets_by_two(nobody, [P, other], Point.STABLE_END, within_s=0)
-    assert (found.offsets, found.leaderless) == ({P: OFFSET}, frozenset({other}))
+    found = list_offsets_confirmed(nobody, [P, other], OffsetPoint.STABLE_END, within_s=0)
+    assert (found.offsets, found.offline) == ({P: OFFSET}, frozenset({other}))
 
 
 def test_nor_does_a_look_at_the_source(
@@ -278,12 +278,12 @@ def test_nor_does_a_look_at_the_source(
     brokers.says[STALE] = Leader(NOBODY, epoch=0)
     monkeypatch.setattr(observe, "ClusterClient", lambda *a, **k: nullcontext(client))
     monkeypatch.setattr(observe, "describe_acls", lambda client: AuthorizerOff("east"))
-    monkeypatch.setattr(observe, "open_transactions", lambda client, topics: ())
-    monkeypatch.setattr(observe, "observed_groups", lambda *a, **k: Groups())
+    monkeypatch.setattr(observe, "list_open_transactions", lambda client, topics: ())
+    monkeypatch.setattr(observe, "observe_groups", lambda *a, **k: ObservedGroups())
     read: Any = SimpleNamespace(while_waiting=lambda *a: None)
     link = replace(LINK, mirror=replace(LINK.mirror, topics=(P.topic,)))
-    seen = observe._look_at_source(link, State(), (P,), threading.Event(), read, offsets=False, fences=False)
-    assert (seen.stable_ends, seen.leaderless) == ({P: OFFSET}, ())
+    seen = observe._snapshot_source(link, State(), (P,), threading.Event(), read, offsets=False, fences=False)
+    assert (seen.stable_ends, seen.offline_partitions) == ({P: OFFSET}, ())
 
 
 def test_what_nobody_leads_is_told_apart_from_a_leader_that_does_not_answer(
@@ -291,14 +291,14 @@ def test_what_nobody_leads_is_told_apart_from_a_leader_that_does_not_answer(
 ) -> None:
     gone = Leader(NOBODY, epoch=5)
     brokers.says = {STALE: gone, FRESH: gone}
-    assert offsets_by_two(client, [P], Point.STABLE_END, within_s=0).leaderless == {P}
+    assert list_offsets_confirmed(client, [P], OffsetPoint.STABLE_END, within_s=0).offline == {P}
     brokers.says[FRESH] = Leader(STALE, epoch=6)  # who does not know it yet
-    found = offsets_by_two(client, [P], Point.STABLE_END, within_s=0)
-    assert (found.offsets, found.leaderless) == ({}, frozenset())
+    found = list_offsets_confirmed(client, [P], OffsetPoint.STABLE_END, within_s=0)
+    assert (found.offsets, found.offline) == ({}, frozenset())
 
 
 def test_a_cluster_of_one_broker_is_believed(client: ClusterClient, brokers: Brokers) -> None:
     del brokers.ports[FRESH]
     brokers.says[STALE] = Leader(NOBODY, epoch=5)
     client.brokers()
-    assert leaderless(client, [P]) == {P}
+    assert find_offline_partitions(client, [P]) == {P}

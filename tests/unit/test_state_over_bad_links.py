@@ -31,9 +31,9 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.state import reading
-from mirror_core.state.link import states
-from mirror_core.state.reading import Memory
-from mirror_core.state.records import TOPIC, State
+from mirror_core.state.link import read_states
+from mirror_core.state.reading import CachedState
+from mirror_core.state.records import STATE_TOPIC, State
 from mirror_core.state.topic import read_state
 from tests.threads import Work, beside
 from tests.unit.test_many_requests import METADATA, ZERO, encoded, frame
@@ -50,8 +50,8 @@ Log = Callable[[int, int], bytes | None]
 
 def batch(offset: int, size: int = 0) -> bytes:
     """One committed record: the lease of a mirror that is named by its offset; `size`: with so many bytes besides."""
-    lease = Lease(mirror=MirrorName(f"m{offset}"), owner="o" * size, generation=1, beat_ms=1, writers_until_ms=1)
-    ((key, value),) = State().rows(lease)
+    lease = Lease(mirror=MirrorName(f"m{offset}"), owner="o" * size, generation=1, heartbeat_ms=1, writers_until_ms=1)
+    ((key, value),) = State().to_rows(lease)
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
@@ -67,7 +67,7 @@ def batch(offset: int, size: int = 0) -> bytes:
 
 def fetched(records: bytes, end: int) -> bytes:
     """`end`: the log's, and the last stable offset."""
-    name = TOPIC.encode()
+    name = STATE_TOPIC.encode()
     told = struct.pack(">ihi", 0, 0, 0) + struct.pack(">ih", 1, len(name)) + name
     return told + struct.pack(">iihqqqii", 1, 0, 0, end, end, 0, 0, len(records)) + records
 
@@ -121,7 +121,7 @@ class Brokers:
                 self._send(connection, request[4:8] + said)
 
     def _said(self, broker: int, request: bytes) -> bytes | None:
-        key, name = int.from_bytes(request[:2], "big"), TOPIC.encode()
+        key, name = int.from_bytes(request[:2], "big"), STATE_TOPIC.encode()
         if key == METADATA:
             return b"\0" + encoded(MetadataResponse, self._view(self.leader(broker)))
         if key == FETCH:
@@ -152,7 +152,11 @@ class Brokers:
             offline_replicas=(),
         )
         topic = MetadataResponseTopic(
-            error_code=ErrorCode.none, name=TopicName(TOPIC), topic_id=None, is_internal=False, partitions=(partition,)
+            error_code=ErrorCode.none,
+            name=TopicName(STATE_TOPIC),
+            topic_id=None,
+            is_internal=False,
+            partitions=(partition,),
         )
         return MetadataResponse(
             throttle_time=ZERO, brokers=brokers, cluster_id="c", controller_id=BrokerId(1), topics=(topic,)
@@ -168,7 +172,7 @@ def stack() -> Iterator[ExitStack]:
 def read(brokers: Brokers, folder: Path, timeout_s: float, *, whole: bool = False) -> list[str]:
     """Whose leases are read; an error as it is."""
     west = brokers.config(folder).cluster("west")
-    reader = Work(partial(read_state, west, timeout_s=timeout_s, whole=whole), "reader").start()
+    reader = Work(partial(read_state, west, timeout_s=timeout_s, wait_for_open=whole), "reader").start()
     return sorted(reader.result(LONG_S).leases)
 
 
@@ -181,7 +185,7 @@ def test_a_quota_makes_it_wait_and_is_no_fault(stack: ExitStack, tmp_path: Path)
 def test_whoever_reads_another_log_waits_for_a_quota_too(stack: ExitStack, tmp_path: Path) -> None:
     brokers = Brokers(stack, lambda number, offset: THROTTLED if number < 3 else fetched(batch(0), 1))
     with LogReader(brokers.config(tmp_path).cluster("west"), timeout_s=20.0) as reader:
-        found = list(reader.records(Partition(TOPIC, 0), Offset(0), Offset(1)))
+        found = list(reader.records(Partition(STATE_TOPIC, 0), Offset(0), Offset(1)))
     assert [record.key for _, record in found] == [b"lease/m0"]
     assert brokers.fetches == 3
 
@@ -204,7 +208,7 @@ def test_connections_that_break_again_and_again_get_it_to_the_end(stack: ExitSta
 def test_a_leader_that_hangs_does_not_cost_the_whole_limit(
     stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(reading, "_RESPONSE_TIMEOUT_S", 1.0)
     elected = iter([2])
     brokers = Brokers(
         stack, lambda number, offset: fetched(batch(0), 1), lambda by: next(elected, 1), numbers=(1, 2), hanging=(2,)
@@ -224,10 +228,10 @@ def test_a_slow_way_is_no_silence(stack: ExitStack, tmp_path: Path) -> None:
     size, count = 250 << 10, 16
 
     def log(number: int, offset: int) -> bytes:
-        most = max(1, reading._MAX_BYTES // size)
+        most = max(1, reading._MAX_FETCH_BYTES // size)
         return fetched(b"".join(batch(n, size) for n in range(offset, min(count, offset + most))), count)
 
-    ((_, answer),) = states(Brokers(stack, log, bytes_per_s=640 << 10).config(tmp_path), 4.0)
+    ((_, answer),) = read_states(Brokers(stack, log, bytes_per_s=640 << 10).config(tmp_path), 4.0)
     assert isinstance(answer, State), answer
     assert len(answer.leases) == count
 
@@ -238,9 +242,9 @@ def test_what_was_just_committed_is_waited_for_also_behind_a_long_read(stack: Ex
 
     def log(number: int, offset: int) -> bytes:
         if number == 1:
-            time.sleep(1.2 * reading.MARKER_S)  # the way here is long
+            time.sleep(1.2 * reading.OPEN_TRANSACTION_WAIT_S)  # the way here is long
             return fetched(batch(0), 2)
-        return fetched(batch(1) if time.monotonic() - began > 1.5 * reading.MARKER_S else b"", 2)
+        return fetched(batch(1) if time.monotonic() - began > 1.5 * reading.OPEN_TRANSACTION_WAIT_S else b"", 2)
 
     assert read(Brokers(stack, log), tmp_path, 10.0) == ["m0", "m1"]
 
@@ -250,14 +254,14 @@ def test_who_is_held_up_when_he_reads_on_looks_once_more(stack: ExitStack, tmp_p
 
     def log(number: int, offset: int) -> bytes:
         if number == 1:
-            time.sleep(1.2 * reading.MARKER_S)
+            time.sleep(1.2 * reading.OPEN_TRANSACTION_WAIT_S)
             return fetched(b"", 1)
         return fetched(batch(0), 1)
 
     cluster = Brokers(stack, log).config(tmp_path).cluster("west")
     with ClusterClient(cluster, timeout_s=LONG_S) as client:
-        found = reading._leader(client, TOPIC)
+        found = reading._find_leader(client, STATE_TOPIC)
     assert found is not None
-    known = Memory(found[0], 0, 0, State())
-    read_to = reading.read_on(cluster, known, lambda: None, LONG_S)
+    known = CachedState(found[0], 0, 0, State())
+    read_to = reading.read_newer(cluster, known, lambda: None, LONG_S)
     assert ([*read_to.state.leases], read_to.position) == (["m0"], 1)

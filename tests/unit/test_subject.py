@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from mirror_core.java import java_home
+from mirror_core.java import find_java_home
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
-from mirror_core.kafka.subject import NoSubject, subject_of
+from mirror_core.kafka.subject import SubjectUnreadable, parse_subject
 from mirror_core.model.errors import BadRequest
 
 KEY = ec.generate_private_key(ec.SECP256R1())
@@ -69,7 +69,7 @@ def written_by_java() -> Iterator[Callable[[bytes], str]]:
         die_on_exit=True,
         enable_auth=True,
         return_proc=True,
-        java_path=str(java_home() / "bin" / "java"),
+        java_path=str(find_java_home() / "bin" / "java"),
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
 
@@ -105,7 +105,7 @@ def test_any_subject_is_written_as_java_writes_it(
     written_by_java: Callable[[bytes], str], names: list[x509.RelativeDistinguishedName]
 ) -> None:
     pem = certificate(*names)
-    assert subject_of(pem) == written_by_java(pem)
+    assert parse_subject(pem) == written_by_java(pem)
 
 
 @pytest.mark.parametrize(
@@ -135,13 +135,13 @@ def test_any_subject_is_written_as_java_writes_it(
 def test_a_subject_is_written_as_java_writes_it(
     names: list[x509.NameAttribute[str] | x509.RelativeDistinguishedName], expected: str
 ) -> None:
-    assert subject_of(b"# of somebody\n" + certificate(*names)) == expected
+    assert parse_subject(b"# of somebody\n" + certificate(*names)) == expected
 
 
 def test_a_name_longer_than_x509_allows_is_read() -> None:
     with pytest.warns(UserWarning, match="length must be"):
         name = Named(NameOID.COMMON_NAME, "m" * 70, _validate=False)
-    assert subject_of(certificate(name)) == "CN=" + "m" * 70
+    assert parse_subject(certificate(name)) == "CN=" + "m" * 70
 
 
 def test_what_is_no_certificate_has_no_subject() -> None:
@@ -152,16 +152,16 @@ def test_what_is_no_certificate_has_no_subject() -> None:
         for kind in (_ASN1Type.BMPString, _ASN1Type.T61String, _ASN1Type.UniversalString, _ASN1Type.VisibleString)
     ]
     for pem in (b"", key, der.replace(b"\n", b"\nA", 2), certificate(), *others):
-        with pytest.raises(NoSubject):
-            subject_of(pem)
+        with pytest.raises(SubjectUnreadable):
+            parse_subject(pem)
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_subject_or_none(noise: bytes) -> None:
     pem = certificate(Named(NameOID.COMMON_NAME, "mirror"))
     for changed in (noise, pem[:60] + noise + pem[80:]):
-        with contextlib.suppress(NoSubject):
-            assert subject_of(changed)
+        with contextlib.suppress(SubjectUnreadable):
+            assert parse_subject(changed)
 
 
 def cluster(tmp_path: Path, *lines: str) -> ClusterConfig:
@@ -171,7 +171,7 @@ def cluster(tmp_path: Path, *lines: str) -> ClusterConfig:
 
 
 def users(config: ClusterConfig) -> list[tuple[str | None, bool]]:
-    return [(config.user(principal), config.certain(principal)) for principal in Principal]
+    return [(config.user(principal), config.is_user_certain(principal)) for principal in Principal]
 
 
 def test_who_says_neither_name_nor_certificate_is_anonymous(tmp_path: Path) -> None:

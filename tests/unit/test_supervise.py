@@ -20,9 +20,15 @@ from hypothesis import strategies as st
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import MirrorName
 from mirror_core.supervisor import home, supervise
-from mirror_core.supervisor.home import Home, Status, status_here
-from mirror_core.supervisor.identity import here, started
-from mirror_core.supervisor.supervisor import CALM_S, FIRST_DELAY_S, HEALTHY_S, MAX_DELAY_S, next_delay_s
+from mirror_core.supervisor.home import SupervisorDirectory, SupervisorStatus, make_own_status
+from mirror_core.supervisor.identity import get_machine, read_start_ticks
+from mirror_core.supervisor.supervisor import (
+    FIRST_DELAY_S,
+    HEALTHY_S,
+    MAX_DELAY_S,
+    REFUSED_DELAY_S,
+    compute_next_delay_s,
+)
 from tests.waiting import patience, wait_until
 
 MIRROR = MirrorName("east/west")
@@ -67,11 +73,11 @@ def supervisor(home: Path, script: str, *refused: str) -> Iterator[subprocess.Po
                 process.kill()
 
 
-def running(home: Path, script_says: str = "here I am") -> Status:
+def running(home: Path, script_says: str = "here I am") -> SupervisorStatus:
     """The status once a child is up and has said so."""
 
-    def up() -> Status | None:
-        found = supervise.status(home, MIRROR)
+    def up() -> SupervisorStatus | None:
+        found = supervise.read_supervisor_status(home, MIRROR)
         if found is None or found.child_pid is None or not psutil.pid_exists(found.child_pid):
             return None
         return found if Path(found.log).read_text().count(script_says) > found.restarts else None
@@ -106,17 +112,17 @@ def test_sigterm_stops_the_child_cleanly_and_waits_for_it(tmp_path: Path) -> Non
         assert Path(found.log).read_text().splitlines() == ["here I am", "tidied up"]
         assert found.child_pid is not None
         assert not psutil.pid_exists(found.child_pid)
-        assert supervise.status(tmp_path, MIRROR) is None
+        assert supervise.read_supervisor_status(tmp_path, MIRROR) is None
 
 
 def test_stop_ends_supervisor_and_child(tmp_path: Path) -> None:
     with supervisor(tmp_path, POLITE) as process:
         found = running(tmp_path)
-        supervise.stop(tmp_path, MIRROR, timeout_s=TIMEOUT_S)
+        supervise.stop_supervisor(tmp_path, MIRROR, timeout_s=TIMEOUT_S)
         assert process.wait(TIMEOUT_S) == 0
         assert found.child_pid is not None
         assert not psutil.pid_exists(found.child_pid)
-    supervise.stop(tmp_path, MIRROR, timeout_s=TIMEOUT_S)  # nothing there: nothing to do
+    supervise.stop_supervisor(tmp_path, MIRROR, timeout_s=TIMEOUT_S)  # nothing there: nothing to do
 
 
 def test_a_second_supervisor_refuses_and_names_the_first(tmp_path: Path) -> None:
@@ -138,12 +144,12 @@ def test_a_killed_supervisor_takes_its_child_along_and_makes_room(tmp_path: Path
         doomed.wait(TIMEOUT_S)
         wait_until(lambda: not child.is_running(), timeout_s=TIMEOUT_S, why="the child follows its parent")
         assert Path(found.log).read_text().splitlines() == ["here I am", "tidied up"]
-    last = supervise.status(tmp_path, MIRROR)
+    last = supervise.read_supervisor_status(tmp_path, MIRROR)
     assert last is not None
     assert not last.alive
     with supervisor(tmp_path, STEADY):
         now = wait_until(
-            lambda: seen if (seen := supervise.status(tmp_path, MIRROR)) and seen.alive else None,
+            lambda: seen if (seen := supervise.read_supervisor_status(tmp_path, MIRROR)) and seen.alive else None,
             timeout_s=TIMEOUT_S,
             why="the next supervisor takes over",
         )
@@ -156,20 +162,20 @@ def test_a_killed_supervisors_last_word_is_not_taken_for_its_successors(
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
-    home = Home(tmp_path, MIRROR)
-    home.make()
-    home.write(Status(mirror=MIRROR, pid=gone.pid, since_ms=1, log=""))
+    home = SupervisorDirectory(tmp_path, MIRROR)
+    home.create()
+    home.write_status(SupervisorStatus(mirror=MIRROR, pid=gone.pid, since_ms=1, log=""))
     looks: list[bool] = []
 
-    def held(self: Home) -> bool:
+    def held(self: SupervisorDirectory) -> bool:
         """The successor has the lock at once, and writes its status a moment later."""
         looks.append(True)
         if len(looks) == 3:
-            self.write(status_here(MIRROR, 2, self.log))
+            self.write_status(make_own_status(MIRROR, 2, self.log))
         return True
 
-    monkeypatch.setattr(Home, "held", held)
-    found = supervise.status(tmp_path, MIRROR)
+    monkeypatch.setattr(SupervisorDirectory, "is_locked", held)
+    found = supervise.read_supervisor_status(tmp_path, MIRROR)
     assert found is not None
     assert (found.alive, found.pid) == (True, os.getpid())
 
@@ -177,16 +183,20 @@ def test_a_killed_supervisors_last_word_is_not_taken_for_its_successors(
 def test_a_supervisor_says_which_process_of_which_machine_it_is(tmp_path: Path) -> None:
     with supervisor(tmp_path, STEADY) as process:
         found = running(tmp_path)
-        assert found.process.machine == here()
-        assert found.started == started(process.pid) is not None
-        assert found.process.doubt() is None
+        assert found.process.machine == get_machine()
+        assert found.started == read_start_ticks(process.pid) is not None
+        assert found.process.find_mismatch() is None
 
 
 @pytest.mark.parametrize("code", [2, 3, 5])
 def test_what_only_a_person_changes_is_tried_again_calmly(tmp_path: Path, code: int) -> None:
     with supervisor(tmp_path, f"import sys; print('no, because', flush=True); sys.exit({code})") as process:
         found = wait_until(
-            lambda: now if (now := supervise.status(tmp_path, MIRROR)) and now.last_exit is not None else None,
+            lambda: (
+                now
+                if (now := supervise.read_supervisor_status(tmp_path, MIRROR)) and now.last_exit is not None
+                else None
+            ),
             timeout_s=TIMEOUT_S,
             why="the child has ended once",
         )
@@ -194,7 +204,7 @@ def test_what_only_a_person_changes_is_tried_again_calmly(tmp_path: Path, code: 
         assert found.last_exit == code
         assert found.child_pid is None
         assert found.last_ended_ms is not None
-        assert found.next_start_ms == found.last_ended_ms + CALM_S * 1000
+        assert found.next_start_ms == found.last_ended_ms + REFUSED_DELAY_S * 1000
         process.terminate()
         out, _ = process.communicate(timeout=TIMEOUT_S)
         assert f"ended with exit code {code}" in out
@@ -271,10 +281,10 @@ def test_a_full_disk_costs_the_old_log_and_not_the_supervisor(tmp_path: Path, mo
 
     monkeypatch.setattr(home, "MAX_LOG_BYTES", 100)
     monkeypatch.setattr(shutil, "copyfile", full)
-    made = Home(tmp_path, MIRROR)
-    made.make()
+    made = SupervisorDirectory(tmp_path, MIRROR)
+    made.create()
     made.log.write_text("x" * 101)
-    made.bound_log()
+    made.rotate_log()
     assert made.log.read_text() == ""
     assert not list(made.log.parent.glob("replicate.log.*"))
 
@@ -327,20 +337,20 @@ def test_options_that_end_replicate_are_refused(tmp_path: Path) -> None:
     config = tmp_path / "mirrorbook.yaml"
     config.touch()
     with pytest.raises(BadRequest, match="--until-caught-up"):
-        supervise.ensure(config, MIRROR, tmp_path, ["--until-caught-up"])
+        supervise.ensure_supervisor(config, MIRROR, tmp_path, ["--until-caught-up"])
     with pytest.raises(BadRequest, match="no configuration"):
-        supervise.ensure(tmp_path / "none.yaml", MIRROR, tmp_path)
-    assert supervise.status(tmp_path, MIRROR) is None
+        supervise.ensure_supervisor(tmp_path / "none.yaml", MIRROR, tmp_path)
+    assert supervise.read_supervisor_status(tmp_path, MIRROR) is None
 
 
 @given(ends=st.lists(st.tuples(st.sampled_from([-9, 0, 1, 2, 3, 4, 5]), st.floats(0, 100)), max_size=30))
 def test_delays_grow_stay_bounded_and_forget_after_health(ends: list[tuple[int, float]]) -> None:
     delay = 0.0
     for code, ran_s in ends:
-        before, delay = delay, next_delay_s(code, ran_s, delay)
+        before, delay = delay, compute_next_delay_s(code, ran_s, delay)
         assert FIRST_DELAY_S <= delay <= MAX_DELAY_S
         if code in (2, 3, 5):
-            assert delay == CALM_S
+            assert delay == REFUSED_DELAY_S
         elif ran_s >= HEALTHY_S:
             assert delay == FIRST_DELAY_S
         else:

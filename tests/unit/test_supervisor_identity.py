@@ -15,8 +15,8 @@ import pytest
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import MirrorName
 from mirror_core.supervisor import supervise
-from mirror_core.supervisor.home import Home, Status, status_here
-from mirror_core.supervisor.identity import Process, here, started
+from mirror_core.supervisor.home import SupervisorDirectory, SupervisorStatus, make_own_status
+from mirror_core.supervisor.identity import ProcessIdentity, get_machine, read_start_ticks
 
 MIRROR = MirrorName("m1")
 
@@ -30,8 +30,8 @@ def stranger() -> Iterator[int]:
         process.kill()
 
 
-def of(pid: int, log: Path) -> Status:
-    return replace(status_here(MIRROR, 1, log), pid=pid, started=started(pid))
+def of(pid: int, log: Path) -> SupervisorStatus:
+    return replace(make_own_status(MIRROR, 1, log), pid=pid, started=read_start_ticks(pid))
 
 
 @pytest.mark.parametrize(
@@ -47,23 +47,23 @@ def of(pid: int, log: Path) -> Status:
 def test_nobody_is_signalled_who_is_not_provably_the_supervisor(
     tmp_path: Path, stranger: int, change: dict[str, object], said: str
 ) -> None:
-    home = Home(tmp_path, MIRROR)
-    home.make()
-    home.write(replace(of(stranger, home.log), **change))  # type: ignore[arg-type]
-    with home.locked(), pytest.raises(Refused, match=said) as refused:
-        supervise.stop(tmp_path, MIRROR, timeout_s=1)
+    home = SupervisorDirectory(tmp_path, MIRROR)
+    home.create()
+    home.write_status(replace(of(stranger, home.log), **change))  # type: ignore[arg-type]
+    with home.hold_lock(), pytest.raises(Refused, match=said) as refused:
+        supervise.stop_supervisor(tmp_path, MIRROR, timeout_s=1)
     assert "nobody was signalled" in str(refused.value)
 
 
 def test_where_the_system_tells_nothing_nobody_is_signalled(
     tmp_path: Path, stranger: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = Home(tmp_path, MIRROR)
-    home.make()
+    home = SupervisorDirectory(tmp_path, MIRROR)
+    home.create()
     monkeypatch.setattr("mirror_core.supervisor.identity._BOOT_ID", tmp_path / "none")
-    home.write(of(stranger, home.log))
-    with home.locked(), pytest.raises(Refused, match="nothing tells whether process"):
-        supervise.stop(tmp_path, MIRROR, timeout_s=1)
+    home.write_status(of(stranger, home.log))
+    with home.hold_lock(), pytest.raises(Refused, match="nothing tells whether process"):
+        supervise.stop_supervisor(tmp_path, MIRROR, timeout_s=1)
 
 
 def test_a_number_that_changes_hands_at_the_last_moment_saves_the_newcomer(
@@ -76,17 +76,17 @@ def test_a_number_that_changes_hands_at_the_last_moment_saves_the_newcomer(
         looks.append(pid)
         return meant.started if len(looks) == 1 else 0
 
-    monkeypatch.setattr("mirror_core.supervisor.identity.started", one_then_another)
+    monkeypatch.setattr("mirror_core.supervisor.identity.read_start_ticks", one_then_another)
     assert "is not the one that was meant" in (meant.signal(signal.SIGTERM) or "")
     assert len(looks) == 2
 
 
 def test_of_a_supervisor_on_another_host_a_second_one_says_where_it_is(tmp_path: Path) -> None:
-    home = Home(tmp_path, MIRROR)
-    home.make()
-    home.write(replace(of(os.getpid(), home.log), host="mirror-2"))
-    with home.locked(), pytest.raises(Refused, match=rf"process {os.getpid()} on host mirror-2 does so already"):
-        home.locked().__enter__()
+    home = SupervisorDirectory(tmp_path, MIRROR)
+    home.create()
+    home.write_status(replace(of(os.getpid(), home.log), host="mirror-2"))
+    with home.hold_lock(), pytest.raises(Refused, match=rf"process {os.getpid()} on host mirror-2 does so already"):
+        home.hold_lock().__enter__()
 
 
 def not_ours(pid: int, number: int) -> None:
@@ -94,19 +94,23 @@ def not_ours(pid: int, number: int) -> None:
 
 
 def test_a_process_has_ended_only_where_that_is_certain(stranger: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    living = Process(stranger, here(), started(stranger))
+    living = ProcessIdentity(stranger, get_machine(), read_start_ticks(stranger))
     assert not living.has_ended()
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        dead = Process(process.pid, here(), started(process.pid))
+        dead = ProcessIdentity(process.pid, get_machine(), read_start_ticks(process.pid))
         process.wait()
     assert dead.has_ended()
     assert replace(living, started=1).has_ended(), "another process has got its number"
     assert not replace(dead, started=None).has_ended()
     with monkeypatch.context() as patched:
-        patched.setattr("mirror_core.supervisor.identity.started", lambda pid: None)  # /proc may hide them
+        patched.setattr("mirror_core.supervisor.identity.read_start_ticks", lambda pid: None)  # /proc may hide them
         assert not living.has_ended()
         assert dead.has_ended()
         patched.setattr(os, "kill", not_ours)
         assert not living.has_ended()
-    for machine in (replace(here(), host="elsewhere"), replace(here(), boot="another"), replace(here(), boot="")):
+    for machine in (
+        replace(get_machine(), host="elsewhere"),
+        replace(get_machine(), boot="another"),
+        replace(get_machine(), boot=""),
+    ):
         assert not replace(dead, machine=machine).has_ended()

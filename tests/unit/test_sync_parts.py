@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from mirror_core.cli.sync import parse_parts
-from mirror_core.model.drift import Part
+from mirror_core.model.drift import SyncCategory
 from mirror_core.model.errors import BadRequest
 
 
 def test_parts_are_named_with_commas_between() -> None:
-    assert parse_parts(None) == set(Part)
-    assert parse_parts("acls, topics,") == {Part.ACLS, Part.TOPICS}
+    assert parse_parts(None) == set(SyncCategory)
+    assert parse_parts("acls, topics,") == {SyncCategory.ACLS, SyncCategory.TOPICS}
 
 
 @pytest.mark.parametrize("only", ["nope", "topics,nope", ",", ""])

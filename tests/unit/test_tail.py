@@ -10,33 +10,33 @@ from typing import cast
 import pytest
 
 from mirror_core.copy import tail
-from mirror_core.decide.position import Seen
+from mirror_core.decide.position import BothLogBounds
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
-from mirror_core.kafka.empty_answers import Proof
+from mirror_core.kafka.empty_answers import EmptyFetch
 from mirror_core.kafka.fetching import FetchLink
 from mirror_core.kafka.reader import LogReader
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition
-from mirror_core.wire.batch import CONTROL, HEADER, LENGTH_PREFIX, NEWEST
-from mirror_core.wire.fetch import Fetched
+from mirror_core.wire.batch import CONTROL, CURRENT_MAGIC, HEADER, LENGTH_PREFIX
+from mirror_core.wire.fetch import FetchedPartition
 from tests.judging import EAST, WEST
 from tests.unit.test_rewrite import batch, fetched
 
 PARTITION = Partition("orders", 0)
 
 
-def looked_at(monkeypatch: pytest.MonkeyPatch, answers: Iterator[tuple[int, Fetched]]) -> list[int]:
+def looked_at(monkeypatch: pytest.MonkeyPatch, answers: Iterator[tuple[int, FetchedPartition]]) -> list[int]:
     """Base offsets found below 5, by answers that come with a throttle time in ms."""
     link = SimpleNamespace(throttle_ms=0, connection=SimpleNamespace(where="west"))
 
-    def fetch_once(*_: object) -> Fetched:
+    def fetch_once(*_: object) -> FetchedPartition:
         link.throttle_ms, answer = next(answers)
         return answer
 
     monkeypatch.setattr(tail, "fetch_once", fetch_once)
     client = cast("ClusterClient", SimpleNamespace(timeout_s=0.2))
-    return [header.base_offset for header in tail._headers(client, cast("FetchLink", link), PARTITION, 0, 5)]
+    return [header.base_offset for header in tail._read_headers(client, cast("FetchLink", link), PARTITION, 0, 5)]
 
 
 def test_a_throttled_answer_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,22 +69,22 @@ def test_a_wide_gap_at_the_end_of_a_log_is_looked_through_and_not_kept(
     """A marker for each offset: of a long transaction that was aborted there are millions."""
     end, window, mine = 50_000, 1_000, 7
 
-    def fetch_once(_: object, partition: Partition, position: int) -> Fetched:
+    def fetch_once(_: object, partition: Partition, position: int) -> FetchedPartition:
         made = bytearray(HEADER.size * window)
         for number in range(window):
             offset = position + number
             producer = 8 if offset == stranger else mine
-            fields = (offset, HEADER.size - LENGTH_PREFIX, 0, NEWEST, offset << 8, CONTROL, 0, 10**12, 10**12)
+            fields = (offset, HEADER.size - LENGTH_PREFIX, 0, CURRENT_MAGIC, offset << 8, CONTROL, 0, 10**12, 10**12)
             HEADER.pack_into(made, HEADER.size * number, *fields, producer, 0, -1, 1)
-        return Fetched(partition, 0, end, end, 0, (), memoryview(made))
+        return FetchedPartition(partition, 0, end, end, 0, (), memoryview(made))
 
     monkeypatch.setattr(tail, "fetch_once", fetch_once)
     link = cast("FetchLink", SimpleNamespace(throttle_ms=0, connection=SimpleNamespace(where="west")))
     client = cast("ClusterClient", SimpleNamespace(timeout_s=0.2))
-    seen = Seen(log_start=0, log_end=end, ours=None, source_start=0, source_end=end)
+    seen = BothLogBounds(log_start=0, log_end=end, producer=None, source_start=0, source_end=end)
     tracemalloc.start()
     try:
-        assert tail.stranger_behind(client, link, PARTITION, mine, seen, 0) == stranger
+        assert tail.find_foreign_after_own(client, link, PARTITION, mine, seen, 0) == stranger
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -95,18 +95,18 @@ def test_a_look_that_nobody_waits_for_reads_no_further(monkeypatch: pytest.Monke
     """Also where a long stretch of the log holds no record: aborted transactions, or what compaction has left."""
     asked = list[int]()
 
-    def ask(reader: LogReader, partition: Partition, position: int) -> tuple[int, Fetched]:
+    def ask(reader: LogReader, partition: Partition, position: int) -> tuple[int, FetchedPartition]:
         asked.append(position)
         if len(asked) == 3:
             logs.halt()
         assert len(asked) < 100, "it reads on"
-        return 0, Fetched(partition, 0, position + 1, position + 1, 0, (), memoryview(b""))
+        return 0, FetchedPartition(partition, 0, position + 1, position + 1, 0, (), memoryview(b""))
 
     monkeypatch.setattr(LogReader, "_leader", lambda *_, **__: ("east", 9092))
-    monkeypatch.setattr(LogReader, "_ask", ask)
-    monkeypatch.setattr(LogReader, "_proof", lambda *_, **__: Proof.GAP)
+    monkeypatch.setattr(LogReader, "_fetch_partition", ask)
+    monkeypatch.setattr(LogReader, "_classify_empty", lambda *_, **__: EmptyFetch.GAP)
     one, two = (ClusterClient(ClusterConfig(name, {}, {}), Principal.DATA) for name in (EAST, WEST))
-    logs = tail.BothLogs(one, two, 7)
-    with pytest.raises(tail.Halted):
-        logs.last_record(PARTITION, 0, 1_000)
+    logs = tail.RemoteLogInspector(one, two, 7)
+    with pytest.raises(tail.InspectionHalted):
+        logs.read_last_record(PARTITION, 0, 1_000)
     assert len(asked) == 3

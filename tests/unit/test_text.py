@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.model.text import visible, visible_lines
+from mirror_core.model.text import escape_invisible, escape_invisible_lines
 
 
 @pytest.mark.parametrize(
@@ -27,15 +27,15 @@ from mirror_core.model.text import visible, visible_lines
     ],
 )
 def test_what_is_not_seen_is_written_out(text: str, shown: str) -> None:
-    assert visible(text) == shown
+    assert escape_invisible(text) == shown
 
 
 @given(st.text(alphabet=st.characters()))
 def test_everything_that_is_shown_can_be_seen_and_encoded(text: str) -> None:
-    assert visible(text).isprintable()
-    visible(text).encode()
-    assert visible_lines(text).count("\n") == text.count("\n")
+    assert escape_invisible(text).isprintable()
+    escape_invisible(text).encode()
+    assert escape_invisible_lines(text).count("\n") == text.count("\n")
 
 
 def test_a_message_of_ours_keeps_its_lines() -> None:
-    assert visible_lines("refused:\n  - group a\x1b[2J") == "refused:\n  - group a\\x1b[2J"
+    assert escape_invisible_lines("refused:\n  - group a\x1b[2J") == "refused:\n  - group a\\x1b[2J"

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from mirror_core.kafka import tls
-from mirror_core.kafka.tls import tls_context
+from mirror_core.kafka.tls import get_tls_context
 from mirror_core.model.errors import BadRequest
 from tests.cluster.secure import Authority, named
 
@@ -35,19 +35,19 @@ def trusted(context: ssl.SSLContext) -> list[object]:
 
 
 def test_connections_that_are_configured_alike_share_a_context(given: dict[str, str]) -> None:
-    context = tls_context("west", given)
-    assert tls_context("west", dict(given)) is context
+    context = get_tls_context("west", given)
+    assert get_tls_context("west", dict(given)) is context
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED
-    unnamed = tls_context("west", {**given, "ssl.endpoint.identification.algorithm": "none"})
+    unnamed = get_tls_context("west", {**given, "ssl.endpoint.identification.algorithm": "none"})
     assert (unnamed.check_hostname, unnamed.verify_mode) == (False, ssl.CERT_REQUIRED)
-    assert tls_context("west", {CA: given[CA]}) not in (context, unnamed), "without a certificate of its own"
+    assert get_tls_context("west", {CA: given[CA]}) not in (context, unnamed), "without a certificate of its own"
 
 
 @pytest.mark.parametrize("how", ["written over", "replaced"])
 def test_files_that_were_renewed_are_read_anew(given: dict[str, str], how: str) -> None:
     """As tools do it, and as Kubernetes does."""
-    old = tls_context("west", given)
+    old = get_tls_context("west", given)
     if how == "written over":
         before = {key: Path(path).stat().st_mtime_ns for key, path in given.items()}
         renew(given)
@@ -58,25 +58,25 @@ def test_files_that_were_renewed_are_read_anew(given: dict[str, str], how: str) 
         renew(beside)
         for key, path in given.items():
             Path(beside[key]).replace(path)
-    new = tls_context("west", given)
+    new = get_tls_context("west", given)
     assert new is not old
     assert trusted(new) != trusted(old)
-    assert tls_context("west", given) is new
+    assert get_tls_context("west", given) is new
 
 
 def test_the_authorities_of_the_system_count_where_none_are_named(
     given: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", given[CA])
-    assert tls._system() is not None
-    old = tls_context("west", {})
-    assert tls_context("west", {}) is old
+    assert tls._system_ca_file() is not None
+    old = get_tls_context("west", {})
+    assert get_tls_context("west", {}) is old
     renew(given)
     os.utime(given[CA], ns=(1, 1))
-    assert tls_context("west", {}) is not old
+    assert get_tls_context("west", {}) is not old
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
-    assert tls._system() is None
-    assert tls_context("west", {}) is not None
+    assert tls._system_ca_file() is None
+    assert get_tls_context("west", {}) is not None
 
 
 def test_what_cannot_be_used_is_said_each_time_and_names_the_setting(given: dict[str, str]) -> None:
@@ -85,10 +85,10 @@ def test_what_cannot_be_used_is_said_each_time_and_names_the_setting(given: dict
         with pytest.raises(
             BadRequest, match=r"^cluster west: TLS files cannot be used: .*; check ssl.ca.location, ssl"
         ):
-            tls_context("west", given)
+            get_tls_context("west", given)
     Path(given[OWN]).unlink()
     with pytest.raises(BadRequest, match=r"^cluster west: ssl.certificate.location: .* cannot be read: No such file"):
-        tls_context("west", given)
+        get_tls_context("west", given)
 
 
 @pytest.mark.parametrize("how", ["another key", "no key", "no certificate"])
@@ -97,7 +97,7 @@ def test_files_that_are_half_replaced_are_waited_for_where_they_were_good(
 ) -> None:
     passed_s = [0.0]
     monkeypatch.setattr(tls, "time", SimpleNamespace(monotonic=lambda: passed_s[0]))
-    good, whole = tls_context("west", given), {key: Path(path).read_bytes() for key, path in given.items()}
+    good, whole = get_tls_context("west", given), {key: Path(path).read_bytes() for key, path in given.items()}
     other = {key: f"{path}.other" for key, path in given.items()}
     renew(other)
     match how:
@@ -109,16 +109,16 @@ def test_files_that_are_half_replaced_are_waited_for_where_they_were_good(
             Path(given[OWN]).write_text("", encoding="utf-8")
     with caplog.at_level("WARNING", "mirror_core"):
         for _ in range(2):
-            assert tls_context("west", given) is good
+            assert get_tls_context("west", given) is good
     assert [r.getMessage() for r in caplog.records if "connects as before" in r.getMessage()] != []
     assert len(caplog.records) == 1, "said once"
-    passed_s[0] = 2 * tls._REPLACING_S
+    passed_s[0] = 2 * tls._REPLACEMENT_GRACE_S
     with pytest.raises(BadRequest, match=r"^cluster west: "):
-        tls_context("west", given)
+        get_tls_context("west", given)
     with pytest.raises(BadRequest, match=r"^cluster east: "):  # another one never knew good ones
-        tls_context("east", given)
+        get_tls_context("east", given)
     for key, text in whole.items():
         Path(given[key]).write_bytes(text)
-    new = tls_context("west", given)
+    new = get_tls_context("west", given)
     Path(given[KEY]).unlink()
-    assert tls_context("west", given) is new, "they were good again: another minute"
+    assert get_tls_context("west", given) is new, "they were good again: another minute"

@@ -9,14 +9,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from mirror_core.kafka import offsets
-from mirror_core.kafka.at_once import Silent
-from mirror_core.kafka.client import ClusterClient, Leader, TopicView
-from mirror_core.kafka.offsets import Point, known_offsets
+from mirror_core.kafka.at_once import BrokerTimeout
+from mirror_core.kafka.client import ClusterClient, Leader, TopicMetadata
+from mirror_core.kafka.offsets import OffsetPoint, list_known_offsets
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset, Partition
 
 LED, LATER = Partition("t", 0), Partition("t", 1)
-TOLD = {"t": TopicView("t", "a" * 32, False, {0: Leader(1, 0), 1: Leader(-1, 3)}, 3, 2)}
+TOLD = {"t": TopicMetadata("t", "a" * 32, False, {0: Leader(1, 0), 1: Leader(-1, 3)}, 3, 2)}
 
 
 class Cluster:
@@ -36,9 +36,11 @@ class Cluster:
 
 
 def found(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, answers: dict[int, object]) -> dict[Partition, Offset]:
-    monkeypatch.setattr(offsets, "ask_brokers", lambda _, asked: {broker: answers[broker] for broker in asked})
-    monkeypatch.setattr(offsets, "_rows", lambda rows: rows)
-    return known_offsets(cast("ClusterClient", cast("Any", cluster)), [LED, LATER], Point.STABLE_END, led=TOLD)
+    monkeypatch.setattr(offsets, "call_brokers", lambda _, asked: {broker: answers[broker] for broker in asked})
+    monkeypatch.setattr(offsets, "_iter_rows", lambda rows: rows)
+    return list_known_offsets(
+        cast("ClusterClient", cast("Any", cluster)), [LED, LATER], OffsetPoint.STABLE_END, topics=TOLD
+    )
 
 
 def row(partition: Partition) -> tuple[Partition, ErrorCode, Offset]:
@@ -53,7 +55,7 @@ def test_a_partition_that_was_leaderless_is_asked_for_anew(monkeypatch: pytest.M
 
 def test_a_cluster_of_which_every_broker_hangs_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unreachable):
-        found(Cluster(None), monkeypatch, {1: Silent("no answer")})
+        found(Cluster(None), monkeypatch, {1: BrokerTimeout("no answer")})
 
 
 def test_nothing_is_asked_where_all_that_was_told_holds(monkeypatch: pytest.MonkeyPatch) -> None:

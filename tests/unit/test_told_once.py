@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.standing import Judgement, Shown, judge
+from mirror_core.decide.standing import FenceDecision, FenceObservation, decide_fence
 from mirror_core.mirrors import standing
-from mirror_core.mirrors.standing import look_after, said
+from mirror_core.mirrors.standing import check_fence, record_reported
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset
-from mirror_core.model.ruling import Barred
-from mirror_core.model.standing import Debt
+from mirror_core.model.ruling import WriteBarrier
+from mirror_core.model.standing import PendingFence
 from mirror_core.state import watchers
 from mirror_core.state.records import PartitionRecord
 from tests.memory import MemoryAside, MemoryLog
@@ -35,11 +35,11 @@ class Killed(BaseException):
 class World:
     """A source that answers, the state of its mirror, and watchers that may die before any write."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, debt: Debt) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, debt: PendingFence) -> None:
         self.log = MemoryLog()
         self.log.put(LINK.mirror, PartitionRecord(LINK.mirror.name, status(P, 97)), debt)
         self.bare: tuple[str, ...] = ()
-        self.dies: Callable[[Debt], bool] = lambda debt: False
+        self.dies: Callable[[PendingFence], bool] = lambda debt: False
         """Before this is written."""
         self.held = False
         for name, stands_in in {
@@ -47,18 +47,18 @@ class World:
             "door": self._door,
             "ClusterClient": _Client,
             "check_source": lambda link, client: None,
-            "shown": lambda *asked: replace(WELL, bare=self.bare),
+            "shown": lambda *asked: replace(WELL, unfenced_brokers=self.bare),
             "denials": lambda *asked: set(),
             "keep_out": self._keep_out,
             "still": lambda *asked: {P: Offset(100)},
             "repeat": lambda *asked: None,
         }.items():
             monkeypatch.setattr(standing, name, stands_in)
-        monkeypatch.setattr(watchers, "Aside", lambda cluster: MemoryAside(self.log))
+        monkeypatch.setattr(watchers, "NonFencingWriter", lambda cluster: MemoryAside(self.log))
 
     @contextmanager
     def _door(self, *asked: object) -> Iterator[Any]:
-        def put(debt: Debt) -> None:
+        def put(debt: PendingFence) -> None:
             if self.dies(debt):
                 raise Killed
             self.log.put(debt)
@@ -71,12 +71,12 @@ class World:
         self.bare = ()
         return frozenset()
 
-    def look(self) -> Judgement:
-        return look_after(LINK)
+    def look(self) -> FenceDecision:
+        return check_fence(LINK)
 
     @property
-    def debt(self) -> Debt:
-        return self.log.state.debts[LINK.mirror.name]
+    def debt(self) -> PendingFence:
+        return self.log.state.pending_fences[LINK.mirror.name]
 
 
 class _Client:
@@ -92,13 +92,13 @@ class _Client:
     ("debt", "bare", "words"),
     [
         (OWED, (), SLIPPED),
-        (replace(STANDS, ends=replace(STANDS.ends, topics=())), (), SLIPPED),
+        (replace(STANDS, log_ends=replace(STANDS.log_ends, topics=())), (), SLIPPED),
         (STANDS, ("broker 1: 1 denial(s) gone",), LIFTED),
     ],
     ids=["fenced", "a late broker", "taken away"],
 )
 def test_a_watcher_that_dies_before_it_tells_leaves_the_alarm_to_the_next_look(
-    monkeypatch: pytest.MonkeyPatch, debt: Debt, bare: tuple[str, ...], words: str
+    monkeypatch: pytest.MonkeyPatch, debt: PendingFence, bare: tuple[str, ...], words: str
 ) -> None:
     world = World(monkeypatch, debt)
     world.bare = bare
@@ -106,11 +106,11 @@ def test_a_watcher_that_dies_before_it_tells_leaves_the_alarm_to_the_next_look(
     assert words in "".join(first.alarms)
     second = world.look()  # the first watcher was killed when it had written, and before it told anybody
     assert second.alarms == first.alarms
-    assert second.once == first.once
-    said(LINK, second.once)
+    assert second.one_time_alarms == first.one_time_alarms
+    record_reported(LINK, second.one_time_alarms)
     assert world.look().alarms == ()
-    assert world.debt.unsaid == ()
-    assert world.debt.ends == STANDS.ends
+    assert world.debt.unreported == ()
+    assert world.debt.log_ends == STANDS.log_ends
 
 
 def test_denials_that_are_put_up_again_are_noted_before_no_look_can_miss_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,11 +119,11 @@ def test_denials_that_are_put_up_again_are_noted_before_no_look_can_miss_them(mo
     seen = list[tuple[str, ...]]()
 
     def put_up(*asked: object) -> frozenset[Any]:
-        seen.append(world.debt.unsaid)
+        seen.append(world.debt.unreported)
         world.bare = ()
         raise Killed
 
-    monkeypatch.setattr(standing, "keep_out", put_up)
+    monkeypatch.setattr(standing, "deny_all_writers", put_up)
     with pytest.raises(Killed):
         world.look()
     assert LIFTED in "".join(seen[0])
@@ -134,22 +134,24 @@ def test_what_cannot_be_noted_is_told_once_more(monkeypatch: pytest.MonkeyPatch)
     world = World(monkeypatch, OWED)
     found = world.look()
     world.held = True
-    said(LINK, found.once)
+    record_reported(LINK, found.one_time_alarms)
     world.held = False
     assert world.look().alarms == found.alarms
 
 
 def test_who_tells_first_hides_no_alarm_that_has_come_since(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, replace(STANDS, unsaid=("an older one", "a newer one")))
-    said(LINK, ["an older one"])
+    world = World(monkeypatch, replace(STANDS, unreported=("an older one", "a newer one")))
+    record_reported(LINK, ["an older one"])
     assert world.look().alarms == ("a newer one",)
 
 
 def test_beside_a_run_nobody_is_told_again_since_nobody_could_note_it() -> None:
-    debt = replace(STANDS, unsaid=("told already, as far as anybody knows",))
-    found = judge(debt, RUN, Shown(barred=Barred.BY_DENIALS, ends=WELL.ends), beside=True)
-    assert (found.alarms, found.once) == ((), ())
-    assert judge(debt, None, WELL).alarms == debt.unsaid
+    debt = replace(STANDS, unreported=("told already, as far as anybody knows",))
+    found = decide_fence(
+        debt, RUN, FenceObservation(barred=WriteBarrier.DENY_ACLS, log_ends=WELL.log_ends), during_run=True
+    )
+    assert (found.alarms, found.one_time_alarms) == ((), ())
+    assert decide_fence(debt, None, WELL).alarms == debt.unreported
 
 
 @pytest.mark.parametrize("killed", ["before it is noted", "after it is noted", "never"])
@@ -168,7 +170,7 @@ def test_airflows_task_is_red_whenever_it_was_killed_before(monkeypatch: pytest.
     world.look()  # a task that was killed after it had written
     look.execute(context)
 
-    def dies(debt: Debt) -> bool:
+    def dies(debt: PendingFence) -> bool:
         if killed == "after it is noted":
             world.log.put(debt)
         return killed != "never"

@@ -12,13 +12,13 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.copy import align
-from mirror_core.copy.align import Aligner
-from mirror_core.copy.asking import Asked, Expected, Logs, View, Views
-from mirror_core.copy.beside import Beside
-from mirror_core.copy.looks import AT_ONCE, Case
+from mirror_core.copy.align import ResumeFinder
+from mirror_core.copy.asking import BothMetadata, ExpectedTopicIds, LogEndRequest, LogEndsResponse, VerifiedMetadata
+from mirror_core.copy.beside import BackgroundThreads
+from mirror_core.copy.looks import MAX_SHORT_COMPARISONS, ComparisonCase
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.kafka.client import ClusterClient, ClusterView
-from mirror_core.kafka.placing import Heard
+from mirror_core.kafka.client import ClusterClient, ClusterMetadata
+from mirror_core.kafka.placing import TopicIds
 from tests.judging import EAST, WEST
 from tests.unit.test_looks import SEEN, replicator
 from tests.waiting import wait_until
@@ -35,35 +35,35 @@ class Leaders:
 
     def hurries(self, hurry: bool) -> None: ...
 
-    def views(self, wanted: Sequence[Expected]) -> Views:
-        nothing = View(ClusterView("", 1, {}, {}, frozenset()), Heard({}, ()))
-        return Views(nothing, nothing)
+    def views(self, wanted: Sequence[ExpectedTopicIds]) -> BothMetadata:
+        nothing = VerifiedMetadata(ClusterMetadata("", 1, {}, {}, frozenset()), TopicIds({}, ()))
+        return BothMetadata(nothing, nothing)
 
-    def logs(self, wanted: Sequence[Asked]) -> Logs:
+    def logs(self, wanted: Sequence[LogEndRequest]) -> LogEndsResponse:
         before = time.monotonic()
         self.asked_at.append(before)
         seen = {one.partition: replace(SEEN, source_end=100 + one.partition.index) for one in wanted}
-        return Logs(before, {}, seen, {})
+        return LogEndsResponse(before, {}, seen, {})
 
     def close(self) -> None: ...
 
 
-def routed(replicator: PartitionReplicator, views: Views, asking: object) -> Asked:
-    return Asked(replicator.partition, 1, 1, 1, 1, unvouched=False, proved_end=None)
+def routed(replicator: PartitionReplicator, views: BothMetadata, asking: object) -> LogEndRequest:
+    return LogEndRequest(replicator.partition, 1, 1, 1, 1, end_unverified=False, verified_end=None)
 
 
-def looked_at(monkeypatch: pytest.MonkeyPatch, epoch: int) -> Sequence[Case]:
+def looked_at(monkeypatch: pytest.MonkeyPatch, epoch: int) -> Sequence[ComparisonCase]:
     """In this order, in an epoch. The higher a partition's number, the further it is behind."""
-    begun, many = list[Case](), [replicator(index) for index in range(MANY)]
+    begun, many = list[ComparisonCase](), [replicator(index) for index in range(MANY)]
     leaders = Leaders()
 
-    def begin(cases: Sequence[Case]) -> Iterator[Any]:
+    def begin(cases: Sequence[ComparisonCase]) -> Iterator[Any]:
         begun.extend(cases)
         return iter(())
 
-    monkeypatch.setattr(align, "route", routed)
-    with closing(Beside()) as beside:
-        aligner: Any = Aligner(
+    monkeypatch.setattr(align, "resolve_leaders", routed)
+    with closing(BackgroundThreads()) as beside:
+        aligner: Any = ResumeFinder(
             cast("ClusterClient", leaders.source),
             cast("ClusterClient", leaders.destination),
             7,
@@ -81,7 +81,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, epoch: int) -> Sequence[Case]:
             return bool(begun)
 
         wait_until(turn, timeout_s=20, why="no look begins")
-    assert begun[0].asked <= leaders.asked_at[0], "a leader remembers what it did when it was asked"
+    assert begun[0].requested_at <= leaders.asked_at[0], "a leader remembers what it did when it was asked"
     return begun
 
 
@@ -92,5 +92,5 @@ def test_those_furthest_behind_are_first_and_in_each_epoch_others_beside_them(mo
         numbers = [case.replicator.partition.index for case in looked_at(monkeypatch, epoch)]
         assert sorted(numbers) == list(range(MANY))
         assert numbers[0] == MANY - 1
-        first.update(numbers[:AT_ONCE])
+        first.update(numbers[:MAX_SHORT_COMPARISONS])
     assert first == set(range(MANY))

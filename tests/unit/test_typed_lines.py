@@ -14,7 +14,7 @@ from typer._click.exceptions import UsageError  # Typer has a Click of its own
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from mirror_core.cli.lazy import COMMANDS, load
+from mirror_core.cli.lazy import COMMANDS, load_command
 from mirror_core.cli.main import app
 from tests.unit.test_docs import ROOT, commands
 
@@ -62,7 +62,7 @@ def parse(line: str) -> None:
         assert set(words) <= own, f"no command {line}"
         return
     get_command(app).make_context("mirrorbook", words[: at + 1])
-    command, rest = load(words[at], COMMANDS[words[at]]), words[at + 1 :]
+    command, rest = load_command(words[at], COMMANDS[words[at]]), words[at + 1 :]
     if isinstance(command, TyperGroup):
         assert rest, f"{line} is a group of commands"
         assert rest[0] in command.commands, f"no command {line}"
@@ -71,7 +71,7 @@ def parse(line: str) -> None:
 
 
 def is_group(line: str) -> bool:
-    return line in COMMANDS and isinstance(load(line, COMMANDS[line]), TyperGroup)
+    return line in COMMANDS and isinstance(load_command(line, COMMANDS[line]), TyperGroup)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.units import UNITS, bytes_per_s
+from mirror_core.model.units import BYTE_UNITS, parse_bytes_per_s
 
 
 @pytest.mark.parametrize(
@@ -24,18 +24,18 @@ from mirror_core.model.units import UNITS, bytes_per_s
     ],
 )
 def test_a_rate_is_read(text: str, rate: int) -> None:
-    assert bytes_per_s(text) == rate
+    assert parse_bytes_per_s(text) == rate
 
 
 @pytest.mark.parametrize("text", ["", "MB", "-1", "1e6", "5Mb", "5MB/m", "1,5MB", "5 MB /s", "٥MB", "5MB\n", "off"])
 def test_anything_else_is_refused_with_the_forms_that_there_are(text: str) -> None:
     with pytest.raises(BadRequest) as refused:
-        bytes_per_s(text)
-    for unit in UNITS:
+        parse_bytes_per_s(text)
+    for unit in BYTE_UNITS:
         assert unit in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["0", "0.0MB", "0.9B"])
 def test_a_rate_at_which_nothing_moves_is_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="nothing is read at that rate; `mirrorbook mirror pause` ends"):
-        bytes_per_s(text)
+        parse_bytes_per_s(text)

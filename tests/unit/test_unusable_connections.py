@@ -104,7 +104,7 @@ def test_a_mirror_that_is_not_found_may_be_on_one_that_cannot_be_read(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connections.failures["lab"] = AirflowNotFoundException("no")
-    monkeypatch.setattr(link, "states", lambda config: iter([]))
+    monkeypatch.setattr(link, "read_states", lambda config: iter([]))
     with pytest.raises(BadRequest, match=r"(?s)unknown mirror 'orders'.*connection lab: there is no such connection"):
         mirrors.find_mirror("orders")
     assert mirrors.silent_clusters() == {"lab": "connection lab: there is no such connection"}
@@ -128,12 +128,12 @@ def test_a_cluster_becomes_known_when_a_mirror_of_it_was_made_and_not_before(
             raise Refused("create", ["clusters differ"])
         return SimpleNamespace(name=name, source=source, destination=destination, gaps=None)
 
-    monkeypatch.setattr(link, "find", unknown)
-    monkeypatch.setattr("mirror_core.mirrors.creation.create", create)
-    monkeypatch.setattr("mirror_core.mirrors.describe.GAPS", {None: "as rights allow"})
-    monkeypatch.setattr("mirror_core.mirrors.gaps.limit_in_words", lambda cluster, gaps: None)
-    monkeypatch.setattr("mirror_core.mirrors.estimate.lines", lambda link: [])
-    monkeypatch.setattr(link, "link_of", lambda config, mirror: None)
+    monkeypatch.setattr(link, "find_mirror_link", unknown)
+    monkeypatch.setattr("mirror_core.mirrors.creation.create_mirror", create)
+    monkeypatch.setattr("mirror_core.mirrors.describe.GAP_TEXTS", {None: "as rights allow"})
+    monkeypatch.setattr("mirror_core.mirrors.gaps.format_gap_limit", lambda cluster, gaps: None)
+    monkeypatch.setattr("mirror_core.mirrors.estimate.describe_copy_estimate", lambda link: [])
+    monkeypatch.setattr(link, "make_mirror_link", lambda config, mirror: None)
     connections.failures["est"] = AirflowNotFoundException("no")
     for source, refused in (("est", "connection est: there is no such connection"), ("south", "clusters differ")):
         with pytest.raises(AirflowFailException, match=refused):

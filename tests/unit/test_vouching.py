@@ -12,32 +12,44 @@ from types import SimpleNamespace
 import pytest
 
 from mirror_core.decide import vouching
-from mirror_core.decide.parity import DIGEST, NOTHING_COMPARED, Row
-from mirror_core.decide.vouching import LEFT, OTHER, PROVED, VERDICT, WHY, NotAsCopied, compared, parts, refuse_other
-from mirror_core.model.copying import Piece
+from mirror_core.decide.parity import LEVEL_DIGEST, NOTHING_COMPARED, ParityRow
+from mirror_core.decide.vouching import (
+    CERTIFIED_KEY,
+    MISMATCHES_KEY,
+    REASONS_KEY,
+    UNCERTIFIED_KEY,
+    VERDICT_KEY,
+    CopyMismatch,
+    build_coverage_evidence,
+    check_as_copied,
+    compute_coverage,
+)
+from mirror_core.model.copying import ReceiptPiece
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import Finding, ParityResult, Verdict
-from mirror_core.model.run import Evidence, RunState, StepRecord, StepState
-from mirror_core.parity.certified import CertifiedTask
+from mirror_core.model.parity import ParityFinding, ParityResult, ParityVerdict
+from mirror_core.model.run import RunState, StepEvidence, StepRecord, StepState
+from mirror_core.parity.certified import CertificateTask
 from mirror_core.runbook import observe
-from mirror_core.runbook.certifying import InTime
-from mirror_core.runbook.set_runs import Standing
+from mirror_core.runbook.certifying import DeadlineRunner
+from mirror_core.runbook.set_runs import MemberRun
 from tests.unit.test_decide_verbs import RUN
 from tests.waiting import patience
 
 ONE, TWO, THREE = (Partition("orders", index) for index in range(3))
-PASSED = ParityResult(verdict=Verdict.PASSED, records=10, chunks=1)
-SHORT = replace(PASSED, verdict=Verdict.INDETERMINATE, reasons=("no receipt vouches for it",))
+PASSED = ParityResult(verdict=ParityVerdict.PASSED, records=10, chunks=1)
+SHORT = replace(PASSED, verdict=ParityVerdict.INDETERMINATE, reasons=("no receipt vouches for it",))
 EMPTY = replace(SHORT, records=0, reasons=(NOTHING_COMPARED,))
 
 
-def row(partition: Partition, start: int, end: int, dst_digest: str = "a", error: str = "", chunk: int = 0) -> Row:
-    return Row(
+def row(
+    partition: Partition, start: int, end: int, dst_digest: str = "a", error: str = "", chunk: int = 0
+) -> ParityRow:
+    return ParityRow(
         partition=partition,
         chunk=chunk,
         start=Offset(start),
         end=Offset(end),
-        level=DIGEST,
+        level=LEVEL_DIGEST,
         src_count=end - start,
         dst_count=end - start,
         src_digest="a",
@@ -59,62 +71,84 @@ def test_offsets_are_proved_where_a_certificate_was_compared_equal_and_nowhere_e
         row(TWO, 0, 5),
         row(THREE, 0, 7, chunk=-1),
     ]
-    found = parts(logs((ONE, 5, 70), (TWO, 0, 5), (THREE, 0, 7)), rows)
-    assert (found[ONE].held, found[ONE].proved, found[ONE].left) == (65, 20, ((5, 10), (20, 30), (40, 70)))
-    assert (found[TWO].proved, found[TWO].left) == (5, ())
-    assert (found[THREE].proved, found[THREE].left) == (0, ((0, 7),)), "where a log ends proves nothing of its records"
+    found = compute_coverage(logs((ONE, 5, 70), (TWO, 0, 5), (THREE, 0, 7)), rows)
+    assert (found[ONE].held_offsets, found[ONE].certified_offsets, found[ONE].uncertified) == (
+        65,
+        20,
+        ((5, 10), (20, 30), (40, 70)),
+    )
+    assert (found[TWO].certified_offsets, found[TWO].uncertified) == (5, ())
+    assert (found[THREE].certified_offsets, found[THREE].uncertified) == (0, ((0, 7),)), (
+        "where a log ends proves nothing of its records"
+    )
 
 
 def test_all_of_it_is_proved_only_if_nothing_is_left_over() -> None:
-    whole = parts(logs((ONE, 0, 10)), [row(ONE, 0, 10)])
-    seen = compared(whole, PASSED)
-    assert (seen[VERDICT], seen[PROVED], seen[LEFT], seen[WHY]) == ("passed", "10 of 10 offsets", "none", "none")
-    part = parts(logs((ONE, 0, 10), (TWO, 0, 10)), [row(ONE, 0, 10)])
+    whole = compute_coverage(logs((ONE, 0, 10)), [row(ONE, 0, 10)])
+    seen = build_coverage_evidence(whole, PASSED)
+    assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY], seen[UNCERTIFIED_KEY], seen[REASONS_KEY]) == (
+        "passed",
+        "10 of 10 offsets",
+        "none",
+        "none",
+    )
+    part = compute_coverage(logs((ONE, 0, 10), (TWO, 0, 10)), [row(ONE, 0, 10)])
     for result in (PASSED, SHORT):
-        seen = compared(part, result)
-        assert (seen[VERDICT], seen[PROVED]) == ("indeterminate", "10 of 20 offsets")
-        assert seen[LEFT] == "orders-1: 10 of 10 offsets, [0, 10)"
-    seen = compared(whole, PASSED, unmarked=[TWO])
-    assert (seen[VERDICT], seen[LEFT]) == ("indeterminate", "orders-1: its last mirrored offset is not known")
+        seen = build_coverage_evidence(part, result)
+        assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY]) == ("indeterminate", "10 of 20 offsets")
+        assert seen[UNCERTIFIED_KEY] == "orders-1: 10 of 10 offsets, [0, 10)"
+    seen = build_coverage_evidence(whole, PASSED, without_lmo=[TWO])
+    assert (seen[VERDICT_KEY], seen[UNCERTIFIED_KEY]) == (
+        "indeterminate",
+        "orders-1: its last mirrored offset is not known",
+    )
 
 
 def test_without_a_certificate_nothing_is_proved() -> None:
-    seen = compared(parts(logs((ONE, 0, 10)), []), EMPTY)
-    assert (seen[VERDICT], seen[PROVED], seen[WHY]) == ("indeterminate", "0 of 10 offsets", NOTHING_COMPARED)
-    assert compared({}, PASSED)[VERDICT] == "indeterminate", "of an empty mirror nothing is proved either"
-    never = vouching.unknown("no certificate was stored")
-    assert vouching.sentence(never) == "unknown: no certificate was stored"
-    assert vouching.sentence({}) == "unknown"
-    refuse_other(("r", [reported(never)]))
+    seen = build_coverage_evidence(compute_coverage(logs((ONE, 0, 10)), []), EMPTY)
+    assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY], seen[REASONS_KEY]) == (
+        "indeterminate",
+        "0 of 10 offsets",
+        NOTHING_COMPARED,
+    )
+    assert build_coverage_evidence({}, PASSED)[VERDICT_KEY] == "indeterminate", (
+        "of an empty mirror nothing is proved either"
+    )
+    never = vouching.build_unknown_evidence("no certificate was stored")
+    assert vouching.format_coverage(never) == "unknown: no certificate was stored"
+    assert vouching.format_coverage({}) == "unknown"
+    check_as_copied(("r", [reported(never)]))
 
 
 def test_a_log_or_a_certificate_that_was_altered_is_said_first_and_is_no_success() -> None:
-    finding = Finding(partition=ONE, offset=Offset(0), kind="altered", detail="[0, 10) is not what was copied")
-    failed = replace(PASSED, verdict=Verdict.FAILED, findings=(finding,))
-    held = parts(logs((ONE, 0, 10), (TWO, 0, 10)), [row(ONE, 0, 10, dst_digest="b"), row(TWO, 0, 10)])
-    seen = compared(held, failed)
-    assert (seen[VERDICT], seen[PROVED]) == ("failed", "10 of 20 offsets")
-    assert vouching.sentence(seen).startswith("NOT AS IT WAS COPIED: orders-0: [0, 10) is not what was copied.")
-    with pytest.raises(NotAsCopied, match=r"run r: orders-0: \[0, 10\) is not what was copied"):
-        refuse_other(("q", [reported(compared(held, SHORT))]), ("r", [reported(seen)]))
-    seen = compared(held, replace(failed, findings=()), altered=["date=d/epoch-1.parquet"])
-    assert seen[OTHER] == "certificate date=d/epoch-1.parquet is not as it was written"
+    finding = ParityFinding(partition=ONE, offset=Offset(0), kind="altered", detail="[0, 10) is not what was copied")
+    failed = replace(PASSED, verdict=ParityVerdict.FAILED, findings=(finding,))
+    held = compute_coverage(logs((ONE, 0, 10), (TWO, 0, 10)), [row(ONE, 0, 10, dst_digest="b"), row(TWO, 0, 10)])
+    seen = build_coverage_evidence(held, failed)
+    assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY]) == ("failed", "10 of 20 offsets")
+    assert vouching.format_coverage(seen).startswith("NOT AS IT WAS COPIED: orders-0: [0, 10) is not what was copied.")
+    with pytest.raises(CopyMismatch, match=r"run r: orders-0: \[0, 10\) is not what was copied"):
+        check_as_copied(("q", [reported(build_coverage_evidence(held, SHORT))]), ("r", [reported(seen)]))
+    seen = build_coverage_evidence(held, replace(failed, findings=()), altered=["date=d/epoch-1.parquet"])
+    assert seen[MISMATCHES_KEY] == "certificate date=d/epoch-1.parquet is not as it was written"
 
 
 def test_of_many_reasons_the_first_are_said_and_how_many_there_are() -> None:
     many = replace(SHORT, reasons=tuple(f"reason {n}" for n in range(9)))
-    seen = compared(parts(logs((ONE, 0, 10)), []), many, left_out={ONE: "[0, 1): below the log's start"})
-    assert str(seen[WHY]).endswith("reason 4; and 5 more")
+    seen = build_coverage_evidence(
+        compute_coverage(logs((ONE, 0, 10)), []), many, left_out={ONE: "[0, 1): below the log's start"}
+    )
+    assert str(seen[REASONS_KEY]).endswith("reason 4; and 5 more")
 
 
-def reported(seen: Evidence) -> StepRecord:
+def reported(seen: StepEvidence) -> StepRecord:
     return StepRecord(run="r", step="report", state=StepState.DONE, attempt=1, started_ms=0, ended_ms=1, evidence=seen)
 
 
-def task(*pieces: tuple[int, int]) -> CertifiedTask:
-    made = tuple((ONE, Piece(first=Offset(a), next=Offset(b), records=b - a, digest="a")) for a, b in pieces)
-    return CertifiedTask(
-        config_path=str(Path("m.yaml")), destination=ClusterName("west"), pieces=made, cleaned=frozenset()
+def task(*pieces: tuple[int, int]) -> CertificateTask:
+    made = tuple((ONE, ReceiptPiece(first=Offset(a), next=Offset(b), records=b - a, digest="a")) for a, b in pieces)
+    return CertificateTask(
+        config_path=str(Path("m.yaml")), destination=ClusterName("west"), pieces=made, compacted_topics=frozenset()
     )
 
 
@@ -122,7 +156,7 @@ def test_what_was_read_in_time_counts_and_the_rest_is_not_read(monkeypatch: pyte
     hang, began = threading.Event(), time.monotonic()
     come = {first: threading.Event() for first in (0, 10)}
 
-    def read(asked: CertifiedTask) -> Iterator[Row]:
+    def read(asked: CertificateTask) -> Iterator[ParityRow]:
         for _, piece in asked.pieces:
             if piece.first >= 20:
                 hang.wait(patience(60))
@@ -136,30 +170,34 @@ def test_what_was_read_in_time_counts_and_the_rest_is_not_read(monkeypatch: pyte
         return began
 
     monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=soon))
-    reading = InTime(began + 1, read)
+    reading = DeadlineRunner(began + 1, read)
     try:
         rows = reading([task((0, 10), (20, 30), (30, 40)), task((10, 20))])
         assert [(r.start, bool(r.error)) for r in rows] == [(0, False), (20, True), (10, False)]
         assert rows[1].error in [f"not read: no complete answer within {seconds} s" for seconds in (0, 1)]
     finally:
         hang.set()
-    found = parts(logs((ONE, 0, 40)), rows)
-    assert (found[ONE].proved, found[ONE].left) == (20, ((20, 40),))
+    found = compute_coverage(logs((ONE, 0, 40)), rows)
+    assert (found[ONE].certified_offsets, found[ONE].uncertified) == (20, ((20, 40),))
 
 
 def test_a_defect_while_reading_proves_nothing_and_is_named() -> None:
-    def read(asked: CertifiedTask) -> Iterator[Row]:
+    def read(asked: CertificateTask) -> Iterator[ParityRow]:
         yield row(ONE, 0, 10)
         raise ZeroDivisionError
 
-    rows = InTime(time.monotonic() + patience(60), read)([task((0, 10), (10, 20))])
+    rows = DeadlineRunner(time.monotonic() + patience(60), read)([task((0, 10), (10, 20))])
     assert [r.equal for r in rows] == [True, False]
     assert "a defect of Mirrorbook: ZeroDivisionError" in rows[1].error
 
 
 def test_a_set_of_which_another_mirror_failed_names_what_is_not_as_it_was_copied() -> None:
-    bad = {**vouching.unknown("x"), PROVED: "9 of 10 offsets", OTHER: "orders-0: [3, 4) is another"}
-    told = [Standing(replace(RUN, state=RunState.DONE), (reported(seen),)).outcome for seen in (bad, {})]
+    bad = {
+        **vouching.build_unknown_evidence("x"),
+        CERTIFIED_KEY: "9 of 10 offsets",
+        MISMATCHES_KEY: "orders-0: [3, 4) is another",
+    }
+    told = [MemberRun(replace(RUN, state=RunState.DONE), (reported(seen),)).outcome for seen in (bad, {})]
     assert told == [
         "m: done, NOT AS IT WAS COPIED: orders-0: [3, 4) is another. 9 of 10 offsets are as they were copied",
         "m: done",

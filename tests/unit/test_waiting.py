@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.model.limits import FACTOR
+from mirror_core.model.limits import SCALE_FACTOR
 from tests import waiting
 from tests.waiting import LONGEST_S, patience, wait_until
 
@@ -30,11 +30,11 @@ def test_a_wait_in_vain_says_for_what_how_long_and_how_busy_the_machine_was(
 
 
 def test_a_limit_is_scaled_once() -> None:
-    assert patience(10.0) == patience(patience(10.0)) == 10.0 * FACTOR
+    assert patience(10.0) == patience(patience(10.0)) == 10.0 * SCALE_FACTOR
     began = time.monotonic()
     with pytest.raises(AssertionError):
         wait_until(lambda: None, timeout_s=patience(0.1), why="it does not come")
-    assert time.monotonic() - began >= 0.1 * FACTOR
+    assert time.monotonic() - began >= 0.1 * SCALE_FACTOR
 
 
 @pytest.mark.parametrize("seconds", [LONGEST_S, 2 * LONGEST_S])

@@ -2,61 +2,61 @@
 
 from __future__ import annotations
 
-from mirror_core.kafka.groups import Committed
+from mirror_core.kafka.groups import CommittedOffset
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sync.group_rounds import Waiting
+from mirror_core.sync.group_rounds import PendingOffsetCommits
 
 P, Q = Partition("t", 0), Partition("t", 1)
 RANGES = {P: (Offset(0), Offset(10)), Q: (Offset(0), Offset(5))}
 
 
-def at(offset: int) -> Committed:
-    return Committed(Offset(offset), -1, "")
+def at(offset: int) -> CommittedOffset:
+    return CommittedOffset(Offset(offset), -1, "")
 
 
 def test_the_newest_word_counts_and_what_is_over_is_gone() -> None:
-    waiting = Waiting()
-    waiting.take("g", P, at(3))
-    waiting.take("g", P, at(4))
-    waiting.take("g", Q, at(1))
-    assert waiting.due(RANGES, 0.0) == {"g": {P: at(4), Q: at(1)}}
+    waiting = PendingOffsetCommits()
+    waiting.set_committed("g", P, at(3))
+    waiting.set_committed("g", P, at(4))
+    waiting.set_committed("g", Q, at(1))
+    assert waiting.list_due(RANGES, 0.0) == {"g": {P: at(4), Q: at(1)}}
     assert waiting.partitions == {P, Q}
-    waiting.over("g", P)
-    waiting.take("g", Q, None)
-    waiting.over("g", Q)
-    assert waiting.due(RANGES, 0.0) == {}
-    assert waiting.said == {}
+    waiting.discard("g", P)
+    waiting.set_committed("g", Q, None)
+    waiting.discard("g", Q)
+    assert waiting.list_due(RANGES, 0.0) == {}
+    assert waiting.committed == {}
 
 
 def test_what_the_copy_has_not_reached_waits_and_is_due_as_soon_as_it_has() -> None:
-    waiting = Waiting()
-    waiting.take("g", P, at(20))
-    assert waiting.due(RANGES, 0.0), "the copy's end is better than nothing"
+    waiting = PendingOffsetCommits()
+    waiting.set_committed("g", P, at(20))
+    assert waiting.list_due(RANGES, 0.0), "the copy's end is better than nothing"
     waiting.postpone("g", P, until=5.0)
-    assert waiting.due(RANGES, 4.9) == {}
-    assert waiting.due({P: (Offset(0), Offset(20))}, 4.9) == {"g": {P: at(20)}}
-    assert waiting.due(RANGES, 5.0) == {"g": {P: at(20)}}
+    assert waiting.list_due(RANGES, 4.9) == {}
+    assert waiting.list_due({P: (Offset(0), Offset(20))}, 4.9) == {"g": {P: at(20)}}
+    assert waiting.list_due(RANGES, 5.0) == {"g": {P: at(20)}}
 
 
 def test_a_group_that_goes_on_is_not_put_off() -> None:
-    waiting = Waiting()
-    waiting.take("g", P, at(20))
+    waiting = PendingOffsetCommits()
+    waiting.set_committed("g", P, at(20))
     waiting.postpone("g", P, until=5.0)
-    waiting.take("g", P, at(21))
-    assert waiting.due(RANGES, 1.0) == {"g": {P: at(21)}}
+    waiting.set_committed("g", P, at(21))
+    assert waiting.list_due(RANGES, 1.0) == {"g": {P: at(21)}}
 
 
 def test_a_group_with_members_there_is_left_alone_for_a_while() -> None:
-    waiting = Waiting()
-    waiting.take("g", P, at(3))
-    waiting.take("h", P, at(3))
-    waiting.busy("g", until=5.0)
-    assert waiting.due(RANGES, 4.9) == {"h": {P: at(3)}}
-    assert set(waiting.due(RANGES, 5.0)) == {"g", "h"}
+    waiting = PendingOffsetCommits()
+    waiting.set_committed("g", P, at(3))
+    waiting.set_committed("h", P, at(3))
+    waiting.mark_active("g", until=5.0)
+    assert waiting.list_due(RANGES, 4.9) == {"h": {P: at(3)}}
+    assert set(waiting.list_due(RANGES, 5.0)) == {"g", "h"}
 
 
 def test_partitions_whose_log_is_not_known_now_wait() -> None:
-    waiting = Waiting()
-    waiting.take("g", P, at(3))
-    assert waiting.due({}, 0.0) == {}
-    assert waiting.due(RANGES, 0.0) == {"g": {P: at(3)}}
+    waiting = PendingOffsetCommits()
+    waiting.set_committed("g", P, at(3))
+    assert waiting.list_due({}, 0.0) == {}
+    assert waiting.list_due(RANGES, 0.0) == {"g": {P: at(3)}}

@@ -10,17 +10,17 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.dataplane.counters import Counters
-from mirror_core.dataplane.driver import Options, Replication
-from mirror_core.dataplane.planning import Work
-from mirror_core.dataplane.results import LONG, MOST_WAITS, Results, waits_of
-from mirror_core.mirrors.describe import _waits
-from mirror_core.model.copying import Aligned, Failure, TaskReport
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
+from mirror_core.dataplane.planning import CopyPlan
+from mirror_core.dataplane.results import MAX_LISTED_WAITS, MAX_WAIT_CHARS, EpochResults, format_wait_reasons
+from mirror_core.mirrors.describe import _format_waits
+from mirror_core.model.copying import AlignedPartition, PartitionFailure, TaskReport
 from mirror_core.model.mirror import FailureKind, Lease
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.state.lease import HeldLease, next_lease
-from mirror_core.state.records import Forget, Record, State
+from mirror_core.state.lease import HeldLease, make_next_lease
+from mirror_core.state.records import State, StateRecord, Tombstone
 
-HELD = Lease(mirror=MirrorName("m"), owner="me", generation=1, beat_ms=0, writers_until_ms=0)
+HELD = Lease(mirror=MirrorName("m"), owner="me", generation=1, heartbeat_ms=0, writers_until_ms=0)
 CUT = "cluster west, a-0, offset 7: the connection was cut"
 
 
@@ -30,7 +30,7 @@ class Writer:
     def __init__(self) -> None:
         self.state = State()
 
-    def put(self, *records: Record | Forget) -> None:
+    def put(self, *records: StateRecord | Tombstone) -> None:
         for record in records:
             self.state.put(record)
 
@@ -42,30 +42,32 @@ def writer() -> Writer:
 
 @pytest.fixture
 def lease(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> HeldLease:
-    monkeypatch.setattr("mirror_core.state.lease.BEAT_S", 0.0)
+    monkeypatch.setattr("mirror_core.state.lease.LEASE_HEARTBEAT_S", 0.0)
     return HeldLease(cast("Any", writer), HELD)
 
 
 @pytest.fixture
-def results() -> Results:
+def results() -> EpochResults:
     link = cast("Any", SimpleNamespace(source=None, destination=None, mirror=SimpleNamespace(name="m")))
-    return Results(link, Counters(), lambda line: None)
+    return EpochResults(link, Counters(), lambda line: None)
 
 
-def ended(results: Results, lease: HeldLease, epoch: int, *retries: str) -> None:
-    aligned = (Aligned(partition=Partition("a", 0), source_epoch=1),)
-    reports = tuple(TaskReport(receipts=(), failures=(), cpu_s=0.0, aligned=aligned, retry=why) for why in retries)
-    results.take(lease, epoch, 0, reports, newest=9, final=False)
+def ended(results: EpochResults, lease: HeldLease, epoch: int, *retries: str) -> None:
+    aligned = (AlignedPartition(partition=Partition("a", 0), source_epoch=1),)
+    reports = tuple(
+        TaskReport(receipts=(), failures=(), cpu_s=0.0, aligned=aligned, retry_reason=why) for why in retries
+    )
+    results.add_epoch(lease, epoch, 0, reports, newest_epoch=9, final=False)
 
 
 def told(writer: Writer, lease: HeldLease) -> tuple[str, ...] | None:
     """To others, by the next beat."""
-    lease.beat()
-    return writer.state.leases[HELD.mirror].waits
+    lease.renew()
+    return writer.state.leases[HELD.mirror].wait_reasons
 
 
 def test_others_learn_what_the_newest_epoch_waited_for_and_that_it_is_over(
-    results: Results, lease: HeldLease, writer: Writer
+    results: EpochResults, lease: HeldLease, writer: Writer
 ) -> None:
     ended(results, lease, 1, "", CUT)
     assert told(writer, lease) == (CUT,)
@@ -76,72 +78,74 @@ def test_others_learn_what_the_newest_epoch_waited_for_and_that_it_is_over(
 
 
 def test_a_batch_that_the_destination_refuses_is_told_while_its_limit_is_raised(
-    results: Results, lease: HeldLease, writer: Writer, monkeypatch: pytest.MonkeyPatch
+    results: EpochResults, lease: HeldLease, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results._easing, "_known", {"a": 9})
+    monkeypatch.setattr(results._easing, "_relaxed_until_epoch", {"a": 9})
     words = "cluster west, a-0, offset 7: message_too_large"
-    failure = Failure(
+    failure = PartitionFailure(
         partition=Partition("a", 0), reason=words, offset=Offset(7), kind=FailureKind.REFUSED, needs_bytes=9
     )
-    report = TaskReport(receipts=(), failures=(failure,), cpu_s=0.0, aligned=(), retry="")
-    results.take(lease, 1, 0, (report,), newest=1, final=False)
+    report = TaskReport(receipts=(), failures=(failure,), cpu_s=0.0, aligned=(), retry_reason="")
+    results.add_epoch(lease, 1, 0, (report,), newest_epoch=1, final=False)
     assert told(writer, lease) == (words,)
     ended(results, lease, 2, "")
     assert told(writer, lease) == ()
 
 
 def test_an_epoch_that_failed_as_a_whole_is_told_until_the_next_one_has_ended(
-    results: Results, lease: HeldLease, writer: Writer
+    results: EpochResults, lease: HeldLease, writer: Writer
 ) -> None:
-    results.lost(lease, 1, "Spark has no slots")
+    results.handle_lost_epoch(lease, 1, "Spark has no slots")
     assert told(writer, lease) == ("epoch 1 failed: Spark has no slots",)
     ended(results, lease, 2, "")
     assert told(writer, lease) == ()
 
 
 def test_a_topic_of_which_no_plan_knows_whether_it_is_deleted_is_waited_for(
-    results: Results, lease: HeldLease, writer: Writer
+    results: EpochResults, lease: HeldLease, writer: Writer
 ) -> None:
     words = "cluster east, topic orders: broker(s) 2 do not answer"
-    plan = Work(partitions={}, lags={}, ends={}, changes=(), failed={}, undecided=(words,))
-    results.planned(plan, newest=1)
-    results.idle(lease)
+    plan = CopyPlan(partitions={}, lags={}, ends={}, changes=(), failed={}, undecided_topics=(words,))
+    results.apply_plan(plan, newest_epoch=1)
+    results.report_nothing_to_copy(lease)
     assert told(writer, lease) == (words,)
     ended(results, lease, 1, CUT)
     assert told(writer, lease) == (words, CUT)
-    results.planned(replace(plan, undecided=()), newest=2)
+    results.apply_plan(replace(plan, undecided_topics=()), newest_epoch=2)
     ended(results, lease, 2, "")
     assert told(writer, lease) == ()
 
 
-def test_who_gives_the_lease_back_waits_for_nothing(results: Results, lease: HeldLease, writer: Writer) -> None:
+def test_who_gives_the_lease_back_waits_for_nothing(results: EpochResults, lease: HeldLease, writer: Writer) -> None:
     ended(results, lease, 1, CUT)
     lease.release()
     found = writer.state.leases[HELD.mirror]
-    assert (found.released, found.waits) == (True, None)
+    assert (found.released, found.wait_reasons) == (True, None)
 
 
 def test_as_much_is_told_as_a_person_reads() -> None:
-    assert waits_of(["b", "", "a", "b"]) == ("a", "b")
-    many = waits_of(str(n) for n in range(MOST_WAITS + 2))
-    assert many == (*(str(n) for n in range(MOST_WAITS)), "and 2 more")
-    assert waits_of(["x" * (LONG + 1)]) == ("x" * LONG + "...",)
+    assert format_wait_reasons(["b", "", "a", "b"]) == ("a", "b")
+    many = format_wait_reasons(str(n) for n in range(MAX_LISTED_WAITS + 2))
+    assert many == (*(str(n) for n in range(MAX_LISTED_WAITS)), "and 2 more")
+    assert format_wait_reasons(["x" * (MAX_WAIT_CHARS + 1)]) == ("x" * MAX_WAIT_CHARS + "...",)
 
 
 def test_who_has_not_ended_an_epoch_yet_does_not_say_that_copying_waits_for_nothing() -> None:
     """Spark starts, the first epoch waits, or an older version copies, which does not tell."""
-    assert "nothing" not in (_waits(next_lease(State(), MirrorName("m"), "me"), held=True) or "")
+    assert "nothing" not in (_format_waits(make_next_lease(State(), MirrorName("m"), "me"), has_driver=True) or "")
 
 
 def test_where_nothing_is_copied_any_more_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic whose broker was silent is taken out of the filters, and was the last one."""
-    monkeypatch.setattr("mirror_core.state.lease.BEAT_S", 0.0)
+    monkeypatch.setattr("mirror_core.state.lease.LEASE_HEARTBEAT_S", 0.0)
     link = cast("Any", SimpleNamespace(source=None, destination=None, mirror=SimpleNamespace(name="m")))
-    one: Any = Replication(link, cast("Any", SimpleNamespace), Options(), stop=threading.Event(), say=lambda _: None)
+    one: Any = Replication(
+        link, cast("Any", SimpleNamespace), ReplicationOptions(), stop=threading.Event(), report_line=lambda _: None
+    )
     writer = Writer()
     lease = HeldLease(cast("Any", writer), HELD)
     ended(one.results, lease, 1, CUT)
-    nothing = Work(partitions={}, lags={}, ends={}, changes=(), failed={})
+    nothing = CopyPlan(partitions={}, lags={}, ends={}, changes=(), failed={})
     assert one._begun(lease, nothing, 0, 0)
-    lease.beat()
-    assert not writer.state.leases[HELD.mirror].waits
+    lease.renew()
+    assert not writer.state.leases[HELD.mirror].wait_reasons

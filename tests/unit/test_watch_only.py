@@ -28,7 +28,7 @@ from mirrorbook_airflow import (
 from mirrorbook_airflow.services import parity_check, receipts_folder, services
 from mirrorbook_airflow.watching import DataPlaneTrigger
 
-from mirror_core.evidence.suites import PARITY, Demands
+from mirror_core.evidence.suites import PARITY, TableExpectations
 from mirror_core.kafka.config import Config, Principal, load_config
 from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
 from mirror_core.model.run import RunKind
@@ -38,7 +38,7 @@ from mirror_core.state import link
 from mirror_core.state.records import State
 
 CONTROL, DATA, KEY = "pw-of-control", "pw-of-data", "pw-of-the-key"
-DEMANDS = Demands(suite=PARITY)
+DEMANDS = TableExpectations(suite=PARITY)
 SETTING = "AIRFLOW__MIRRORBOOK__{}"
 PARAMS = {
     "source": "east",
@@ -90,7 +90,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(BaseHook, "get_connection", connections.__getitem__)
     monkeypatch.setattr(Variable, "get", lambda name, default=None: "east,west")
     monkeypatch.setenv(SETTING.format("DATA_PLANE"), "watch")
-    monkeypatch.setattr(link, "states", lambda config: iter(()))
+    monkeypatch.setattr(link, "read_states", lambda config: iter(()))
     (tmp_path / "mirrorbook").mkdir()
     hooked = "{switch: [{name: tell, command: [./tell.sh]}]}"
     text = f"mirrors: {{orders: {hooked}}}\nsets: {{all: {{mirrors: [orders]}}}}\nexpectations: more.yaml\n"
@@ -185,9 +185,9 @@ def test_a_configuration_in_memory_says_what_the_file_would(home: Path) -> None:
     assert not held.exists()
     assert held.parent == written.parent, "commands of hooks run there"
     for only in (None, *Principal):
-        one, other = load_config(held, only=only), load_config(written, only=only)
+        one, other = load_config(held, only_principal=only), load_config(written, only_principal=only)
         assert (one.clusters, one.mirrors, one.expectations) == (other.clusters, other.mirrors, other.expectations)
-    assert load_config(held, only=Principal.DATA).cluster("east").control["sasl.password"] == DATA
+    assert load_config(held, only_principal=Principal.DATA).cluster("east").control["sasl.password"] == DATA
 
 
 def test_a_configuration_in_memory_follows_the_connections(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ class Triggerer:
         self.answers = list(answers)
         self.password = CONTROL
         monkeypatch.setattr(BaseHook, "get_connection", self._connection)
-        monkeypatch.setattr(link, "state_on", self._state)
+        monkeypatch.setattr(link, "read_cluster_state", self._state)
         self.trigger = DataPlaneTrigger("orders", "west", "", "", [], 90)
 
     def _connection(self, name: str) -> Connection:
@@ -299,9 +299,9 @@ def test_without_spark_all_is_done_in_the_tasks_own_process(home: Path, tmp_path
     drill = services(Path("orders.yaml"), (), "")  # its task is given no master
     asking: list[Callable[[], object]] = [
         lambda: receipts_folder("none", "s3a://b/r"),
-        lambda: made.copies("s3a://b/e"),
-        lambda: made.receipts("s3a://b/r"),
-        lambda: drill.copies("s3a://b/e"),
+        lambda: made.open_copy_folder("s3a://b/e"),
+        lambda: made.open_receipts("s3a://b/r"),
+        lambda: drill.open_copy_folder("s3a://b/e"),
     ]
     for ask in asking:
         with pytest.raises(BadRequest, match=r"s3a://b/.: this Airflow knows no such file system: .* scheme s3a"):

@@ -11,16 +11,16 @@ import pytest
 
 from mirror_core.cli import conducting as common
 from mirror_core.cli import failback, failover
-from mirror_core.decide.conducting import STEP, Conducted, Sign
-from mirror_core.model.checkpoint import Beat
+from mirror_core.decide.conducting import CONDUCTOR_STEP, ConductorState, ConductorStatus
+from mirror_core.model.checkpoint import RunHeartbeat
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import RunState
 from mirror_core.runbook.failback import Failback
 from mirror_core.runbook.failover import Failover
 from mirror_core.state import pulse
-from mirror_core.state.journal import checkpoint
-from mirror_core.state.pulse import Watch
+from mirror_core.state.journal import make_checkpoint
+from mirror_core.state.pulse import HeartbeatMonitor
 from mirror_core.state.records import State
 from tests.memory import journal_of
 from tests.unit.test_refusals import LINK
@@ -49,10 +49,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 HOUR_MS = 3_600_000
-ELSEWHERE = replace(pulse._beat_of("me"), host="elsewhere")
+ELSEWHERE = replace(pulse._make_heartbeat("me"), host="elsewhere")
 
 
-def looks(*beats: Beat | None) -> Callable[[], State]:
+def looks(*beats: RunHeartbeat | None) -> Callable[[], State]:
     """One after the other; the last one is seen for ever."""
     left = list(beats)
 
@@ -61,34 +61,34 @@ def looks(*beats: Beat | None) -> Callable[[], State]:
         state.put(RUN)
         beat = left.pop(0) if len(left) > 1 else left[0]
         if beat is not None:
-            state.put(checkpoint(RUN.id, STEP, beat))
+            state.put(make_checkpoint(RUN.id, CONDUCTOR_STEP, beat))
         return state
 
     return look
 
 
-def seen(*beats: Beat | None) -> tuple[Conducted, list[str]]:
+def seen(*beats: RunHeartbeat | None) -> tuple[ConductorStatus, list[str]]:
     said = list[str]()
-    return Watch(RUN.id).found(looks(*beats), said.append, take_over=True), said
+    return HeartbeatMonitor(RUN.id).wait_for_status(looks(*beats), said.append, take_over=True), said
 
 
 @pytest.mark.parametrize("apart_ms", [-HOUR_MS, 0, HOUR_MS])
 def test_who_moves_lives_and_who_does_not_is_gone_whatever_his_clock_says(clock: Clock, apart_ms: int) -> None:
     beat = replace(ELSEWHERE, at_ms=ELSEWHERE.at_ms + apart_ms)
     moved, said = seen(beat, beat, replace(beat, at_ms=beat.at_ms + 1))
-    assert moved.sign is Sign.HEARD
+    assert moved.state is ConductorState.ALIVE
     assert [line.split("; ", 1)[1] for line in said] == [
         "watching up to 30 s for another sign of life; `--take-over` does not wait"
     ]
     began = clock.now
     still, _ = seen(beat)
-    assert still.sign is Sign.GONE
+    assert still.state is ConductorState.SILENT
     assert 30 < clock.now - began < 32
 
 
 def test_another_one_who_takes_it_meanwhile_has_it(clock: Clock) -> None:
     found, _ = seen(ELSEWHERE, replace(ELSEWHERE, token="another"))
-    assert found.sign is Sign.HEARD
+    assert found.state is ConductorState.ALIVE
 
 
 def test_a_look_that_takes_long_is_no_silence(clock: Clock) -> None:
@@ -99,63 +99,68 @@ def test_a_look_that_takes_long_is_no_silence(clock: Clock) -> None:
         clock.sleep(60.0)
         return look()
 
-    assert Watch(RUN.id).found(slow, lambda line: None).sign is Sign.HEARD
+    assert HeartbeatMonitor(RUN.id).wait_for_status(slow, lambda line: None).state is ConductorState.ALIVE
 
 
 def test_the_same_dead_one_is_waited_for_once_and_what_comes_meanwhile_is_heard(clock: Clock) -> None:
-    watch, said = Watch(RUN.id), list[str]()
-    assert watch.found(looks(ELSEWHERE), said.append).sign is Sign.GONE
+    watch, said = HeartbeatMonitor(RUN.id), list[str]()
+    assert watch.wait_for_status(looks(ELSEWHERE), said.append).state is ConductorState.SILENT
     clock.now += 600
     began = clock.now
-    assert watch.found(looks(ELSEWHERE), said.append).sign is Sign.GONE
+    assert watch.wait_for_status(looks(ELSEWHERE), said.append).state is ConductorState.SILENT
     later = replace(ELSEWHERE, at_ms=ELSEWHERE.at_ms + 1)
     for beat in (later, replace(ELSEWHERE, token="another")):
-        assert watch.found(looks(beat), said.append).sign is Sign.HEARD
-    assert watch.found(looks(replace(ELSEWHERE, token="another", released=True)), said.append).sign is Sign.RELEASED
+        assert watch.wait_for_status(looks(beat), said.append).state is ConductorState.ALIVE
+    assert (
+        watch.wait_for_status(looks(replace(ELSEWHERE, token="another", released=True)), said.append).state
+        is ConductorState.RELEASED
+    )
     assert (clock.now, len(said)) == (began, 1)
 
 
 @pytest.mark.parametrize(
     ("beat", "sign"),
     [
-        (None, Sign.UNKNOWN),
-        (replace(ELSEWHERE, released=True), Sign.RELEASED),
-        (replace(pulse._beat_of("me"), started=1), Sign.GONE),
-        (replace(ELSEWHERE, by="another, before"), Sign.UNKNOWN),
+        (None, ConductorState.UNKNOWN),
+        (replace(ELSEWHERE, released=True), ConductorState.RELEASED),
+        (replace(pulse._make_heartbeat("me"), start_ticks=1), ConductorState.SILENT),
+        (replace(ELSEWHERE, by="another, before"), ConductorState.UNKNOWN),
     ],
 )
-def test_what_is_certain_is_waited_for_by_nobody(beat: Beat | None, sign: Sign, clock: Clock) -> None:
+def test_what_is_certain_is_waited_for_by_nobody(beat: RunHeartbeat | None, sign: ConductorState, clock: Clock) -> None:
     began = clock.now
-    said, watch = list[str](), Watch(RUN.id)
+    said, watch = list[str](), HeartbeatMonitor(RUN.id)
     for _ in range(2):
-        found = watch.found(looks(beat), said.append)
+        found = watch.wait_for_status(looks(beat), said.append)
     assert clock.now == began
-    assert found.sign is sign
-    assert said == ([f"run {RUN.id}: {found}"] if sign is Sign.UNKNOWN else []), "it is let through in silence"
+    assert found.state is sign
+    assert said == ([f"run {RUN.id}: {found}"] if sign is ConductorState.UNKNOWN else []), (
+        "it is let through in silence"
+    )
 
 
 def test_who_lets_go_meanwhile_refuses_nobody(clock: Clock) -> None:
-    assert seen(ELSEWHERE, replace(ELSEWHERE, released=True))[0].sign is Sign.RELEASED
+    assert seen(ELSEWHERE, replace(ELSEWHERE, released=True))[0].state is ConductorState.RELEASED
 
 
 def test_a_dead_way_home_is_waited_for_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Applications may be fenced meanwhile."""
     said = list[str]()
-    monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: looks(ELSEWHERE)())
-    monkeypatch.setattr("mirror_core.runbook.failback.reverse_link", lambda link: link)
-    home = Failback(LINK, cast("Any", None), started_by="me", say=said.append)
+    monkeypatch.setattr("mirror_core.runbook.conductor.read_complete_state", lambda cluster: looks(ELSEWHERE)())
+    monkeypatch.setattr("mirror_core.runbook.failback.load_reverse_link", lambda link: link)
+    home = Failback(LINK, cast("Any", None), started_by="me", print_line=said.append)
     under_way = replace(RUN, state=RunState.RUNNING)
-    monkeypatch.setattr(Failback, "way_home", lambda self, run: under_way)
-    monkeypatch.setattr(Failover, "active", lambda self: under_way)
+    monkeypatch.setattr(Failback, "find_active_reverse_run", lambda self, run: under_way)
+    monkeypatch.setattr(Failover, "find_active_run", lambda self: under_way)
     monkeypatch.setattr(Failback, "drive", lambda self, run_id, **agreed: under_way)
     monkeypatch.setattr(Failover, "drive", lambda self, run_id, **agreed: under_way)
-    monkeypatch.setattr(Failover, "disturbs", lambda self, run: True)
-    monkeypatch.setattr(failback, "found", lambda *arguments: (LINK, replace(RUN, id="m-failback-1")))
-    monkeypatch.setattr(failback, "conductor", lambda *arguments, **options: home)
-    monkeypatch.setattr(failback, "closed", lambda by, run: nullcontext())
+    monkeypatch.setattr(Failover, "has_disturbed", lambda self, run: True)
+    monkeypatch.setattr(failback, "find_run", lambda *arguments: (LINK, replace(RUN, id="m-failback-1")))
+    monkeypatch.setattr(failback, "make_conductor", lambda *arguments, **options: home)
+    monkeypatch.setattr(failback, "status_on_failure", lambda by, run: nullcontext())
     for name in ("_approved_again", "approved_again"):
         monkeypatch.setattr(failback, name, lambda by, run, **options: "")
-    monkeypatch.setattr(failback, "show_outcome", lambda by, run, **options: None)
+    monkeypatch.setattr(failback, "print_outcome", lambda by, run, **options: None)
     monkeypatch.setattr(home, "refuse_conducted", lambda run_id, title, take_over: None)
     failback.resume("m")
     assert len(said) == 1
@@ -164,18 +169,18 @@ def test_a_dead_way_home_is_waited_for_once(clock: Clock, monkeypatch: pytest.Mo
 class GivesUp:
     """Who is asked to abort a run, and whether anybody conducts it."""
 
-    def __init__(self, *beats: Beat | None) -> None:
+    def __init__(self, *beats: RunHeartbeat | None) -> None:
         self.failover = Failover(LINK, cast("Any", None), started_by="me")
         self.look = looks(*beats)
         self.aborted = list[str]()
 
     def give_up(self, monkeypatch: pytest.MonkeyPatch, *, take_over: bool) -> None:
-        monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: self.look())
+        monkeypatch.setattr("mirror_core.runbook.conductor.read_complete_state", lambda cluster: self.look())
         monkeypatch.setattr(common, "read_state", lambda cluster: self.look())
-        monkeypatch.setattr(common, "closed", lambda by, run: nullcontext())
-        monkeypatch.setattr(common, "show_outcome", lambda by, run, **options: None)
+        monkeypatch.setattr(common, "status_on_failure", lambda by, run: nullcontext())
+        monkeypatch.setattr(common, "print_outcome", lambda by, run, **options: None)
         monkeypatch.setattr(Failover, "abort", lambda by, run_id: self.aborted.append(run_id))
-        common.give_up(self.failover, RUN, "Abort?", take_over=take_over, yes=True, as_json=False)
+        common.abort_run(self.failover, RUN, "Abort?", take_over=take_over, yes=True, as_json=False)
 
 
 def test_who_would_give_a_run_up_is_refused_while_somebody_conducts_it(
@@ -189,7 +194,7 @@ def test_who_would_give_a_run_up_is_refused_while_somebody_conducts_it(
 
 @pytest.mark.parametrize("beat", [ELSEWHERE, replace(ELSEWHERE, released=True), None])
 def test_a_run_that_nobody_conducts_is_given_up(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, beat: Beat | None
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, beat: RunHeartbeat | None
 ) -> None:
     one = GivesUp(beat)
     one.give_up(monkeypatch, take_over=False)
@@ -210,7 +215,7 @@ def test_who_takes_a_run_over_to_give_it_up_is_told_first_who_conducts_it(
     def agree(question: str, yes: bool) -> None:
         raise Refused(question, [capsys.readouterr().out])
 
-    monkeypatch.setattr(common, "agree", agree)
+    monkeypatch.setattr(common, "require_confirmation", agree)
     one = GivesUp(replace(ELSEWHERE, at_ms=now_ms()))
     with pytest.raises(Refused, match="conducted by me on elsewhere"):
         one.give_up(monkeypatch, take_over=True)

@@ -14,10 +14,10 @@ import pytest
 
 from mirror_core.model.acl import AclPurpose, Operation
 from mirror_core.model.errors import Refused
-from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
+from mirror_core.model.mirror import DesiredState, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
-from mirror_core.rights.acls import denial
+from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState
+from mirror_core.rights.acls import build_denial
 from mirror_core.runbook import failback_steps
 from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.state.records import PartitionRecord, State
@@ -90,7 +90,7 @@ def failed_over(folder: Path) -> Iterator[tuple[World, FailbackSteps]]:
 
 
 def goes_home(state: RunState) -> Run:
-    plan = Plan(kind=RunKind.FAILOVER, mirror=BACK, mode=Mode.UNPLANNED, steps=(), bound=())
+    plan = Plan(kind=RunKind.FAILOVER, mirror=BACK, mode=RunMode.UNPLANNED, steps=(), bound_facts=())
     return Run(
         id="m-back-failover-1",
         plan=plan,
@@ -99,15 +99,15 @@ def goes_home(state: RunState) -> Run:
         started_by="me",
         started_ms=1,
         ended_ms=2 if state is RunState.DONE else None,
-        desired=Desired.STARTED,
+        desired=DesiredState.STARTED,
         conducted_by="me",
-        homecoming=FAILBACK,
+        failback_run=FAILBACK,
     )
 
 
 def kept_out(world: World) -> set[AclPurpose]:
     """For what M-back's ledger has the denial of the withdrawn right."""
-    entries = world.logs["east"].state.ledger_of(BACK)
+    entries = world.logs["east"].state.ledger_entries(BACK)
     return {e.purpose for e in entries if (e.acl.principal, e.acl.operation) == (APPS[0], Operation.WRITE)}
 
 
@@ -121,7 +121,7 @@ def test_a_way_home_that_was_gone_is_made_no_further(tmp_path: Path) -> None:
     with failed_over(tmp_path) as (world, steps):
         steps.create_reverse()
         east = world.logs["east"]
-        east.put(replace(east.state.mirrors[BACK], begins=True))
+        east.put(replace(east.state.mirrors[BACK], is_preparing=True))
         before, held = dict(east.state.ledger), set(world.held["east"])
         east.put(goes_home(RunState.RUNNING))
         with pytest.raises(Refused, match="m-back-failover-1 takes applications home already: `mirrorbook "):
@@ -133,7 +133,7 @@ def test_a_way_home_that_was_gone_is_made_no_further(tmp_path: Path) -> None:
 
 # -- denials that were copied, and rights that were given and taken away since -----------------------------------------
 
-DENIED = denial(TOPIC, APPS[0])
+DENIED = build_denial(TOPIC, APPS[0])
 
 
 @contextmanager

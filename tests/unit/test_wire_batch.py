@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from mirror_core.wire.batch import (
     HEADER_SIZE,
     MalformedBatch,
-    batches,
     crc_matches,
     readdress,
+    split_batches,
 )
 
 CODECS = [0, 1, 2, 3, 4]
@@ -41,7 +41,7 @@ def encoded(base: int, values: list[bytes], codec: int = 0) -> bytearray:
 @pytest.mark.parametrize("codec", CODECS)
 def test_header_of_another_encoder_is_read_as_it_means_it(codec: int) -> None:
     batch = encoded(1_000, [b"a", b"bb", b"ccc"], codec)
-    [(header, view)] = list(batches(memoryview(batch)))
+    [(header, view)] = list(split_batches(memoryview(batch)))
     assert (header.base_offset, header.last_offset, header.next_offset) == (1_000, 1_002, 1_003)
     assert (header.record_count, header.magic, header.attributes & 7) == (3, 2, codec)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, 11)
@@ -67,7 +67,7 @@ def test_readdressed_batch_passes_another_decoders_crc_and_keeps_every_record_by
 def test_any_changed_byte_under_the_crc_is_found(position: int, flip: int) -> None:
     batch = encoded(0, [b"value", b"other"])
     batch[21 + (position - 21) % (len(batch) - 21)] ^= flip
-    ((header, view),) = batches(memoryview(batch))
+    ((header, view),) = split_batches(memoryview(batch))
     assert not crc_matches(header, view)
 
 
@@ -80,14 +80,14 @@ def test_a_batch_cut_off_at_the_end_is_left_out_and_the_whole_ones_are_found(siz
         offset += size
         ends.append(len(whole))
     kept = max(0, len(whole) - cut)
-    found = [header.next_offset for header, _ in batches(memoryview(whole)[:kept])]
+    found = [header.next_offset for header, _ in split_batches(memoryview(whole)[:kept])]
     assert found == [sum(sizes[: number + 1]) for number, end in enumerate(ends) if end <= kept]
 
 
 @given(st.binary(max_size=300))
 def test_garbage_is_a_named_error_or_nothing(data: bytes) -> None:
     try:
-        for header, view in batches(memoryview(bytearray(data))):
+        for header, view in split_batches(memoryview(bytearray(data))):
             assert len(view) == header.length + 12 <= len(data)
     except MalformedBatch:
         pass
@@ -98,4 +98,4 @@ def test_an_impossible_length_is_refused(length: int) -> None:
     batch = encoded(0, [b"v"])
     struct.pack_into(">i", batch, 8, length)
     with pytest.raises(MalformedBatch):
-        list(batches(memoryview(batch)))
+        list(split_batches(memoryview(batch)))

@@ -12,9 +12,9 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirror_core.wire.batch import BatchHeader, MalformedBatch, batches
+from mirror_core.wire.batch import BatchHeader, MalformedBatch, split_batches
 from mirror_core.wire.encode import compress
-from mirror_core.wire.legacy import decode, dense_runs
+from mirror_core.wire.legacy import decode_message, split_message_into_runs
 from mirror_core.wire.records import Codec, Record
 from tests.record_bytes import BASE_TIME, INT64, Row, message, seen, source, wrapper
 
@@ -23,7 +23,7 @@ LAT = 0x08
 
 
 def only(data: bytes) -> tuple[BatchHeader, memoryview]:
-    [found] = batches(memoryview(bytearray(data)))
+    [found] = split_batches(memoryview(bytearray(data)))
     return found
 
 
@@ -53,9 +53,9 @@ def test_a_compressed_set_becomes_runs_of_exactly_its_records(
     base, rows = drawn
     header, view = only(wrapper(rows, magic, codec, base=base))
     expected = records(rows, stamp=None if magic else -1)
-    assert list(decode(header, view)) == expected
+    assert list(decode_message(header, view)) == expected
     assert header.last_offset == rows[-1][0], "what a reader must skip by"
-    runs = dense_runs(header, view, base + skip)
+    runs = split_message_into_runs(header, view, base + skip)
     assert seen(runs) == [record for record in expected if record.offset >= base + skip]
     assert all(run.batch[22] == codec for run in runs)
 
@@ -65,9 +65,9 @@ def test_a_compressed_set_becomes_runs_of_exactly_its_records(
 def test_single_messages_are_batches_of_one(drawn: tuple[int, list[Row]], magic: int) -> None:
     _, rows = drawn
     answer = memoryview(b"".join(message(row, magic) for row in rows))
-    found = list(batches(answer))
+    found = list(split_batches(answer))
     assert [header.base_offset for header, _ in found] == [header.last_offset for header, _ in found]
-    runs = [run for header, view in found for run in dense_runs(header, view, 0)]
+    runs = [run for header, view in found for run in split_message_into_runs(header, view, 0)]
     assert seen(runs) == records(rows, stamp=None if magic else -1)
 
 
@@ -75,9 +75,9 @@ def test_the_smallest_messages_are_found_at_the_end_of_an_answer() -> None:
     """A header of magic 2 would not fit in there; a message left out would be fetched again for ever."""
     small = [message((5, -1, None, None), 0), message((6, 77, None, None), 1)]
     answer = b"".join(small)
-    assert [header.base_offset for header, _ in batches(memoryview(answer))] == [5, 6]
+    assert [header.base_offset for header, _ in split_batches(memoryview(answer))] == [5, 6]
     for end in range(len(answer)):
-        assert len(list(batches(memoryview(answer)[:end]))) == (end >= len(small[0]))
+        assert len(list(split_batches(memoryview(answer)[:end]))) == (end >= len(small[0]))
 
 
 @pytest.mark.parametrize(("magic", "length"), [(0, -(2**31)), (0, -12), (0, 0), (0, 13), (1, -12), (1, 21)])
@@ -86,13 +86,13 @@ def test_an_impossible_length_is_refused(magic: int, length: int) -> None:
     data = bytearray(message(ROWS[0], magic))
     struct.pack_into(">i", data, 8, length)
     with pytest.raises(MalformedBatch, match="shorter"):
-        list(batches(memoryview(data)))
+        list(split_batches(memoryview(data)))
 
 
 def test_an_answer_may_hold_several_formats() -> None:
     new = bytes(source([Record(7, BASE_TIME, None, b"v2", ())])[1])
     answer = message((5, -1, None, b"v0"), 0) + message((6, 77, None, b"v1"), 1) + new + message((8, 1, None, b""), 1)
-    assert [(header.base_offset, header.magic) for header, _ in batches(memoryview(answer))] == [
+    assert [(header.base_offset, header.magic) for header, _ in split_batches(memoryview(answer))] == [
         (5, 0), (6, 1), (7, 2), (8, 1),
     ]  # fmt: skip
 
@@ -100,11 +100,11 @@ def test_an_answer_may_hold_several_formats() -> None:
 def test_times_of_the_broker_rule_over_those_inside() -> None:
     rows: list[Row] = [(10, 1, b"a", b"b"), (11, 2, None, b"c")]
     header, view = only(wrapper(rows, 1, Codec.GZIP, attributes=LAT, stamp=BASE_TIME))
-    assert seen(dense_runs(header, view, 0)) == records(rows, stamp=BASE_TIME)
+    assert seen(split_message_into_runs(header, view, 0)) == records(rows, stamp=BASE_TIME)
     header, view = only(message(rows[0], 1, LAT))
-    assert seen(dense_runs(header, view, 0)) == records(rows[:1])
+    assert seen(split_message_into_runs(header, view, 0)) == records(rows[:1])
     header, view = only(wrapper(rows, 0, Codec.GZIP, attributes=LAT))
-    assert seen(dense_runs(header, view, 0)) == records(rows, stamp=-1), "there is no such bit in magic 0"
+    assert seen(split_message_into_runs(header, view, 0)) == records(rows, stamp=-1), "there is no such bit in magic 0"
 
 
 @settings(max_examples=60)
@@ -130,13 +130,13 @@ def test_what_another_client_wrote_is_read(
         Record(base + number, timestamp if magic else -1, key, value, ())
         for number, (timestamp, key, value) in enumerate(rows)
     ]
-    found = list(batches(memoryview(built)))
-    assert seen([run for header, view in found for run in dense_runs(header, view, 0)]) == expected
+    found = list(split_batches(memoryview(built)))
+    assert seen([run for header, view in found for run in split_message_into_runs(header, view, 0)]) == expected
 
 
 def test_a_set_whose_first_records_compaction_took_keeps_its_offsets() -> None:
     rows: list[Row] = [(103, 1, b"a", None), (107, 2, b"b", b"")]
-    runs = dense_runs(*only(wrapper(rows, 1, Codec.SNAPPY, base=100)), 0)
+    runs = split_message_into_runs(*only(wrapper(rows, 1, Codec.SNAPPY, base=100)), 0)
     assert [run.base_offset for run in runs] == [103, 107]
     assert seen(runs) == records(rows)
 
@@ -176,7 +176,9 @@ def with_a_byte_more(data: bytes) -> bytes:
 )
 def test_contradictions_are_refused(data: bytes) -> None:
     with pytest.raises(MalformedBatch):
-        dense_runs(BatchHeader(11, len(data) - 12, -1, 1, 0, 1, 0, -1, -1, -1, -1, -1, -1), memoryview(data), 0)
+        split_message_into_runs(
+            BatchHeader(11, len(data) - 12, -1, 1, 0, 1, 0, -1, -1, -1, -1, -1, -1), memoryview(data), 0
+        )
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -187,26 +189,26 @@ def test_a_changed_byte_is_found_by_the_checksum(magic: int, codec: Codec) -> No
         changed = bytearray(whole)
         changed[position] ^= 0x21
         with pytest.raises(MalformedBatch, match=r"CRC-32|announced"):
-            dense_runs(only(whole)[0], memoryview(changed), 0)
+            split_message_into_runs(only(whole)[0], memoryview(changed), 0)
 
 
 def test_a_changed_byte_inside_is_found_too() -> None:
     inner = bytearray(message((0, 1, b"key", b"value"), 1))
     inner[-1] ^= 1
     with pytest.raises(MalformedBatch, match="inside: its CRC-32"):
-        dense_runs(*only(inside(bytes(inner))), 0)
+        split_message_into_runs(*only(inside(bytes(inner))), 0)
 
 
 def test_lz4_of_magic_0_is_read_with_the_right_header_checksum_as_well() -> None:
     """KAFKA-3160: some clients wrote it right from the beginning."""
     body = compress(Codec.LZ4, b"".join(message(row, 0) for row in ROWS))
     header, view = only(message((11, -1, None, body), 0, Codec.LZ4))
-    assert seen(dense_runs(header, view, 0)) == records(ROWS, stamp=-1)
+    assert seen(split_message_into_runs(header, view, 0)) == records(ROWS, stamp=-1)
 
 
 def test_a_set_of_too_many_plain_bytes_is_refused() -> None:
     body = bytes(cramjam.gzip.compress(message((0, 1, None, bytes(1_000_000)), 1)))
     found = only(message((11, 5, None, body), 1, Codec.GZIP))
-    assert len(dense_runs(*found, 0)) == 1
+    assert len(split_message_into_runs(*found, 0)) == 1
     with pytest.raises(MalformedBatch, match="more than 100000"):
-        dense_runs(*found, 0, limit=100_000)
+        split_message_into_runs(*found, 0, limit=100_000)

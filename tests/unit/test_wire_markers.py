@@ -17,16 +17,18 @@ from kio.static.primitive import i32
 
 from mirror_core.model.names import Partition
 from mirror_core.wire import markers
-from mirror_core.wire.fields import MalformedAnswer
-from mirror_core.wire.markers import Entry, Written
+from mirror_core.wire.fields import MalformedResponse
+from mirror_core.wire.markers import MarkerEntry, MarkerResult
 
 names = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20)
 topics = st.sampled_from("ab") | names
 partitions = st.lists(st.builds(Partition, topics, st.integers(0, 999)), unique=True, max_size=6).map(tuple)
-entries = st.builds(Entry, st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(-1, 2**31 - 1), partitions)
+entries = st.builds(
+    MarkerEntry, st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(-1, 2**31 - 1), partitions
+)
 
 
-def written(rows: list[Written]) -> bytes:
+def written(rows: list[MarkerResult]) -> bytes:
     """An answer as kio writes it, behind a response header without tags; each row as a marker of its own."""
     entity = response.WriteTxnMarkersResponse(
         markers=tuple(
@@ -52,14 +54,14 @@ def written(rows: list[Written]) -> bytes:
     return buffer.getvalue()
 
 
-def decoded(data: bytes) -> list[Written]:
-    return list(markers.decode(memoryview(data)))
+def decoded(data: bytes) -> list[MarkerResult]:
+    return list(markers.decode_response(memoryview(data)))
 
 
 @given(st.lists(entries, max_size=5), st.integers(1, 3))
-def test_kio_reads_our_request(wanted: list[Entry], times: int) -> None:
+def test_kio_reads_our_request(wanted: list[MarkerEntry], times: int) -> None:
     sent = [entry for entry in wanted for _ in range(times)]
-    data = markers.encode(sent, 77, "client")
+    data = markers.encode_request(sent, 77, "client")
     header, size = entity_reader(RequestHeader)(data, 0)
     assert (header.request_api_key, header.request_api_version) == (27, 1)
     assert (header.correlation_id, header.client_id) == (77, "client")
@@ -81,48 +83,50 @@ def test_kio_reads_our_request(wanted: list[Entry], times: int) -> None:
 
 
 def test_a_partition_twice_in_an_entry_is_never_sent() -> None:
-    twice = Entry(1, 0, 0, (Partition("t", 0), Partition("u", 0), Partition("t", 0)))
+    twice = MarkerEntry(1, 0, 0, (Partition("t", 0), Partition("u", 0), Partition("t", 0)))
     with pytest.raises(ValueError, match="twice"):
-        markers.encode([twice], 1, "client")
+        markers.encode_request([twice], 1, "client")
 
 
 rows = st.lists(
     st.builds(
-        Written, st.integers(0, 2**62), names, st.integers(0, 999), st.sampled_from([0, 3, 6, 31, 47, 52]),
+        MarkerResult, st.integers(0, 2**62), names, st.integers(0, 999), st.sampled_from([0, 3, 6, 31, 47, 52]),
     ),
     max_size=6,
 )  # fmt: skip
 
 
 @given(rows)
-def test_we_read_kios_answer(expected: list[Written]) -> None:
+def test_we_read_kios_answer(expected: list[MarkerResult]) -> None:
     assert decoded(written(expected)) == expected
 
 
 def test_tagged_fields_of_a_newer_broker_are_passed_over() -> None:
-    data = written([Written(5, "t", 3, 52)])
+    data = written([MarkerResult(5, "t", 3, 52)])
     tag = b"\x01\x07\x02hi"
     assert data.endswith(b"\0\0\0\0")
     with_tags = tag + data[1:-4] + tag * 4
-    assert decoded(with_tags) == [Written(5, "t", 3, 52)]
+    assert decoded(with_tags) == [MarkerResult(5, "t", 3, 52)]
 
 
 @given(rows, st.integers(0, 400), st.integers(0, 255))
-def test_a_damaged_answer_is_a_named_error_or_other_rows(expected: list[Written], position: int, byte: int) -> None:
+def test_a_damaged_answer_is_a_named_error_or_other_rows(
+    expected: list[MarkerResult], position: int, byte: int
+) -> None:
     data = bytearray(written(expected))
     data[position % len(data)] = byte
     for damaged in (data, data[: position % len(data)]):
-        with contextlib.suppress(MalformedAnswer):
+        with contextlib.suppress(MalformedResponse):
             decoded(bytes(damaged))
 
 
 @given(st.binary(max_size=300))
 def test_garbage_is_never_more_than_a_named_error(data: bytes) -> None:
-    with contextlib.suppress(MalformedAnswer):
+    with contextlib.suppress(MalformedResponse):
         decoded(data)
 
 
 @pytest.mark.parametrize("data", [b"\0\xff\xff\xff\xff\x0f", b"\0\xff\xff\xff\xff\xff\x01", b"\xff\xff\xff\xff\x0f"])
 def test_an_array_length_beyond_the_answer_is_refused_before_anything_is_built(data: bytes) -> None:
-    with pytest.raises(MalformedAnswer, match=r"array of|varint"):
+    with pytest.raises(MalformedResponse, match=r"array of|varint"):
         decoded(data)

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirror_core.wire.batch import LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader, MalformedBatch
-from mirror_core.wire.merge import merge, mergeable
-from mirror_core.wire.records import Codec, Record, decode
-from mirror_core.wire.reencode import Run
+from mirror_core.wire.merge import is_mergeable, merge_batches
+from mirror_core.wire.records import Codec, Record, decode_records
+from mirror_core.wire.reencode import RecordRun
 from tests.record_bytes import BASE_TIME, INT64, contents, numbered, seen, source
 
 batches_of = st.lists(
@@ -34,9 +34,9 @@ def test_the_merged_batch_holds_the_same_records(
         parts.append(source(records, base_time=base_time, max_time=latest, attributes=attributes))
         expected += records
         offset += len(records)
-    assert [record for header, batch in parts for record in decode(header, batch)] == expected
-    assert all(mergeable(header) for header, _ in parts)
-    assert seen([Run(base, len(expected), merge(parts))]) == expected
+    assert [record for header, batch in parts for record in decode_records(header, batch)] == expected
+    assert all(is_mergeable(header) for header, _ in parts)
+    assert seen([RecordRun(base, len(expected), merge_batches(parts))]) == expected
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def test_the_merged_batch_holds_the_same_records(
     ],
 )
 def test_other_batches_are_not_merged(header: BatchHeader, batch: memoryview) -> None:
-    assert not mergeable(header)
+    assert not is_mergeable(header)
     with pytest.raises(ValueError, match="offset 100"):
-        merge([(header, batch)])
+        merge_batches([(header, batch)])
 
 
 def test_batches_that_do_not_follow_each_other_are_not_merged() -> None:
     one, other = source(numbered(3)), source(numbered(3))
     with pytest.raises(ValueError, match="offset 100"):
-        merge([one, other])
+        merge_batches([one, other])
 
 
 @pytest.mark.parametrize("damage", ["delta", "length", "count", "cut"])
@@ -73,4 +73,4 @@ def test_records_that_contradict_their_header_are_not_moved(damage: str) -> None
     else:
         del changed[-1:]
     with pytest.raises(MalformedBatch):
-        merge([(header, memoryview(changed))])
+        merge_batches([(header, memoryview(changed))])

@@ -22,7 +22,7 @@ from kio.static.primitive import Records, TZAware, i32, i32Timedelta, i64
 
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch, produce
-from mirror_core.wire.fields import MalformedAnswer
+from mirror_core.wire.fields import MalformedResponse
 
 names = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20)
 offsets = st.integers(min_value=0, max_value=2**62)
@@ -44,11 +44,11 @@ def read(kind: Any, data: bytes) -> Any:
 
 @given(st.dictionaries(st.builds(Partition, names, st.integers(0, 999)), st.tuples(offsets, st.integers(-1, 99))))
 def test_kio_reads_our_fetch(wanted: dict[Partition, tuple[int, int]]) -> None:
-    data = fetch.encode(
-        [fetch.Wanted(p, offset, epoch) for p, (offset, epoch) in wanted.items()],
+    data = fetch.encode_request(
+        [fetch.FetchPosition(p, offset, epoch) for p, (offset, epoch) in wanted.items()],
         77,
         "client",
-        isolation=fetch.Isolation.READ_COMMITTED,
+        isolation=fetch.IsolationLevel.READ_COMMITTED,
         max_wait_ms=500,
         max_bytes=1 << 23,
         partition_max_bytes=1 << 20,
@@ -71,11 +71,11 @@ def test_kio_reads_our_fetch(wanted: dict[Partition, tuple[int, int]]) -> None:
 
 
 def test_a_fetch_without_an_epoch_asks_for_no_check_of_it() -> None:
-    data = fetch.encode(
-        [fetch.Wanted(Partition("t", 1), 5)],
+    data = fetch.encode_request(
+        [fetch.FetchPosition(Partition("t", 1), 5)],
         1,
         "client",
-        isolation=fetch.Isolation.READ_UNCOMMITTED,
+        isolation=fetch.IsolationLevel.READ_UNCOMMITTED,
         max_wait_ms=0,
         max_bytes=9,
         partition_max_bytes=8,
@@ -128,43 +128,48 @@ def fetch_answer(rows: Rows, error: ErrorCode = ErrorCode.none, code: ErrorCode 
 
 @given(answers)
 def test_we_read_kios_fetch_answer(rows: Rows) -> None:
-    found = list(fetch.decode(memoryview(fetch_answer(rows)), {}))
-    assert {f.partition: (f.high_watermark, f.last_stable, list(f.aborted), bytes(f.records)) for f in found} == rows
-    assert all(f.error == 0 and f.log_start == 3 for f in found)
+    found = list(fetch.decode_response(memoryview(fetch_answer(rows)), {}))
+    assert {
+        f.partition: (f.high_watermark, f.last_stable_offset, list(f.aborted_transactions), bytes(f.records))
+        for f in found
+    } == rows
+    assert all(f.error == 0 and f.log_start_offset == 3 for f in found)
 
 
 ROW: Rows = {Partition("t", 4): (90, 80, [], b"batch"), Partition("t", 5): (9, 8, [(7, 3)], b"")}
 
 
 def test_a_partitions_error_is_its_own() -> None:
-    found = list(fetch.decode(memoryview(fetch_answer(ROW, code=ErrorCode.not_leader_or_follower)), {}))
+    found = list(fetch.decode_response(memoryview(fetch_answer(ROW, code=ErrorCode.not_leader_or_follower)), {}))
     assert [(f.partition.index, f.error, f.high_watermark) for f in found] == [(4, 6, 90), (5, 6, 9)]
 
 
 def test_an_error_of_the_whole_answer_reaches_every_partition_that_was_asked_for() -> None:
     known = {("t", 4): Partition("t", 4), ("u", 0): Partition("u", 0)}
-    found = list(fetch.decode(memoryview(fetch_answer({}, ErrorCode.fetch_session_id_not_found)), known))
-    assert [(f.partition, f.error, bytes(f.records), f.aborted) for f in found] == [
+    found = list(fetch.decode_response(memoryview(fetch_answer({}, ErrorCode.fetch_session_id_not_found)), known))
+    assert [(f.partition, f.error, bytes(f.records), f.aborted_transactions) for f in found] == [
         (Partition("t", 4), 70, b"", ()),
         (Partition("u", 0), 70, b"", ()),
     ]
-    assert {(f.high_watermark, f.last_stable, f.log_start) for f in found} == {(-1, -1, -1)}, "nothing is known"
+    assert {(f.high_watermark, f.last_stable_offset, f.log_start_offset) for f in found} == {(-1, -1, -1)}, (
+        "nothing is known"
+    )
 
 
 def test_the_requests_own_partitions_come_back() -> None:
     known = {("t", 4): Partition("t", 4)}
-    first, second = fetch.decode(memoryview(fetch_answer(ROW)), known)
+    first, second = fetch.decode_response(memoryview(fetch_answer(ROW)), known)
     assert first.partition is known["t", 4]
     assert second.partition == Partition("t", 5)
 
 
 def test_records_are_the_answers_own_bytes_and_none_for_null() -> None:
     data = bytearray(fetch_answer({Partition("t", 0): (9, 9, [], b"abc")}))
-    (fetched,) = fetch.decode(memoryview(data), {})
+    (fetched,) = fetch.decode_response(memoryview(data), {})
     data[-1] = 0x7A
     assert bytes(fetched.records) == b"abz", "a copy"
     null = data[:-7] + b"\xff\xff\xff\xff"
-    (fetched,) = fetch.decode(memoryview(null), {})
+    (fetched,) = fetch.decode_response(memoryview(null), {})
     assert bytes(fetched.records) == b""
 
 
@@ -174,23 +179,26 @@ def test_a_damaged_fetch_answer_is_a_named_error_or_other_rows(rows: Any, positi
     data[position % len(data)] = byte
     for damaged in (data, data[: position % len(data)]):
         try:
-            for fetched in fetch.decode(memoryview(damaged), {}):
+            for fetched in fetch.decode_response(memoryview(damaged), {}):
                 assert len(fetched.records) <= len(damaged)
-        except MalformedAnswer:
+        except MalformedResponse:
             pass
 
 
 @given(st.binary(max_size=400))
 def test_garbage_is_never_more_than_a_named_error(data: bytes) -> None:
-    for decode in (lambda: list(fetch.decode(memoryview(data), {})), lambda: list(produce.decode(memoryview(data)))):
-        with contextlib.suppress(MalformedAnswer):
+    for decode in (
+        lambda: list(fetch.decode_response(memoryview(data), {})),
+        lambda: list(produce.decode_response(memoryview(data))),
+    ):
+        with contextlib.suppress(MalformedResponse):
             decode()
 
 
 def test_an_array_length_beyond_the_answer_is_refused_before_anything_is_built() -> None:
     data = bytes(10) + (2**31 - 1).to_bytes(4, "big")
-    with pytest.raises(MalformedAnswer, match="array of 2147483647"):
-        list(fetch.decode(memoryview(data), {}))
+    with pytest.raises(MalformedResponse, match="array of 2147483647"):
+        list(fetch.decode_response(memoryview(data), {}))
 
 
 @given(
@@ -198,7 +206,7 @@ def test_an_array_length_beyond_the_answer_is_refused_before_anything_is_built()
 )
 def test_kio_reads_our_produce(batches: dict[Partition, bytes]) -> None:
     rows = [(p.topic, p.index, memoryview(batch)) for p, batch in sorted(batches.items())]
-    data = b"".join(bytes(part) for part in produce.encode(rows, 5, "client", timeout_ms=30_000))
+    data = b"".join(bytes(part) for part in produce.encode_request(rows, 5, "client", timeout_ms=30_000))
     header, entity = read(produce_request.ProduceRequest, data)
     assert (header.correlation_id, header.client_id) == (5, "client")
     assert (entity.acks, entity.transactional_id, entity.timeout) == (-1, None, timedelta(seconds=30))
@@ -253,22 +261,22 @@ def produce_answer(
 def test_we_read_kios_produce_answer() -> None:
     refused = (4, ErrorCode.invalid_record, -1, ((0, "null key"),), "one or more records were rejected")
     answer = produce_answer({"t": [refused, (5, ErrorCode.none, 900, (), None)]})
-    assert list(produce.decode(answer)) == [
-        produce.Produced("t", 4, 87, -1, "null key; one or more records were rejected"),
-        produce.Produced("t", 5, 0, 900, ""),
+    assert list(produce.decode_response(answer)) == [
+        produce.ProducedPartition("t", 4, 87, -1, "null key; one or more records were rejected"),
+        produce.ProducedPartition("t", 5, 0, 900, ""),
     ]
 
 
 def test_we_read_the_time_that_a_broker_gave_to_records() -> None:
     answer = produce_answer({"t": [(5, ErrorCode.none, 900, (), None)]}, 1_700_000_000_000)
-    assert list(produce.decode(answer)) == [produce.Produced("t", 5, 0, 900, "", 1_700_000_000_000)]
+    assert list(produce.decode_response(answer)) == [produce.ProducedPartition("t", 5, 0, 900, "", 1_700_000_000_000)]
 
 
 def test_we_read_how_long_a_quota_keeps_the_broker_from_reading_on() -> None:
     answer = produce_answer({"t": [(4, ErrorCode.invalid_record, -1, ((0, "null key"),), "rejected")]}, None, 20_000)
-    assert produce.throttle_ms(answer) == 20_000
-    with pytest.raises(MalformedAnswer):
-        produce.throttle_ms(answer[:3])
+    assert produce.read_throttle_ms(answer) == 20_000
+    with pytest.raises(MalformedResponse):
+        produce.read_throttle_ms(answer[:3])
 
 
 def test_every_row_is_read_whatever_words_stand_in_the_rows_before_it() -> None:
@@ -282,12 +290,12 @@ def test_every_row_is_read_whatever_words_stand_in_the_rows_before_it() -> None:
             "u": [(9, ErrorCode.out_of_order_sequence_number, -1, (), None), (8, ErrorCode.none, 2**40, (), None)],
         }
     )
-    assert list(produce.decode(answer)) == [
-        produce.Produced("t", 0, 10, -1, "too large"),
-        produce.Produced("t", 1, 87, -1, "null key; bad time"),
-        produce.Produced("t", 2, 0, 7, ""),
-        produce.Produced("u", 9, 45, -1, ""),
-        produce.Produced("u", 8, 0, 2**40, ""),
+    assert list(produce.decode_response(answer)) == [
+        produce.ProducedPartition("t", 0, 10, -1, "too large"),
+        produce.ProducedPartition("t", 1, 87, -1, "null key; bad time"),
+        produce.ProducedPartition("t", 2, 0, 7, ""),
+        produce.ProducedPartition("u", 9, 45, -1, ""),
+        produce.ProducedPartition("u", 8, 0, 2**40, ""),
     ]
 
 
@@ -295,5 +303,5 @@ def test_more_record_errors_than_the_answer_has_room_for_are_refused() -> None:
     answer = bytearray(produce_answer({"t": [(4, ErrorCode.invalid_record, -1, ((0, "null key"),), None)]}))
     at = answer.index(b"\0\0\0\x01\0\0\0\0\0\x08null key")
     answer[at : at + 4] = (2**31 - 1).to_bytes(4, "big")
-    with pytest.raises(MalformedAnswer, match="array of 2147483647"):
-        list(produce.decode(memoryview(answer)))
+    with pytest.raises(MalformedResponse, match="array of 2147483647"):
+        list(produce.decode_response(memoryview(answer)))

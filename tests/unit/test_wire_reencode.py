@@ -21,10 +21,10 @@ from mirror_core.wire.batch import (
     TRANSACTIONAL,
     BatchHeader,
     MalformedBatch,
-    clear_bits,
+    clear_transaction_bits,
 )
 from mirror_core.wire.records import Codec, Record
-from mirror_core.wire.reencode import crosses_whole, dense_runs
+from mirror_core.wire.reencode import can_copy_whole, split_into_runs
 from tests.record_bytes import BASE_TIME, INT64, contents, numbered, plain, seen, source
 
 
@@ -48,11 +48,11 @@ def test_the_runs_hold_exactly_the_kept_records(
     base, records, last = log
     header, batch = source(records, codec, base=base, last=last, attributes=attributes)
     before = bytes(batch)
-    runs = dense_runs(header, batch, base + skip)
+    runs = split_into_runs(header, batch, base + skip)
     assert bytes(batch) == before, "the source's bytes are still needed for its digest"
     assert all(earlier.next_offset < later.base_offset for earlier, later in pairwise(runs))
     kept = [record for record in records if record.offset >= base + skip]
-    if crosses_whole(header, base + skip):  # its maximum is the source's word
+    if can_copy_whole(header, base + skip):  # its maximum is the source's word
         assert [bytes(run.batch[HEADER_SIZE:]) for run in runs] == [before[HEADER_SIZE:]]
         struct.pack_into(">q", runs[0].batch, 35, max(record.timestamp_ms for record in kept))
     assert seen(runs) == kept
@@ -65,7 +65,7 @@ def test_what_a_broker_stamped_keeps_the_brokers_time(
 ) -> None:
     base, records, last = log
     header, batch = source(records, codec, base=base, last=last, attributes=LOG_APPEND_TIME, max_time=stamp)
-    assert seen(dense_runs(header, batch, base)) == [
+    assert seen(split_into_runs(header, batch, base)) == [
         Record(r.offset, stamp, r.key, r.value, r.headers) for r in records
     ]
 
@@ -76,9 +76,9 @@ def test_a_whole_batch_is_not_even_decompressed(codec: Codec, bits: int) -> None
     header, batch = source(numbered(3), codec, attributes=bits)
     body = bytearray(batch)
     body[HEADER_SIZE:] = b"\xff" * (len(body) - HEADER_SIZE)
-    [run] = dense_runs(header, memoryview(body), 100)
+    [run] = split_into_runs(header, memoryview(body), 100)
     assert (run.base_offset, run.records) == (100, 3)
-    clear_bits(memoryview(body))
+    clear_transaction_bits(memoryview(body))
     assert run.batch == body
     assert struct.unpack_from(">h", body, 21) == (codec,)
 
@@ -89,7 +89,7 @@ def test_another_client_reads_large_batches_too(codec: Codec) -> None:
     values = [Random(n).randbytes(70_000) if n % 2 else b"%d" % n * 40_000 for n in range(6)]
     sent = [Record(n, BASE_TIME + n, b"k", value, ()) for n, value in enumerate(values)]
     header, batch = source(sent, codec, attributes=LOG_APPEND_TIME, max_time=BASE_TIME)
-    runs = dense_runs(header, batch, 0)
+    runs = split_into_runs(header, batch, 0)
     found = [record for run in runs for record in DefaultRecordBatch(bytes(run.batch))]
     assert [(record.timestamp, record.key, record.value) for record in found] == [
         (BASE_TIME, b"k", value) for value in values
@@ -98,25 +98,25 @@ def test_another_client_reads_large_batches_too(codec: Codec) -> None:
 
 @pytest.mark.parametrize("start", [103, 1000])
 def test_nothing_is_left_of_a_batch_before_the_start(start: int) -> None:
-    assert dense_runs(*source(numbered(3)), start) == []
+    assert split_into_runs(*source(numbered(3)), start) == []
 
 
 def test_offsets_behind_the_last_record_hold_nothing() -> None:
-    assert dense_runs(*source(numbered(3), last=200), 103) == []
+    assert split_into_runs(*source(numbered(3), last=200), 103) == []
 
 
 @pytest.mark.parametrize("attributes", [CONTROL, CONTROL | TRANSACTIONAL])
 def test_a_control_batch_never_becomes_records(attributes: int) -> None:
-    assert dense_runs(*source(numbered(1), attributes=attributes), 0) == []
+    assert split_into_runs(*source(numbered(1), attributes=attributes), 0) == []
 
 
 def test_the_empty_batch_that_the_cleaner_leaves_has_no_runs() -> None:
     header = BatchHeader(50, HEADER_SIZE - 12, 0, 2, 0, Codec.GZIP, 9, 0, 0, 7, 0, 0, 0)
-    assert dense_runs(header, memoryview(bytearray(HEADER.pack(*header))), 50) == []
+    assert split_into_runs(header, memoryview(bytearray(HEADER.pack(*header))), 50) == []
 
 
 def test_a_start_inside_leaves_only_what_comes_after_it() -> None:
-    runs = dense_runs(*source(numbered(10), Codec.ZSTD), 104)
+    runs = split_into_runs(*source(numbered(10), Codec.ZSTD), 104)
     assert [(run.base_offset, run.records) for run in runs] == [(104, 6)]
     assert seen(runs) == numbered(10)[4:]
 
@@ -125,7 +125,7 @@ def test_record_attributes_are_the_only_byte_not_kept() -> None:
     """They are unused in v2; a record's length prefix and deltas are the only other things written anew."""
     records = numbered(4)
     header, batch = source([records[0], records[2], records[3]])
-    first, second = dense_runs(header, batch, 0)
+    first, second = split_into_runs(header, batch, 0)
     assert plain(records[0], 100, BASE_TIME) == first.batch[HEADER_SIZE:]
     moved = [Record(r.offset - 102, r.timestamp_ms, r.key, r.value, r.headers) for r in records[2:]]
     assert b"".join(plain(record, 0, BASE_TIME) for record in moved) == second.batch[HEADER_SIZE:]
@@ -142,7 +142,7 @@ def test_a_batch_does_not_outgrow_its_source() -> None:
     )  # fmt: skip
     batch = memoryview(bytearray(HEADER.pack(*header) + hard))
     assert len(batch) > 16 << 10, "below it nobody minds"
-    runs = dense_runs(header, batch, 0)
+    runs = split_into_runs(header, batch, 0)
     assert len(runs) > 1
     assert max(len(run.batch) for run in runs) <= len(batch)
     assert seen(runs) == records
@@ -151,9 +151,9 @@ def test_a_batch_does_not_outgrow_its_source() -> None:
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_a_batch_of_too_many_plain_bytes_is_refused(codec: Codec) -> None:
     header, batch = source(numbered(50, size=100_000), codec, last=1000)
-    assert len(dense_runs(header, batch, 0)) == 1
+    assert len(split_into_runs(header, batch, 0)) == 1
     with pytest.raises(MalformedBatch, match=r"more than|allowed"):
-        dense_runs(header, batch, 0, limit=100_000)
+        split_into_runs(header, batch, 0, limit=100_000)
 
 
 def damaged(records: list[Record], **changes: int) -> tuple[BatchHeader, memoryview]:
@@ -177,7 +177,7 @@ def damaged(records: list[Record], **changes: int) -> tuple[BatchHeader, memoryv
 )
 def test_records_that_contradict_their_header_are_refused(header: BatchHeader, batch: memoryview) -> None:
     with pytest.raises(MalformedBatch):
-        dense_runs(header, batch, 0)
+        split_into_runs(header, batch, 0)
 
 
 @settings(max_examples=200)
@@ -187,7 +187,7 @@ def test_a_damaged_byte_gives_runs_or_a_malformed_batch(position: int, byte: int
     changed = bytearray(batch)
     changed[HEADER_SIZE + position % (len(batch) - HEADER_SIZE)] = byte
     try:
-        runs = dense_runs(header, memoryview(changed), 0)
+        runs = split_into_runs(header, memoryview(changed), 0)
     except MalformedBatch:
         return
     assert sum(run.records for run in runs) == header.record_count
@@ -196,6 +196,6 @@ def test_a_damaged_byte_gives_runs_or_a_malformed_batch(position: int, byte: int
 def test_more_runs_than_memory_is_allowed_for_are_refused() -> None:
     records = [Record(2 * n, BASE_TIME, None, None, ()) for n in range(2000)]
     header, batch = source(records, Codec.ZSTD)
-    assert len(dense_runs(header, batch, 0)) == 2000
+    assert len(split_into_runs(header, batch, 0)) == 2000
     with pytest.raises(MalformedBatch, match="exceed"):
-        dense_runs(header, batch, 0, limit=100_000)
+        split_into_runs(header, batch, 0, limit=100_000)

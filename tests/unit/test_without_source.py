@@ -8,21 +8,21 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.conducting import STEP
-from mirror_core.decide.failover import decide
-from mirror_core.decide.loss import loss_of
-from mirror_core.decide.view import SourceView, Topic, Unseen, View
-from mirror_core.decide.without_source import Again, WithoutSource, facts_of, without_source
-from mirror_core.model.mirror import Desired, GroupsSeen
+from mirror_core.decide.conducting import CONDUCTOR_STEP
+from mirror_core.decide.failover import decide_failover
+from mirror_core.decide.loss import compute_snapshot_loss
+from mirror_core.decide.view import ClusterTopic, MirrorSnapshot, SourceSnapshot, UnseenCluster
+from mirror_core.decide.without_source import GroupReadAgain, UnplannedForecast, forecast_unplanned, list_forecast_facts
+from mirror_core.model.mirror import DesiredState, GroupSyncTime
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode
-from mirror_core.model.sighting import Sighting, TopicSeen
+from mirror_core.model.run import RunMode
+from mirror_core.model.sighting import ObservedTopic, SourceObservation
 from mirror_core.runbook import failover
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Services
-from mirror_core.runbook.without_source import DEAD, as_if_dead
+from mirror_core.runbook.without_source import PRESUMED_DEAD, presume_source_dead
 from mirror_core.state import pulse
-from mirror_core.state.journal import checkpoint
+from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.records import State
 from tests.memory import journal_of
 from tests.unit import test_decide_loss
@@ -31,9 +31,9 @@ from tests.unit.test_decide_reckoning import COMMITTED
 from tests.unit.test_refusals import LINK
 
 lost = test_decide_loss.view
-SOURCE = SourceView(
+SOURCE = SourceSnapshot(
     cluster_id="E",
-    topics={"a": Topic(id="s", partitions=2), "b": Topic(id="s", partitions=1)},
+    topics={"a": ClusterTopic(id="s", partitions=2), "b": ClusterTopic(id="s", partitions=1)},
     stable_ends={A0: Offset(103), A1: Offset(60), B0: Offset(11)},
     authorizer=True,
     transactions=(),
@@ -44,48 +44,48 @@ THERE = replace(DESTINATION, committed=COMMITTED)
 
 
 @pytest.fixture
-def seen(lost: View) -> View:
+def seen(lost: MirrorSnapshot) -> MirrorSnapshot:
     """A living source, and a mirror that is well."""
     return replace(
         lost,
-        mode=Mode.PLANNED,
+        mode=RunMode.PLANNED,
         source=SOURCE,
         destination=THERE,
-        groups=GroupsSeen(mirror=lost.mirror.name, synced_ms=99_000, followed=True),
+        groups=GroupSyncTime(mirror=lost.mirror.name, synced_ms=99_000, followed=True),
     )
 
 
-def judged(seen: View, **more: object) -> WithoutSource:
-    view = replace(seen, mode=Mode.UNPLANNED, source=DEAD, **cast(Any, more))
-    return without_source(decide(view), view, seen)
+def judged(seen: MirrorSnapshot, **more: object) -> UnplannedForecast:
+    view = replace(seen, mode=RunMode.UNPLANNED, source=PRESUMED_DEAD, **cast(Any, more))
+    return forecast_unplanned(decide_failover(view), view, seen)
 
 
-def test_no_age_is_known_by_a_clock_that_is_behind(seen: View) -> None:
+def test_no_age_is_known_by_a_clock_that_is_behind(seen: MirrorSnapshot) -> None:
     found = judged(seen, now_ms=50_000)
-    assert (found.missing, found.looked_s, found.heartbeat_s, found.synced_s) == (37, None, None, None)
+    assert (found.missing, found.observed_s, found.heartbeat_s, found.synced_s) == (37, None, None, None)
     assert any("the clock here is at least" in line for line in found.warnings)
 
 
-def test_it_costs_what_a_plan_would_count_and_what_the_source_has_taken_since(seen: View) -> None:
+def test_it_costs_what_a_plan_would_count_and_what_the_source_has_taken_since(seen: MirrorSnapshot) -> None:
     found = judged(seen)
     assert found.refused == ()
-    assert found.missing == loss_of(seen).known == 37
-    assert (found.unknown_partitions, found.looked_s, found.heartbeat_s, found.synced_s) == (0, 6.0, 5.5, 5.0)
+    assert found.missing == compute_snapshot_loss(seen).known_missing == 37
+    assert (found.unknown_partitions, found.observed_s, found.heartbeat_s, found.synced_s) == (0, 6.0, 5.5, 5.0)
     assert found.missing_now == 10 + 40 + 0, "newer than what the data plane has seen"
-    assert found.groups == {"g": Again(most=5, now=2), "h": Again(most=6, now=None)}
-    assert found.again_most == 11
+    assert found.groups == {"g": GroupReadAgain(most=5, now=2), "h": GroupReadAgain(most=6, now=None)}
+    assert found.read_again_most == 11
     assert found.figures["loss"].startswith("at least 37 offset(s), and whatever was acknowledged in the 6.0 s")
     assert not any("loses nothing" in line for line in found.warnings), "the source is dead, as far as this goes"
 
 
-def test_facts_of_it_have_the_bound_and_say_unknown(seen: View) -> None:
-    said = facts_of(judged(seen))
+def test_facts_of_it_have_the_bound_and_say_unknown(seen: MirrorSnapshot) -> None:
+    said = list_forecast_facts(judged(seen))
     assert said["without the source"] == "could be failed over"
     assert said["loss, if the source died now"].startswith("at least 37 offset(s)")
     assert said["not on the destination yet"] == "50 offset(s) by what the source shows now"
     assert said["seconds behind"] == "unknown", "nobody saw a-0 whole"
     assert said["read again"] == "at most 11 offset(s), by 2 group(s)"
-    nothing = facts_of(WithoutSource(refused=("no plan can be made",)))
+    nothing = list_forecast_facts(UnplannedForecast(refused=("no plan can be made",)))
     assert nothing.pop("without the source") == "would be refused"
     assert set(nothing.values()) == {"unknown"}
 
@@ -93,23 +93,23 @@ def test_facts_of_it_have_the_bound_and_say_unknown(seen: View) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        Unseen("silent"),
+        UnseenCluster("silent"),
         replace(SOURCE, cluster_id="another"),
         replace(SOURCE, stable_ends={A0: Offset(103), A1: Offset(60)}),
         replace(SOURCE, stable_ends={**SOURCE.stable_ends, A0: Offset(80)}),
-        replace(SOURCE, topics={**SOURCE.topics, "a": Topic(id="anew", partitions=2)}),
+        replace(SOURCE, topics={**SOURCE.topics, "a": ClusterTopic(id="anew", partitions=2)}),
     ],
     ids=["silent", "another cluster", "no leader", "it lacks some itself", "recreated"],
 )
 def test_what_the_source_has_now_is_unknown_unless_it_tells_of_every_partition(
-    seen: View, source: SourceView | Unseen
+    seen: MirrorSnapshot, source: SourceSnapshot | UnseenCluster
 ) -> None:
     found = judged(replace(seen, source=source))
     assert found.missing_now is None
     assert found.missing == 37, "a plan counts by the data plane's observation"
 
 
-def test_a_failed_partition_counts_in_what_is_known_and_not_in_what_is_copied_now(seen: View) -> None:
+def test_a_failed_partition_counts_in_what_is_known_and_not_in_what_is_copied_now(seen: MirrorSnapshot) -> None:
     ends = {p: end for p, end in SOURCE.stable_ends.items() if p != A1}  # nobody asks for that of a FAILED one
     found = judged(
         replace(seen, statuses={**seen.statuses, A1: status(A1, "gone")}, source=replace(SOURCE, stable_ends=ends))
@@ -117,9 +117,9 @@ def test_a_failed_partition_counts_in_what_is_known_and_not_in_what_is_copied_no
     assert (found.missing, found.missing_now) == (37, 10)
 
 
-def test_nothing_known_is_not_nothing_lost(seen: View) -> None:
-    never = judged(replace(seen, sighting=None, groups=None, destination=replace(THERE, heartbeats=())))
-    assert (never.missing, never.unknown_partitions, never.looked_s, never.behind_s) == (None, 3, None, None)
+def test_nothing_known_is_not_nothing_lost(seen: MirrorSnapshot) -> None:
+    never = judged(replace(seen, source_observation=None, groups=None, destination=replace(THERE, heartbeats=())))
+    assert (never.missing, never.unknown_partitions, never.observed_s, never.behind_s) == (None, 3, None, None)
     assert (never.heartbeat_s, never.synced_s) == (None, None)
     assert never.missing_now == 50, "the source itself is seen"
     empty = judged(replace(seen, statuses={}))
@@ -135,40 +135,44 @@ def test_nothing_known_is_not_nothing_lost(seen: View) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda seen: replace(seen, destination=Unseen("silent")),
+        lambda seen: replace(seen, destination=UnseenCluster("silent")),
         lambda seen: replace(seen, destination=replace(THERE, cluster_id="another")),
-        lambda seen: replace(seen, mirror=replace(seen.mirror, desired=Desired.STOPPED)),
+        lambda seen: replace(seen, mirror=replace(seen.mirror, desired=DesiredState.STOPPED)),
     ],
     ids=["destination silent", "another destination", "stopped"],
 )
-def test_where_it_is_refused_for_good_no_figure_stands(seen: View, change: Callable[[View], View]) -> None:
+def test_where_it_is_refused_for_good_no_figure_stands(
+    seen: MirrorSnapshot, change: Callable[[MirrorSnapshot], MirrorSnapshot]
+) -> None:
     found = judged(change(seen))
     assert found.refused
     assert (found.figures, found.missing, found.unknown_partitions, found.missing_now) == ({}, None, None, None)
-    assert (found.groups, found.again_most, found.looked_s) == (None, None, None)
+    assert (found.groups, found.read_again_most, found.observed_s) == (None, None, None)
 
 
-def test_of_a_group_that_would_begin_nowhere_or_has_members_it_is_unknown_what_it_reads_again(seen: View) -> None:
+def test_of_a_group_that_would_begin_nowhere_or_has_members_it_is_unknown_what_it_reads_again(
+    seen: MirrorSnapshot,
+) -> None:
     committed = {**SOURCE.committed, "new": {A0: Offset(5)}, "h": {B0: Offset(5), A0: Offset(3)}}
     found = judged(replace(seen, source=replace(SOURCE, committed=committed)))
     assert found.groups is not None
-    assert found.groups["new"] == Again(most=None, now=None), "nothing was synced for it"
-    assert found.groups["h"] == Again(most=None, now=None), "nor for one of its partitions"
-    assert found.again_most is None
-    joined = judged(replace(seen, destination=replace(THERE, joined=("g",))))
+    assert found.groups["new"] == GroupReadAgain(most=None, now=None), "nothing was synced for it"
+    assert found.groups["h"] == GroupReadAgain(most=None, now=None), "nor for one of its partitions"
+    assert found.read_again_most is None
+    joined = judged(replace(seen, destination=replace(THERE, active_groups=("g",))))
     assert joined.groups is not None
-    assert joined.groups["g"] == Again(most=None, now=None)
-    assert facts_of(joined)["read again"] == "at most 6 offset(s), by 1 group(s); unknown of 1 group(s)"
-    unseen = judged(replace(seen, destination=replace(THERE, groups_unseen=True, committed={})))
-    assert (unseen.groups, unseen.again_most, facts_of(unseen)["read again"]) == (None, None, "unknown")
+    assert joined.groups["g"] == GroupReadAgain(most=None, now=None)
+    assert list_forecast_facts(joined)["read again"] == "at most 6 offset(s), by 1 group(s); unknown of 1 group(s)"
+    unseen = judged(replace(seen, destination=replace(THERE, groups_unknown=True, committed={})))
+    assert (unseen.groups, unseen.read_again_most, list_forecast_facts(unseen)["read again"]) == (None, None, "unknown")
 
 
 @pytest.mark.parametrize(
     ("there", "source"),
     [
         ({"g": {A0: Offset(90)}}, SOURCE),
-        ({"g": {A0: Offset(90)}}, Unseen("dead")),
-        ({}, Unseen("dead")),
+        ({"g": {A0: Offset(90)}}, UnseenCluster("dead")),
+        ({}, UnseenCluster("dead")),
         (COMMITTED, replace(SOURCE, groups_unread=176)),
     ],
     ids=[
@@ -179,45 +183,52 @@ def test_of_a_group_that_would_begin_nowhere_or_has_members_it_is_unknown_what_i
     ],
 )
 def test_what_groups_had_on_the_source_only_is_unknown_and_never_nothing(
-    seen: View, there: Mapping[str, Mapping[Partition, Offset]], source: SourceView | Unseen
+    seen: MirrorSnapshot, there: Mapping[str, Mapping[Partition, Offset]], source: SourceSnapshot | UnseenCluster
 ) -> None:
     found = judged(replace(seen, destination=replace(THERE, committed=there), source=source))
-    assert found.again_most is None
-    assert "unknown of " in facts_of(found)["read again"]
+    assert found.read_again_most is None
+    assert "unknown of " in list_forecast_facts(found)["read again"]
 
 
-def test_groups_that_there_was_no_time_to_ask_about_are_unknown_and_warned_of(seen: View) -> None:
+def test_groups_that_there_was_no_time_to_ask_about_are_unknown_and_warned_of(seen: MirrorSnapshot) -> None:
     found = judged(replace(seen, destination=replace(THERE, groups_unread=176)))
-    assert (found.groups, found.again_most) == (None, None)
+    assert (found.groups, found.read_again_most) == (None, None)
     assert any("176 group(s) on west could not be asked about, or not in time" in line for line in found.warnings)
 
 
 @pytest.mark.parametrize(
     "topics",
-    [{**SOURCE.topics, "new": Topic(id="n", partitions=3)}, {**SOURCE.topics, "b": Topic(id="s", partitions=5)}],
+    [
+        {**SOURCE.topics, "new": ClusterTopic(id="n", partitions=3)},
+        {**SOURCE.topics, "b": ClusterTopic(id="s", partitions=5)},
+    ],
     ids=["a topic", "partitions"],
 )
-def test_what_is_not_mirrored_yet_makes_what_the_source_has_unknown(seen: View, topics: Mapping[str, Topic]) -> None:
+def test_what_is_not_mirrored_yet_makes_what_the_source_has_unknown(
+    seen: MirrorSnapshot, topics: Mapping[str, ClusterTopic]
+) -> None:
     assert judged(replace(seen, source=replace(SOURCE, topics=topics))).missing_now is None
 
 
-def test_a_look_is_as_old_as_that_at_the_partition_where_it_is_oldest_also_without_a_leader(seen: View) -> None:
+def test_a_look_is_as_old_as_that_at_the_partition_where_it_is_oldest_also_without_a_leader(
+    seen: MirrorSnapshot,
+) -> None:
     topics = (
-        TopicSeen(topic="a", ends=(100, 50), ago_ms=(0, 60_000), leaderless=(1,)),
-        TopicSeen(topic="b", ends=(10,), ago_ms=(90_000,)),
+        ObservedTopic(topic="a", ends=(100, 50), ages_ms=(0, 60_000), offline=(1,)),
+        ObservedTopic(topic="b", ends=(10,), ages_ms=(90_000,)),
     )
-    sighting = Sighting(mirror=seen.mirror.name, at_ms=100_000, topics=topics, listed_ms=100_000)
-    found = judged(replace(seen, sighting=sighting, statuses={**seen.statuses, B0: status(B0, "bad")}))
-    assert found.looked_s == (seen.now_ms - 100_000 + 90_000) / 1000
+    sighting = SourceObservation(mirror=seen.mirror.name, at_ms=100_000, topics=topics, listed_ms=100_000)
+    found = judged(replace(seen, source_observation=sighting, statuses={**seen.statuses, B0: status(B0, "bad")}))
+    assert found.observed_s == (seen.now_ms - 100_000 + 90_000) / 1000
 
 
-def test_by_a_clock_that_is_behind_no_age_is_known(seen: View) -> None:
+def test_by_a_clock_that_is_behind_no_age_is_known(seen: MirrorSnapshot) -> None:
     found = judged(replace(seen, now_ms=10_000))
-    assert (found.looked_s, found.behind_s, found.heartbeat_s, found.synced_s) == (None,) * 4
+    assert (found.observed_s, found.behind_s, found.heartbeat_s, found.synced_s) == (None,) * 4
     assert found.missing == 37
 
 
-def test_behind_a_fence_that_was_drained_only_what_has_failed_is_missing(seen: View) -> None:
+def test_behind_a_fence_that_was_drained_only_what_has_failed_is_missing(seen: MirrorSnapshot) -> None:
     drained = judged(seen, drained=True, continues="run")
     assert (drained.missing, drained.unknown_partitions) == (0, 0)
     assert drained.figures["loss"].startswith("none")
@@ -225,37 +236,37 @@ def test_behind_a_fence_that_was_drained_only_what_has_failed_is_missing(seen: V
     assert judged(broken, drained=True, continues="run").missing == 30
 
 
-def test_both_are_decided_by_one_look(seen: View, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = list[Mode]()
+def test_both_are_decided_by_one_look(seen: MirrorSnapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = list[RunMode]()
 
-    def observed(link: object, state: object, mode: Mode, **more: object) -> View:
+    def observed(link: object, state: object, mode: RunMode, **more: object) -> MirrorSnapshot:
         looks.append(mode)
         return replace(seen, grants=("of the source",))
 
-    monkeypatch.setattr(failover, "observe", observed)
+    monkeypatch.setattr(failover, "take_snapshot", observed)
     monkeypatch.setattr(failover, "read_state", lambda *_, **__: State())
-    planned, unplanned = Failover(LINK, cast(Services, None), started_by="test").foresee()
-    assert looks == [Mode.PLANNED]
-    assert planned.plan.mode is Mode.PLANNED
+    planned, unplanned = Failover(LINK, cast(Services, None), started_by="test").decide_both_modes()
+    assert looks == [RunMode.PLANNED]
+    assert planned.plan.mode is RunMode.PLANNED
     assert (unplanned.missing, unplanned.missing_now) == (37, 50)
 
 
-def test_it_is_bound_to_staged_rights_and_foretold_by_runs_without_a_source(seen: View) -> None:
-    view = as_if_dead(replace(seen, grants=("of the source",)), replace(LINK, mirror=seen.mirror), State())
-    assert (view.mode, view.source, view.grants, view.unbacked) == (Mode.UNPLANNED, DEAD, (), ())
+def test_it_is_bound_to_staged_rights_and_foretold_by_runs_without_a_source(seen: MirrorSnapshot) -> None:
+    view = presume_source_dead(replace(seen, grants=("of the source",)), replace(LINK, mirror=seen.mirror), State())
+    assert (view.mode, view.source, view.grants, view.unbacked_grants) == (RunMode.UNPLANNED, PRESUMED_DEAD, (), ())
     assert view.now_ms == seen.now_ms
 
 
 @pytest.mark.parametrize("released", [False, True])
 def test_a_failover_that_goes_on_from_a_run_sees_whether_somebody_conducts_it(
-    seen: View, monkeypatch: pytest.MonkeyPatch, released: bool
+    seen: MirrorSnapshot, monkeypatch: pytest.MonkeyPatch, released: bool
 ) -> None:
     journal = journal_of("m-failover-20260101T000000-abcd", "prove", "fence")
-    beat = replace(pulse._beat_of("me"), released=released)
-    journal.log.put(checkpoint(journal.run_id, STEP, beat))
-    lost = replace(seen, mode=Mode.UNPLANNED, source=DEAD, active_run=journal.run_id)
-    monkeypatch.setattr(failover, "observe", lambda *_, **__: lost)
-    monkeypatch.setattr(failover, "known_to_stand", lambda services, run_id: False)
-    found = Failover(LINK, cast(Services, None), started_by="test")._decide(journal.log.state, Mode.UNPLANNED)
+    beat = replace(pulse._make_heartbeat("me"), released=released)
+    journal.log.put(make_checkpoint(journal.run_id, CONDUCTOR_STEP, beat))
+    lost = replace(seen, mode=RunMode.UNPLANNED, source=PRESUMED_DEAD, active_run=journal.run_id)
+    monkeypatch.setattr(failover, "take_snapshot", lambda *_, **__: lost)
+    monkeypatch.setattr(failover, "is_known_to_stand", lambda services, run_id: False)
+    found = Failover(LINK, cast(Services, None), started_by="test")._decide(journal.log.state, RunMode.UNPLANNED)
     told = any("that process loses the mirror to this run" in warning for warning in found.plan.warnings)
     assert told is not released

@@ -12,12 +12,12 @@ import pytest
 from mirror_core.cli import failover as command
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
-from mirror_core.model.run import Mode, StepRecord, StepState
+from mirror_core.model.run import RunMode, StepRecord, StepState
 from mirror_core.runbook import lost_steps
-from mirror_core.runbook.closing import words_of
-from mirror_core.runbook.last_look import Look
-from mirror_core.runbook.lost_steps import LostSteps
-from mirror_core.state.turning import waits_for_word
+from mirror_core.runbook.closing import format_run_outcome
+from mirror_core.runbook.last_look import PromotionProbe
+from mirror_core.runbook.lost_steps import UnplannedSteps
+from mirror_core.state.turning import awaits_confirmation
 from tests.unit import test_left_by_word, test_settling
 from tests.unit.test_closing_commands import MIRROR
 from tests.unit.test_left_behind import TAKEN
@@ -28,46 +28,46 @@ west, journal, steps = test_settling.west, test_settling.journal, test_settling.
 fluent = test_left_by_word.fluent
 
 
-def give(acts: LostSteps, before: Callable[[], None]) -> dict[str, str]:
+def give(acts: UnplannedSteps, before: Callable[[], None]) -> dict[str, str]:
     before()
     return {}
 
 
 def test_a_fence_that_is_up_only_at_the_second_try_asks_as_well(
-    fluent: LostSteps, monkeypatch: pytest.MonkeyPatch
+    fluent: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One answer of a source that comes back is late; the next one is not."""
     approved_when_silent(fluent)
     tries: list[int] = []
 
-    def paid_again(acts: LostSteps, *_: object) -> dict[str, str]:
+    def paid_again(acts: UnplannedSteps, *_: object) -> dict[str, str]:
         tries.append(1)
         if len(tries) == 1:
             return {"fence": "pending", "source": "no answer within 2 s"}
-        acts.writer.put(replace(acts.writer.state.debts[MIRROR.name], paid_ms=now_ms(), ends=TAKEN))
+        acts.writer.put(replace(acts.writer.state.pending_fences[MIRROR.name], applied_at_ms=now_ms(), log_ends=TAKEN))
         return {"fence": "stands"}
 
-    monkeypatch.setattr(lost_steps, "look_again", lambda *_, **__: ANSWERS)
-    monkeypatch.setattr(lost_steps, "paid_again", paid_again)
-    monkeypatch.setattr(LostSteps, "_give", give)
+    monkeypatch.setattr(lost_steps, "probe_source", lambda *_, **__: ANSWERS)
+    monkeypatch.setattr(lost_steps, "reapply_fence", paid_again)
+    monkeypatch.setattr(UnplannedSteps, "_grant_rights", give)
     with pytest.raises(Refused, match="--leave-behind"):
-        fluent.journal.perform("promote", fluent.act("promote"))
-    assert not fluent.journal.done("promote")
+        fluent.journal.perform("promote", fluent.get_action("promote"))
+    assert not fluent.journal.is_done("promote")
 
 
-def test_who_was_told_nothing_gives_no_word(fluent: LostSteps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_was_told_nothing_gives_no_word(fluent: UnplannedSteps, monkeypatch: pytest.MonkeyPatch) -> None:
     """It cannot be fenced, and stops nobody; then the destination fails, before anything is given."""
     approved_when_silent(fluent)
-    looked(monkeypatch, Look(unsaid=("not authorized",)), can_be_fenced=False)
+    looked(monkeypatch, PromotionProbe(unknowns=("not authorized",)), can_be_fenced=False)
 
-    def fail(acts: LostSteps, before: Callable[[], None]) -> dict[str, str]:
+    def fail(acts: UnplannedSteps, before: Callable[[], None]) -> dict[str, str]:
         raise Unreachable("west does not answer")
 
-    monkeypatch.setattr(LostSteps, "_give", fail)
+    monkeypatch.setattr(UnplannedSteps, "_grant_rights", fail)
     with pytest.raises(MirrorError, match="west does not answer"):
-        fluent.journal.perform("promote", fluent.act("promote"))
-    said = " ".join(words_of(fluent.link, fluent.writer.state, "r"))
-    assert not waits_for_word(fluent.writer.state, fluent.journal.run)
+        fluent.journal.perform("promote", fluent.get_action("promote"))
+    said = " ".join(format_run_outcome(fluent.link, fluent.writer.state, "r"))
+    assert not awaits_confirmation(fluent.writer.state, fluent.journal.run)
     assert "--leave-behind" not in said, said
     assert not agree(fluent), "3 before the run has stopped for it"
     with pytest.raises(Refused, match="could not be fenced, so both clusters would take writes"):
@@ -76,25 +76,31 @@ def test_who_was_told_nothing_gives_no_word(fluent: LostSteps, monkeypatch: pyte
     fluent.check_before_promotion()
 
 
-def test_one_fenced_by_stand_that_is_silent_for_the_look(fluent: LostSteps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_fenced_by_stand_that_is_silent_for_the_look(
+    fluent: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
     approved_when_silent(fluent)
     monkeypatch.setattr(
         lost_steps,
-        "paid",
-        lambda acts, debt, *_: acts.writer.put(replace(debt, paid_ms=now_ms(), ends=TAKEN)) or {"fence": "stands"},
+        "apply_fence",
+        lambda acts, debt, *_: (
+            acts.writer.put(replace(debt, applied_at_ms=now_ms(), ends=TAKEN)) or {"fence": "stands"}
+        ),
     )
     monkeypatch.setattr(lost_steps, "LiftFile", lambda acts, needed: SimpleNamespace(by_command=set))
     monkeypatch.setattr(lost_steps, "refuse_if_lifted", lambda acts: False)
     fluent.stand()
-    monkeypatch.setattr(lost_steps, "look_again", lambda *_, **__: Look(silent="no answer within 2.5 s"))
+    monkeypatch.setattr(
+        lost_steps, "probe_source", lambda *_, **__: PromotionProbe(silent_because="no answer within 2.5 s")
+    )
     with pytest.raises(Refused, match="--leave-behind"):
         fluent.check_before_promotion()
 
 
-def test_a_word_beside_an_unfenced_one_is_for_now(fluent: LostSteps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_beside_an_unfenced_one_is_for_now(fluent: UnplannedSteps, monkeypatch: pytest.MonkeyPatch) -> None:
     """West's grant was missing: two days later somebody mends that, and resumes. East has taken writes all the time."""
     fluent.writer.put(StepRecord(run="r", step="stand", state=StepState.DONE, attempt=1, started_ms=0, ended_ms=1))
-    looked(monkeypatch, Look(unsaid=("not authorized",)), can_be_fenced=False)
+    looked(monkeypatch, PromotionProbe(unknowns=("not authorized",)), can_be_fenced=False)
     with pytest.raises(Refused, match="could not be fenced"):
         fluent.check_before_promotion()
     assert agree(fluent)
@@ -111,23 +117,23 @@ def test_a_word_beside_an_unfenced_one_is_for_now(fluent: LostSteps, monkeypatch
 def test_a_hash_of_when_it_was_silent_is_no_approval_to_give_up_one_that_answers(
     monkeypatch: pytest.MonkeyPatch, hashed: bool
 ) -> None:
-    from mirror_core.decide.failover import decide
-    from mirror_core.decide.view import Unseen
+    from mirror_core.decide.failover import decide_failover
+    from mirror_core.decide.view import UnseenCluster
     from tests.unit.test_decide_failover import healthy_view
     from tests.unit.test_refusals import LINK
 
-    lost = replace(healthy_view(), mode=Mode.UNPLANNED)
-    dead, back = decide(replace(lost, source=Unseen("dead"))), decide(lost)
+    lost = replace(healthy_view(), mode=RunMode.UNPLANNED)
+    dead, back = decide_failover(replace(lost, source=UnseenCluster("dead"))), decide_failover(lost)
     begun: list[bool] = []
 
-    def begin(by: Any, decision: Any, mode: Mode, *, silent: bool, as_json: bool) -> None:
+    def begin(by: Any, decision: Any, mode: RunMode, *, silent: bool, as_json: bool) -> None:
         begun.append(silent)
         raise Refused("begun", [])
 
     by: Any = SimpleNamespace(decide_lost=lambda: (back, False), started_by="me")
-    monkeypatch.setattr(command, "mirror", lambda config, name: (LINK, None))
-    monkeypatch.setattr(command, "conductor", lambda *arguments, **options: by)
-    monkeypatch.setattr(command, "begun", begin)
+    monkeypatch.setattr(command, "find_mirror", lambda config, name: (LINK, None))
+    monkeypatch.setattr(command, "make_conductor", lambda *arguments, **options: by)
+    monkeypatch.setattr(command, "begin_run", begin)
     with pytest.raises(Refused, match="does not tell whether it did" if hashed else "begun"):
-        command.run("m", mode=Mode.UNPLANNED, plan_hash=dead.plan.hash if hashed else None, yes=True)
+        command.run("m", mode=RunMode.UNPLANNED, plan_hash=dead.plan.hash if hashed else None, yes=True)
     assert begun == ([] if hashed else [False])

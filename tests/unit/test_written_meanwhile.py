@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mirror_core.mirrors import proving
-from mirror_core.mirrors.proving import Memory
+from mirror_core.mirrors.proving import ProofStore
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.proof import Difference, Proof, Proved
+from mirror_core.model.proof import KnownDifference, MirrorVerification, VerifiedEnd
 from mirror_core.state.records import State
 from tests.unit.test_refusals import LINK
 
@@ -20,20 +20,20 @@ NAME, A0, A1, B0 = LINK.mirror.name, Partition("a", 0), Partition("a", 1), Parti
 IDS = {"a": "1" * 32, "b": "2" * 32}
 
 
-def row(end: int, at_ms: int = 1) -> Proved:
-    return Proved(end, 5, at_ms, end)
+def row(end: int, at_ms: int = 1) -> VerifiedEnd:
+    return VerifiedEnd(end, 5, at_ms, end)
 
 
-def place(partition: Partition, offset: int, at_ms: int = 7) -> Difference:
+def place(partition: Partition, offset: int, at_ms: int = 7) -> KnownDifference:
     topic = partition.topic
-    return Difference(
+    return KnownDifference(
         topic=topic, index=partition.index, id=IDS[topic], offset=Offset(offset), kind="value", at_ms=at_ms
     )
 
 
-def proof(*differs: Difference, ids: dict[str, str] = IDS, **ends: int) -> Proof:
+def proof(*differs: KnownDifference, ids: dict[str, str] = IDS, **ends: int) -> MirrorVerification:
     rows = {Partition(name[0], int(name[1])): row(end) for name, end in ends.items()}
-    return Proof.of(NAME, rows, ids, differs)
+    return MirrorVerification.from_partitions(NAME, rows, ids, differs)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> State:
     def door(*_: object) -> Iterator[Any]:
         yield SimpleNamespace(state=state, put=state.put)
 
-    monkeypatch.setattr(proving, "door", door)
+    monkeypatch.setattr(proving, "take_control", door)
     return state
 
 
@@ -56,84 +56,88 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> State:
         proof(place(A0, 0), b0=9),  # at the first offset nothing of the partition stays proved
     ],
 )
-def test_what_another_comparison_has_found_stays_and_is_not_proved_over(stored: State, found: Proof) -> None:
+def test_what_another_comparison_has_found_stays_and_is_not_proved_over(
+    stored: State, found: MirrorVerification
+) -> None:
     before = proof(a0=1_000, b0=9)
     stored.put(before)
-    background, whole = Memory(LINK, before), Memory(LINK, before)
-    whole.keep(found)
-    background.keep(proof(a0=1_100, b0=9))
-    assert stored.proofs[NAME] == found
-    background.keep(proof(a0=1_200, b0=12))  # it goes by what it began with, for hours perhaps
-    rows = {p: one for p, _, one in found.rows()} | {B0: row(12)}
-    assert stored.proofs[NAME] == Proof.of(NAME, rows, IDS, found.differs)
+    background, whole = ProofStore(LINK, before), ProofStore(LINK, before)
+    whole.save_proof(found)
+    background.save_proof(proof(a0=1_100, b0=9))
+    assert stored.verifications[NAME] == found
+    background.save_proof(proof(a0=1_200, b0=12))  # it goes by what it began with, for hours perhaps
+    rows = {p: one for p, _, one in found.iterate_partitions()} | {B0: row(12)}
+    assert stored.verifications[NAME] == MirrorVerification.from_partitions(NAME, rows, IDS, found.differences)
 
 
 def test_what_another_comparison_has_seen_to_be_equal_does_not_come_back(stored: State) -> None:
     before = proof(place(A0, 500), a0=500)
     stored.put(before)
-    background, whole = Memory(LINK, before), Memory(LINK, before)
-    whole.keep(proof(a0=1_000))
-    background.keep(proof(place(A0, 500), a0=500, b0=9))
-    assert stored.proofs[NAME].differs == ()
-    background.keep(proof(place(A0, 500), a0=500, b0=10))
-    assert stored.proofs[NAME].differs == ()
-    background.keep(proof(place(A0, 500, at_ms=9), a0=500, b0=10))
-    assert stored.proofs[NAME].differs == (place(A0, 500, at_ms=9),), "it was read here, and nobody knows who read last"
+    background, whole = ProofStore(LINK, before), ProofStore(LINK, before)
+    whole.save_proof(proof(a0=1_000))
+    background.save_proof(proof(place(A0, 500), a0=500, b0=9))
+    assert stored.verifications[NAME].differences == ()
+    background.save_proof(proof(place(A0, 500), a0=500, b0=10))
+    assert stored.verifications[NAME].differences == ()
+    background.save_proof(proof(place(A0, 500, at_ms=9), a0=500, b0=10))
+    assert stored.verifications[NAME].differences == (place(A0, 500, at_ms=9),), (
+        "it was read here, and nobody knows who read last"
+    )
 
 
 def test_what_one_has_seen_to_be_equal_is_not_known_from_before(stored: State) -> None:
     before = proof(place(A0, 500), a0=500)
     stored.put(before)
-    Memory(LINK, before).keep(proof(a0=1_000))
-    assert stored.proofs[NAME] == proof(a0=1_000)
+    ProofStore(LINK, before).save_proof(proof(a0=1_000))
+    assert stored.verifications[NAME] == proof(a0=1_000)
 
 
 def test_what_another_one_found_again_stays_though_this_one_saw_it_equal(stored: State) -> None:
     before = proof(place(A0, 500), a0=500)
     stored.put(before)
-    background, whole = Memory(LINK, before), Memory(LINK, before)
-    whole.keep(proof(place(A0, 500, at_ms=9), a0=500))
-    background.keep(proof(a0=1_000))
-    assert stored.proofs[NAME] == proof(place(A0, 500, at_ms=9), a0=500), "the next comparison begins there"
+    background, whole = ProofStore(LINK, before), ProofStore(LINK, before)
+    whole.save_proof(proof(place(A0, 500, at_ms=9), a0=500))
+    background.save_proof(proof(a0=1_000))
+    assert stored.verifications[NAME] == proof(place(A0, 500, at_ms=9), a0=500), "the next comparison begins there"
 
 
 @pytest.mark.parametrize(("mine", "first"), [(400, 400), (500, 500), (600, 500)])
 def test_of_two_places_in_a_partition_the_first_one_is_known(stored: State, mine: int, first: int) -> None:
     before = proof(a0=300)
     stored.put(before)
-    background, whole = Memory(LINK, before), Memory(LINK, before)
-    whole.keep(proof(place(A0, 500), a0=500))
-    background.keep(proof(place(A0, mine, at_ms=8), a0=mine))
+    background, whole = ProofStore(LINK, before), ProofStore(LINK, before)
+    whole.save_proof(proof(place(A0, 500), a0=500))
+    background.save_proof(proof(place(A0, mine, at_ms=8), a0=mine))
     at_ms = 7 if first < mine else 8
-    assert stored.proofs[NAME] == proof(place(A0, first, at_ms), a0=first)
+    assert stored.verifications[NAME] == proof(place(A0, first, at_ms), a0=first)
 
 
 def test_what_another_comparison_has_proved_beside_stays_proved(stored: State) -> None:
     before = proof(a0=300)
     stored.put(before)
-    background, whole = Memory(LINK, before), Memory(LINK, before)
-    whole.keep(proof(a0=300, b0=40))
-    background.keep(proof(a0=310))
-    background.keep(proof(a0=320))
-    assert stored.proofs[NAME] == proof(a0=320, b0=40)
-    background.keep(proof(place(B0, 0), a0=320))
-    assert stored.proofs[NAME] == proof(place(B0, 0), a0=320)
+    background, whole = ProofStore(LINK, before), ProofStore(LINK, before)
+    whole.save_proof(proof(a0=300, b0=40))
+    background.save_proof(proof(a0=310))
+    background.save_proof(proof(a0=320))
+    assert stored.verifications[NAME] == proof(a0=320, b0=40)
+    background.save_proof(proof(place(B0, 0), a0=320))
+    assert stored.verifications[NAME] == proof(place(B0, 0), a0=320)
 
 
 def test_a_topic_that_was_made_anew_does_not_take_the_proof_of_the_one_before(stored: State) -> None:
     stored.put(before := proof(a0=300))
-    background, whole = Memory(LINK, before), Memory(LINK, before)
-    whole.keep(proof(a0=300, a1=40))
-    background.keep(proof(ids={"a": "3" * 32}, a0=20))
-    assert stored.proofs[NAME] == proof(ids={"a": "3" * 32}, a0=20)
+    background, whole = ProofStore(LINK, before), ProofStore(LINK, before)
+    whole.save_proof(proof(a0=300, a1=40))
+    background.save_proof(proof(ids={"a": "3" * 32}, a0=20))
+    assert stored.verifications[NAME] == proof(ids={"a": "3" * 32}, a0=20)
 
 
 def test_what_others_have_taken_out_is_not_put_back(stored: State) -> None:
     """A partition had FAILED, or was copied anew."""
     before = proof(place(B0, 4), a0=300, a1=300, b0=4)
     stored.put(before)
-    memory = Memory(LINK, before)
-    stored.put(before.without({A0, B0}))
+    memory = ProofStore(LINK, before)
+    stored.put(before.forget_partitions({A0, B0}))
     for end in (310, 320):
-        memory.keep(proof(place(B0, 4), a0=end, a1=end, b0=4))
-        assert stored.proofs[NAME] == proof(a1=end)
+        memory.save_proof(proof(place(B0, 4), a0=end, a1=end, b0=4))
+        assert stored.verifications[NAME] == proof(a1=end)

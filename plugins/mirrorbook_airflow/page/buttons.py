@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.decide.conducting import Conducted
-from mirror_core.decide.verbs import held_by
-from mirror_core.model.run import Mode, Run, RunKind
+from mirror_core.decide.conducting import ConductorStatus
+from mirror_core.decide.verbs import format_held_by
+from mirror_core.model.run import Run, RunKind, RunMode
 from mirrorbook_airflow.page.known import Judged
 
 FAILOVER: Final = "mirror_failover"
@@ -45,7 +45,7 @@ class Action:
 
 
 def actions(
-    why_not: Mapping[str, str], judged: Judged | None, run: Run | None, conducted: Conducted
+    why_not: Mapping[str, str], judged: Judged | None, run: Run | None, conducted: ConductorStatus
 ) -> Iterator[Action]:
     """The buttons of a mirror: the user's rights first, then what the core says of the mirror, and of its run.
 
@@ -64,10 +64,10 @@ def set_actions(why_not: Mapping[str, str], unknown: Sequence[str], held: Sequen
         yield Action(dag, label, why_not.get(dag, "") or "; ".join(reasons))
 
 
-def _refused(dag: str, judged: Judged | None, run: Run | None, conducted: Conducted) -> Sequence[str]:
+def _refused(dag: str, judged: Judged | None, run: Run | None, conducted: ConductorStatus) -> Sequence[str]:
     """The core's reasons, where they are known: what is not grey for them is refused by the DAG's plan all the same."""
     if run is not None and dag in _RUNS and not (dag == UNPLANNED and _is_planned(run)):
-        return (held_by(run, conducted),)
+        return (format_held_by(run, conducted),)
     if judged is None:
         return ()
     if dag == FAILOVER and judged.decision is not None:
@@ -79,4 +79,4 @@ def _refused(dag: str, judged: Judged | None, run: Run | None, conducted: Conduc
 
 def _is_planned(run: Run) -> bool:
     """A planned failover whose source dies is gone on with by an unplanned one."""
-    return run.plan.kind is RunKind.FAILOVER and run.plan.mode is Mode.PLANNED
+    return run.plan.kind is RunKind.FAILOVER and run.plan.mode is RunMode.PLANNED

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide import drills
-from mirror_core.decide.clocks import UNKNOWN_TIME, ago, since
-from mirror_core.decide.loss_figures import behind
-from mirror_core.decide.without_source import WithoutSource, again_in_words
-from mirror_core.model.mirror import Desired, Mirror
-from mirror_core.model.run import Mode, Run
+from mirror_core.decide.clocks import UNKNOWN_TIME_TEXT, format_ago, format_since
+from mirror_core.decide.loss_figures import format_behind
+from mirror_core.decide.without_source import UnplannedForecast, format_read_again
+from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.run import Run, RunMode
 from mirrorbook_airflow.page.figures import UNKNOWN, Age, age_of
 from mirrorbook_airflow.page.known import Judged, Seen, Told, is_current
 from mirrorbook_airflow.page.runs import RunView
@@ -53,7 +53,7 @@ def readiness_card(
         old = f"looked at {judged_age(judged, now_ms)}" if judged else "not looked at yet"
         return Card(title, "UNKNOWN", "unknown", (known.trouble if known else old, states))
     run, decision = told.state.active_run(mirror.name), known.decision
-    beside = (f"{point.words}: {point.remedy}" if point.remedy else point.words for point in known.points)
+    beside = (f"{point.text}: {point.remedy}" if point.remedy else point.text for point in known.points)
     notes = (*decision.plan.warnings, *(f"not known: {line}" for line in decision.plan.unknown), *beside)
     more = (_without_source(known.unplanned), states)
     if run is not None:
@@ -91,13 +91,13 @@ def _stale(told: Told, seen: Seen | None, now_ms: int) -> str:
     return f"both clusters were last looked at {both}" if both.stale else ""
 
 
-def _without_source(unplanned: WithoutSource | None) -> str:
+def _without_source(unplanned: UnplannedForecast | None) -> str:
     """How it stands with an unplanned failover; what it would lose is a card of its own."""
     if unplanned is None:
         return f"without the source: {UNKNOWN}"
     if unplanned.refused:
         return f"without the source: refused: {'; '.join(unplanned.refused)}"
-    return f"without the source: possible; read again: {again_in_words(unplanned)}"
+    return f"without the source: possible; read again: {format_read_again(unplanned)}"
 
 
 def loss_card(seen: Seen | None, mirror: Mirror) -> Card:
@@ -106,14 +106,14 @@ def loss_card(seen: Seen | None, mirror: Mirror) -> Card:
     if seen is None or seen.loss is None:
         return Card(title, UNKNOWN, "unknown", (f"behind: {UNKNOWN}",))
     loss = seen.loss
-    late = f"behind: {'stopped' if mirror.desired is Desired.STOPPED else behind(loss)}"
-    old = UNKNOWN_TIME if loss.heartbeat_s is None and loss.heartbeats else ago(loss.heartbeat_s)
+    late = f"behind: {'stopped' if mirror.desired is DesiredState.STOPPED else format_behind(loss)}"
+    old = UNKNOWN_TIME_TEXT if loss.heartbeat_age_s is None and loss.heartbeats else format_ago(loss.heartbeat_age_s)
     beat = f"newest heartbeat on the destination: {old if loss.heartbeats else 'none'}"
     missing = seen.description.facts["offsets known to be missing"] if seen.description else None
     if missing is None:
-        return Card(title, UNKNOWN, "unknown", (loss.bound, late, beat))
+        return Card(title, UNKNOWN, "unknown", (loss.text, late, beat))
     tone = "good" if is_current(loss) and not missing else "warn"
-    return Card(title, f"at least {missing:,} offsets", tone, (loss.bound, late, beat))
+    return Card(title, f"at least {missing:,} offsets", tone, (loss.text, late, beat))
 
 
 def time_card(known: Judged | None, runs: Sequence[RunView], drilled: Sequence[str]) -> Card:
@@ -128,16 +128,16 @@ def time_card(known: Judged | None, runs: Sequence[RunView], drilled: Sequence[s
 
 def last_drills(told: Told, mirror: Mirror, now_ms: int) -> list[str]:
     """The newest one of each mode, the newest first: what failed in one mode is not hidden by what came through."""
-    newest = dict[Mode, Run]()
-    for run in drills.runs_of(told.state.runs.values(), mirror.name):
+    newest = dict[RunMode, Run]()
+    for run in drills.list_drill_runs(told.state.runs.values(), mirror.name):
         newest.setdefault(run.plan.mode, run)
     return [_last_drill(told, run, now_ms) for run in newest.values()]
 
 
 def _last_drill(told: Told, run: Run, now_ms: int) -> str:
-    seen = drills.drilled(run, told.state.steps_of(run))
+    seen = drills.summarize_drill(run, told.state.steps_of(run))
     took = "none measured" if seen.measured_s is None else f"{seen.measured_s:.1f} s"
-    return f"{seen.mode}, {seen.words}, standstill {took}, {since(now_ms, seen.at_ms)}"
+    return f"{seen.mode}, {seen.text}, standstill {took}, {format_since(now_ms, seen.at_ms)}"
 
 
 def proof_card(seen: Seen | None, told: Told, mirror: Mirror, now_ms: int) -> Card:

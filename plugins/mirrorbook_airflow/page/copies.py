@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from mirror_core.evidence.folders import is_url
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.logs import logger
+from mirror_core.model.logs import get_logger
 from mirrorbook_airflow.objects import ObjectFolder
 from mirrorbook_airflow.page.files import report, reports, served
 
@@ -32,7 +32,7 @@ LARGEST: Final = 32 << 20
 _LOGIN: Final = re.compile(r"//[^/@:]*:.*@|(?<!abfs:)(?<!abfss:)//[^/@]*@")
 """A connection's id, or a key and its secret, which may hold slashes. In Azure's URLs it is a container."""
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 T = TypeVar("T")
 
 

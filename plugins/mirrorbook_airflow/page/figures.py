@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.decide.clocks import age_s, since
-from mirror_core.model.clock import FRESH_S
+from mirror_core.decide.clocks import compute_age_s, format_since
+from mirror_core.model.clock import MAX_FRESH_AGE_S
 
 UNKNOWN: Final = "unknown"
 
@@ -20,7 +20,7 @@ class Age:
     seconds: float | None
     """None: never, or nobody knows."""
     words: str
-    limit_s: float = FRESH_S
+    limit_s: float = MAX_FRESH_AGE_S
 
     @property
     def stale(self) -> bool:
@@ -30,8 +30,8 @@ class Age:
         return self.words
 
 
-def age_of(at_ms: int | None, now_ms: int, limit_s: float = FRESH_S) -> Age:
-    return Age(None if at_ms is None else age_s(now_ms, at_ms), since(now_ms, at_ms), limit_s)
+def age_of(at_ms: int | None, now_ms: int, limit_s: float = MAX_FRESH_AGE_S) -> Age:
+    return Age(None if at_ms is None else compute_age_s(now_ms, at_ms), format_since(now_ms, at_ms), limit_s)
 
 
 def counted(words: Iterable[str]) -> str:

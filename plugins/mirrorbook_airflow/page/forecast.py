@@ -42,23 +42,26 @@ class ForecastView:
 
 def forecasts_of(state: State, mirror: MirrorName) -> Iterator[ForecastView]:
     """Failovers that were finished and drills, the newest first; without those that foretold and counted nothing."""
-    told = ((run, reckoning.rows(run, state.steps_of(run))) for run in reckoning.past(state.runs.values(), mirror))
+    told = (
+        (run, reckoning.list_forecast_rows(run, state.steps_of(run)))
+        for run in reckoning.list_past_failovers(state.runs.values(), mirror)
+    )
     for run, rows in [(run, rows) for run, rows in told if rows][:SHOWN]:
-        groups = sorted((row for row in rows if row.what == reckoning.AGAIN), key=_worst_first)
-        kept = [*(row for row in rows if row.what != reckoning.AGAIN), *groups[:GROUPS]]
+        groups = sorted((row for row in rows if row.subject == reckoning.READ_AGAIN_ROW), key=_worst_first)
+        kept = [*(row for row in rows if row.subject != reckoning.READ_AGAIN_ROW), *groups[:GROUPS]]
         yield ForecastView(run.id, run.plan.mode, run.started_ms, tuple(map(_in_words, kept)), len(rows) - len(kept))
 
 
-def _worst_first(row: reckoning.Row) -> tuple[bool, float, str]:
+def _worst_first(row: reckoning.ForecastComparison) -> tuple[bool, float, str]:
     """Those of which the error is unknown before all others."""
-    return row.error is not None, -abs(row.error or 0), row.of
+    return row.error is not None, -abs(row.error or 0), row.item
 
 
-def _in_words(row: reckoning.Row) -> ForecastRow:
+def _in_words(row: reckoning.ForecastComparison) -> ForecastRow:
     return ForecastRow(
-        f"{row.what} {row.of}".strip(),
-        reckoning.foretold_in_words(row),
-        reckoning.counted_in_words(row),
-        reckoning.error_in_words(row),
-        row.by,
+        f"{row.subject} {row.item}".strip(),
+        reckoning.format_forecast(row),
+        reckoning.format_counted(row),
+        reckoning.format_error(row),
+        row.basis,
     )

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirror_core.decide.conducting import Conducted, Sign
-from mirror_core.decide.failover import Decision
-from mirror_core.decide.loss import Loss
-from mirror_core.decide.readiness import Point
-from mirror_core.decide.without_source import WithoutSource
-from mirror_core.mirrors.describe import Description
-from mirror_core.model.clock import FRESH_S
+from mirror_core.decide.conducting import ConductorState, ConductorStatus
+from mirror_core.decide.failover import PlanDecision
+from mirror_core.decide.loss import LossBound
+from mirror_core.decide.readiness import ReadinessPoint
+from mirror_core.decide.without_source import UnplannedForecast
+from mirror_core.mirrors.describe import MirrorDescription
+from mirror_core.model.clock import MAX_FRESH_AGE_S
 from mirror_core.model.drift import DriftRow
-from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Run
-from mirror_core.state.link import Link
-from mirror_core.state.pulse import conducted
+from mirror_core.state.link import MirrorLink
+from mirror_core.state.pulse import find_conductor_status
 from mirror_core.state.records import State
 
 
@@ -27,16 +27,16 @@ class Told:
     """A cluster's state topic as it was last read, and why it could not be read since."""
 
     state: State
-    links: Mapping[MirrorName, Link]
+    links: Mapping[MirrorName, MirrorLink]
     at_ms: int
     """Wall clock before it was read; what is shown of it is as old as that."""
     silent: str = ""
 
-    def conducted(self, run: Run, now_ms: int) -> Conducted:
+    def conducted(self, run: Run, now_ms: int) -> ConductorStatus:
         """Whether anybody conducts a run that has not ended."""
-        if self.silent or now_ms - self.at_ms > FRESH_S * 1000:
-            return Conducted(sign=Sign.UNKNOWN, why="the state could not be read just now")
-        return conducted(self.state, run, now_ms)
+        if self.silent or now_ms - self.at_ms > MAX_FRESH_AGE_S * 1000:
+            return ConductorStatus(state=ConductorState.UNKNOWN, unknown_because="the state could not be read just now")
+        return find_conductor_status(self.state, run, now_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Clusters:
 
     def knows_attempt(self, attempt: str) -> bool:
         """At the failover of a set that has this id."""
-        return any(run.part_of == attempt for told in self.told.values() for run in told.state.runs.values())
+        return any(run.set_run == attempt for told in self.told.values() for run in told.state.runs.values())
 
     @property
     def mirrors(self) -> list[tuple[Mirror, Told]]:
@@ -90,8 +90,8 @@ class Seen:
     """One mirror, as both its clusters told of it."""
 
     at_ms: int
-    description: Description | None
-    loss: Loss | None
+    description: MirrorDescription | None
+    loss: LossBound | None
     samples: tuple[Sample, ...]
     trouble: str = ""
 
@@ -101,18 +101,18 @@ class Judged:
     """Whether a planned failover might be run, and what differs between the two sides."""
 
     at_ms: int
-    decision: Decision | None
+    decision: PlanDecision | None
     drift: tuple[DriftRow, ...] | None
     trouble: str = ""
     """Why the decision is not known."""
     drift_trouble: str = ""
     failback: tuple[str, ...] = ()
     """Why no failback may be run; also when that is not known."""
-    desired: Desired | None = None
+    desired: DesiredState | None = None
     """What the mirror was to do then."""
-    unplanned: WithoutSource | None = None
+    unplanned: UnplannedForecast | None = None
     """What an unplanned failover would be if the source died now. None: unknown, as the decision is."""
-    points: tuple[Point, ...] = ()
+    points: tuple[ReadinessPoint, ...] = ()
     """What speaks against it beside its plan; of the list's judgements, what the state alone says."""
 
     @property
@@ -122,6 +122,6 @@ class Judged:
         return silent and self.unplanned is not None and not self.unplanned.refused
 
 
-def is_current(loss: Loss) -> bool:
+def is_current(loss: LossBound) -> bool:
     """Whether the bound comes from what the source said just now: an old one says little, however small it is."""
-    return not loss.unknown and loss.silent_s is not None and loss.silent_s <= FRESH_S
+    return not loss.unknown_partitions and loss.observed_s is not None and loss.observed_s <= MAX_FRESH_AGE_S

@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
-from mirror_core.decide.readiness import Point, Weight, of_drift
+from mirror_core.decide.readiness import PointWeight, ReadinessPoint, list_drift_points
 from mirror_core.mirrors.describe import describe_with_loss
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError
-from mirror_core.model.logs import logger
+from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.runbook.failback import Failback
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.readiness import remembered, rights
-from mirror_core.state.link import Link, configured, link_of, states
+from mirror_core.runbook.readiness import find_missing_rights, find_recorded_points
+from mirror_core.state.link import MirrorLink, load_clusters, make_mirror_link, read_states
 from mirror_core.state.records import State
-from mirror_core.state.remembered import REMEMBERED
-from mirror_core.sync.cycle import survey
+from mirror_core.state.remembered import STATE_CACHE
+from mirror_core.sync.cycle import preview_sync
 from mirrorbook_airflow.hooks import current_config, unusable_connections
 from mirrorbook_airflow.mirrors import known_clusters
 from mirrorbook_airflow.page.known import Clusters, Judged, Sample, Seen, Told, is_current
@@ -36,7 +36,7 @@ from mirrorbook_airflow.params import prometheus
 from mirrorbook_airflow.services import services
 from mirrorbook_airflow.variables import CLUSTERS_VARIABLE
 
-_log = logger(__name__)
+_log = get_logger(__name__)
 
 LOOK_S: Final = 2.0
 JUDGED_S: Final = 30.0
@@ -57,7 +57,7 @@ class Looking:
     """All looks of this process."""
 
     def __init__(self) -> None:
-        self._clusters = OnDemand(self._look_at_clusters, LOOK_S, around=REMEMBERED.keeping)
+        self._clusters = OnDemand(self._look_at_clusters, LOOK_S, around=STATE_CACHE.enable)
         self._lock = threading.Lock()
         self._told: dict[ClusterName, Told] = {}  # replaced as a whole, by one thread
         self._seen: dict[MirrorName, OnDemand[Seen]] = {}
@@ -105,13 +105,13 @@ class Looking:
 
     def _look_at_clusters(self) -> Clusters:
         begun = now_ms()
-        config = _tried(lambda: configured(current_config(CONFIG, known_clusters())))
+        config = _tried(lambda: load_clusters(current_config(CONFIG, known_clusters())))
         if isinstance(config, Trouble):
             self._told = {name: replace(one, links={}, silent=config.words) for name, one in self._told.items()}
             return Clusters(begun, self._told, {}, config.words)
         found: dict[ClusterName, State] = {}
         silent = {ClusterName(name): why for name, why in unusable_connections(config.path).items()}
-        for cluster, answer in states(config):
+        for cluster, answer in read_states(config):
             if isinstance(answer, MirrorError):
                 silent[cluster] = str(answer)
             else:
@@ -120,7 +120,9 @@ class Looking:
         told |= {name: replace(self._told[name], silent=why) for name, why in silent.items() if name in self._told}
         # Also of those that are silent: what is looked at is what Airflow's connections say now, not what they said.
         self._told = {
-            name: replace(one, links={m.name: link_of(config, m) for m in _towards(name, one.state, config.clusters)})
+            name: replace(
+                one, links={m.name: make_mirror_link(config, m) for m in _towards(name, one.state, config.clusters)}
+            )
             for name, one in told.items()
         }
         return Clusters(begun, self._told, silent, sets=tuple(config.sets.values()), copy_to=config.evidence_copy)
@@ -137,7 +139,7 @@ class Looking:
         sample = Sample(
             begun,
             None if lag is None else int(lag),
-            loss.known if is_current(loss) else None,
+            loss.known_missing if is_current(loss) else None,
             None if None in positions else sum(p or 0 for p in positions),
         )
         return Seen(begun, description, loss, self._kept(mirror, sample))
@@ -149,17 +151,17 @@ class Looking:
                 return ready
             back = _tried(lambda: self._objections(mirror))
             failback = (back.words,) if isinstance(back, Trouble) else back
-            drift = _tried(lambda: survey(*self._told_of(mirror)).rows)
-            lacking = _tried(lambda: tuple(rights(self._told_of(mirror)[0])))
+            drift = _tried(lambda: preview_sync(*self._told_of(mirror)).rows)
+            lacking = _tried(lambda: tuple(find_missing_rights(self._told_of(mirror)[0])))
         unknown = [
-            Point(Weight.WARNING, f"{what} not known: {look.words}")
+            ReadinessPoint(PointWeight.WARNING, f"{what} not known: {look.words}")
             for what, look in (("rights are", lacking), ("drift is", drift))
             if isinstance(look, Trouble)
         ]
         points = (*ready.points, *unknown, *(() if isinstance(lacking, Trouble) else lacking))
         if isinstance(drift, Trouble):
             return replace(ready, failback=failback, drift_trouble=drift.words, points=points)
-        points = (*points, *of_drift(mirror, drift))
+        points = (*points, *list_drift_points(mirror, drift))
         return replace(ready, failback=failback, drift=tuple(drift), drift_trouble="", points=points)
 
     def _judge_in_turn(self, route: Route) -> None:
@@ -176,7 +178,7 @@ class Looking:
     def _foresee(self, mirror: MirrorName, begun_ms: int) -> Judged:
         link, state = self._told_of(mirror)
         run = Failover(link, services(link.config.path, (), ""), started_by="the DR page")
-        decision, unplanned = run.foresee()
+        decision, unplanned = run.decide_both_modes()
         return Judged(
             begun_ms,
             decision,
@@ -184,7 +186,7 @@ class Looking:
             drift_trouble="not looked at",
             desired=link.mirror.desired,
             unplanned=unplanned,
-            points=tuple(remembered(mirror, state, begun_ms)),
+            points=tuple(find_recorded_points(mirror, state, begun_ms)),
         )
 
     def _objections(self, mirror: MirrorName) -> tuple[str, ...]:
@@ -198,7 +200,7 @@ class Looking:
         with self._lock:
             return self._slots.setdefault(route, threading.Semaphore(AT_ONCE))
 
-    def _told_of(self, mirror: MirrorName) -> tuple[Link, State]:
+    def _told_of(self, mirror: MirrorName) -> tuple[MirrorLink, State]:
         for told in self._told.values():
             if mirror in told.links:
                 return told.links[mirror], told.state

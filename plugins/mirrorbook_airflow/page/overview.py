@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirror_core.decide.loss import Loss
-from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, is_fresh
+from mirror_core.decide.loss import LossBound
+from mirror_core.model.mirror import DesiredState, Lease, Mirror, PartitionState, is_lease_fresh
 from mirror_core.model.names import MirrorName
 from mirrorbook_airflow.page.cards import (
     Card,
@@ -82,8 +82,8 @@ def _line(mirror: Mirror, told: Told, seen: Seen | None, judged: Judged | None, 
         run=f"{run.plan.kind} under way" if run else "none",
         lag=None if lag is None else int(lag),
         behind=_behind(mirror, loss),
-        lost=loss.known if loss and not loss.unknown else None,
-        missing=loss.bound if loss else UNKNOWN,
+        lost=loss.known_missing if loss and not loss.unknown_partitions else None,
+        missing=loss.text if loss else UNKNOWN,
         judged=judged_age(judged, now_ms),
         ready=readiness_card(judged, told, seen, mirror, states, now_ms),
         proved=proof_card(fresh, told, mirror, now_ms),
@@ -95,14 +95,14 @@ def _line(mirror: Mirror, told: Told, seen: Seen | None, judged: Judged | None, 
 
 def _copier(lease: Lease | None, now_ms: int) -> str:
     """In a word; the mirror's own page says what it waits for."""
-    if lease is None or not is_fresh(lease, now_ms):
+    if lease is None or not is_lease_fresh(lease, now_ms):
         return "not running"
-    return "running, some wait" if lease.waits else "running"
+    return "running, some wait" if lease.wait_reasons else "running"
 
 
-def _behind(mirror: Mirror, loss: Loss | None) -> str:
-    if mirror.desired is Desired.STOPPED:
+def _behind(mirror: Mirror, loss: LossBound | None) -> str:
+    if mirror.desired is DesiredState.STOPPED:
         return "stopped"  # since then the source is not followed, and its age says nothing
-    furthest = loss.furthest if loss else None
+    furthest = loss.furthest_behind if loss else None
     seconds = furthest[1].behind_s if furthest else None
     return UNKNOWN if seconds is None else f"{seconds:,.1f}"

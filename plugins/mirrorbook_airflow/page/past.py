@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from mirror_core.model.clock import FRESH_S
+from mirror_core.model.clock import MAX_FRESH_AGE_S
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import MirrorName
 from mirrorbook_airflow.page.known import Sample, Seen
@@ -30,7 +30,7 @@ _QUERIES: Final[Mapping[str, str]] = {
     "lag": "sum(mirrorbook_lag_offsets{M}) unless sum(mirrorbook_lag_unknown_partitions{M}) > 0",
     "missing": "sum(mirrorbook_missing_known_offsets{M}) and "
     f"max(timestamp(mirrorbook_source_looked_at_timestamp_seconds{{M}}) - "
-    f"mirrorbook_source_looked_at_timestamp_seconds{{M}}) <= {FRESH_S:g}",
+    f"mirrorbook_source_looked_at_timestamp_seconds{{M}}) <= {MAX_FRESH_AGE_S:g}",
     "copied": "sum(rate(mirrorbook_copied_records_total{M}[5m])) + "
     "(sum(rate(mirrorbook_filled_offsets_total{M}[5m])) or vector(0))",
 }

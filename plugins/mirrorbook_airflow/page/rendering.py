@@ -8,14 +8,14 @@ from typing import Final
 import jinja2
 from markupsafe import Markup, escape
 
-from mirror_core.evidence.shown import shown
+from mirror_core.evidence.shown import make_visible
 from mirrorbook_airflow.page.figures import number
 from mirrorbook_airflow.page.plots import HEIGHT, WIDTH
 
 
 def _shown(value: object) -> object:
     """What was rendered by a template of ours is markup, and stays it."""
-    return value if isinstance(value, Markup) else shown(value)
+    return value if isinstance(value, Markup) else make_visible(value)
 
 
 def _when(ms: int) -> str:
@@ -24,7 +24,7 @@ def _when(ms: int) -> str:
 
 def _code(text: str) -> Markup:
     """With the parts between backticks as code."""
-    parts = (escape(shown(part)) for part in text.split("`"))
+    parts = (escape(make_visible(part)) for part in text.split("`"))
     return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
 
 

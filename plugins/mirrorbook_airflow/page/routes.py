@@ -12,9 +12,9 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, 
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from mirror_core.decide.conducting import NOT_KNOWN
+from mirror_core.decide.conducting import UNKNOWN_CONDUCTOR
 from mirror_core.evidence.set_page import SET_PAGE
-from mirror_core.mirrors.runbook import runbook_of
+from mirror_core.mirrors.runbook import collect_runbook
 from mirror_core.model.clock import now_ms
 from mirror_core.model.names import MirrorName
 from mirrorbook_airflow.hooks import home
@@ -169,7 +169,7 @@ def _mirror(name: str, page: int, topics: int, user: Any, base: str) -> str:
     known, at_ms = told.state.mirrors[mirror_name], now_ms()
     view = mirror_page(known, told, seen, judged, at_ms, page, topics)
     run = told.state.active_run(mirror_name)
-    conducted = told.conducted(run, at_ms) if run else NOT_KNOWN
+    conducted = told.conducted(run, at_ms) if run else UNKNOWN_CONDUCTOR
     buttons = list(actions(permitted(user, ACTIONS), still_holds(judged, told, known, at_ms), run, conducted))
     sets = [one.name for one in found.sets or () if name in one.mirrors]
     trouble = {"trouble": found.trouble, "past": past.trouble if past else ""}
@@ -186,7 +186,7 @@ def _runbook(name: str, base: str) -> str:
     link = told.links.get(MirrorName(name))
     if link is None:
         return render("waiting", words=f"Mirror {name}: not both of its clusters are in Airflow. {_why(found)}")
-    return runbook_body(runbook_of(link, told.state, told.at_ms), told.silent, f"{base}{PREFIX}")
+    return runbook_body(collect_runbook(link, told.state, told.at_ms), told.silent, f"{base}{PREFIX}")
 
 
 def _no_mirror(found: Clusters | None, name: str) -> str:

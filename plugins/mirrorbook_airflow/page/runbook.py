@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.decide.steps import as_rows, point_of_no_return
-from mirror_core.evidence.runbook_page import Runbook
-from mirror_core.model.run import Mode, RunKind
+from mirror_core.decide.steps import find_no_return_step, list_step_rows
+from mirror_core.evidence.runbook_page import RunbookContent
+from mirror_core.model.run import RunKind, RunMode
 from mirrorbook_airflow.page.rendering import render
 
 _TABLES: Final = MappingProxyType(
     {
-        "planned": (RunKind.FAILOVER, Mode.PLANNED),
-        "unplanned": (RunKind.FAILOVER, Mode.UNPLANNED),
-        "home": (RunKind.FAILBACK, Mode.PLANNED),
+        "planned": (RunKind.FAILOVER, RunMode.PLANNED),
+        "unplanned": (RunKind.FAILOVER, RunMode.UNPLANNED),
+        "home": (RunKind.FAILBACK, RunMode.PLANNED),
     }
 )
 
@@ -30,10 +30,10 @@ class StepTable:
     """The step behind which there is no way back."""
 
 
-def runbook_body(book: Runbook, silent: str, root: str) -> str:
+def runbook_body(book: RunbookContent, silent: str, root: str) -> str:
     """`silent`: why what the destination had recorded could not be read since; empty: it was."""
     tables = {
-        name: StepTable(list(as_rows(kind, mode, **book.names)), point_of_no_return(kind, mode))
+        name: StepTable(list(list_step_rows(kind, mode, **book.names)), find_no_return_step(kind, mode))
         for name, (kind, mode) in _TABLES.items()
     }
     return render("runbook", book=book, mirror=book.mirror, silent=silent, root=root, **tables)

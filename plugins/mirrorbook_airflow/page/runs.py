@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from mirror_core.decide.steps import STEPS, standing_still
-from mirror_core.evidence.run_report import clocks
-from mirror_core.model.names import MirrorName, reverse_name
+from mirror_core.decide.steps import RUN_STEPS, list_standstill_steps
+from mirror_core.evidence.run_report import compute_clocks
+from mirror_core.model.names import MirrorName, format_reverse_name
 from mirror_core.model.run import Run, RunKind, StepRecord
 from mirrorbook_airflow.page.known import Told
 
@@ -82,7 +82,7 @@ def _view(run: Run, steps: tuple[StepRecord, ...], conducted: str, now_ms: int) 
         dag=dag,
         dag_link=link,
         note=run.note,
-        part_of=run.part_of,
+        part_of=run.set_run,
         steps=tuple(_steps(run, steps, now_ms)),
     )
 
@@ -91,24 +91,24 @@ def standstill(run: Run, steps: tuple[StepRecord, ...], now_ms: int) -> str:
     """Seconds in which applications write nowhere: the core's clock at the end, and the time until now before that. A
     failback itself stops nobody: its way home is a failover."""
     if run.plan.kind is RunKind.FAILBACK:
-        return f"that of the failover of {reverse_name(run.plan.mirror)}"
-    whole = clocks(run, steps)["write_block_upper"]
+        return f"that of the failover of {format_reverse_name(run.plan.mirror)}"
+    whole = compute_clocks(run, steps)["write_block_upper"]
     if whole is not None:
         return f"{whole:.1f} s"
-    timed = standing_still(run.plan.kind, run.plan.mode)
+    timed = list_standstill_steps(run.plan.kind, run.plan.mode)
     first = next((s for s in steps if timed and s.step == timed[0]), None)
     if first is None:
         return "not begun" if run.ended_ms is None else "none"
     if run.ended_ms is not None:
-        return f"given up after at most {(run.ended_ms - first.begun_ms) / 1000:.1f} s"
-    return f"{max(0, now_ms - first.begun_ms) / 1000:.1f} s so far"
+        return f"given up after at most {(run.ended_ms - first.first_attempt_ms) / 1000:.1f} s"
+    return f"{max(0, now_ms - first.first_attempt_ms) / 1000:.1f} s so far"
 
 
 def _steps(run: Run, steps: tuple[StepRecord, ...], now_ms: int) -> Iterator[StepView]:
     known = {step.step: step for step in steps}
     taken = {step.step: _seconds(step, run, now_ms) for step in steps}
     longest = max(taken.values(), default=0.0) or 1.0
-    writes = {step.name: step.writes for step in STEPS[run.plan.kind, run.plan.mode]}
+    writes = {step.name: step.writes for step in RUN_STEPS[run.plan.kind, run.plan.mode]}
     for planned in run.plan.steps:
         step, seconds = known.get(planned.name), taken.get(planned.name, 0.0)
         yield StepView(

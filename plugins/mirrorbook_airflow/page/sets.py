@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mirror_core.decide.sets import Place, place_of, set_of, stood_still_in_all_s
+from mirror_core.decide.sets import RunPhase, find_run_phase, measure_set_standstill_s, parse_set_name
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, StepRecord
-from mirror_core.state.turning import turned
+from mirror_core.state.turning import is_past_no_return
 from mirrorbook_airflow.page.buttons import Action, set_actions
 from mirrorbook_airflow.page.figures import counted
 from mirrorbook_airflow.page.known import Clusters
@@ -66,7 +66,7 @@ class Part(NamedTuple):
 
     run: Run
     steps: tuple[StepRecord, ...]
-    place: Place
+    place: RunPhase
 
 
 Attempt = dict[MirrorName, Part]
@@ -97,10 +97,10 @@ def _attempts(clusters: Clusters, name: str) -> list[Attempt]:
     found = dict[str, Attempt]()
     for told in clusters.told.values():
         for run in told.state.runs.values():
-            if run.part_of and set_of(run.part_of) == name:
+            if run.set_run and parse_set_name(run.set_run) == name:
                 steps = told.state.steps_of(run)
-                place = place_of(run, steps, turned=turned(told.state, run))
-                found.setdefault(run.part_of, {})[run.plan.mirror] = Part(run, steps, place)
+                place = find_run_phase(run, steps, is_past_no_return=is_past_no_return(told.state, run))
+                found.setdefault(run.set_run, {})[run.plan.mirror] = Part(run, steps, place)
     return list(found.values())
 
 
@@ -119,10 +119,10 @@ def _begun_ms(attempt: Attempt) -> int:
 
 def _run(attempt: Attempt) -> SetRunView:
     run = next(iter(attempt.values())).run
-    whole = stood_still_in_all_s((part.run, part.steps) for part in attempt.values())
+    whole = measure_set_standstill_s((part.run, part.steps) for part in attempt.values())
     dag, link = dag_run_of(run.started_by)
     return SetRunView(
-        id=run.part_of,
+        id=run.set_run,
         mode=run.plan.mode,
         begun_ms=_begun_ms(attempt),
         ended=_ended(attempt),

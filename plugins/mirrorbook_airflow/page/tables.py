@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from mirror_core.decide.loss import oldest
-from mirror_core.decide.without_source import Again, group_in_words
-from mirror_core.mirrors.describe import PartitionRow
-from mirror_core.model.drift import Action, DriftRow
+from mirror_core.decide.loss import find_oldest
+from mirror_core.decide.without_source import GroupReadAgain, format_group_read_again
+from mirror_core.mirrors.describe import PartitionDescription
+from mirror_core.model.drift import DriftRow, SyncAction
 from mirror_core.model.mirror import PartitionState
 from mirrorbook_airflow.page.figures import UNKNOWN, counted
 from mirrorbook_airflow.page.known import Seen
@@ -39,7 +39,7 @@ class Table(Generic[T]):
 class PartitionLine:
     """One partition."""
 
-    row: PartitionRow
+    row: PartitionDescription
     behind: str
     """Seconds since the copy held all that the source then had."""
     proved: str
@@ -83,7 +83,7 @@ class Lateness:
         """The greatest; unknown where it is so of one of them."""
         if self.stopped:
             return "stopped"
-        greatest = oldest([self.seconds.get(partition) for partition in partitions])
+        greatest = find_oldest([self.seconds.get(partition) for partition in partitions])
         return UNKNOWN if greatest is None else f"{greatest:,.1f}"
 
 
@@ -93,23 +93,25 @@ def lateness(fresh: Seen | None, *, stopped: bool) -> Lateness:
     return Lateness({str(partition): one.behind_s for partition, one in partitions.items()}, stopped)
 
 
-def partition_table(rows: Iterable[PartitionRow], late: Lateness, page: int, *, asked: bool) -> Table[PartitionLine]:
+def partition_table(
+    rows: Iterable[PartitionDescription], late: Lateness, page: int, *, asked: bool
+) -> Table[PartitionLine]:
     """FAILED first, then those whose lag is unknown, then the greatest lag. `asked`: the rows are of a fresh look."""
     found = _page_of(sorted(rows, key=_worst_partition), page)
     lines = [PartitionLine(row, late.of([row.partition]), _proved(row, asked=asked)) for row in found.rows]
     return Table(lines, found.total, found.page, found.pages)
 
 
-def topic_table(rows: Iterable[PartitionRow], late: Lateness, page: int) -> Table[TopicRow]:
+def topic_table(rows: Iterable[PartitionDescription], late: Lateness, page: int) -> Table[TopicRow]:
     """The most FAILED partitions first, then those whose lag is unknown, then the greatest lag, then by name."""
-    by_topic: dict[str, list[PartitionRow]] = {}
+    by_topic: dict[str, list[PartitionDescription]] = {}
     for row in rows:
         by_topic.setdefault(row.partition.rpartition("-")[0], []).append(row)
     found = _page_of(sorted(by_topic, key=lambda topic: (*_worst_topic(by_topic[topic]), topic)), page)
     return Table([_topic(topic, by_topic[topic], late) for topic in found.rows], found.total, found.page, found.pages)
 
 
-def group_table(words: Mapping[str, str], again: Mapping[str, Again]) -> Table[GroupRow]:
+def group_table(words: Mapping[str, str], again: Mapping[str, GroupReadAgain]) -> Table[GroupRow]:
     """Those first of which it is unknown what they would read again, then those that would read the most."""
 
     def worst(group: str) -> tuple[bool, int, str]:
@@ -117,13 +119,13 @@ def group_table(words: Mapping[str, str], again: Mapping[str, Again]) -> Table[G
         return most is not None, -(most or 0), group
 
     found = _page_of(sorted(words, key=worst), 1)
-    rows = [GroupRow(name, words[name], group_in_words(again.get(name))) for name in found.rows]
+    rows = [GroupRow(name, words[name], format_group_read_again(again.get(name))) for name in found.rows]
     return Table(rows, found.total, found.page, found.pages)
 
 
 def drift_table(rows: Iterable[DriftRow]) -> Table[DriftRow]:
     """What differs, or needs a person."""
-    return _page_of([row for row in rows if row.action is not Action.EQUAL], 1)
+    return _page_of([row for row in rows if row.action is not SyncAction.EQUAL], 1)
 
 
 def _page_of(ranked: Sequence[T], page: int) -> Table[T]:
@@ -132,17 +134,17 @@ def _page_of(ranked: Sequence[T], page: int) -> Table[T]:
     return Table(ranked[(page - 1) * PER_PAGE : page * PER_PAGE], len(ranked), page, pages)
 
 
-def _worst_partition(row: PartitionRow) -> tuple[bool, bool, int, str]:
+def _worst_partition(row: PartitionDescription) -> tuple[bool, bool, int, str]:
     copied = row.state is PartitionState.MIRRORING
     return row.state is not PartitionState.FAILED, row.lag is not None or not copied, -(row.lag or 0), row.partition
 
 
-def _worst_topic(rows: Sequence[PartitionRow]) -> tuple[int, bool, int]:
+def _worst_topic(rows: Sequence[PartitionDescription]) -> tuple[int, bool, int]:
     lag = _lag(rows)
     return -sum(row.state is PartitionState.FAILED for row in rows), lag is not None, -(lag or 0)
 
 
-def _topic(topic: str, rows: Sequence[PartitionRow], late: Lateness) -> TopicRow:
+def _topic(topic: str, rows: Sequence[PartitionDescription], late: Lateness) -> TopicRow:
     lag = _lag(rows)
     return TopicRow(
         topic=topic,
@@ -154,21 +156,21 @@ def _topic(topic: str, rows: Sequence[PartitionRow], late: Lateness) -> TopicRow
     )
 
 
-def _lag(rows: Iterable[PartitionRow]) -> int | None:
+def _lag(rows: Iterable[PartitionDescription]) -> int | None:
     """Of those that have not FAILED, in offsets. None: unknown of one of them, or all have."""
     lags = [row.lag for row in rows if row.state is not PartitionState.FAILED]
     return None if not lags or None in lags else sum(lag or 0 for lag in lags)
 
 
-def _proved(row: PartitionRow, *, asked: bool) -> str:
+def _proved(row: PartitionDescription, *, asked: bool) -> str:
     if not asked:
         return UNKNOWN
-    return "none" if row.proved is None else f"{row.proved:,}"
+    return "none" if row.verified_end is None else f"{row.verified_end:,}"
 
 
-def _proved_of(rows: Sequence[PartitionRow]) -> str:
+def _proved_of(rows: Sequence[PartitionDescription]) -> str:
     """As the core counts it of a whole mirror: offsets below what was proved, of those below the positions."""
-    known = [(row.proved or 0, row.position) for row in rows if row.position is not None]
+    known = [(row.verified_end or 0, row.position) for row in rows if row.position is not None]
     if len(known) < len(rows):
         return UNKNOWN
     return f"{sum(map(min, known)):,} of {sum(position for _, position in known):,}"

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.decide.abandoned import abandoned
-from mirror_core.decide.run_standing import standing_of
-from mirror_core.mirrors.describe import NOT_BEHIND, PartitionRow
+from mirror_core.decide.abandoned import format_stalled_alarms
+from mirror_core.decide.run_standing import find_run_progress
+from mirror_core.mirrors.describe import CLOCK_NOT_BEHIND, PartitionDescription
 from mirror_core.model.drift import DriftRow
-from mirror_core.model.mirror import Desired, Mirror, is_fresh
-from mirror_core.state.watchers import watched
+from mirror_core.model.mirror import DesiredState, Mirror, is_lease_fresh
+from mirror_core.state.watchers import find_watcher_status
 from mirrorbook_airflow.page.cards import (
     Card,
     changed_since,
@@ -86,7 +86,7 @@ def mirror_page(
     known = current(judged, now_ms)
     asked = fresh.description if fresh else None
     rows = asked.rows if asked else _recorded(mirror, told)
-    late = lateness(fresh, stopped=mirror.desired is Desired.STOPPED)
+    late = lateness(fresh, stopped=mirror.desired is DesiredState.STOPPED)
     runs = tuple(runs_of(told, mirror.name, now_ms))
     link = told.links.get(mirror.name)
     return MirrorPage(
@@ -123,10 +123,10 @@ def still_holds(judged: Judged | None, told: Told, mirror: Mirror, now_ms: int) 
 _NOT_ASKED: Final = dict.fromkeys(("position", "source_start", "source_end", "lag", "proved"))
 
 
-def _recorded(mirror: Mirror, told: Told) -> tuple[PartitionRow, ...]:
+def _recorded(mirror: Mirror, told: Told) -> tuple[PartitionDescription, ...]:
     """What the state topic says where the clusters' own word is missing: no offset is known now."""
     return tuple(
-        PartitionRow(
+        PartitionDescription(
             partition=str(partition),
             state=status.state,
             lmo=status.lmo,
@@ -148,8 +148,8 @@ def _alarms(told: Told, seen: Seen | None, age: Age, now_ms: int) -> list[str]:
         found.append("Both clusters are being looked at for the first time")
     elif age.stale:
         found.append(f"Both clusters were last looked at {age}: offsets and lag are unknown now")
-    clock = seen.description.facts["clock"] if seen and seen.description else NOT_BEHIND
-    if clock != NOT_BEHIND:
+    clock = seen.description.facts["clock"] if seen and seen.description else CLOCK_NOT_BEHIND
+    if clock != CLOCK_NOT_BEHIND:
         found.append(f"On the machine that serves this page {clock}")
     return [*found, *filter(None, [trouble_of(told, seen)])]
 
@@ -158,10 +158,10 @@ def _nobody(told: Told, mirror: Mirror, now_ms: int) -> Iterator[str]:
     """A run in the middle that nobody conducts, and an old source that nobody watches; not by a state that is old."""
     run = told.state.active_run(mirror.name)
     if run is not None:
-        at = standing_of(run, told.state.steps_of(run))
-        yield from abandoned(mirror, run, at, told.conducted(run, now_ms))
+        at = find_run_progress(run, told.state.steps_of(run))
+        yield from format_stalled_alarms(mirror, run, at, told.conducted(run, now_ms))
     if not (told.silent or age_of(told.at_ms, now_ms).stale):
-        yield from watched(told.state, mirror.name, now_ms).alarms()
+        yield from find_watcher_status(told.state, mirror.name, now_ms).format_alarms()
 
 
 def _groups(known: Judged | None) -> Table[GroupRow]:
@@ -176,7 +176,9 @@ def _facts(seen: Seen | None, told: Told, mirror: Mirror, now_ms: int) -> dict[s
     lease = told.state.leases.get(mirror.name)
     return {
         "desired": mirror.desired,
-        "data plane": f"{lease.owner}, generation {lease.generation}" if lease and is_fresh(lease, now_ms) else UNKNOWN,
+        "data plane": f"{lease.owner}, generation {lease.generation}"
+        if lease and is_lease_fresh(lease, now_ms)
+        else UNKNOWN,
         "lag": UNKNOWN,
     }
 
